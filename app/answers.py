@@ -106,7 +106,7 @@ def usual_request(set_up: SetUp) -> tuple[int, int] | None:
         return set_up.request
     if set_up.is_step:
         return None
-    traffic = scenario_of(set_up).served().traffic
+    traffic = scenario_of(set_up).with_usual_requests().traffic
     return None if traffic is None else (round(traffic.prompt_tokens), round(traffic.output_tokens))
 
 

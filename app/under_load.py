@@ -36,7 +36,7 @@ def beyond_full(set_up: SetUp, asked: LoadArguments, watch: jobs.Watch = jobs.NO
 
     def answer() -> LoadAnswer:
         rate = float(f"{_BEYOND * max(each.saturated_per_s for each in known.carried):.2g}")
-        if not known.carried[0].searched or known.points[-1].rate >= rate:
+        if not known.carried[0].searched or known.points[-1].arrivals_per_s >= rate:
             return known
         more = jobs.run(partial(run_load, known.test, (rate,), search=False), watch)
         return replace(known, points=(*known.points, *more.points))

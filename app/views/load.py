@@ -54,7 +54,7 @@ def page(set_up: SetUp) -> None:
         if chains_note := only_chains(answer.test):
             st.caption(f"{chains_note}.")
     chains_note = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
-    rows, rates = load_arrow(whole), dict.fromkeys(f"{point.rate:g}" for point in whole.points)
+    rows, rates = load_arrow(whole), dict.fromkeys(f"{point.arrivals_per_s:g}" for point in whole.points)
     what = inputs.choice(st, "shows", "Show", AGAINST_RATE, "tpot_at_share_s", "Against the rate.")
     show.chart(
         lines_spec(rate_chart(whole, what)),
@@ -65,11 +65,12 @@ def page(set_up: SetUp) -> None:
         rows=lambda: rows,
         alt="Lines of the policies over the rate of requests",
     )
+    last_per_s = significant(answer.last[0].arrivals_per_s, 3)
     over = inputs.choice(st, "over", "Over time", OVER_TIME, "requests", "At the last rate.")
     show.chart(
         lines_spec(time_chart(answer.last, over), 240),
         name="timeline",
-        caption=f"The run at {significant(answer.last[0].rate, 3)} requests/s, until all are served.",
+        caption=f"The run at {last_per_s} requests/s, until all are served.",
         command=f"{chains_note} --timeline --format csv",
         rows=lambda: timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=())),
         alt="Lines of the policies over time",
@@ -117,7 +118,7 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
     else:
         st.error(told, icon=":material/do_not_disturb_on:")
     last = {point.policy: point.mean for point in answer.last}
-    rate = f"at {significant(answer.last[0].rate, 3)} requests/s"
+    rate = f"at {significant(answer.last[0].arrivals_per_s, 3)} requests/s"
 
     def both(label: str, of: Callable[[Carried], float | None], unit: str, meaning: str) -> show.Figure:
         own, without = (f"{significant(of(each) or 0.0, 3)}{unit}" for each in (drafting, plain))

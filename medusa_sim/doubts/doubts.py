@@ -334,7 +334,7 @@ def verification_by_other_kernels(scenario: Scenario) -> Iterator[str]:
         )
 
 
-def unpacking(scenario: Scenario) -> Iterator[str]:
+def unmeasured_unpacking(scenario: Scenario) -> Iterator[str]:
     """What is stored narrower than its kernel was measured with."""
     if unpacked := " and ".join(scenario.kernel_fits.unpacks):
         yield (
@@ -375,7 +375,7 @@ RULES_OF_KERNELS: tuple[Rule, ...] = (
     unpacked_weights,
     unfitted_kernels,
     verification_by_other_kernels,
-    unpacking,
+    unmeasured_unpacking,
     collectives_of_more_cards,
     spread_experts,
 )

@@ -20,7 +20,7 @@ from medusa_sim.step.server import served
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 
-MUCH = 0.05
+MUCH_OF_A_TOKEN = 0.05
 """Change of the time per token from which a term is named."""
 
 
@@ -41,7 +41,7 @@ def told_by_another_model(
         changed = replace(setting, runtime=replace(setting.runtime, engine=engine))
         share = np.abs(1.0 - _token_us(scenario, changed, batch, tokens) / with_all_us)
         place = int(np.argmax(share))
-        if share[place] > MUCH:
+        if share[place] > MUCH_OF_A_TOKEN:
             many = int(batch[place])
             yield (
                 f"{words.get(name, name)}: {100.0 * share[place]:.0f} % of the time per token at {many} "

@@ -24,7 +24,7 @@ from medusa_sim.step.prompts import prompt_host_us, prompts_apart
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.step import decode_step, drafting_steps, verification_step
 
-MUCH = 0.1
+_MUCH_OF_A_STEP = 0.1
 """Share of a step from which a term is named."""
 _DRAFTS = 3
 """Drafts of the round that stands for all, where the acceptance describes as many."""
@@ -113,7 +113,7 @@ def far_terms(scenario: Scenario, requests: tuple[int, int], tokens: float) -> l
         added = us if name in _OF_PROMPTS else 0.0  # beside the step
         share = np.where(far, us / (np.broadcast_to(step_us, batch.shape) + added), 0.0)
         place = int(np.argmax(share))
-        if share[place] > MUCH:
+        if share[place] > _MUCH_OF_A_STEP:
             lines[WORDS[name]] = _sentence(
                 scenario, term, WORDS[name], float(share[place]), int(batch[place])
             )

@@ -81,7 +81,7 @@ def engine_run(
         for name in _TIMES:
             measured.pop(name, None)
     if "seq_len" not in asked:
-        scenario = scenario.served()
+        scenario = scenario.with_usual_requests()
     return with_known_acceptance(
         scenario, EngineRun.from_measured(Measured(**measured | asked), scenario.length)
     )

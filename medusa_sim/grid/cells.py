@@ -108,17 +108,17 @@ class Cells:
         """Draft length (Medusa: heads run); 0 of plain decoding."""
         return self.configurations.depth[self.index]
 
-    def option_at(self, at: int, s: int, cell: int = 0) -> DraftOption | None:
+    def option_at(self, b: int, s: int, k: int = 0) -> DraftOption | None:
         """How a cell drafts; None for plain decoding."""
-        return self.configurations.option_of(self.configuration_at(at, s, cell))
+        return self.configurations.option_of(self.configuration_at(b, s, k))
 
-    def configuration_at(self, at: int, s: int, cell: int = 0) -> int:
+    def configuration_at(self, b: int, s: int, k: int = 0) -> int:
         """Which configuration a cell has."""
-        return int(np.broadcast_to(self.index, self.shape)[at, s, cell])
+        return int(np.broadcast_to(self.index, self.shape)[b, s, k])
 
-    def candidates_at(self, at: int, s: int, cell: int = 0) -> int:
+    def candidates_at(self, b: int, s: int, k: int = 0) -> int:
         """Candidates of a cell."""
-        return int(self.configurations.candidates[self.configuration_at(at, s, cell)])
+        return int(self.configurations.candidates[self.configuration_at(b, s, k)])
 
     # Other configurations.
 
@@ -306,6 +306,12 @@ class Cells:
             return self.step_band
         return self._unless_exact(self.speedup, *self._widened(Cells._speedup_halves))
 
+    @property
+    def log_speedup_half(self) -> FloatArray:
+        """Half the width of `band` on the logarithm, (B, S, K); 0 of plain decoding."""
+        low, high = self.band
+        return np.asarray(np.broadcast_to(np.log(high / low) / 2.0, self.shape))
+
     def speedup_at(self, b: int, s: int) -> FloatArray:
         """(K,) `speedup` at one batch and length; the first cell must be plain decoding."""
 
@@ -487,7 +493,7 @@ class Cells:
         return self._widened(own)
 
     def _widened(self, halves_of: Callable[[Cells], Halves]) -> Halves:
-        """Half-widths, none below those of the same cells at any edge that a batch or a length lies beyond.
+        """Half-widths, at least those at every measured edge (of batch or length) below.
 
         What an engine adds was measured to so many requests of so many tokens (`Surface.at_edges`,
         `at_long_edges`): its share of a step falls beyond, and what is known about it does not grow.

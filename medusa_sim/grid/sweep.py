@@ -60,7 +60,7 @@ class SweepTable:
         return pa.table(columns)
 
     def lists(self, names: Iterable[str], most: int) -> dict[str, list[Any]]:
-        """The first rows of some columns, as `arrow` has them but without its start; None where empty."""
+        """The first rows of some columns as in `arrow`, without importing Arrow; None where empty."""
         columns: dict[str, list[Any]] = {}
         for name in names:
             if name in self.codes:

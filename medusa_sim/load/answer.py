@@ -47,16 +47,16 @@ class LoadAnswer:
         """Rates at which policies saturate; empty for traces and closed loops that were not searched."""
         if self.carried or not isinstance(self.test.source, Drawn) or self.test.source.users is not None:
             return {rates.policy: rates.saturated_per_s for rates in self.carried}
-        return {server.name: saturation(self.test, server)[0] for server in self.test.servers}
+        return {server.name: saturation(self.test, server).requests_per_s for server in self.test.servers}
 
     def is_steady(self, point: LoadPoint) -> bool:
         """Whether times and shares do not depend on how long the run was: its queue does not grow."""
         full = self.full_per_s.get(point.policy, np.inf)
-        if not np.isfinite(full) or not np.isfinite(point.rate):
+        if not np.isfinite(full) or not np.isfinite(point.arrivals_per_s):
             return point.is_steady
-        if point.rate <= SURELY_STEADY * full:
+        if point.arrivals_per_s <= SURELY_STEADY * full:
             return True
-        return point.is_steady and point.rate <= BELOW_FULL * full
+        return point.is_steady and point.arrivals_per_s <= BELOW_FULL * full
 
     @cached_property
     def context(self) -> tuple[int, BreakEven] | None:
@@ -120,7 +120,7 @@ def _rates_to_run(
         return tuple(rates)
     if test.source.has_own_rate:
         return (None,)
-    full_per_s = found[0].saturated_per_s if found else saturation(test, test.servers[0])[0]
+    full_per_s = found[0].saturated_per_s if found else saturation(test, test.servers[0]).requests_per_s
     return rates_to_try(full_per_s, found)
 
 

@@ -15,9 +15,12 @@ class Batch:
     drafts: of every request in a step. step: steps made so far. tokens: in the KV cache, of all requests;
     shared: KV blocks that they share with others, summed over them.
 
-    In step n a request is at place `start + n` of `Draws`. With t the tokens of all draws before that one,
-    base + t tokens of it are in the KV cache, and it has emitted everything when t reaches its goal, in its
-    last_step. So a request changes only when it joins or gets other drafts, however many steps lie between.
+    A request is at place `offset + step` of `Draws`. With before[place] the tokens of all draws before it,
+
+        tokens of it in the KV cache = base + before[offset + step]
+        it has emitted everything where before[offset + step] >= goal, first in step `last_step`
+
+    So a request changes only when it joins or gets other drafts, however many steps lie between.
     """
 
     def __init__(self, draws: Draws) -> None:
@@ -25,7 +28,7 @@ class Batch:
         self.drafts = self.step = self.tokens = self.shared = 0
         self._draws, self._found = draws, draws.found_before()
         self._before = draws.tokens_before(0)
-        self._passed = 0
+        self._drawn_tokens = 0
         self._ends: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -33,11 +36,11 @@ class Batch:
 
     def join(self, request: Request) -> None:
         """Take in a request whose prompt has been read: it decodes from the next step on."""
-        request.start = self._draws.first[request.number] - self.step
+        request.offset = self._draws.first[request.number] - self.step
         self.requests[request.number] = request
         self.tokens += request.cached
         self.shared += request.shared
-        self._passed += self._before[request.start + self.step]
+        self._drawn_tokens += self._before[request.offset + self.step]
         self._set_goal(request)
         heappush(self._ends, (request.last_step, request.number))
 
@@ -51,24 +54,24 @@ class Batch:
         self.drafts, self._before = drafts, self._draws.tokens_before(drafts)
         for request in requests:
             self._set_goal(request)
-        self._passed = sum([self._before[request.start + self.step] for request in requests])
+        self._drawn_tokens = sum([self._before[request.offset + self.step] for request in requests])
         self._ends = [(request.last_step, request.number) for request in requests]
         heapify(self._ends)
 
     def _set_goal(self, request: Request) -> None:
         """Find where a request ends, with what is left of it and the drafts of now."""
-        before, place = self._before, request.start + self.step
+        before, place = self._before, request.offset + self.step
         request.goal, request.base = before[place] + request.left, request.cached - before[place]
-        request.last_step = bisect_left(before, request.goal, place, place + request.left) - request.start
+        request.last_step = bisect_left(before, request.goal, place, place + request.left) - request.offset
 
     def _left(self, request: Request) -> int:
         """Tokens still to emit; below 0 where the last step emitted more than was left."""
-        return request.goal - self._before[request.start + self.step]
+        return request.goal - self._before[request.offset + self.step]
 
     def cached(self) -> list[int]:
         """Tokens of each request in the KV cache."""
         before, step = self._before, self.step
-        return [request.base + before[request.start + step] for request in self.requests.values()]
+        return [request.base + before[request.offset + step] for request in self.requests.values()]
 
     @property
     def steps_to_an_end(self) -> int:
@@ -84,9 +87,9 @@ class Batch:
         emitted = steps * len(self.requests)
         if self.drafts:
             before, step = self._before, self.step
-            passed = sum([before[request.start + step] for request in self.requests.values()])
-            emitted = passed - self._passed
-        self._passed += emitted
+            drawn_tokens = sum([before[request.offset + step] for request in self.requests.values()])
+            emitted = drawn_tokens - self._drawn_tokens
+        self._drawn_tokens += emitted
         self.tokens += emitted
         return emitted
 
@@ -95,7 +98,7 @@ class Batch:
         found = self._found
         if found is None:
             return 1.0
-        places = [request.start + self.step for request in self.requests.values()]
+        places = [request.offset + self.step for request in self.requests.values()]
         return sum([found[place] - found[place - steps] for place in places]) / (steps * len(places))
 
     def drop_finished(self) -> list[Request]:
@@ -114,5 +117,5 @@ class Batch:
         request.left = self._left(request)
         self.tokens -= request.cached
         self.shared -= request.shared
-        self._passed -= self._before[request.start + self.step]
+        self._drawn_tokens -= self._before[request.offset + self.step]
         return request

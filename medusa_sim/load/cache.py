@@ -15,7 +15,7 @@ class Cache:
     """Blocks in use by a batch and by prompts that are being read.
 
     blocks: that there are, beside those of a text that all requests share. reserved: by prompts, for all of
-    each from its start. most: an upper bound of the blocks in use at any time.
+    each from its start. most_used: an upper bound of the blocks in use at any time.
 
     A request fills ceil((tokens + drafts + slots) / block) blocks (L2) if every draft is accepted. Counting
     them takes a pass over the batch, so a bound stands in wherever it is enough: the one where the last block
@@ -25,7 +25,7 @@ class Cache:
 
     def __init__(self, limits: SchedulerLimits, batch: Batch, longest_prompt: int) -> None:
         self.blocks = limits.kv_blocks - limits.shared_blocks(longest_prompt)
-        self.reserved = self.most = 0
+        self.reserved = self.most_used = 0
         self._limits, self._batch = limits, batch
         self._block_tokens, self._slots = limits.block_tokens, 1 + limits.lookahead
         self._held = None if limits.held is None else limits.held.tolist()
@@ -68,11 +68,11 @@ class Cache:
 
     def record_use(self, drafts: int, steps: int) -> None:
         """Remember the most blocks that so many steps may use."""
-        self.most = max(self.most, min(self.at_most(drafts, steps), self.blocks))
+        self.most_used = max(self.most_used, min(self.at_most(drafts, steps), self.blocks))
 
     @property
     def tokens(self) -> int:
-        """Tokens' worth of blocks in use, of all layers."""
+        """Tokens of the batch and of reserved blocks; with windows, of the blocks held."""
         if self._limits.held is None:
             return self._batch.tokens + (self.reserved - self._batch.shared) * self._block_tokens
         return self.needed(-self._slots) * self._block_tokens

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Context
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,13 @@ _OF_95 = 0.65
 """80 % interval over the 95 % one of a normal distribution."""
 _STEPS_DOWN = (0.5, 0.125, 1.0 / 256.0)
 """Shares of saturation that are tried until one keeps the limits."""
+
+
+class Saturation(NamedTuple):
+    """What a server emits that is always full."""
+
+    requests_per_s: float
+    tokens_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +84,8 @@ class Carried:
         return None if rate <= 0.0 else int(np.ceil(rate_per_s / rate)) * gpus
 
 
-def saturation(test: LoadTest, server: PolicyServer) -> tuple[float, float]:
-    """(requests/s, tokens/s) with `max_num_seqs` requests always in flight, of the lengths of the source."""
+def saturation(test: LoadTest, server: PolicyServer) -> Saturation:
+    """What a server emits with `max_num_seqs` requests always in flight, of the lengths of the source."""
     users = server.limits.max_requests
     pool = _trial(test, test.any_rate)
     count = max(4 * users, pool.count)
@@ -90,7 +98,7 @@ def saturation(test: LoadTest, server: PolicyServer) -> tuple[float, float]:
         source="saturated",
     )
     metrics = metrics_of(server.run(requests, 0), server.table, server.limits, test.goals)
-    return metrics["requests_per_s"], metrics["tokens_per_s"]
+    return Saturation(metrics["requests_per_s"], metrics["tokens_per_s"])
 
 
 def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ...]:
@@ -102,19 +110,19 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
     full = [saturation(test, server) for server in test.servers]
     plain = next((i for i, server in enumerate(test.servers) if server.table.drafts_max == 0), None)
     rates = []
-    for server, (full_per_s, tokens_per_s) in zip(test.servers, full, strict=True):
+    for server, saturated in zip(test.servers, full, strict=True):
         off = off_from(server.table, server.policy(), test.mean_length, requests_held(test, server))
         found = Carried(
             policy=server.name,
-            saturated_per_s=full_per_s,
-            saturated_tokens_per_s=tokens_per_s,
+            saturated_per_s=saturated.requests_per_s,
+            saturated_tokens_per_s=saturated.tokens_per_s,
             off_from=off,
             searched=has_rates,
         )
         if has_rates and test.goals.given:
             found = _with_largest(found, test, server, advance)
         if has_rates and plain is not None and server is not test.servers[plain]:
-            top = min(full_per_s, full[plain][0])
+            top = min(saturated.requests_per_s, full[plain].requests_per_s)
             loses = _loses_from(test, server, test.servers[plain], top, advance)
             found = replace(found, loses_from=loses)
         rates.append(found)
@@ -177,36 +185,38 @@ def _with_largest(found: Carried, test: LoadTest, server: PolicyServer, advance:
     tried: dict[float, FloatArray] = {}
     last: dict[float, Metrics] = {}
 
-    def over(rate: float) -> float:
-        """By how much the pooled share of requests that keep the limits exceeds the wanted one."""
+    def excess_at(rate: float) -> float:
+        """Pooled share of the requests that keep the limits, less the wanted one."""
         points = [_metrics_at(test, server, rate, advance, seed) for seed in range(test.seeds)]
         last[rate] = points[0]
         tried[rate] = np.array([metrics["goodput_share"] for metrics in points])
         return float(tried[rate].mean()) - wanted
 
-    high, above = saturated, over(saturated)
-    if above >= 0.0:
-        return _carrying(found, saturated, last[saturated], None, above + wanted)
+    high, excess_high = saturated, excess_at(saturated)
+    if excess_high >= 0.0:
+        return _carrying(found, saturated, last[saturated], None, excess_high + wanted)
     for share in _STEPS_DOWN:
-        low, under = share * saturated, over(share * saturated)
-        if under >= 0.0:
+        low, excess_low = share * saturated, excess_at(share * saturated)
+        if excess_low >= 0.0:
             break
-        high, above = low, under
+        high, excess_high = low, excess_low
     else:
-        return replace(found, largest_per_s=0.0, best_share=under + wanted)
-    best = under + wanted
+        return replace(found, largest_per_s=0.0, best_share=excess_low + wanted)
+    best = excess_low + wanted
     moved = 0
     for _ in range(_MOST_TRIALS):
         if high / low <= 1.0 + _PRECISION:
             break
         # one end that stays twice is halved in weight (the Illinois rule), so that the bracket closes
-        part = np.clip(under / (under - above), 0.1, 0.9) if high / low < 2.0 else 0.5
+        part = np.clip(excess_low / (excess_low - excess_high), 0.1, 0.9) if high / low < 2.0 else 0.5
         middle = low * float((high / low) ** part)
-        value = over(middle)
-        if value >= 0.0:
-            low, under, above, moved = middle, value, above * (0.5 if moved > 0 else 1.0), 1
+        excess = excess_at(middle)
+        if excess >= 0.0:
+            low, excess_low = middle, excess
+            excess_high, moved = excess_high * (0.5 if moved > 0 else 1.0), 1
         else:
-            high, above, under, moved = middle, value, under * (0.5 if moved < 0 else 1.0), -1
+            high, excess_high = middle, excess
+            excess_low, moved = excess_low * (0.5 if moved < 0 else 1.0), -1
     return _carrying(found, low, last[low], _spread(tried, wanted), best)
 
 

@@ -28,7 +28,7 @@ from medusa_sim.units import US_PER_S
 class Energy:
     """What steps and prompts of a scenario draw.
 
-    above_w: (K, b) watts above idle of one GPU in steps of K drafts for b requests, without prompts.
+    above_w: (1 + D, 1 + b) watts above idle of one GPU by drafts and requests of a step, without prompts.
     prompt_token_joule: above idle, of one GPU. gpus: that run the model together.
     """
 

@@ -144,14 +144,14 @@ def limits_of(
     tokens = server.token_budget or max(tokens, requests)
     drafter = None if option is None else option.drafter
     weights, per_token, slots = drafter_bytes(scenario.shard, drafter)
-    rows = requests * (1 if option is None else option.depth + 1)
+    verified = 1 if option is None else option.depth + 1
+    rows = requests * verified
     fixed = scenario.shard.weight_bytes + weights
     fixed += profiled_bytes(scenario.shard, scenario.runtime.engine, max(tokens, rows), requests, rows)
     room = scenario.usable_memory_bytes - fixed
     positions = scenario.model.max_seq_len
-    steps = np.arange(-(-positions // block_tokens) + 2 + -(-_MOST_SLOTS // block_tokens))
-    verified = 1 if option is None else option.depth + 1
-    bytes_held = cache_bytes(scenario.shard, per_token, steps * block_tokens, verified)
+    filled = np.arange(-(-positions // block_tokens) + 2 + -(-_MOST_SLOTS // block_tokens))
+    bytes_held = cache_bytes(scenario.shard, per_token, filled * block_tokens, verified)
     unit = float(bytes_held[1] - bytes_held[0])
     blocks = int(np.floor(room / unit)) if unit > 0.0 else 0
     if blocks < 1:
@@ -170,5 +170,5 @@ def limits_of(
         prefix_hit_rate=server.prefix_hit_rate,
         shares_prefix=server.prefix == "system",
         lookahead=int(slots),
-        held=None if np.allclose(held, steps) else held,
+        held=None if np.allclose(held, filled) else held,
     )

@@ -27,7 +27,7 @@ class LoadPoint:
     dropped: int = 0
 
     @property
-    def rate(self) -> float:
+    def arrivals_per_s(self) -> float:
         """Requests a second that come: those asked for, else the source's own; nan where they have none."""
         return self.offered_per_s if self.rate_per_s is None else self.rate_per_s
 
@@ -66,7 +66,7 @@ class LoadPoint:
         if not np.isfinite(growth):
             return True
         count = self.mean["requests"]
-        rise = growth * count / self.rate
+        rise = growth * count / self.arrivals_per_s
         return bool(rise <= 2.0 * np.sqrt(2.0 * count / len(self.values)))
 
     def ratio_to(self, other: LoadPoint, name: str) -> tuple[float, float, float]:

@@ -65,10 +65,11 @@ class Timeline:
 class Record:
     """One run of a scheduler.
 
-    first_token_s, finish_s: (requests,) moments. end_s: the last of them. steps_s, prompts_s: (K, b) time
-    of steps by drafts and requests, without and of the prompts that they carried. emitted, prompt_tokens:
-    totals; speculated: steps x requests that drafted, accepted: drafts accepted in them. gaps: (classes,)
-    counts of times between two chunks of a request. in_system_s: integral of the requests in the system.
+    first_token_s, finish_s: (requests,) moments. end_s: the last of them. steps_s, prompts_s: (1 + D, 1 + b)
+    time of steps by drafts and requests, without and of the prompts that they carried. emitted,
+    prompt_tokens: totals; speculated: steps x requests that drafted, accepted: drafts accepted in them.
+    gaps: (classes,) counts of times between two chunks of a request. in_system_s: integral of the requests
+    in the system.
     window_s: what rates, gaps and requests are measured in: from the arrival of the first request that is not
     warm-up to the last arrival, or all where nothing is; of a closed loop from when as many requests have
     finished as there are users, to when the last one begins.

@@ -101,7 +101,7 @@ class ServingLoop:
             end_s=self.now_s,
             window_s=(self.window.begin_s, min(self.window.end_s, self.now_s)),
             preemptions=self.scheduler.preemptions,
-            kv_blocks_most=self.cache.most,
+            kv_blocks_most=self.cache.most_used,
         )
 
     def _receive(self) -> None:
@@ -166,9 +166,8 @@ class ServingLoop:
             self.cache.steps_that_fit(drafts),
             self.policy.steps_left,
         )
-        if (
-            self.scheduler.steps_to_prompts
-        ):  # prompts that wait, or come meanwhile, ride on the step after these
+        # prompts that wait, or come meanwhile, ride on the step after these
+        if self.scheduler.steps_to_prompts:
             steps = min(steps, self.scheduler.steps_to_prompts)
         until_s = self.clients.next_s - self.now_s
         if self.scheduler.has_room and until_s < inf:

@@ -35,16 +35,16 @@ _TOGETHER = 256
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepTable:
-    """Seconds of steps; K drafts from 0 to `drafts_max`, b requests from 0 to `requests_max`.
+    """Seconds of steps: of 0 to D drafts (`drafts_max`), 0 to b requests (`requests_max`) and S lengths.
 
-    lengths: (S,) mean committed tokens of the requests. step_s: (K, b, S); b = 0: what a step of prompts
-    alone takes beside its tokens. prompts: what they add. rates: (K - 1,) probability that at least that many
-    drafts are accepted. match_rate: share of the steps in which drafts are found, in runs so many times as
-    long as of independent steps (`match_runs`). drafting_share: (K, b) of a step's time. idle_share: (b,) by
-    which a plain step is longer where a drafter is loaded. steps_ahead (of a server that loads no drafter:
-    plain_steps_ahead), server_s, server_s_per_request: of `specs.engine.Engine`; server_band: of its 80 %
-    interval, relative. faster, slower: (K, b) half-widths of a step's 80 % band at the middle length, on its
-    logarithm.
+    lengths: (S,) mean committed tokens of the requests. step_s: (1 + D, 1 + b, S); of no requests: what a
+    step of prompts alone takes beside its tokens. prompts: what they add. rates: (D,) probability that at
+    least that many drafts are accepted. match_rate: share of the steps in which drafts are found, in runs so
+    many times as long as of independent steps (`match_runs`). drafting_share: (1 + D, 1 + b) of a step's
+    time. idle_share: (1 + b,) by which a plain step is longer where a drafter is loaded. steps_ahead (of a
+    server that loads no drafter: plain_steps_ahead), server_s, server_s_per_request: of
+    `specs.engine.Engine`; server_band: of its 80 % interval, relative. faster, slower: (1 + D, 1 + b)
+    half-widths of a step's 80 % band at the middle length, on its logarithm.
     """
 
     lengths: FloatArray
@@ -90,7 +90,7 @@ class StepTable:
 
     @cached_property
     def tokens_per_step(self) -> FloatArray:
-        """(K,) mean tokens that a step emits for each request."""
+        """(1 + D,) mean tokens that a step emits for each request."""
         return np.concatenate([[1.0], 1.0 + np.cumsum(self.rates)])
 
     @cached_property
@@ -125,14 +125,14 @@ class StepTable:
         return j + int(part > 0.5)
 
     def prompts_s(
-        self, drafts: int, requests: int, chunks: Sequence[tuple[int, int]], step_s: float = 0.0
+        self, draft_tokens: int, requests: int, chunks: Sequence[tuple[int, int]], step_s: float = 0.0
     ) -> float:
-        """Seconds that chunks (tokens, end) of prompts add to a step of step_s with so many drafts in all."""
-        return self.prompts.added_s(requests + round(drafts * self.match_rate), chunks, step_s)
+        """Seconds that chunks (tokens, end) of prompts add to a step of step_s with draft_tokens in all."""
+        return self.prompts.added_s(requests + round(draft_tokens * self.match_rate), chunks, step_s)
 
     @cached_property
     def rate_per_s(self) -> FloatArray:
-        """(K, b, S) tokens a second of the whole batch in steps without prompts; 0 for no requests."""
+        """(1 + D, 1 + b, S) tokens a second of the batch in steps without prompts; 0 for no requests."""
         requests = np.arange(self.requests_max + 1)[None, :, None]
         return requests * self.tokens_per_step[:, None, None] / self.step_s
 
@@ -193,7 +193,7 @@ def step_table(
 
 
 def _with_none(values: FloatArray, none: float | None = None) -> FloatArray:
-    """(K, b) from one request on as (K, b) from none on, which has the value `none` or that of one."""
+    """(1 + D, b) from one request on -> (1 + D, 1 + b) from none on, with `none` or the value of one."""
     first = values[:, :1] if none is None else np.full((len(values), 1), none)
     return np.concatenate([first, values], axis=1)
 
@@ -225,13 +225,13 @@ def _piece(cells: Cells, options: Sequence[DraftOption]) -> _Piece:
 
 
 def acceptance_rates(options: Sequence[DraftOption]) -> FloatArray:
-    """(drafts,) probability that at least so many drafts of a step are accepted."""
+    """(D,) probability that at least so many drafts of a step are accepted."""
     tokens = [1.0, *(option.tokens(option.depth + 1) for option in options)]
     return np.minimum.accumulate(np.clip(np.diff(tokens), 0.0, 1.0)) if options else np.empty(0)
 
 
 def _drafting_share(cells: Cells, options: Sequence[DraftOption]) -> FloatArray:
-    """(K, b) share of a step that drafts, at the middle length. options: of the cells, chains."""
+    """(1 + D, b) share of a step that drafts, at the middle length. options: of the cells, chains."""
     middle = cells.shape[1] // 2
     share = np.zeros((len(options) + 1, cells.shape[0]))
     for index, option in enumerate(options):

@@ -1,6 +1,6 @@
 """Batches -> few ranges that share one configuration, because engines pay for switching.
 
-The smallest batch of a range takes what is best for it alone, as everybody does who asks about that batch.
+The smallest batch of a range takes what a question about that batch alone would be answered with.
 The batches behind it keep that as long as another configuration gains no more than a switch is worth: a
 tolerance, or the doubt about the two where that is larger. Two counts of one set-up share most of what is
 uncertain: the larger one makes the same first guesses, and its kernels take the rows of the smaller one and
@@ -33,7 +33,7 @@ class BatchRange:
     first: int
     last: int
     configuration: int
-    alone: bool = False
+    begins_at_first: bool = False
     """Whether it begins at its first batch, and not behind the searched one before it."""
 
 

@@ -86,7 +86,7 @@ def _with_traffic(scenario: Scenario, question: Question) -> tuple[Scenario, Que
         prompt, output = question.request
         scenario = scenario.but(prompt_tokens=prompt, output_tokens=output)
     elif not question.seq_len:
-        scenario = scenario.served()
+        scenario = scenario.with_usual_requests()
     if (traffic := scenario.traffic) is not None and question.request is None:
         question = replace(question, request=(round(traffic.prompt_tokens), round(traffic.output_tokens)))
     return scenario, replace(question, seq_len=question.seq_len or (scenario.length,))
@@ -140,7 +140,8 @@ def _where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tupl
             speedup = np.where(fitting.fits[row, at, 1:], fitting.speedup_at(row, at)[1:], -np.inf)
             if speedup.max() <= 1.0:  # no reason to run fewer
                 continue
-            chosen = BatchRange(first=row, last=row, configuration=1 + int(np.argmax(speedup)), alone=True)
+            best = 1 + int(np.argmax(speedup))
+            chosen = BatchRange(first=row, last=row, configuration=best, begins_at_first=True)
             rows += schedule_rows(fitting, at, (chosen,), question)
     return tuple(rows)
 

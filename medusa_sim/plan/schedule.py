@@ -12,7 +12,6 @@ from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.plan.verdict import halves
 from medusa_sim.scenario.question import Question
 
 
@@ -41,7 +40,7 @@ def ranges_over(
         question.switching_gain,
         groups=late + 2 * ~fits[:, PLAIN],
         drafted=(drafts.all(axis=0) & gains.any()) | (drafts.any(axis=0) & gains),
-        halves=halves(cells.by_count)[:, places].mean(axis=1)[:, columns],
+        halves=cells.by_count.log_speedup_half[:, places].mean(axis=1)[:, columns],
     )
     configurations = contenders.index[0, 0]
     return tuple(replace(span, configuration=int(configurations[span.configuration])) for span in merged)

@@ -99,7 +99,7 @@ class ScheduleRow(Cell):
     def batch_min(self) -> int:
         """The smallest batch: behind the row before it, or the first that was searched."""
         batch, first = self._surface.batch, self.batches.first
-        return int(batch[first - 1]) + 1 if first and not self.batches.alone else int(batch[first])
+        return int(batch[first - 1]) + 1 if first and not self.batches.begins_at_first else int(batch[first])
 
     @property
     def batch_max(self) -> int:

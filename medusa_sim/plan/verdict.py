@@ -7,7 +7,7 @@ uncertain between. What a range says follows from its ends:
 - elsewhere it stays uncertain, and is drafted in from the side that pays up to the first batch at which the
   prediction itself no longer gains; where nothing pays at all, in the first run of predicted gains.
 
-So a gain within its own doubt opens no range and a loss within it ends none.
+A gain smaller than its uncertainty starts no range, such a loss ends none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, among, distinct
+from medusa_sim.arrays import IntArray, among, distinct
 from medusa_sim.grid.cells import Cells
 
 T = TypeVar("T")
@@ -127,9 +127,3 @@ def runs_of_equals(values: IntArray, codes: Sequence[T]) -> Iterator[tuple[T, in
     for code, group in groupby(zip(values.tolist(), codes, strict=True), key=lambda pair: pair[1]):
         members = [value for value, _ in group]
         yield code, members[0], members[-1]
-
-
-def halves(by_count: Cells) -> FloatArray:
-    """(B, S, 1 + C) half-width of the interval of each count's speedup, on the logarithm; 0 of plain."""
-    low, high = by_count.band
-    return np.asarray(np.broadcast_to(np.log(high / low) / 2.0, by_count.shape))

@@ -1,7 +1,7 @@
-"""Where a mixture of experts makes drafts dear: the batches at which each draft wakes more experts.
+"""Where a mixture of experts makes drafts costly: the batches at which each draft wakes more experts.
 
 At few requests a step reads few experts whatever it verifies; at many it reads nearly all of them anyway.
-Between, every further candidate of a request wakes experts that plain decoding would have left asleep, and a
+Between, every further candidate of a request wakes experts that plain decoding would not have read, and a
 step bound by memory grows with the bytes that it reads.
 """
 
@@ -14,13 +14,13 @@ import numpy as np
 from medusa_sim.grid.cells import Cells
 from medusa_sim.step.expert_union import union
 
-DEAR = 0.1
-"""Share of a plain step from which one further draft counts as dear."""
+COSTLY = 0.1
+"""Share of a plain step from which one further draft counts as costly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WokenExperts:
-    """The searched batches at which one draft is dear because of the experts that it wakes.
+    """The searched batches at which one draft is costly because of the experts that it wakes.
 
     first, last: the range; worst: the batch of it where a draft costs most. plain, woken: experts of a layer
     that a plain step and a step with one draft read there, of `experts`. cost: what their layers take longer
@@ -39,33 +39,36 @@ class WokenExperts:
 
 
 def woken_experts(cells: Cells) -> WokenExperts | None:
-    """The range at the first searched length; None for a model without experts, or where none is dear."""
+    """The range at the first searched length; None for a model without experts, or where none is costly."""
     surface = cells.surface
     experts = surface.setting.model.experts
-    if experts is None or 2 not in surface.configurations.counts:
+    counts = surface.configurations.counts
+    if experts is None or 2 not in counts:
         return None
     decode_us = np.broadcast_to(surface.decode.time_us, (*surface.shape, 1))[:, 0, 0]
     # what the layers of experts take longer with one draft, over the plain step
-    shape = (*surface.shape, 1)
     with_draft, without = (
-        np.broadcast_to(step.parts_us["experts"][..., :1], shape)[:, 0, 0]
-        for step in (surface.verify, surface.decode)
+        np.broadcast_to(step.parts_us["experts"], (*surface.shape, size))[:, 0, column]
+        for step, size, column in (
+            (surface.verify, counts.size, int(np.searchsorted(counts, 2))),
+            (surface.decode, 1, 0),
+        )
     )
     cost = (with_draft - without) / decode_us
     batch = surface.batch
     read = [union(experts.experts, experts.topk, batch, tokens, surface.setting.overlap) for tokens in (1, 2)]
-    dear = np.flatnonzero((cost >= DEAR) & (read[1] - read[0] >= 1.0))
-    if dear.size == 0:
+    costly = np.flatnonzero((cost >= COSTLY) & (read[1] - read[0] >= 1.0))
+    if costly.size == 0:
         return None
-    worst = int(dear[np.argmax(cost[dear])])
+    worst = int(costly[np.argmax(cost[costly])])
     return WokenExperts(
         seq_len=int(surface.seq_len[0]),
-        first=int(batch[dear[0]]),
-        last=int(batch[dear[-1]]),
+        first=int(batch[costly[0]]),
+        last=int(batch[costly[-1]]),
         worst=int(batch[worst]),
         plain=float(read[0][worst]),
         woken=float(read[1][worst]),
         experts=experts.experts,
         cost=float(cost[worst]),
-        capped=bool(dear[-1] == batch.size - 1),
+        capped=bool(costly[-1] == batch.size - 1),
     )

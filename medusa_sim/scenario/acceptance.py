@@ -32,7 +32,7 @@ FORMS = f"a profile's name, a TOML or CSV file, {NUMBERS}"
 CONDITIONAL = "conditional:"
 """Before rates by position that say how often each draft is accepted where the one before it was."""
 LETTERS = "0123456789.,@% "
-"""Characters of NUMBERS, that word apart."""
+"""Characters that rates are typed in."""
 FLATTEST = 0.9
 """Shares that fall by less from one draft to the next are perhaps conditional rates: 0.71, 0.66, 0.64."""
 MEAN_LENGTH_ERROR = 0.13

@@ -22,7 +22,7 @@ BATCH_MAX = 65_536
 """Largest batch of anything that is asked."""
 EVERY_BATCH_TO = 256
 """Every batch is searched to here."""
-_RATIO = 1.02
+_BATCH_RATIO = 1.02
 """Beyond it every 2 % is."""
 
 
@@ -32,7 +32,7 @@ class Question(Declared):
 
     batch_min, batch_max: every batch between them is searched (beyond 256 every 2 %). seq_len: committed
     tokens; none: as long as the request (`Scenario.length`). request: (prompt, output) tokens; None: the
-    scenario's traffic, or without lengths what `Scenario.served` says.
+    scenario's traffic, or without lengths what `Scenario.with_usual_requests` says.
     """
 
     batch_min: int = DEFAULT_BATCHES[0]
@@ -70,7 +70,7 @@ class Question(Declared):
         """Every batch that is searched."""
         from medusa_sim.arrays import every_to
 
-        return every_to(EVERY_BATCH_TO, self.batch_min, self.batch_max, _RATIO)
+        return every_to(EVERY_BATCH_TO, self.batch_min, self.batch_max, _BATCH_RATIO)
 
     @property
     def max_latency_us(self) -> float | None:

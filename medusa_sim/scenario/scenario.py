@@ -86,9 +86,7 @@ class Scenario:
         check_fit(self.shard, self.runtime, self.gpu)
         kind.check(self.drafting.parts, self.model)
         if self.drafting.parts.draft is not None:
-            on_one_gpu(
-                self.drafting.parts.draft, Parallel(tp=asked.tp)
-            )  # one that cannot be split is refused
+            on_one_gpu(self.drafting.parts.draft, Parallel(tp=asked.tp))  # refuses one that cannot be split
         engine = self.runtime.engine
         if engine is not None and kind.name not in engine.drafters:
             raise UsageError(
@@ -377,7 +375,7 @@ class Scenario:
             output_cv=asked.length_cv,
         )
 
-    def served(self) -> Scenario:
+    def with_usual_requests(self) -> Scenario:
         """The scenario with the requests that answers are about where none are given; itself where some are.
 
         Those of `compare` and `load`. Without an engine nothing serves requests, and steps are priced.

@@ -58,7 +58,8 @@ def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
     rows = csv_rows(printed(next(told for told in commands(page) if "--timeline" not in told)))
     assert [row["policy"] for row in rows[:2]] == ["none", "K=3"]
     for point in found.last:
-        own = (row for row in rows if (row["policy"], float(row["rate_per_s"])) == (point.policy, point.rate))
+        asked = point.policy, point.arrivals_per_s
+        own = (row for row in rows if (row["policy"], float(row["rate_per_s"])) == asked)
         assert float(next(own)["tpot_mean_s"]) == point.mean["tpot_mean_s"]
     assert float(rows[-1]["rate_per_s"]) > drafting.saturated_per_s, "drawn beyond where it is full"
     assert plain.largest_per_s is not None

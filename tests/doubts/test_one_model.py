@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from medusa_sim import Scenario
-from medusa_sim.doubts.one_model import MUCH
+from medusa_sim.doubts.one_model import MUCH_OF_A_TOKEN
 from medusa_sim.doubts.terms import WORDS, WORDS_OF_FITTED, beyond_measured
 from medusa_sim.specs.engine import UNITS
 from medusa_sim.specs.nearness import served_groups
@@ -59,7 +59,7 @@ def test_the_share_is_what_the_step_would_be_shorter_by():
         for term in [msgspec.structs.replace(runtime.engine.layer_us, deviations=deviations, elsewhere=())]
     )
     assert f"{100.0 * (1.0 - less / whole):.0f} % of the time per token at 8 requests" in line
-    small = Deviation(plus=0.5 * MUCH * whole / 32, only=ONLY)
+    small = Deviation(plus=0.5 * MUCH_OF_A_TOKEN * whole / 32, only=ONLY)
     assert not told("layer_us", small, requests=(8, 8))
 
 

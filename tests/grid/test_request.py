@@ -165,6 +165,6 @@ def test_lengths_without_a_request_and_kernels_without_an_engine_are_steps():
         first = run("recommend", *given, "--batch", "1..4").stdout.splitlines()[0]
         assert "1,024 tokens of context, no prompts" in first, given
     for scenario in (ms.Scenario(), ms.Scenario(**GIVEN, runtime="cuda-graph")):
-        assert scenario.served() is scenario
+        assert scenario.with_usual_requests() is scenario
     own = served((500, 300))
-    assert own.served() is own
+    assert own.with_usual_requests() is own

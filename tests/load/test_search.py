@@ -215,7 +215,7 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length():
     found = {}
     for count in (400, 1600):
         test = load_test(SCENARIO, policies=("none",), requests=count, seeds=2, max_num_seqs=8, ttft_ms=9000)
-        full = saturation(test, test.servers[0])[0]
+        full = saturation(test, test.servers[0]).requests_per_s
         for factor in (0.7, 0.89, 1.05, 1.5):
             answer = run_load(test, [factor * full], search=False)
             point = answer.points[0]
@@ -281,7 +281,7 @@ def test_requests_that_come_at_once_have_no_rate(tmp_path):
     test = load_test(SCENARIO, policies=("none", "3"), trace=trace, max_num_seqs=16, tpot_ms=12.0)
     found = run_load(test)
     assert [each.searched for each in found.carried] == [False, False]
-    assert np.isnan(found.points[0].rate)
+    assert np.isnan(found.points[0].arrivals_per_s)
     assert found.points[0].mean["requests"] == 40
     assert "saturates at" in answer_text(found)
     with pytest.raises(UsageError, match="all 40 come at once"):
@@ -367,8 +367,8 @@ def test_cancelled_requests_end_before_their_outputs_do():
     ended = every.requests(5.0, 0)[0].output_tokens / whole.output_tokens
     assert ended.mean() == pytest.approx(0.5, abs=0.03)
     assert (
-        saturation(some, some.servers[0])[0]
-        > saturation(load_test(SCENARIO, requests=2000), some.servers[0])[0]
+        saturation(some, some.servers[0]).requests_per_s
+        > saturation(load_test(SCENARIO, requests=2000), some.servers[0]).requests_per_s
     )
     with pytest.raises(UsageError, match="cancelled"):
         load_test(SCENARIO, cancelled=1.5)

@@ -16,7 +16,7 @@ from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import LOSES, PAYS
-from medusa_sim.plan.woken_experts import DEAR, woken_experts
+from medusa_sim.plan.woken_experts import COSTLY, woken_experts
 from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.scenario.question import Question
@@ -186,7 +186,7 @@ def test_the_range_is_where_a_draft_costs_and_wakes():
     assert found.plain == pytest.approx(float(union(experts.experts, experts.topk, found.worst, 1)))
     assert found.woken == pytest.approx(float(union(experts.experts, experts.topk, found.worst, 2)))
     assert found.plain < found.woken < found.experts == experts.experts
-    assert found.cost >= DEAR
+    assert found.cost >= COSTLY
     # what the experts cost is part of what verification costs
     overhead = np.ravel(surface.verify.time_us[..., 0]) / np.ravel(surface.decode.time_us) - 1.0
     assert found.cost <= overhead[BATCHES.index(found.worst)] + 1e-9

@@ -14,7 +14,6 @@ from medusa_sim.plan.recommendation import gains_by_batch, scheduled_counts, sch
 from medusa_sim.plan.shortfall import shortfall
 from medusa_sim.plan.slowdowns import slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share
-from medusa_sim.plan.verdict import halves
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
@@ -164,7 +163,7 @@ def test_gains_batch_by_batch_are_those_of_the_schedule():
 def test_a_half_width_is_half_of_the_interval_on_the_logarithm():
     """From 1.5 / 1.2 to 1.5 x 1.2 by 1.2; of plain decoding nothing."""
     band = np.array([[[1.0, 1.25]]]), np.array([[[1.0, 1.8]]])
-    found = halves(SimpleNamespace(band=band, shape=(1, 1, 2)))
+    found = Cells.log_speedup_half.fget(SimpleNamespace(band=band, shape=(1, 1, 2)))
     assert found.tolist() == [[[0.0, pytest.approx(np.log(1.2))]]]
 
 

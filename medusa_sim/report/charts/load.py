@@ -53,14 +53,14 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
     series: list[Series] = []
     for policy, place in places.items():
         own = [point for point in answer.points if point.policy == policy]
-        x = np.array([point.rate for point in own])
+        x = np.array([point.arrivals_per_s for point in own])
         y, half = (np.array([unit * value for value in values]) for values in (
             [point.mean[metric] for point in own], [point.half_width(metric) for point in own]
         ))  # fmt: skip
         half = np.nan_to_num(half)
         rows: list[dict[str, Any]] = [
-            {"policy": policy, "rate": point.rate, "value": value, "tokens": point.mean["tokens_per_s"],
-             "share": point.mean["goodput_share"]}
+            {"policy": policy, "rate": point.arrivals_per_s, "value": value,
+             "tokens": point.mean["tokens_per_s"], "share": point.mean["goodput_share"]}
             for point, value in zip(own, y.tolist(), strict=True)
         ]  # fmt: skip
         is_sure, most = bool((half > 0.0).any()), x if metric == "goodput_per_s" else np.inf
@@ -76,7 +76,7 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
             series.append(line_series(_called(policy), place, x, medians, width=0.9))
     limits = [] if limit_s is None else [ReferenceLine(y=KILO * limit_s, text="limit")]
     if metric == "goodput_per_s":
-        ends = np.array([0.0, max(point.rate for point in answer.points)])
+        ends = np.array([0.0, max(point.arrivals_per_s for point in answer.points)])
         series.append(Series(name="", x=ends, y=ends, line="-", width=0.9))
     for each in answer.carried:
         colour = colour_of(places[each.policy])

@@ -65,7 +65,7 @@ def _cards(answer: LoadAnswer) -> tuple[tuple[str, str, str], ...]:
 def _plots(answer: LoadAnswer) -> list[Block]:
     title, points = _title(answer), answer.points
     blocks: list[Block] = []
-    if all(math.isfinite(point.rate) for point in points) and len(points) > len(answer.last):
+    if all(math.isfinite(point.arrivals_per_s) for point in points) and len(points) > len(answer.last):
         blocks += [
             Heading("Latency against rate"),
             Picture(
@@ -92,7 +92,7 @@ def _plots(answer: LoadAnswer) -> list[Block]:
                 ),
             ]
     last = answer.last
-    rate = last[0].rate
+    rate = last[0].arrivals_per_s
     at = f" at {significant(rate, 3)} requests/s" if math.isfinite(rate) else ""
     blocks += [
         Heading(f"Over time{at}"),

@@ -40,7 +40,7 @@ def _shown_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
     """What the table shows of a point."""
     ratio, _, _ = point.ratio_to(answer.first_at(point), "e2e_mean_s")
     own: dict[str, Any] = {
-        "rate_per_s": point.rate if math.isfinite(point.rate) else math.nan,
+        "rate_per_s": point.arrivals_per_s if math.isfinite(point.arrivals_per_s) else math.nan,
         "policy": point.policy,
         "e2e_ratio": ratio,
     }

@@ -30,7 +30,7 @@ def row_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
     values: dict[str, Any] = {
         **scenario_values(answer.test.scenario, *names),
         "policy": point.policy,
-        "rate_per_s": point.rate,
+        "rate_per_s": point.arrivals_per_s,
         "seeds": len(point.values),
         "requests_left_out": point.dropped,
         **point.mean,
@@ -77,7 +77,7 @@ def timeline_arrow(answer: LoadAnswer) -> pa.Table:
     for point in answer.points:
         line = point.first_record.timeline
         columns = {field.name: getattr(line, field.name) for field in dataclasses.fields(line)}
-        rate = point.rate
+        rate = point.arrivals_per_s
         same = {"policy": [point.policy] * line.time_s.size, "rate_per_s": [rate] * line.time_s.size}
         tables.append(pa.table({**same, **columns}))
     return _without_nan(pa.concat_tables(tables))

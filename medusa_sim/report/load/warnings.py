@@ -12,7 +12,7 @@ from medusa_sim.load.point import LoadPoint
 from medusa_sim.report.load.words import at_rate, policy_text, rate_text
 from medusa_sim.report.words.numbers import percent, significant
 
-_MOST_EATEN = 0.5
+_MOST_TAKEN = 0.5
 
 
 def warnings(answer: LoadAnswer) -> list[str]:
@@ -34,14 +34,14 @@ def warnings(answer: LoadAnswer) -> list[str]:
                 f"{point.policy}{at_rate(point)}: {point.mean['preemptions']:.0f} requests lost their KV "
                 "cache and were computed again; fewer in a step (--max-num-seqs) may be faster"
             )
-    lines += _eaten(answer)
+    lines += _crowded_out(answer)
     dropped = max((point.dropped for point in points), default=0)
     if dropped:
         lines.append(f"{dropped} requests were too long and left out")
     return list(dict.fromkeys(lines))
 
 
-def _eaten(answer: LoadAnswer) -> list[str]:
+def _crowded_out(answer: LoadAnswer) -> list[str]:
     """Where drafts leave prompts few of the tokens of a step."""
     lines = []
     for server in answer.test.servers:
@@ -51,7 +51,7 @@ def _eaten(answer: LoadAnswer) -> list[str]:
             default=0.0,
         )
         taken = most * (1 + drafts)
-        if drafts and taken > _MOST_EATEN * budget:
+        if drafts and taken > _MOST_TAKEN * budget:
             lines.append(
                 f"{server.name}: {most:.0f} requests with up to {drafts} drafts take "
                 f"{percent(taken / budget, 0)} of the {budget} tokens of a step, and prompts wait for the "

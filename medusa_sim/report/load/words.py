@@ -27,7 +27,7 @@ def policy_text(name: str) -> str:
 
 def at_rate(point: LoadPoint) -> str:
     """` at 3.2 requests/s`; empty where requests have no rate."""
-    return f" at {rate_text(point.rate)} requests/s" if math.isfinite(point.rate) else ""
+    return f" at {rate_text(point.arrivals_per_s)} requests/s" if math.isfinite(point.arrivals_per_s) else ""
 
 
 def rate_text(per_s: float) -> str:

@@ -184,7 +184,7 @@ def by_length(answer: Recommendation) -> str:
 
 
 def experts(answer: Recommendation) -> list[str]:
-    """Where drafts are dear because each wakes more experts of a mixture."""
+    """Where drafts are costly because each wakes more experts of a mixture."""
     woken = woken_experts(answer.cells)
     if woken is None:
         return []
