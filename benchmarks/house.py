@@ -46,7 +46,7 @@ HOUSE = (
         ("scenario",),
         "what is asked, resolved once: arguments, defaults, acceptance -> a scenario",
         in_order(
-            "defaults acceptance declare arguments question draft_options as_run own_rows own_law "
+            "defaults acceptance declare arguments question draft_options as_run machine_rows machine_law "
             "kernel_fits scenario"
         ),
     ),

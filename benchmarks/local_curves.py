@@ -20,7 +20,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.file_types import named_file
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.scenario.own_law import (
+from medusa_sim.scenario.machine_law import (
     SPREAD,
     corrected,
     least_squares,
@@ -29,7 +29,7 @@ from medusa_sim.scenario.own_law import (
     replace_law,
     scaled,
 )
-from medusa_sim.scenario.own_rows import OwnRow
+from medusa_sim.scenario.machine_rows import MachineRow
 from medusa_sim.specs.gpu import gpu_name, load_gpu
 from medusa_sim.specs.local import Law, local_law
 from medusa_sim.specs.model import Model
@@ -186,7 +186,7 @@ def _steps(curve: Curve, law: Law | None) -> list[StepTime]:
     latency, model, runtime = own(curve.gpu, curve.runtime, curve.model, curve.form)
     latency = latency if law is None else replace_law(latency, law)
     rows = [
-        OwnRow(columns=m, depth=curve.depth, time_us=1.0, is_batch=curve.is_batch)
+        MachineRow(columns=m, depth=curve.depth, time_us=1.0, is_batch=curve.is_batch)
         for m in (1, *curve.columns)
     ]
     return list(passes(latency, model, runtime, rows))
@@ -291,8 +291,10 @@ def errors_with_rows(curve: Curve) -> list[tuple[int, float]]:
     times = dict(
         zip((1, *curve.columns), curve.plain_us * np.concatenate([[1.0], curve.ratios]), strict=True)
     )
-    rows = [OwnRow(columns=m, depth=curve.depth, time_us=times[m]) for m in ASKED]
-    others = [OwnRow(columns=m, depth=curve.depth, time_us=us) for m, us in times.items() if m not in ASKED]
+    rows = [MachineRow(columns=m, depth=curve.depth, time_us=times[m]) for m in ASKED]
+    others = [
+        MachineRow(columns=m, depth=curve.depth, time_us=us) for m, us in times.items() if m not in ASKED
+    ]
     found = pass_times(corrected(latency, model, runtime, rows), model, runtime, others)
     return [(row.columns, float(us / row.time_us - 1.0)) for us, row in zip(found, others, strict=True)]
 

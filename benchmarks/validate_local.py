@@ -34,8 +34,8 @@ from study import ROOT
 from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.lab.decoder.prompts import load_tokenizer
-from medusa_sim.scenario.own_law import pass_times
-from medusa_sim.scenario.own_rows import ASK, OwnRow
+from medusa_sim.scenario.machine_law import pass_times
+from medusa_sim.scenario.machine_rows import ASK, MachineRow
 from medusa_sim.writing import write_text
 
 CHECKPOINTS = ROOT / "profiles" / "checkpoints"
@@ -192,7 +192,9 @@ def predicted_passes(given: argparse.Namespace, files: Files, pastes: dict[str, 
                     acceptance=0.5, bench=bench_file,
                 )  # fmt: skip
                 rows = [
-                    OwnRow(columns=m, depth=max(1, depth), time_us=1.0) for depth in DEPTHS for m in COLUMNS
+                    MachineRow(columns=m, depth=max(1, depth), time_us=1.0)
+                    for depth in DEPTHS
+                    for m in COLUMNS
                 ]
                 both.append(pass_times(at.latency, at.model, at.runtime, rows) / 1e3)  # type: ignore[arg-type]
             at_each = [(depth, m) for depth in DEPTHS for m in COLUMNS]

@@ -28,8 +28,8 @@ from medusa_sim.reading import held
 from medusa_sim.report.charts.sweep import speedup_chart, view_of
 from medusa_sim.report.words.numbers import duration, percent, times
 from medusa_sim.scenario.acceptance import LETTERS
-from medusa_sim.scenario.own_law import band_without_rows
-from medusa_sim.scenario.own_rows import OwnRows, asked_for, read_rows
+from medusa_sim.scenario.machine_law import band_without_rows
+from medusa_sim.scenario.machine_rows import MachineRows, asked_for, read_rows
 from medusa_sim.specs.gpu import gpu_names, load_gpu, local_names
 from medusa_sim.specs.local import runtimes_of
 from medusa_sim.specs.models import load_model, model_names
@@ -68,7 +68,7 @@ def page(set_up: SetUp) -> None:
     show.code(asked_for(asked.engine))
 
 
-def _rows(pasted: str) -> tuple[OwnRows | None, str]:
+def _rows(pasted: str) -> tuple[MachineRows | None, str]:
     """What the paste says, and the path at which it is held: its own for each content, a key of caches."""
     if not pasted.strip():
         return None, ""
@@ -81,7 +81,7 @@ def _readable(path: str, pasted: str) -> AbstractContextManager[Path | None]:
     return held(path, pasted.encode()) if path else nullcontext()
 
 
-def _asked(rows: OwnRows | None, path: str) -> SetUp:
+def _asked(rows: MachineRows | None, path: str) -> SetUp:
     """The set-up that the paste tells, the rest from inputs."""
     told: dict[str, Any] = {} if rows is None else dict(rows.told)
     if told:
@@ -147,7 +147,7 @@ def _asked(rows: OwnRows | None, path: str) -> SetUp:
     )  # fmt: skip
 
 
-def _answer(asked: SetUp, rows: OwnRows | None) -> None:
+def _answer(asked: SetUp, rows: MachineRows | None) -> None:
     answer = answers.recommendation(asked, 1)
     row = scheduled_row_at(answer, 1, asked.seq_len)
     verdict_of(asked, answer, row)

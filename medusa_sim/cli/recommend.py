@@ -86,7 +86,7 @@ def recommend(
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
     if ask_bench:
-        from medusa_sim.scenario.own_rows import asked_for
+        from medusa_sim.scenario.machine_rows import asked_for
 
         output.text(asked_for(str(names["runtime"] or "")) + "\n")
         return
@@ -128,7 +128,7 @@ def own_machine(names: dict[str, Any]) -> None:
     """Fill what was not asked for with what rows of one's own machine say; UsageError without a device."""
     if names["bench"] is None:
         return
-    from medusa_sim.scenario.own_rows import read_rows
+    from medusa_sim.scenario.machine_rows import read_rows
 
     found = read_rows(names["bench"])
     told: dict[str, Any] = {name: value for name, value in found.told.items() if not take.is_given(name)}
@@ -149,7 +149,7 @@ def narrowed(one: Scenario) -> Iterator[str]:
     if one.arguments.bench is None:
         return
     from medusa_sim.latency.local import LocalLatency
-    from medusa_sim.scenario.own_law import band_without_rows
+    from medusa_sim.scenario.machine_law import band_without_rows
 
     if isinstance(one.latency, LocalLatency):
         before, after = band_without_rows(one.latency), one.latency.law.band

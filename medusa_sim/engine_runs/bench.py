@@ -29,7 +29,7 @@ from medusa_sim.engine_runs.log import Logged, logged
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.reading import json_documents, named, read_csv_table, read_text
-from medusa_sim.scenario.own_rows import OwnRows, is_own, rows_of
+from medusa_sim.scenario.machine_rows import MachineRows, is_own, rows_of
 from medusa_sim.units import US_PER_S
 
 _CSV_NUMBERS = ("concurrency", "prompt", "output", "drafts", "acceptance_length", "tokens_per_s")
@@ -46,7 +46,7 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
         rows = list(_of_csv(path))
     else:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
-        if (own := _own_rows(text, path)) is not None:
+        if (own := _machine_rows(text, path)) is not None:
             return [checked(row, path) for row in _of_own(own, path, known)]
         log = logged(text)
         rows = (
@@ -61,12 +61,12 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
     return [checked(with_shape(row, known), path) for row in rows]
 
 
-def _own_rows(text: str, path: Path) -> OwnRows | None:
+def _machine_rows(text: str, path: Path) -> MachineRows | None:
     """What stands on one's own terminal; None of any other text. Raises DataError where it holds no speed."""
     return rows_of(text, path) if is_own(text) else None
 
 
-def _of_own(own: OwnRows, path: Path, shape: Shape) -> Iterator[BenchRow]:
+def _of_own(own: MachineRows, path: Path, shape: Shape) -> Iterator[BenchRow]:
     """llama-bench and its like: plain steps of one or more sequences, and a server's tokens with drafts."""
     model = own.told.get("model", "")
     for row in own.rows:
@@ -102,7 +102,7 @@ def is_bench(path: Path) -> bool:
         return True
     try:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
-        if _own_rows(text, path) is not None or logged(text) is not None:
+        if _machine_rows(text, path) is not None or logged(text) is not None:
             return True
         documents = json_documents(text, path, WANTED, DataError, finite=False)
         return any(map(is_result, documents))

@@ -435,8 +435,8 @@ class Scenario:
         if self.runtime.local and asked.latency == "calibrated":
             own = LocalLatency(self.gpu, self.runtime.local)
             if asked.bench is not None:
-                from medusa_sim.scenario.own_law import corrected
-                from medusa_sim.scenario.own_rows import read_rows
+                from medusa_sim.scenario.machine_law import corrected
+                from medusa_sim.scenario.machine_rows import read_rows
 
                 own = corrected(own, self.shard, self.runtime, read_rows(Path(asked.bench)).rows)
             clock = clock_under(asked.power_limit, self.gpu)  # rows are taken as measured without a limit

@@ -16,7 +16,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.scenario.own_rows import OwnRow
+from medusa_sim.scenario.machine_rows import MachineRow
 from medusa_sim.specs.local import Law, TypeLaw
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
@@ -35,7 +35,9 @@ NOISE = 0.03
 LEAST_BAND = 0.03
 
 
-def corrected(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]) -> LocalLatency:
+def corrected(
+    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[MachineRow]
+) -> LocalLatency:
     """The latency model with its law corrected by rows of this model on this machine (O1, O2)."""
     if not rows:
         return latency
@@ -104,13 +106,15 @@ _FIXED = ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sort
 """Times of a law that do not depend on sizes."""
 
 
-def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]) -> FloatArray:
+def pass_times(
+    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[MachineRow]
+) -> FloatArray:
     """Predicted times of the rows, microseconds."""
     return np.array([float(step.time_us) for step in passes(latency, model, runtime, rows)])
 
 
 def passes(
-    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[OwnRow]
+    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[MachineRow]
 ) -> Iterator[StepTime]:
     """Predicted steps of the rows; prompts ask for one token's logits (`last_logits`)."""
     law = msgspec.structs.replace(latency.law, row_us_per_million=0.0)
@@ -150,7 +154,7 @@ def least_squares(residuals: Callable[[FloatArray], FloatArray], start: FloatArr
 
 
 def _curve(
-    rows: Sequence[OwnRow], left: FloatArray, before: tuple[tuple[float, float], ...]
+    rows: Sequence[MachineRow], left: FloatArray, before: tuple[tuple[float, float], ...]
 ) -> tuple[tuple[float, float], ...]:
     """(columns, ln factor): `before`, plus what is left at each number of columns, averaged over passes."""
     kept = dict(before)

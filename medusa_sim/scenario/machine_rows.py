@@ -1,4 +1,4 @@
-"""Rows that a person measured on the own machine (`own_law` corrects the law of its kernels by them).
+"""Rows that a person measured on the own machine (`machine_law` corrects the law of its kernels by them).
 
 Read are results of `llama-bench` (JSON, JSON lines, its Markdown table), `llama-batched-bench` (its table),
 mlx-lm's `benchmark` and `generate`, and the timings of llama-server: whatever stands on a terminal may be
@@ -42,7 +42,7 @@ _BACKENDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRow:
+class MachineRow:
     """The time of a forward pass: `columns` tokens of one sequence, or of so many sequences (`is_batch`).
 
     passes: that its time is the mean of.
@@ -56,14 +56,14 @@ class OwnRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRows:
+class MachineRows:
     """What a paste says. told: arguments of a scenario that it names; drafted, accepted: counts of drafts.
 
     rounds: in which they were made and tried; 0 where nothing tells. drafted_us: time of a token where drafts
     were made; 0 where none were.
     """
 
-    rows: tuple[OwnRow, ...]
+    rows: tuple[MachineRow, ...]
     told: dict[str, str]
     build: str = ""
     drafted: float = 0.0
@@ -111,12 +111,12 @@ def is_own(text: str) -> bool:
     return any(mark in text for mark in _MARKS)
 
 
-def read_rows(path: Path) -> OwnRows:
+def read_rows(path: Path) -> MachineRows:
     """The rows of a file, or of a paste. Raises DataError in one line where it holds none."""
     return rows_of(read_text(path, UPLOAD_BYTES, WANTED, DataError), path)
 
 
-def rows_of(text: str, where: Path) -> OwnRows:
+def rows_of(text: str, where: Path) -> MachineRows:
     """The rows of a text; `where` names it in messages."""
     if text.lstrip()[:1] in ("{", "["):
         found = _of_json(json_documents(text, where, WANTED, DataError, finite=False), where)
@@ -130,9 +130,9 @@ def rows_of(text: str, where: Path) -> OwnRows:
     return found
 
 
-def _of_json(documents: list[Any], where: Path) -> OwnRows:
+def _of_json(documents: list[Any], where: Path) -> MachineRows:
     entries = [each for found in documents for each in (found if isinstance(found, list) else [found])]
-    rows: list[OwnRow] = []
+    rows: list[MachineRow] = []
     told: dict[str, str] = {}
     build, drafted, accepted, rounds, drafted_us = "", 0.0, 0.0, 0.0, 0.0
     for entry in entries:
@@ -159,7 +159,7 @@ def _of_json(documents: list[Any], where: Path) -> OwnRows:
             else:
                 depth = _number(times.get("prompt_n")) + 0.5 * _number(times.get("predicted_n"))
                 rows.append(_plain(depth, _number(times.get("predicted_per_second"))))
-    return OwnRows(
+    return MachineRows(
         rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted, rounds=rounds,
         drafted_us=drafted_us,
     )  # fmt: skip
@@ -178,16 +178,16 @@ def _listed(value: object) -> list[object]:
     return value[:_MOST_SAMPLES] if isinstance(value, list) else []
 
 
-def _plain(depth: float, rate: float, passes: float = 1.0) -> OwnRow:
-    return OwnRow(columns=1, depth=max(depth, 1.0), time_us=1e6 / rate, passes=passes)
+def _plain(depth: float, rate: float, passes: float = 1.0) -> MachineRow:
+    return MachineRow(columns=1, depth=max(depth, 1.0), time_us=1e6 / rate, passes=passes)
 
 
-def _row(prompt: float, made: float, depth: float, rate: float) -> Iterator[OwnRow]:
+def _row(prompt: float, made: float, depth: float, rate: float) -> Iterator[MachineRow]:
     """The row of a test of llama-bench: generation one by one, or a short prompt at once."""
     if made:
         yield _plain(depth + 0.5 * made, rate, made)
     elif prompt <= MOST_COLUMNS:
-        yield OwnRow(columns=int(prompt), depth=max(depth, 1.0), time_us=1e6 * prompt / rate)
+        yield MachineRow(columns=int(prompt), depth=max(depth, 1.0), time_us=1e6 * prompt / rate)
 
 
 _DEVICE = re.compile(
@@ -204,9 +204,9 @@ _MADE = re.compile(r"[^\n]{0,60}?(?<!prompt )eval time =[^/\n]{1,40}/\s*(\d{1,9}
 _BATCHED = ("PP", "TG", "B")
 
 
-def _of_lines(lines: list[str]) -> OwnRows:
+def _of_lines(lines: list[str]) -> MachineRows:
     """Tables and lines of a terminal."""
-    rows: list[OwnRow] = []
+    rows: list[MachineRow] = []
     told: dict[str, str] = {}
     build, drafted, accepted, made = "", 0.0, 0.0, 0.0
     head: list[str] = []
@@ -233,7 +233,7 @@ def _of_lines(lines: list[str]) -> OwnRows:
         rows.append(_plain(256.0, rates[-1]))  # the mean stands last
         told.setdefault("runtime", runtime_of_backend("mlx"))
     rounds = _rounds(made, accepted) if drafted else 0.0
-    return OwnRows(
+    return MachineRows(
         rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted, rounds=rounds
     )  # fmt: skip
 
@@ -243,19 +243,19 @@ def _cell(row: dict[str, str], name: str) -> float:
     return float(found[0]) if found and found[0].count(".") < 2 and found[0] != "." else 0.0
 
 
-def _tested(row: dict[str, str]) -> Iterator[OwnRow]:
+def _tested(row: dict[str, str]) -> Iterator[MachineRow]:
     found, rate = _TEST.search(row.get("test", "")), _cell(row, "t/s")
     if found and rate > 0.0 and (count := float(found[2])) > 0.0:
         depth = float(found[3] or 0.0)
         yield from _row(*((count, 0.0) if found[1] == "pp" else (0.0, count)), depth, rate)
 
 
-def _batched(row: dict[str, str]) -> Iterator[OwnRow]:
+def _batched(row: dict[str, str]) -> Iterator[MachineRow]:
     prompt, made, batch = (_cell(row, name) for name in _BATCHED)
     seconds = next((_cell(row, name) for name in row if name.startswith("T_TG")), 0.0)
     if made and batch and seconds and batch <= MOST_COLUMNS:
         depth = max(prompt + 0.5 * made, 1.0)
-        yield OwnRow(columns=int(batch), depth=depth, time_us=1e6 * seconds / made, is_batch=batch > 1.0)
+        yield MachineRow(columns=int(batch), depth=depth, time_us=1e6 * seconds / made, is_batch=batch > 1.0)
 
 
 def _told(device: str, backend: str, file: str, model: str) -> dict[str, str]:
