@@ -80,11 +80,11 @@ def page(set_up: SetUp) -> None:
     of = answers.scenario_of(set_up)
     found, sentence = answers.how_near(set_up)
     show.how_sure(how_sure(of, ""), sentence, notes.accuracy(of))
-    if found.near:
+    if found.near_groups:
         st.subheader("How far off on the nearest servers", anchor=False)
         near = [
             msgspec.structs.replace(group, what=_WORDS.get(group.what, group.what))
-            for group in together(found.near)
+            for group in together(found.near_groups)
         ]
         show.text_table(groups_table(near), _GROUPS, _GROUP_PHONE)
     nearest(set_up, None)

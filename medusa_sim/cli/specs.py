@@ -122,7 +122,7 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
             **{"runtime": "vllm", "drafter": "ngram", "acceptance": "0.5"} | given, data_dir=data_dir
         )
         place = standing(of)
-        found = place.near
+        found = place.near_groups
         sentence = standing_sentence(of, place)
         more = {
             "sentence": sentence, "class": place.kind, "nearest": place.nearest,

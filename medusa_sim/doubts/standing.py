@@ -140,13 +140,13 @@ UNSERVED, DEVICE, OTHER_DEVICES = "unserved", "device", "other devices"
 class Standing:
     """How near a set-up lies to servers that were measured.
 
-    nearness: as its bands have it; None where no engine serves, or one of a machine of one's own. near:
-    groups of the nearest measured set-up. half_width: of the 80 % band of a plain step (REQUESTS); between:
-    what of that is for how near it lies, in quadrature. unserved: what is known where no server is.
+    nearness: as its bands have it; None where no engine serves, or one of a machine of one's own.
+    near_groups: of the nearest measured set-up. half_width: of the 80 % band of a plain step (REQUESTS);
+    between: what of that is for how near it lies, in quadrature. unserved: what is known where no server is.
     """
 
     nearness: Nearness | None
-    near: tuple[Group, ...]
+    near_groups: tuple[Group, ...]
     half_width: float
     between: float = 0.0
     unserved: str = UNSERVED
@@ -192,7 +192,7 @@ def standing(scenario: Scenario) -> Standing:
     if scenario.runtime.local:
         return _on_device(scenario, half_width)
     if scenario.runtime.engine is None:
-        return Standing(nearness=None, near=(), half_width=half_width)
+        return Standing(nearness=None, near_groups=(), half_width=half_width)
     nearness = scenario.runtime.nearness(scenario.case)
     known = nearness.nearest
     engine = known.runtime.rpartition("-")[0]
@@ -203,7 +203,7 @@ def standing(scenario: Scenario) -> Standing:
     )  # fmt: skip
     experts = float(step.parts_us.get("experts", np.zeros(())) / step.time_us)
     beside = float(between(nearness.between_share, nearness.near.experts_share, experts))
-    return Standing(nearness=nearness, near=near, half_width=half_width, between=beside)
+    return Standing(nearness=nearness, near_groups=near, half_width=half_width, between=beside)
 
 
 def _on_device(scenario: Scenario, half_width: float) -> Standing:
@@ -212,7 +212,7 @@ def _on_device(scenario: Scenario, half_width: float) -> Standing:
     every = tuple(group for group in groups(scenario.arguments.data_dir) if group.engine == runtime)
     own = tuple(group for group in every if group.card == scenario.gpu.name)
     known = DEVICE if own else OTHER_DEVICES if every else UNSERVED
-    return Standing(nearness=None, near=own or every, half_width=half_width, unserved=known)
+    return Standing(nearness=None, near_groups=own or every, half_width=half_width, unserved=known)
 
 
 def together(found: Iterable[Group]) -> tuple[Group, ...]:

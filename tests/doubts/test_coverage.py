@@ -147,7 +147,7 @@ def of(**given):
 def test_a_set_up_that_was_measured_and_one_without_a_server():
     served = standing(of(gpu="h200-sxm", model="llama-3.1-70b", runtime="vllm-0.15", dtype="fp8", tp=4))
     assert served.kind == "measured"
-    assert {group.card for group in served.near} == {"h200-sxm"}
+    assert {group.card for group in served.near_groups} == {"h200-sxm"}
     assert standing(of(gpu="a40", model="llama-3.1-8b", runtime="cuda-graph")).kind == UNSERVED
 
 
@@ -171,8 +171,8 @@ def test_a_machine_of_ones_own_stands_beside_speeds_of_its_engine():
         standing(of(gpu=gpu, model="llama-3.1-8b", runtime="llama.cpp-cuda")) for gpu in ("gb10", "rtx-4090")
     )
     assert (own.kind, other.kind) == (DEVICE, OTHER_DEVICES)
-    assert {group.card for group in own.near} == {"gb10"}
-    assert {group.engine for group in other.near} == {"llama.cpp-cuda"}
+    assert {group.card for group in own.near_groups} == {"gb10"}
+    assert {group.engine for group in other.near_groups} == {"llama.cpp-cuda"}
     assert own.expected is None
 
 

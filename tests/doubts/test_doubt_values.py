@@ -198,7 +198,7 @@ def test_an_expected_error_is_that_of_groups_as_new():
     assert later.expected == max(later.nearness.near.error, kinds["version"].error)
     assert later.between > own.between
     assert own.nearest == "llama-3.1-70b in vllm-0.15 on h200-sxm, fp8"
-    none = Standing(nearness=None, near=(), half_width=0.1)
+    none = Standing(nearness=None, near_groups=(), half_width=0.1)
     assert (none.kind, none.expected, none.between, none.nearest) == ("unserved", None, 0.0, "")
 
 
@@ -243,5 +243,5 @@ def test_experts_that_are_spread_are_priced_by_kernels_without(ep, lines):
 def test_another_version_is_expected_to_err_as_versions_do_at_least(error, wider, told):
     near = SimpleNamespace(error=error, between_share=0.1)
     nearness = SimpleNamespace(near=near, between_share=0.2 if wider else 0.1)
-    found = Standing(nearness=nearness, near=(), half_width=0.1).expected
+    found = Standing(nearness=nearness, near_groups=(), half_width=0.1).expected
     assert found == (known_kinds()["version"].error if told is None else told)

@@ -20,6 +20,6 @@ def coverage_screen(scenario: Scenario, found: Standing) -> Screen:
     return Screen(
         asked="",
         answer=(standing_sentence(scenario, found),),
-        tables=(groups_table(together(found.near), title),) if found.near else (),
-        facts=(Fact("Kernels", kernels), *([] if found.near else [Fact("Errors", lacking)])),
+        tables=(groups_table(together(found.near_groups), title),) if found.near_groups else (),
+        facts=(Fact("Kernels", kernels), *([] if found.near_groups else [Fact("Errors", lacking)])),
     )
