@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from pages import DOCS
-from study import ROOT
+from pages import DOCS, write_section
 
-from medusa_sim.writing import write_text
-
-START, END = "<!-- errors: python benchmarks/readme_errors.py -->", "<!-- end errors -->"
+README = "../README.md"
+"""As seen from docs/."""
 Row = dict[str, str]
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
@@ -107,16 +104,9 @@ def errors_section() -> str:
     return "\n".join([*found, "", f"Single rows are worse: up to {worst} for linear layers.", ""])
 
 
-def with_section(text: str) -> str:
-    """A README with its section written anew."""
-    before, _, after = text.partition(START)
-    return f"{before}{START}\n\n{errors_section()}\n{END}{after.partition(END)[2]}"
-
-
 def main() -> None:
     """Write the section."""
-    readme: Path = ROOT / "README.md"
-    write_text(readme, with_section(readme.read_text(encoding="utf-8")))
+    write_section(README, "errors", errors_section())
 
 
 if __name__ == "__main__":

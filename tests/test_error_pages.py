@@ -5,6 +5,7 @@ from pathlib import Path
 
 import accuracy
 import page_commands
+import pages
 import pytest
 import readme_errors
 from measured_pairs import WHEEL
@@ -16,8 +17,10 @@ COMMANDS = page_commands.pages_by_command()
 
 
 def test_readme_says_what_the_pages_say():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text == readme_errors.with_section(text), "run `python benchmarks/readme_errors.py`"
+    written = pages.read_section(readme_errors.README, "errors")
+    assert written == pages.as_section(readme_errors.errors_section()), (
+        "run `python benchmarks/readme_errors.py`"
+    )
 
 
 def test_a_line_follows_its_table(monkeypatch, tmp_path):
