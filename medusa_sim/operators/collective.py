@@ -163,16 +163,19 @@ class Dispatch(Operator):
         return ranks * (1.0 - (1.0 - 1.0 / ranks) ** as_float(self.topk))
 
     @property
+    def _values(self) -> FloatArray:
+        """Values of all copies of a rank's tokens."""
+        return as_float(self.tokens) * self.copies * as_float(self.hidden)
+
+    @property
     def flops(self) -> FloatArray:
         """Additions of the combination: one for each value that arrives; never what bounds it."""
-        adds = as_float(self.tokens) * self.copies * as_float(self.hidden)
-        return adds * (1.0 if self.kind == "combine" else 0.0)
+        return self._values * (1.0 if self.kind == "combine" else 0.0)
 
     @property
     def bytes(self) -> FloatArray:
         """Bytes that must cross a rank's memory bus: every copy of a token read and written once."""
-        copies = as_float(self.tokens) * self.copies
-        return 2.0 * BYTES_PER_ELEMENT[self.dtype] * copies * as_float(self.hidden)
+        return 2.0 * BYTES_PER_ELEMENT[self.dtype] * self._values
 
     @property
     def peers(self) -> Size:
@@ -183,5 +186,4 @@ class Dispatch(Operator):
     def link_bytes(self) -> FloatArray:
         """Bytes that a rank must send: copies for other ranks, (n - 1) / n of all."""
         ranks = as_float(self.ranks)
-        copies = as_float(self.tokens) * self.copies * (ranks - 1.0) / ranks
-        return BYTES_PER_ELEMENT[self.dtype] * copies * as_float(self.hidden)
+        return BYTES_PER_ELEMENT[self.dtype] * self._values * (ranks - 1.0) / ranks

@@ -38,7 +38,7 @@ from medusa_sim.arrays import FloatArray, IntArray, distinct
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.chance import Hits, binomial, log_normal, quantile
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.host import HOST_OVERLAP, Added, overlapped_us
+from medusa_sim.step.host import Added, host_share, overlapped_us
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
     graph_rows,
@@ -235,9 +235,8 @@ class FullServer(Served):
         if engine is not None and any(self._host_us):
             host_us = np.where(drafts, self._host_us[1], self._host_us[0])
             rode_us = np.maximum(self._shaped(self._means.prompts_us), host_us)
-            share = (host_us / rode_us) ** (HOST_OVERLAP - 1.0)  # of a smooth maximum
             plain, drafting = (prompt_term(self.setting, engine, drafts=each).band for each in (False, True))
-            launching = prompts * share * np.where(drafts, drafting, plain)
+            launching = prompts * host_share(host_us, rode_us) * np.where(drafts, drafting, plain)
         return self._share_of(self.sampled.half_us), prompts * kernels, launching
 
     def _share_of(self, each_us: FloatArray) -> FloatArray:
