@@ -51,8 +51,9 @@ class ScheduleRow(Cell):
 
     Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
     batch was searched, the sizes between two rows belong to the later one. A `plain_` figure is without
-    speculation, a `speculative_` one of the best configuration that does speculate. Speedups, rates and
-    times per token are the step's, and with the scenario's traffic those of its server.
+    speculation, a `speculative_` one with what the row drafts, of a plain row with the best that it
+    could. Speedups, rates and times per token are the step's, and with the scenario's traffic those of its
+    server.
 
     cells: (B, S, 1) what the schedule runs where; every: (B, S, J) all configurations.
     """

@@ -79,9 +79,10 @@ def by_nearness(scenario: Scenario) -> list[Figure]:
     The worst of what is new counts first (`specs.nearness.KINDS`), then the next; then in how much they
     differ.
     """
+    own = _own_place(scenario)
 
     def away(figure: Figure) -> tuple[list[int], int]:
-        new = what_is_new(_own_place(scenario), _place(figure))
+        new = what_is_new(own, _place(figure))
         return [KINDS.index(kind) for kind in new], len(differences(figure, scenario))
 
     return sorted(figures(scenario.arguments.data_dir), key=away)
@@ -95,9 +96,13 @@ def says_something(figure: Figure, scenario: Scenario) -> bool:
 
 
 def _own_place(scenario: Scenario) -> Place:
-    case, runtime = scenario.case, scenario.runtime.name
-    formats = (scenario.model.precision,)
-    return Place(runtime.rpartition("-")[0], runtime, case.gpu, case.card, formats, case.sizes)
+    case, formats = scenario.case, (scenario.model.precision,)
+    return Place(_engine_of(scenario), scenario.runtime.name, case.gpu, case.card, formats, case.sizes)
+
+
+def _engine_of(scenario: Scenario) -> str:
+    """Its engine without the version, as sources name it."""
+    return scenario.runtime.name.rpartition("-")[0]
 
 
 def _place(figure: Figure) -> Place:
@@ -115,7 +120,7 @@ def differences(figure: Figure, scenario: Scenario) -> tuple[str, ...]:
     own = {
         "model": scenario.model.name, "gpu": scenario.gpu.name, "tp": scenario.parallel.tp,
         "ep": scenario.parallel.ep, "dp_attention": scenario.parallel.dp_attention,
-        "precision": scenario.model.precision, "engine": scenario.runtime.name.rpartition("-")[0],
+        "precision": scenario.model.precision, "engine": _engine_of(scenario),
         "drafter": scenario.drafting.method,
     }  # fmt: skip
     said = {"model": figure.model, **figure.set_up}
