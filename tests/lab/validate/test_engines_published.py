@@ -60,13 +60,14 @@ def test_a_served_model_that_was_left_out(rows, model):
     assert np.abs(fit.errors(fit.fit(others), own)).mean() <= 0.05
 
 
-def test_intervals_hold_seven_to_nine_of_ten_published_speedups(rows):
+def test_intervals_hold_most_fitted_speedups_and_not_all(rows):
+    """Intervals are made for sources that nobody fitted (engine_fit.py), so they hold more of these."""
     shipped = fit.errors(fit.stored(fit.TERMS), rows)
     found = fit.banded(rows, shipped, shipped).query("kind == 'speedup'")
     assert len(found) > 130
     # groups of many cells weigh as little as in the fit: one served model is a third of all cells
     weight = 1.0 / found.groupby("group").group.transform("size").clip(lower=8)
-    assert 0.70 <= np.average(found.held, weights=weight) <= 0.90
+    assert 0.75 <= np.average(found.held, weights=weight) <= 0.95
 
 
 def test_served_deepseek_plain_and_with_mtp(shared_data):
