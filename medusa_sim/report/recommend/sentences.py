@@ -121,17 +121,19 @@ def _batches(rows: Sequence[ScheduleRow]) -> str:
 
 
 def _gain(answer: Recommendation) -> str:
-    """`2.17x at batch 1 with 5 drafts, 1.03x at batch 256 with 3 drafts (80 %: 1.00 to 1.07)`."""
+    """`2.17x at batch 1 with 5 drafts, 1.03x (80 %: 1.00 to 1.07) at batch 256 with 3 drafts`."""
     rows = [row for row in _kept(answer) if row.candidates > 1]
     first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
+    end = scheduled_row_at(answer, last.batch_max, last.seq_len)
+    band = f"(80 %: {end.speedup_low:.2f} to {end.speedup_high:.2f})"
+    if last is first and last.batch_max == first.batch_min:
+        return f"{times(last.speedup)} {band} with {_shape(answer, last)}"
     parts = [f"{times(first.speedup_at_batch_min)} at batch {first.batch_min} with {_shape(answer, first)}"]
     least = min(rows, key=lambda row: row.speedup_lowest)
     if least.speedup_lowest < min(first.speedup_at_batch_min, last.speedup) * (1.0 - NEAR_BEST):
         parts.append(f"{times(least.speedup_lowest)} at batch {least.batch_lowest}, the least")
-    if last is not first or last.batch_max > first.batch_min:
-        parts.append(f"{times(last.speedup)} at batch {last.batch_max} with {_shape(answer, last)}")
-    end = scheduled_row_at(answer, last.batch_max, last.seq_len)
-    return f"{', '.join(parts)} (80 %: {end.speedup_low:.2f} to {end.speedup_high:.2f})"
+    parts.append(f"{times(last.speedup)} {band} at batch {last.batch_max} with {_shape(answer, last)}")
+    return ", ".join(parts)
 
 
 def step_text(answer: Recommendation, row: ScheduleRow) -> str:
