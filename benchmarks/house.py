@@ -38,8 +38,8 @@ HOUSE = (
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
         in_order(
             "axes expert_union launch workload mixer_layers attention sparse recurrent network kernels "
-            "graphs host compose chance drafter setting pass_time step sampling prompts traffic server_cells "
-            "server watts memory rows roofline breakdown"
+            "graphs host compose chance drafter setting pass_time step sampling prompts traffic closed_loop "
+            "mixed_steps server watts memory rows roofline breakdown"
         ),
     ),
     Room(

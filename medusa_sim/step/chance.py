@@ -134,3 +134,8 @@ def quantile(values: FloatArray, weights: FloatArray, place: IntArray, share: fl
     before = np.concatenate([[0.0], reached[last[:-1]]])
     wanted = before + share * (reached[last] - before)
     return np.asarray(values[np.minimum(np.searchsorted(reached, wanted), last)])
+
+
+def sums_by_place(values: FloatArray, place: IntArray, size: int) -> FloatArray:
+    """(size,) sums of the values of each place."""
+    return np.bincount(place, values, size).astype(np.float64)

@@ -19,6 +19,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step.chance import _binomial_parts, binomial, log_normal
+from medusa_sim.step.closed_loop import _in_queue
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.prompts import (
@@ -30,7 +31,6 @@ from medusa_sim.step.prompts import (
 )
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.server import FullServer, Served, served
-from medusa_sim.step.server_cells import _queueing
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.traffic import Traffic, served_length, step_limits
@@ -238,11 +238,8 @@ def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     step, traffic = np.asarray(1e4), Traffic(prompt_tokens=16.0, output_tokens=256.0)
     seen = served(eight, step, 64, 1, np.ones(()), traffic)
     assert isinstance(seen, FullServer)
-    assert seen._begin(seen._cells).number[:3].tolist() == [
-        0.0,
-        8.0,
-        16.0,
-    ]  # prompts of eight GPUs wait for each other
+    # prompts of eight GPUs wait for each other
+    assert seen._law.begun(np.zeros(1, dtype=np.int64)).number[:3].tolist() == [0.0, 8.0, 16.0]
 
 
 def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server():
@@ -303,7 +300,7 @@ def test_clients_that_begin_at_once_wait_for_half_of_all_prompts(runtime):
 def test_prompts_queue_for_room_as_in_an_mg1_queue(requests, prompt, cv, room):
     """b = rate (others + reading + wait), wait that of Pollaczek and Khinchine in steps; by bisection."""
     traffic, others = Traffic(prompt_tokens=prompt, output_tokens=300, prompt_cv=cv), 150.0
-    share, queued = _queueing(traffic, *(np.full(1, float(value)) for value in (requests, room, others)))
+    share, queued = _in_queue(traffic, *(np.full(1, float(value)) for value in (requests, room, others)))
     of_step = prompt / room
     reading = 1.0  # no prompt fills a step
 

@@ -1,0 +1,155 @@
+"""The closed loop of a full server: its b requests decode, are away at their clients, queue or read a prompt.
+
+A request that ends is away until its client's next one is in, so that b of them go around for ever. In steps,
+P and N the mean tokens of a prompt and an output:
+
+    D    = (N - 1) / tau                    it decodes, tau tokens a step
+    I    = ahead + server_us / step + 1/2   it is away: what the engine has scheduled ahead, the way to the
+                                            client and back, half a running step; 0 of a single request
+    W                                       its prompt queues for the room of a step (`_in_queue`)
+    R    = 1 + mean floor(P / room)         its prompt is read
+    room = max(C - b c, C / 8)              tokens of prompts in a step: its budget C without what decodes, c
+                                            tokens of each request
+    (N7) pi = 1 / (D + I + W + R)           probability that it begins its prompt on a given step
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.step.chance import log_normal
+from medusa_sim.step.prompts import prompts_apart
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.traffic import Traffic, step_limits
+
+_LEAST = 1e-9
+"""Steps of a request that neither decodes nor is away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClosedLoop:
+    """(M,) for each cell of a grid: the step with all its requests decoding, and what a request does."""
+
+    step_us: FloatArray
+    """Time of the step with all requests decoding and no prompt."""
+    requests: FloatArray
+    """b, requests in the loop."""
+    verified_tokens: FloatArray
+    """c, tokens that the step processes of a request."""
+    tokens_per_step: FloatArray
+    """tau, tokens that it emits of a request."""
+    request_attention_us: FloatArray
+    """a, attention of one request in it."""
+    room_tokens: FloatArray
+    """Tokens of prompts that it has room for."""
+    decode_steps: FloatArray
+    """D."""
+    away_steps: FloatArray
+    """I."""
+    idle_trip_us: FloatArray
+    """The way to the client and back of a single request, while no step runs."""
+    queued_steps: FloatArray
+    """W."""
+    begin_chance: FloatArray
+    """pi."""
+
+    @property
+    def decoding_share(self) -> FloatArray:
+        """D / (D + I): of the requests that neither queue nor read, those that decode."""
+        return self.decode_steps / np.maximum(self.decode_steps + self.away_steps, _LEAST)
+
+    @property
+    def away_share(self) -> FloatArray:
+        """I / (D + I): the others."""
+        return self.away_steps / np.maximum(self.decode_steps + self.away_steps, _LEAST)
+
+    def at(self, place: IntArray) -> ClosedLoop:
+        """Some of the cells, one for each place."""
+        return ClosedLoop(**{field.name: getattr(self, field.name)[place] for field in fields(self)})
+
+
+def closed_loop(
+    setting: Setting,
+    traffic: Traffic,
+    *,
+    step_us: FloatArray,
+    requests: FloatArray,
+    verified_tokens: FloatArray,
+    tokens_per_step: FloatArray,
+    attention_us: FloatArray,
+    server_us: float,
+) -> ClosedLoop:
+    """The loop of M cells, all given (M,): (N7).
+
+    attention_us: of all requests in the step; server_us: the way of a response to the client and back.
+    """
+    most_requests, budget_tokens = step_limits(setting.runtime, setting.latency.gpu)
+    budget = budget_tokens * np.maximum(requests / most_requests, 1.0)  # who asks for more raises both
+    room_tokens = np.maximum(budget - requests * verified_tokens, budget / 8.0)
+    decode_steps = (traffic.output_tokens - 1.0) / tokens_per_step
+    others = np.minimum(requests - 1.0, 1.0)  # 0 of a single request: no step runs while it is away
+    trip_steps = server_us / step_us + 0.5 if server_us else 0.0
+    away_steps = others * (_steps_ahead(setting, verified_tokens > 1.0) + trip_steps)
+    in_loop = decode_steps + away_steps
+    if prompts_apart(setting):
+        begin_chance = np.minimum(1.0 / np.maximum(in_loop, _LEAST), 1.0)
+        queued_steps = np.zeros(begin_chance.size)
+    else:
+        begin_chance, queued_steps = _in_queue(traffic, requests, room_tokens, in_loop)
+    return ClosedLoop(
+        step_us=step_us,
+        requests=requests,
+        verified_tokens=verified_tokens,
+        tokens_per_step=tokens_per_step,
+        request_attention_us=attention_us / requests,
+        room_tokens=room_tokens,
+        decode_steps=decode_steps,
+        away_steps=away_steps,
+        idle_trip_us=server_us * (1.0 - others),
+        queued_steps=queued_steps,
+        begin_chance=begin_chance,
+    )
+
+
+def _steps_ahead(setting: Setting, drafts: np.ndarray) -> FloatArray | float:
+    """Steps that an engine schedules before the running one ends; none where a drafter switches that off."""
+    engine = setting.runtime.engine
+    if engine is None:
+        return 0.0
+    waits = drafts & (setting.drafter_name in engine.synchronous_drafters)
+    return np.where(waits, 0.0, engine.steps_ahead.value)
+
+
+def _in_queue(
+    traffic: Traffic, requests: FloatArray, room_tokens: FloatArray, other_steps: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """(pi, W) where prompts ride on steps; other_steps: D + I, all (M,).
+
+    Prompts that together fill a good part of the room queue for it, as in an M/G/1 queue whose customers are
+    the requests themselves. Of `rate` prompts a step, each of which takes s = P / room of it,
+
+        b = rate (D + I + R + W),   W = rate s^2 (1 + cv^2) / (2 (1 - rate s))
+
+    which is quadratic in the rate. 64 requests whose prompts fill a step and that decode for 150 of them
+    begin 0.42 prompts a step, and each waits for a third of a step:
+
+    >>> chat = Traffic(prompt_tokens=8192.0, output_tokens=151.0)
+    >>> begin_chance, queued_steps = _in_queue(
+    ...     chat, np.array([64.0]), room_tokens=np.array([8193.0]), other_steps=np.array([150.0]))
+    >>> round(64.0 * float(begin_chance[0]), 3), round(float(queued_steps[0]), 3)
+    (0.423, 0.366)
+    """
+    prompt_room = traffic.prompt_tokens / room_tokens  # s
+    lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))
+    read_steps = 1.0 + np.floor(lengths / room_tokens[:, None]).mean(axis=1)  # R
+    cycle_steps = other_steps + read_steps
+    half_square = prompt_room**2 * (1.0 + traffic.prompt_cv**2) / 2.0
+    # b (1 - rate s) = rate cycle (1 - rate s) + rate^2 half_square
+    linear, square = cycle_steps + requests * prompt_room, prompt_room * cycle_steps - half_square
+    root = np.sqrt(np.maximum(linear**2 - 4.0 * requests * square, 0.0))
+    rate = 2.0 * requests / (linear + root)
+    begin_chance = np.minimum(rate / requests, 1.0)
+    return begin_chance, np.maximum(1.0 / begin_chance - cycle_steps, 0.0)

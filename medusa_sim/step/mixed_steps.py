@@ -1,0 +1,214 @@
+"""Steps of a full server that carry prompts beside decoding: how many begin on a step, and its time.
+
+Of the b requests of a cell n begin their prompts on a step, S tokens together (`step.closed_loop`, N7):
+
+    n ~ Bin(b, pi),   S log-normal with mean n P and variance n (cv P)^2
+    d(n) = (b - n) D / (D + I)                                         requests that decode
+
+    (N8)  t(0)    = step(b) - (b - d) a - linear(rows) + mean of linear over how many are away
+          t(n, S) = |step(b) - (b - d) a + g more(S) + g read(S), launches|_3 + beside   prompts ride on steps
+                  = t(0) + |g linear(S) + g read(S), launches|_3 + beside     they have passes of their own
+          more(S) = linear(d c + S) - linear(rows)
+          read(S) = attention(S) + drafter(S)
+
+a is the attention of one request, c the tokens that it verifies; rows are those of the step as an engine pads
+it: a step that carries prompts is not padded. g is the share of fitted kernels that an engine's own take,
+beside what it adds to a step with prompts, launches the host where no graph holds the pass. S beyond the room
+of a step goes to further steps, in place of some that carry nothing: floor(S / room) that carry that much
+each, and the rest on the last one.
+
+A step's time is convex in what it carries, with cliffs: it is averaged over n and S, never taken at their
+means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray, distinct
+from medusa_sim.step.chance import Hits, binomial, log_normal, sums_by_place
+from medusa_sim.step.closed_loop import ClosedLoop
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.graphs import padded_tokens
+from medusa_sim.step.host import overlapped_us
+from medusa_sim.step.prompts import (
+    drafter_prompt_us,
+    graph_rows,
+    launching_host_us,
+    linear_step,
+    prompt_attention_us,
+    prompt_host_us,
+    prompt_terms,
+    prompts_apart,
+    timed_rows,
+)
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.traffic import Traffic
+
+_LEAST_US = 1e-9
+_LEAST_PROMPTS = 1e-9
+
+
+class MixedSteps(NamedTuple):
+    """n steps and the prompts that begin on each; (n, K) over equally likely lengths of these prompts."""
+
+    decoding: FloatArray
+    """(n,) d, requests that decode in it."""
+    time_us: FloatArray
+    """(n, K) of the step with the last of these prompts' tokens."""
+    further: FloatArray
+    """(n, K) steps before it that carry as much of them as they have room for."""
+    further_us: FloatArray
+    """Time of each of these; broadcasts with `further`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MixedStepLaw:
+    """(N8) of M cells, with what is priced once for all of them."""
+
+    setting: Setting
+    traffic: Traffic
+    loop: ClosedLoop
+    padded_linear_us: FloatArray
+    """(M,) linear(rows) with all requests decoding."""
+    empty_linear_us: FloatArray
+    """(M,) the same in the mean over how many are away."""
+    rows: FloatArray
+    """(R,) between which linear(rows) and drafter(rows) are linear."""
+    linear_us: FloatArray
+    """(R,) linear: what all tokens of a step share."""
+    drafter_us: FloatArray
+    """(R,) what a drafter adds for tokens of prompts."""
+    prompt_attention_us: float
+    """Attention of one prompt, in the mean over its length."""
+    prompt_half: float
+    """Upper half-width of the band of linear(P), on the logarithm."""
+    plain_host_us: float
+    """Host of a step or pass with prompts, where no drafter is loaded; 0: a graph holds it."""
+    drafting_host_us: float
+    """The same where one is."""
+
+    def begun(self, place: IntArray) -> Hits:
+        """n: how many prompts begin on a step of some cells. `Hits.place` counts these cells from 0.
+
+        Under data-parallel attention GPUs whose steps with prompts are launched kernel by kernel wait for
+        each other's, so that as many begin at once.
+        """
+        requests, begin_chance = self.loop.requests[place], self.loop.begin_chance[place]
+        waits = self.plain_host_us > 0.0 and not prompts_apart(self.setting)
+        gpus = self.setting.parallel.schedulers if waits else 1
+        together = np.minimum(float(gpus), requests)
+        hits = binomial(requests / together, begin_chance)
+        return hits._replace(number=hits.number * together[hits.place])
+
+    def steps(self, place: IntArray, prompts: FloatArray) -> MixedSteps:
+        """(n,) steps of the cells at `place`, on which so many prompts begin."""
+        loop, traffic = self.loop.at(place), self.traffic
+        decoding = np.maximum(loop.requests - prompts, 0.0) * loop.decoding_share
+        some_prompts = np.maximum(prompts, _LEAST_PROMPTS)
+        spread = log_normal(traffic.prompt_cv / np.sqrt(some_prompts))
+        prompt_tokens = prompts[:, None] * traffic.prompt_tokens * spread  # S
+        room = loop.room_tokens[:, None]
+        further = np.floor(prompt_tokens / room)
+        last_tokens = prompt_tokens - further * room
+
+        carrying_us = self._pass_apart_us if prompts_apart(self.setting) else self._riding_us
+        empty_us = self.empty_us(place)[:, None]
+        time_us = np.where(prompts[:, None] > 0.0, carrying_us(place, prompts, last_tokens), empty_us)
+        further_us = carrying_us(place, prompts, room) if further.any() else empty_us
+        return MixedSteps(decoding, time_us, further, further_us)
+
+    def empty_us(self, place: IntArray) -> FloatArray:
+        """t(0) of some cells."""
+        loop = self.loop.at(place)
+        away = loop.requests - loop.requests * loop.decoding_share
+        saved_us = self.padded_linear_us[place] - self.empty_linear_us[place]
+        return loop.step_us - away * loop.request_attention_us - saved_us
+
+    def _riding_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
+        """t(n, S) where prompts ride on the step; tokens: (n, K), S."""
+        loop, (share, beside_us) = self.loop.at(place), prompt_terms(self.setting)
+        decoding = np.maximum(loop.requests - prompts, 0.0) * loop.decoding_share
+        step_us = loop.step_us - (loop.requests - decoding) * loop.request_attention_us
+        rows = (decoding * loop.verified_tokens)[:, None] + tokens
+        more_us = np.interp(rows, self.rows, self.linear_us) - self.padded_linear_us[place][:, None]
+        # the share is of what prompts add, not of what a step without padding saves
+        more_us = np.where(more_us > 0.0, share * more_us, more_us)
+        whole_us = step_us[:, None] + share * self._read_us(loop, prompts, tokens) + more_us
+        return overlapped_us(whole_us, self._riding_host_us(loop, rows)) + beside_us
+
+    def _riding_host_us(self, loop: ClosedLoop, rows: FloatArray) -> FloatArray | float:
+        """Host that launches a step of so many rows, (n, K), where its prompts take it out of a graph."""
+        if self.plain_host_us:
+            return self.plain_host_us
+        most_rows = graph_rows(self.setting)
+        in_graph = (loop.requests * loop.verified_tokens <= most_rows)[:, None]
+        return np.where(in_graph & (rows > most_rows), launching_host_us(self.setting), 0.0)
+
+    def _pass_apart_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
+        """t(n, S) where prompts have passes of their own; tokens: (n, K), S."""
+        loop, (share, beside_us) = self.loop.at(place), prompt_terms(self.setting)
+        linear_us = np.interp(tokens, self.rows, self.linear_us) * (tokens > 0.0)
+        pass_us = share * (self._read_us(loop, prompts, tokens) + linear_us)
+        host_us = np.where(loop.verified_tokens > 1.0, self.drafting_host_us, self.plain_host_us)
+        launched_us = overlapped_us(np.maximum(pass_us, _LEAST_US), host_us[:, None])
+        return self.empty_us(place)[:, None] + np.where(tokens > 0.0, launched_us, 0.0) + beside_us
+
+    def _read_us(self, loop: ClosedLoop, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
+        """read(S): attention and drafter of so many tokens of so many prompts, at cells that draft or not."""
+        gpus = float(self.setting.parallel.schedulers)  # each attends to its own prompts
+        prompts_a_gpu = np.maximum(prompts / gpus, np.minimum(prompts, 1.0))
+        attention_us = self.prompt_attention_us * prompts_a_gpu
+        all_tokens = np.maximum(prompts, _LEAST_PROMPTS) * self.traffic.prompt_tokens
+        drafter_us = np.interp(tokens, self.rows, self.drafter_us) * (tokens > 0.0)
+        drafts = (loop.verified_tokens > 1.0)[:, None]
+        return np.asarray((attention_us / all_tokens)[:, None] * tokens + drafts * drafter_us)
+
+
+def mixed_step_law(
+    setting: Setting, traffic: Traffic, drafter: Drafter | None, loop: ClosedLoop
+) -> MixedStepLaw:
+    """(N8) of the cells of a loop. drafter: what reads prompts too, where a cell drafts."""
+    most_rows = (loop.requests * loop.verified_tokens).max() + loop.room_tokens.max()
+    knots = timed_rows(float(most_rows)).astype(np.int64)
+    padded = _padded_rows(setting, loop.requests, loop.verified_tokens)
+    # averaged over how many are away, so that no edge of a tile falls on one number of requests
+    away = binomial(loop.requests, loop.away_share)
+    present = loop.at(away.place)
+    fewer = np.maximum(present.requests - away.number, 1.0)
+    padded_without = _padded_rows(setting, fewer, present.verified_tokens)
+    prompt_rows = np.array([round(max(traffic.prompt_tokens, 1.0))])
+
+    timed = distinct(padded, padded_without, knots, prompt_rows)
+    step = linear_step(setting, timed.astype(np.float64))
+
+    def linear_us(rows: IntArray) -> FloatArray:
+        return np.asarray(step.device_us[np.searchsorted(timed, rows)])
+
+    upper_halves = np.log(step.high_us / step.time_us)
+    lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
+    return MixedStepLaw(
+        setting=setting,
+        traffic=traffic,
+        loop=loop,
+        padded_linear_us=linear_us(padded),
+        empty_linear_us=sums_by_place(away.weight * linear_us(padded_without), away.place, padded.size),
+        rows=knots.astype(np.float64),
+        linear_us=linear_us(knots),
+        drafter_us=drafter_prompt_us(setting, drafter, knots.astype(np.float64)),
+        prompt_attention_us=float(prompt_attention_us(setting, lengths, lengths).mean()),
+        prompt_half=float(upper_halves[np.searchsorted(timed, prompt_rows[0])]),
+        plain_host_us=prompt_host_us(setting, drafts=False),
+        drafting_host_us=prompt_host_us(setting, drafts=True),
+    )
+
+
+def _padded_rows(setting: Setting, requests: FloatArray, verified_tokens: FloatArray) -> IntArray:
+    """Rows of the linear layers of a step of so many requests, as an engine pads them."""
+    engine = setting.runtime.engine
+    rows = requests * verified_tokens
+    padded = rows if engine is None else padded_tokens(engine, requests, verified_tokens)
+    return np.maximum(np.rint(padded), 1.0).astype(np.int64)
