@@ -37,7 +37,8 @@ HOUSE = (
         ("step",),
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
         in_order(
-            "axes expert_union launch workload mixer_layers attention sparse recurrent network kernels "
+            "axes expert_union launch workload mixer_layers attention sparse recurrent "
+            "residual feed_forward exchange accepting last_logits network kernels "
             "graphs host compose chance drafter setting pass_time step sampling prompts traffic closed_loop "
             "mixed_steps server watts memory rows roofline breakdown"
         ),

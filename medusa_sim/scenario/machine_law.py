@@ -21,7 +21,7 @@ from medusa_sim.specs.local import Law, TypeLaw
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.lookup import FreeDrafter
-from medusa_sim.step.network import last_logits
+from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.pass_time import StepTime, work_time
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, verification_work

@@ -9,11 +9,12 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.chance import drafted_tokens, found_shares
 from medusa_sim.step.compose import PassWork, drafting_cost, eager_levels_us
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.launch import Launch
-from medusa_sim.step.network import acceptance_launches, step_launches
+from medusa_sim.step.network import step_launches
 from medusa_sim.step.pass_time import StepTime, work_time
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import Workload, decode, prefill, verify

@@ -29,9 +29,10 @@ from medusa_sim.step.drafter.layer import Eagle3
 from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.kernels import Kernels
+from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
-from medusa_sim.step.network import last_logits, model_launches
+from medusa_sim.step.network import model_launches
 from medusa_sim.step.prompts import drafter_prompt_us, launching_host_us, prompt_terms
 from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.setting import Setting

@@ -17,7 +17,8 @@ from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes, verified_tokens
 from medusa_sim.step.drafter.layer import Eagle3
-from medusa_sim.step.network import last_logits, model_launches
+from medusa_sim.step.last_logits import last_logits
+from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import Workload
 
 PADDED_VOCAB = 0.01

@@ -1,0 +1,84 @@
+"""MLPs and experts -> kernels: linear layers, routers, routed and shared experts, activations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.operator import Elementwise, Size
+from medusa_sim.specs.feed_forwards import Mlp, MoE
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.expert_union import union, union_band
+from medusa_sim.step.launch import Launch, elementwise_launch, head_launch, linear_launch
+from medusa_sim.step.workload import Workload
+
+
+def feed_forward_launches(model: Model, workload: Workload, runtime: Runtime) -> list[Launch]:
+    """The linear layers of all MLPs, the experts of the layers that have any, and what lies between.
+
+    workload: the sequences of all GPUs, of which one has fewer under data-parallel attention alone.
+    """
+    m, local_m = workload.rows, workload.on_one_gpu(model.parallel).rows
+    launches = []
+    for count, mlp in model.blocks(Mlp):
+        launches += _mlp(model, mlp, runtime, m, count)
+    for count, experts in model.blocks(MoE):
+        launches += _experts(model, experts, count, workload, runtime)
+        if experts.shared:
+            # sent to the GPUs of its experts, a token passes the shared ones where it is
+            rows = local_m if model.parallel.exchanges_experts else m
+            launches += [
+                replace(launch, operator=replace(launch.operator, name=f"shared_{launch.operator.name}"))
+                for launch in _mlp(model, experts.shared_mlp, runtime, rows, count)
+            ]
+    return sorted(launches, key=lambda launch: isinstance(launch.operator, Elementwise))
+
+
+def _mlp(model: Model, mlp: Mlp, runtime: Runtime, m: Size, count: int) -> list[Launch]:
+    """Up (and gate), the activation, down."""
+    wide, hidden = model.in_form(mlp.form), model.hidden
+    up = [linear_launch(wide, "up_proj", "mlp", m, mlp.width, hidden, count)]
+    if mlp.gated and runtime.fused_gate_up:
+        up = [linear_launch(wide, "gate_up_proj", "mlp", m, 2 * mlp.width, hidden, count)]
+    elif mlp.gated:
+        up.append(linear_launch(wide, "gate_proj", "mlp", m, mlp.width, hidden, count))
+    return [
+        *up,
+        linear_launch(wide, "down_proj", "mlp", m, hidden, mlp.width, count),
+        elementwise_launch(model, "activation", "activation", "mlp", m, mlp.width, count),
+    ]
+
+
+def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime: Runtime) -> list[Launch]:
+    """Router and routed experts of layers that have them; the latter hold their activation."""
+    local_m = workload.on_one_gpu(model.parallel).rows
+    share = experts.held / experts.experts
+    routing = (experts.experts, experts.topk, workload.batch, workload.query_tokens, workload.overlap)
+    few, many = union_band(*routing)
+    stored = model.in_form(experts.form)
+    kernel = Experts(
+        name="experts",
+        dtype=stored.dtype,
+        weight_dtype=stored.weight_dtype,
+        tokens=workload.rows,
+        hidden=model.hidden,
+        inter=experts.inter,
+        experts=experts.experts,
+        topk=experts.topk,
+        local_experts=experts.held,
+        hit=share * union(*routing),
+        rows=np.asarray(workload.rows) * experts.topk * share,
+        gated=experts.gated,
+    )
+    return [
+        head_launch(model, "router", "experts", local_m, experts.experts, model.hidden, count),
+        Launch(
+            operator=kernel,
+            part="experts",
+            count=count,
+            ends=(replace(kernel, hit=share * few), replace(kernel, hit=share * many)),
+        ),
+    ]
