@@ -6,9 +6,10 @@
 
 A mutation changes one constant (x 1.1, a whole number + 1), sign, operator, comparison, minimum or maximum,
 or rounding in a room, a folder of the package. Left out is what tests leave free: constants that were chosen
-(`_CHOSEN`), and what chooses the words of a sentence. In a copy of the tree, with the change, the tests of
-that room run until the first that fails, the slow ones left out, quick ones first. Exit code 3 where a
-mutation survives.
+(`_CHOSEN`), what chooses the words of a sentence and the text of an error. In a copy of the tree, with the
+change, the tests of that room run until the first that fails, the slow ones left out, quick ones first. Exit
+code 3 where a mutation survives. Those of `equivalent_mutations.toml` change nothing that a test could tell,
+and the file says why: one that is drawn is not run and counted apart.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "medusa_sim"
+SAME = Path(__file__).with_name("equivalent_mutations.toml")
 LEFT_OUT = {"__main__.py", "py.typed"}
 TIMEOUT_S = 600.0
 """Seconds after which the tests of a mutation are ended; a loop without an end is noticed, too."""
@@ -85,9 +88,18 @@ class Mutation:
         """The folder of the package, with that of the laboratory below it."""
         return "/".join(self.path.relative_to(PACKAGE).parts[:-1][: 2 if "lab" in self.path.parts else 1])
 
+    @property
+    def text(self) -> str:
+        """Its line, without what stands before and after."""
+        return self.path.read_text(encoding="utf-8").splitlines()[self.line - 1].strip()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it apart wherever its line stands: file, line, change."""
+        return self.path.relative_to(PACKAGE).as_posix(), self.text, f"{self.old} -> {self.new}"
+
     def __str__(self) -> str:
-        text = self.path.read_text(encoding="utf-8").splitlines()[self.line - 1].strip()
-        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.old} -> {self.new}: {text[:90]}"
+        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.old} -> {self.new}: {self.text[:90]}"
 
     def applied(self) -> str:
         """The file's text with the change."""
@@ -106,7 +118,9 @@ class _Reader:
             self._starts.append(self._starts[-1] + len(line))
 
     def below(self, node: ast.AST) -> Iterator[Mutation]:
-        """Of a node and what it holds; annotations, decorators and indices are left out."""
+        """Of a node and what it holds; annotations, decorators, indices and texts of errors are left out."""
+        if isinstance(node, ast.Raise):
+            node = _without_text(node)
         if isinstance(node, ast.Call) and _name(node.func) in _NO_NUMBERS:
             return
         if isinstance(node, ast.IfExp) and (_is_words(node.body) or _is_words(node.orelse)):
@@ -184,6 +198,16 @@ def _is_words(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr)
 
 
+def _without_text(node: ast.Raise) -> ast.Raise:
+    """An error without its sentence: tests ask which error it is."""
+    raised = node.exc
+    if not isinstance(raised, ast.Call):
+        return node
+    kept = [each for each in raised.args if not _is_words(each)]
+    call = ast.Call(func=raised.func, args=kept, keywords=raised.keywords)
+    return ast.copy_location(ast.Raise(exc=ast.copy_location(call, raised), cause=node.cause), node)
+
+
 def _is_letters(node: ast.expr) -> bool:
     """Whether a text that stands or not, as the s of a plural does."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -239,6 +263,16 @@ def drawn(count: int, seed: int, room: str) -> list[Mutation]:
 def tests_of_room(room: str) -> bool:
     """Whether a room has a folder of tests."""
     return bool(room) and (ROOT / "tests" / room).is_dir()
+
+
+def equivalent() -> dict[tuple[str, str, str], str]:
+    """Why each mutation of `equivalent_mutations.toml` changes nothing. Ends where one is gone."""
+    given = tomllib.loads(SAME.read_text(encoding="utf-8"))["same"]
+    why = {(each["file"], each["line"], change): each["why"] for each in given for change in each["changes"]}
+    there = {each.key for file in {key[0] for key in why} for each in mutations_of(PACKAGE / file)}
+    if gone := sorted(set(why) - there):
+        raise SystemExit("\n".join(f"{SAME.name}: no such mutation: {' | '.join(key)}" for key in gone))
+    return why
 
 
 def placed(place: str) -> list[Mutation]:
@@ -314,6 +348,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1, help="mutations to try, drawn room after room")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--from", type=int, default=1, dest="first", help="the first of a draw to try: goes on"
+    )
     parser.add_argument("--room", default="", help="a folder of the package: plan, lab/calibrate, ...")
     parser.add_argument("--place", action="append", default=[], help="FILE:LINE, instead of drawing")
     parser.add_argument("--limit-s", type=float, default=TIMEOUT_S, help="longest run of tests of a mutation")
@@ -321,11 +358,18 @@ def main() -> None:
     asked = parser.parse_args()
     chosen = [each for place in asked.place for each in placed(place)]
     chosen = chosen[: asked.count] if asked.place else drawn(asked.count, asked.seed, asked.room)
+    chosen = chosen[asked.first - 1 :]
+    same = {} if asked.place else equivalent()
+    for mutation in chosen:
+        if mutation.key in same:
+            print(f"EQUIVALENT: {mutation}\n    {same[mutation.key]}", flush=True)
+    told_apart = [mutation for mutation in chosen if mutation.key not in same]
     if asked.list:
-        print(*chosen, sep="\n")
+        print(*told_apart, sep="\n")
         return
-    survived = run(chosen, asked.limit_s)
-    print(f"{len(chosen) - len(survived)} of {len(chosen)} caught")
+    survived = run(told_apart, asked.limit_s)
+    tried = len(told_apart)
+    print(f"{tried - len(survived)} of {tried} caught, {len(chosen) - tried} equivalent")
     sys.exit(3 if survived else 0)
 
 

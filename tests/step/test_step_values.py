@@ -10,6 +10,7 @@ from msgspec import structs
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source
 from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.table import read_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
@@ -35,6 +36,7 @@ from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.prompts import drafter_prompt_us, launching_host_us, prompt_terms
 from medusa_sim.step.roofline import roof_of, roofline_points
+from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, verification_step
 from medusa_sim.step.workload import decode, prefill
@@ -267,6 +269,23 @@ def test_eager_code_moves_features_between_the_levels_of_a_tree():
     assert float(added.exposed_us) == eager.host_us_per_drafted_step + 100
     assert float(added.draft_square) == pytest.approx((0.3 * float(added.exposed_us)) ** 2)
     assert float(drafting_cost(eager, 1, looks_up=True).exposed_us) == eager.host_us_per_lookup
+
+
+@pytest.mark.parametrize(
+    ("launch_us", "host_us", "bound"), [(3.0, 0.0, "memory"), (30.0, 0.0, "latency"), (3.0, 20.0, "host")]
+)
+def test_a_row_is_its_kernel_the_gap_before_it_and_a_host_that_overlaps(tmp_path, launch_us, host_us, bound):
+    """33.6 MB of weights of an H100 take 10 us; kernel and host join in the norm of degree three."""
+    file = tmp_path / "rows.csv"
+    file.write_text("op,m,n,k,dtype\nup_proj,1,4096,4096,fp16\n")
+    runtime = replace(load_runtime("cuda-graph"), launch_us=launch_us, host_us_per_launch=host_us)
+    (row,) = predicted_rows(read_rows(file), GPU, runtime, latency="roofline").to_dict("records")
+    kernel = ROOF.time(Gemm(name="up_proj", m=1, n=4096, k=4096, dtype="fp16"))
+    assert float(kernel.time_us) == pytest.approx(2 * (4096 * 4096 + 2 * 4096) / 3.35e6, rel=1e-3)
+    for name, alone_us in (("predicted", kernel.time_us), ("low", kernel.low_us), ("high", kernel.high_us)):
+        told = ((float(alone_us) + launch_us) ** 3 + host_us**3) ** (1 / 3)
+        assert row[f"{name}_us"] == pytest.approx(told), name
+    assert row["bound"] == bound
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,16 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from asking import answered, document, run
-from decoder_models import tiny_config, tiny_heads, tiny_llama
+from decoder_models import tiny_config
 
 from medusa_sim.acceptance.heads import (
-    HeadAccuracy,
     expected_tokens_per_step,
     optimal_order,
 )
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.errors import DataError, UsageError
-from medusa_sim.lab.decoder.checkpoint import Checkpoint
-from medusa_sim.lab.measure.arguments import RunGrid
+from medusa_sim.errors import DataError
 from medusa_sim.lab.measure.cells import RunRow, StepRow, read_runs, write_runs
-from medusa_sim.lab.measure.decoder_runs import run_grid
 from medusa_sim.lab.validate.generations import validate_runs
 from medusa_sim.lab.validate.steps import decoder_model, decoder_step, speedups_differ
 from medusa_sim.latency.by_name import latency_model
@@ -27,29 +22,6 @@ from medusa_sim.specs.gpu import load_gpu
 
 GPU, PROFILE = "h100-sxm", "medusa1-vicuna-7b"
 COUNTS, BATCHES = (1, 2, 16, 64), (1, 8)
-
-
-def test_the_grid_runs_every_cell_and_counts_its_tokens():
-    model = tiny_llama(dtype=torch.float64)
-    heads = tiny_heads(model, count=3)
-    accuracy = HeadAccuracy.checked([[0.5, 0.2, 0.1]] * 3)
-    target = Checkpoint(model=model, heads=heads, path=Path())
-    prompts = [[1, 2, 3, 4], [5, 6, 7, 8]]
-    grid = RunGrid(checkpoint=(), batches=(1, 2), candidates=(1, 3, 6), new_tokens=7)
-    cells = list(run_grid(target, prompts, accuracy, grid))
-    assert [(c.repetition, c.batch, c.candidates) for c in cells] == [
-        (p, b, c) for p in (0, 1) for b in (1, 2) for c in (1, 3, 6)
-    ]
-    for cell in cells:
-        assert cell.step_us > 0.0
-        assert cell.seq_len == 4 + 3
-        if cell.candidates == 1:
-            assert cell.tokens_per_step == 1.0
-            assert cell.steps == 6 * (2 if cell.batch == 1 else 1)  # the first token comes with the prompt
-        else:
-            assert 1.0 <= cell.tokens_per_step <= 1.0 + cell.depth
-    with pytest.raises(UsageError, match="whole batches of 3"):
-        list(run_grid(target, prompts, accuracy, dataclasses.replace(grid, batches=(3,))))
 
 
 @pytest.fixture
