@@ -94,9 +94,13 @@ class Mutation:
         return self.path.read_text(encoding="utf-8").splitlines()[self.line - 1].strip()
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """What tells it apart wherever its line stands: file, line, change."""
-        return self.path.relative_to(PACKAGE).as_posix(), self.text, f"{self.old} -> {self.new}"
+    def key(self) -> tuple[str, str]:
+        """What tells it apart wherever its line stands: the file, and the line with `<old -> new>` in it."""
+        text = self.path.read_text(encoding="utf-8")
+        begin, end = text.rfind("\n", 0, self.start) + 1, self.start + len(self.old)
+        rest = text[end:].partition("\n")[0]
+        marked = f"{text[begin : self.start]}<{self.old} -> {self.new}>{rest}"
+        return self.path.relative_to(PACKAGE).as_posix(), marked.strip()
 
     def __str__(self) -> str:
         return f"{self.path.relative_to(ROOT)}:{self.line}: {self.old} -> {self.new}: {self.text[:90]}"
@@ -265,10 +269,10 @@ def tests_of_room(room: str) -> bool:
     return bool(room) and (ROOT / "tests" / room).is_dir()
 
 
-def equivalent() -> dict[tuple[str, str, str], str]:
+def equivalent() -> dict[tuple[str, str], str]:
     """Why each mutation of `equivalent_mutations.toml` changes nothing. Ends where one is gone."""
     given = tomllib.loads(SAME.read_text(encoding="utf-8"))["same"]
-    why = {(each["file"], each["line"], change): each["why"] for each in given for change in each["changes"]}
+    why = {(each["file"], line): each["why"] for each in given for line in each["lines"]}
     there = {each.key for file in {key[0] for key in why} for each in mutations_of(PACKAGE / file)}
     if gone := sorted(set(why) - there):
         raise SystemExit("\n".join(f"{SAME.name}: no such mutation: {' | '.join(key)}" for key in gone))

@@ -20,7 +20,7 @@ from medusa_sim.grid.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.axes import Grid
 from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, verification_step
-from medusa_sim.step.watts import watts
+from medusa_sim.step.watts import prompt_joules, sampling_joules, watts
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.3"}
 SERVED = Scenario(**DENSE, runtime="vllm", tp=2, price=1.8, prompt_tokens=2000, output_tokens=200)
@@ -72,6 +72,10 @@ def test_quantities_are_cells_in_the_units_of_their_names():
         ends = values(cells, [f"{name}_low", f"{name}_high"])
         assert ends[f"{name}_low"] == pytest.approx(found[name] * low)
         assert ends[f"{name}_high"] == pytest.approx(found[name] * high)
+    name, (low, high) = "tokens_per_s_per_mw", joule_band(cells)
+    ends = values(cells, [f"{name}_low", f"{name}_high"])
+    assert ends[f"{name}_low"] == pytest.approx(found[name] / high)
+    assert ends[f"{name}_high"] == pytest.approx(found[name] / low)
 
 
 def test_energy_is_as_sure_as_a_cards_parameters_and_the_time_in_which_it_draws():
@@ -99,6 +103,18 @@ def test_watts_are_those_of_all_gpus_over_the_time_of_a_step():
     cells = price(scenario, [4], [1024]).by_count
     assert cells.watts == pytest.approx(2 * watts(scenario.gpu.power, cells.joules, cells.step_us))
     assert np.isnan(price(scenario.but(scope="block", tp=1), [4], [1024]).watts)
+
+
+def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
+    """Of outputs of 200 tokens as many requests end in a step as it emits tokens, over 200."""
+    cells = price(SERVED, [4, 16], [SERVED.length]).by_count
+    power, card, of = SERVED.gpu.power, SERVED.gpu, cells.surface.setting
+    prompts = cells.batch * cells.tokens_per_step / 200 * prompt_joules(card, power, of, 2000)
+    chosen = sampling_joules(card, power, of, cells.batch * cells.candidates)
+    joules = cells.in_flight.joules + prompts + chosen
+    assert float(prompts.min()) > float(np.max(chosen)) >= 0.0
+    expected = 2 * watts(power, joules, cells.token_us * cells.tokens_per_step)
+    assert cells.watts == pytest.approx(expected)
 
 
 def test_a_fixed_baseline_is_one_request_of_1024_tokens():

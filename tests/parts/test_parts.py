@@ -1,5 +1,6 @@
 """Parts of a question: every row once, whatever the shards; finished parts stay; nobody is overwritten."""
 
+import itertools
 import json
 import os
 import re
@@ -7,10 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,8 +30,9 @@ from one_line import one_line
 from medusa_sim.api import Scenario
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.grid.sweep import Slices, sweep
-from medusa_sim.parts.cluster import write_part
-from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
+from medusa_sim.parts import processes
+from medusa_sim.parts.cluster import run_on_cluster, write_part
+from medusa_sim.parts.folder import MANIFEST, Description, Done, PartFolder, Shard, run_here
 from medusa_sim.parts.processes import run_on_processes
 from medusa_sim.parts.sweep_parts import SweepParts, work_of
 from medusa_sim.step.axes import Grid
@@ -395,9 +401,12 @@ def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path, wanted):
 def test_a_part_that_ends_its_processes_is_given_up_in_one_line(tmp_path, monkeypatch):
     parts = work()
     folder = PartFolder.of(tmp_path, parts.description)
-    monkeypatch.setattr("medusa_sim.parts.processes._serve", ending)
+    starts, start = itertools.count(), processes._started
+    monkeypatch.setattr(processes, "_serve", ending)
+    monkeypatch.setattr(processes, "_started", lambda path: (next(starts), start(path))[1])
     with pytest.raises(OutputError, match="ended every process that computed it"):
         run_on_processes(parts, folder, nothing, 2)
+    assert 2 + 2 <= next(starts) <= 2 + 2 * 2  # two further tries of the part, and of the other one at most
 
 
 def ending(folder: str, pipe: Connection) -> None:
@@ -433,6 +442,80 @@ def test_a_worker_writes_a_part_of_its_own_version_alone(tmp_path, monkeypatch):
         write_part(str(folder.path), 0)
     with one_line(OutputError, match="does not see"):
         write_part(str(tmp_path / "elsewhere"), 0)
+
+
+@dataclass
+class Scheduler:
+    """Stands in for dask's `Client` and `as_completed`: the oldest part is computed when one is awaited."""
+
+    threads: int
+    queue: deque[SimpleNamespace] = field(default_factory=deque)
+    most: int = 0
+
+    def __enter__(self) -> "Scheduler":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait_for_workers(self, count: int, timeout: float) -> None:
+        assert (count, timeout) == (1, 10.0)
+
+    def nthreads(self) -> dict[str, int]:
+        return {"a": self.threads, "b": 0}
+
+    def submit(self, made: Any, folder: str, number: int, *, pure: bool, retries: int) -> SimpleNamespace:
+        assert (pure, retries) == (False, 2)
+        return SimpleNamespace(key=number, result=partial(made, folder, number))
+
+    def completed(self, first: list[SimpleNamespace]) -> "Scheduler":
+        self.queue.extend(first)
+        return self
+
+    def add(self, future: SimpleNamespace) -> None:
+        self.queue.append(future)
+
+    def __iter__(self) -> Iterator[SimpleNamespace]:
+        while self.queue:
+            self.most = max(self.most, len(self.queue))
+            yield self.queue.popleft()
+
+
+@pytest.mark.parametrize(("threads", "in_flight"), [(2, 6), (0, 3), (100, 15)])
+def test_a_scheduler_has_three_parts_a_thread_and_gets_the_missing_ones(
+    tmp_path, monkeypatch, threads, in_flight
+):
+    """Of sixteen parts one is there: fifteen of 3 lengths and 5 counts are left."""
+    parts, scheduler = work(), Scheduler(threads)
+    told: list[tuple[int, int]] = []
+    folder = PartFolder.of(tmp_path, parts.description)
+    assert parts.parts == 16
+    folder.write(parts, 3)
+    given = SimpleNamespace(
+        Client=lambda *_, **__: scheduler, as_completed=scheduler.completed, KilledWorker=KeyError
+    )
+    monkeypatch.setitem(sys.modules, "distributed", given)
+    monkeypatch.setattr("medusa_sim.parts.cluster.require_cluster_extra", lambda: None)
+    done = run_on_cluster(parts, folder, lambda *rows: told.append(rows), "tcp://made")
+    assert told == [(15 * count, 225) for count in range(1, 16)]
+    assert done == Done(parts=15, there=1, computed=225)
+    assert scheduler.most == in_flight
+    assert all(folder.is_done(number) for number in range(16))
+
+
+@pytest.mark.parametrize(("workers", "missing", "started"), [(1, 16, 0), (9, 1, 0), (9, 2, 2)])
+def test_processes_are_started_for_several_parts_alone(tmp_path, monkeypatch, workers, missing, started):
+    parts, told = work(), list[tuple[int, int]]()
+    folder = PartFolder.of(tmp_path, parts.description)
+    for number in range(missing, 16):
+        folder.part(number).write_bytes(b"PAR1PAR1")
+    count = itertools.count()
+    start = processes._started
+    monkeypatch.setattr(processes, "_started", lambda path: (next(count), start(path))[1])
+    done = run_on_processes(parts, folder, lambda *rows: told.append(rows), workers)
+    assert next(count) == started
+    assert told == [(15 * (number + 1), 15 * missing) for number in range(missing)]
+    assert done == Done(parts=missing, there=16 - missing, computed=15 * missing)
 
 
 def test_a_work_is_cut_into_64_parts_within_limits():

@@ -23,7 +23,25 @@ from medusa_sim.scenario.acceptance import (
     mean_length,
     rates_by_position,
 )
-from medusa_sim.scenario.defaults import request_length
+from medusa_sim.scenario.defaults import (
+    CANDIDATES_MAX,
+    DEFAULT_BATCHES,
+    DEFAULT_CANDIDATES,
+    DEFAULT_SEQ_LEN,
+    FIXED_BASELINE_BATCH,
+    FIXED_BASELINE_SEQ_LEN,
+    FREE_WITHIN,
+    LENGTH_CV,
+    LOAD_OUTPUT_TOKENS,
+    LOAD_PROMPT_TOKENS,
+    LOAD_REQUESTS,
+    LOAD_SEEDS,
+    LOAD_SHARE,
+    LONGEST_DRAFT,
+    MAX_DRAFTS,
+    SWITCHING_GAIN,
+    request_length,
+)  # fmt: skip
 from medusa_sim.scenario.draft_options import _tree_options, _within_width
 from medusa_sim.scenario.machine_law import (
     NOISE,
@@ -391,3 +409,18 @@ def test_a_roofline_knows_no_kernel_of_attention(given, knows):
     scenario = Scenario(model="llama-3.1-8b", gpu="h100-sxm", runtime="vllm-0.11", drafter="ngram",
                         acceptance=0.5, **given)  # fmt: skip
     assert (scenario.backend is not None) is knows
+
+
+def test_what_is_asked_where_nothing_is_said():
+    """What the commands' reference promises: one set of defaults, of which each has its reason beside it."""
+    assert DEFAULT_CANDIDATES == (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+    assert (DEFAULT_SEQ_LEN, DEFAULT_BATCHES) == (1024, (1, 64))
+    assert (MAX_DRAFTS, LONGEST_DRAFT, CANDIDATES_MAX) == (16, 64, 256)
+    assert (FREE_WITHIN, SWITCHING_GAIN) == (1.10, 0.03)
+    assert (LOAD_REQUESTS, LOAD_SEEDS, LOAD_SHARE, LENGTH_CV) == (1000, 3, 0.9, 0.4)
+    # half way through its output a request is as long as the default length
+    assert request_length(LOAD_PROMPT_TOKENS, LOAD_OUTPUT_TOKENS) == DEFAULT_SEQ_LEN
+    assert (LOAD_PROMPT_TOKENS, LOAD_OUTPUT_TOKENS) == (896, 256)
+    assert [request_length(*given) for given in ((900, 900), (0.0, 1.0), (10, 5))] == [1350, 1, 12]
+    # the Medusa paper's figures are divided by one request of 1024 tokens
+    assert (FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN) == (1, 1024)

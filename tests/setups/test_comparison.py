@@ -70,6 +70,19 @@ def test_requests_in_flight_are_their_rate_times_their_time(dense):
 
 
 @pytest.mark.parametrize("name", ["dense", "experts"])
+def test_cost_is_as_sure_as_throughput_and_a_request_is_its_first_token_and_the_others(name, request):
+    found: ms.Compared = request.getfixturevalue(name)
+    table, output = found.table, found.comparison.question.output_tokens
+    paid = table.usd_per_million_tokens * table.tokens_per_s_per_gpu
+    for cost, rate in (("low", "high"), ("high", "low")):
+        beside = table[f"usd_per_million_tokens_{cost}"] * table[f"tokens_per_s_per_gpu_{rate}"]
+        np.testing.assert_allclose(beside, paid, rtol=1e-9)
+    hourly = table.gpu.map(lambda card: ms.Scenario(gpu=card, model="llama-3.1-8b").usd_per_gpu_hour)
+    np.testing.assert_allclose(paid, hourly / 3600 * 1e6, rtol=1e-9)
+    np.testing.assert_allclose(table.e2e_ms, table.ttft_ms + (output - 1) * table.tpot_ms, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["dense", "experts"])
 def test_nothing_beats_the_frontier_and_all_else_is_beaten(name, request):
     found: ms.Compared = request.getfixturevalue(name)
     table = found.table

@@ -239,6 +239,9 @@ def test_experts_are_spread_or_not_and_latent_attention_is_split_both_ways():
     both = {(1, 1, False), (4, 1, False), (4, 4, False)}
     assert tried("deepseek-r1", counts=(1, 4)) == both | {(4, 4, True)}
     assert tried("qwen3-30b-a3b", counts=(1, 4)) == both
+    assert tried("qwen3-30b-a3b", counts=(2,)) == {(2, 1, False), (2, 2, False)}
+    assert tried("deepseek-r1", counts=(2,)) == {(2, 1, False), (2, 2, False), (2, 2, True)}
+    assert tried("deepseek-r1", counts=(2,), dp_attention=True) == {(2, 1, True), (2, 2, True)}
     assert tried("llama-3.1-8b", counts=(1, 4)) == {(1, 1, False), (4, 1, False)}
     assert tried("deepseek-r1", counts=(1, 4), dp_attention=False) == both
     assert tried("deepseek-r1", counts=(1, 4), dp_attention=True) == {

@@ -18,8 +18,18 @@ from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.step.compose import PassWork
 from medusa_sim.step.launch import Launch
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.step import decode_step
-from medusa_sim.step.watts import joule_per_flop, launch_joules, under_limit, watts
+from medusa_sim.step.watts import (
+    joule_per_flop,
+    launch_joules,
+    prompt_joules,
+    sampling_joules,
+    under_limit,
+    watts,
+)
+from medusa_sim.step.workload import prefill
 
 H100 = load_gpu("h100-sxm")
 EAGLE = {"model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.8,0.6,0.4"}
@@ -59,6 +69,26 @@ def test_a_plain_step_by_hand():
     load = fit.idle_watts + joules / float(step.time_us) * 1e6
     drawn = float(watts(power, np.asarray(joules), step.time_us))
     assert drawn == pytest.approx(load / (1.0 + (load / 700.0) ** 4) ** 0.25)
+
+
+def test_a_prompt_draws_for_its_products_and_choosing_tokens_for_its_time():
+    """Two GPUs share a prompt of 1,000 tokens: two operations a weight and token, and attention."""
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", tp=2, drafter="ngram",
+                        acceptance=0.6)  # fmt: skip
+    power, of = power_of(H100), scenario.setting
+    launches = model_launches(of.shard, prefill(1, 1000), of.runtime)
+    computed = sum(launch.count * float(launch.operator.flops) for launch in launches)
+    weights = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)  # (q, k, v), o, MLP
+    attention = 32 * 4 * 4096 * 1000 * 1001 / 2  # two products over half of all pairs
+    head = 2 * 4096 * 128256  # of the last token alone
+    assert computed == pytest.approx((2 * 1000 * weights + attention + head) / 2, rel=0.01)
+    joules = float(prompt_joules(H100, power, of, 1000))
+    assert joules == pytest.approx(computed * power.fit.joule_per_flop, rel=1e-3)
+    engine, model = of.runtime.engine, of.model
+    took_us = filter_us(engine, H100, 48, model.filtered_vocab, top_k=model.samples_top_k)
+    drawn = float(sampling_joules(H100, power, of, 48))
+    assert drawn == pytest.approx(power.fit.sampling_watts * float(took_us) / 1e6 / 2)
+    assert float(sampling_joules(H100, power, scenario.but(runtime="cuda-graph").setting, 48)) == 0.0
 
 
 @pytest.mark.parametrize("name", [name for name in gpu_names() if not name.startswith("cpu-")])
