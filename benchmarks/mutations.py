@@ -69,7 +69,7 @@ right, so that no test should notice.
 """
 _AXIS = 8
 """More ascending sizes than this in a constant are an axis that is tried: another one is as right."""
-_NOTHING = 1e-9
+_NOTHING = 2e-9
 """Numbers below this only keep a division from one by zero."""
 
 

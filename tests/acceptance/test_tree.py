@@ -146,6 +146,10 @@ def test_drawings_show_every_node(tree):
     assert len(text_tree(tree, probability).splitlines()) == tree.candidates
     drawn = svg_tree(tree, probability)
     assert (drawn.count("<circle"), drawn.count("<line")) == (tree.candidates, tree.candidates - 1)
+    width, height = map(float, re.findall(r'viewBox="0 0 (\d+) (\d+)"', drawn)[0])
+    places = np.array(re.findall(r'<circle cx="([-.\d]+)" cy="([-.\d]+)"', drawn), dtype=float)
+    assert ((places > 0.0) & (places < [width, height])).all()
+    assert (np.diff(places[np.argsort(tree.depths, kind="stable"), 1]) >= 0.0).all()
     columns = node_columns(tree)
     for level in range(tree.depth + 1):
         across = np.sort(columns[tree.depths == level])

@@ -11,11 +11,22 @@ from one_line import one_line
 from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, TYPES
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gguf import FAMILIES, model_from_gguf, read_header
+from medusa_sim.specs.gguf import _FILES, _TYPES, FAMILIES, model_from_gguf, read_header
 from medusa_sim.specs.hf_families import CLASSES
 from medusa_sim.specs.models import load_model
 
 NUMBER = {"q4_k": 12, "q6_k": 14, "f32": 0, "q8_0": 8, "mxfp4": 39}
+GGML_TYPES = (
+    "f32 f16 q4_0 q4_1 - - q5_0 q5_1 q8_0 - q2_k q3_k q4_k q5_k q6_k - iq2_xxs iq2_xs iq3_xxs iq1_s iq4_nl "
+    "iq3_s iq2_s iq4_xs - - - - - iq1_m bf16 - - - tq1_0 tq2_0 - - - mxfp4 nvfp4"
+)  # fmt: skip
+"""`enum ggml_type` of ggml.h in its order from 0; -: taken away, or no type of a model's weights."""
+LLAMA_FILES = (
+    "f32 f16 q4_0 q4_1 - - - q8_0 q5_0 q5_1 q2_k q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s q5_k_m q6_k "
+    "iq2_xxs iq2_xs q2_k_s - iq3_xxs iq1_s iq4_nl iq3_s iq3_m iq2_s iq2_m iq4_xs iq1_m bf16 "
+    "- - - - - mxfp4_moe"
+)  # fmt: skip
+"""`enum llama_ftype` of llama.h in its order from 0."""
 LAYERS, HIDDEN, WIDE, HEADS, KV, VOCAB = 8, 512, 1408, 8, 2, 1000
 
 
@@ -221,3 +232,8 @@ def refusal(path):
     except SpecError as error:
         return str(error)
     return None
+
+
+@pytest.mark.parametrize(("known", "names"), [(_TYPES, GGML_TYPES), (_FILES, LLAMA_FILES)])
+def test_types_have_the_numbers_of_ggml(known, names):
+    assert known == {number: name for number, name in enumerate(names.split()) if name != "-"}

@@ -5,6 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from medusa_sim.specs.engine import StepLimit
+from medusa_sim.specs.feed_forwards import Mlp
+from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.hf_config import model_of
 from medusa_sim.specs.mixers import Grouped
 from medusa_sim.specs.models import load_model
@@ -69,3 +72,23 @@ def test_ways_of_a_split_are_those_that_split():
 def test_a_mixture_without_dense_layers_has_an_mlp_of_the_width_that_its_config_names():
     model = load_model("qwen3-30b-a3b")
     assert (model.mlp.width, model.mlp.gated) == (6144, True)
+
+
+@pytest.mark.parametrize(("gated", "layers"), [(True, 3), (False, 2)])
+def test_an_mlp_has_a_bias_for_each_output_of_its_layers(gated, layers):
+    """Gate and up of 40 outputs each, or one such layer, and down of 16."""
+    made = Mlp(width=40, gated=gated, bias=True)
+    assert made.weights(16) == layers * 16 * 40
+    assert made.beside(16) == (layers - 1) * 40 + 16
+    assert Mlp(width=40, gated=gated).beside(16) == 0
+    assert made.widest == layers * 40
+
+
+def test_a_limit_of_a_step_holds_for_cards_of_its_memory_and_more():
+    """An H100 has 80 GiB, an A40 48."""
+    large, small = load_gpu("h100-sxm"), load_gpu("a40")
+    assert (large.memory_bytes, small.memory_bytes) == (80 * 2**30, 48 * 2**30)
+    for memory_gib, held in ((80.0, [True, False]), (48.0, [True, True]), (80.1, [False, False])):
+        limit = StepLimit(tokens=1, requests=1, memory_gib=memory_gib)
+        assert [limit.holds_for(gpu) for gpu in (large, small)] == held
+    assert not StepLimit(tokens=1, requests=1, but=("h100",)).holds_for(large)

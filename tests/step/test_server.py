@@ -22,6 +22,7 @@ from medusa_sim.step.chance import _binomial_parts, binomial, log_normal
 from medusa_sim.step.closed_loop import _in_queue
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompts import (
     linear_us,
     prompt_attention_us,
@@ -341,3 +342,71 @@ def test_log_normal_lengths_have_mean_one_and_their_spread():
     assert apart[0] == pytest.approx(apart[1])
     middles = stats.norm.ppf((np.arange(apart.shape[1]) + 0.5) / apart.shape[1])
     assert apart[0] == pytest.approx(middles / middles.std())
+
+
+@pytest.mark.parametrize("runtime", ["vllm-0.11", "sglang-0.5"])
+@pytest.mark.parametrize(("batch", "prompt", "output"), [(1, 700, 201), (64, 6000, 101)])
+def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt, output):
+    """(N7) to (N11) and (N17), number by number, of prompts and outputs that are all alike.
+
+    In SGLang prompts have passes of their own: these take nothing of a step's budget and nobody decodes in
+    them.
+    """
+    of, traffic = setting(runtime), Traffic(prompt_tokens=prompt, output_tokens=output)
+    step_us, attention_us = 9_000.0, 1_000.0
+    seen = served(of, np.asarray(step_us), batch, 1, np.ones(()), traffic, attention_us=attention_us)
+    assert isinstance(seen, FullServer)
+    step_us += float(sampled(of, batch, 1, 1.0).time_us)
+    engine = of.runtime.engine
+    apart, (share, beside_us) = engine.prompts_apart, prompt_terms(of)
+    decodes, others = output - 1.0, min(batch - 1.0, 1.0)
+    away = others * (engine.steps_ahead.value + seen.server_us / step_us + 0.5 * (seen.server_us > 0.0))
+    most, budget = step_limits(of.runtime, LATENCY.gpu)
+    assert batch <= most
+    room = max(budget - batch, budget / 8)
+    if apart:
+        pi, queued = 1 / (decodes + away), 0.0
+    else:
+        found = _queueing(traffic, *(np.full(1, value) for value in (float(batch), room, decodes + away)))
+        pi, queued = (float(each[0]) for each in found)
+    stays = decodes / (decodes + away)
+    padded = float(padded_tokens(engine, np.array([batch]), 1)[0])
+    rows = [max(batch - gone, 1) for gone in range(batch + 1)]
+    fewer = linear_us(of, np.array([float(padded_tokens(engine, np.array([each]), 1)[0]) for each in rows]))
+    held_us = float(linear_us(of, np.array([padded]))[0])
+    away_us = float(stats.binom(batch, 1 - stays).pmf(range(batch + 1)) @ fewer) - held_us
+    one_us = float(prompt_attention_us(of, np.array([float(prompt)]), np.array([float(prompt)]))[0])
+
+    def carrying_us(begin: int, read: float) -> float:
+        """A step on which so many begin, and read so many tokens of prompts."""
+        decoding = (batch if apart else batch - begin) * stays
+        own_us = step_us - (batch - decoding) * attention_us / batch
+        if read == 0.0:
+            return own_us + away_us
+        reads_us = one_us * read / prompt
+        if apart:
+            return (
+                own_us + away_us + share * (reads_us + float(linear_us(of, np.array([read]))[0])) + beside_us
+            )
+        shared = float(linear_us(of, np.array([(batch - begin) * stays + read]))[0]) - held_us
+        return own_us + share * reads_us + (share if shared > 0.0 else 1.0) * shared + beside_us
+
+    chance = stats.binom(batch, pi).pmf
+    whole_us = decoding_us = riding_us = 0.0
+    empty_us = carrying_us(0, 0.0)
+    for begin in range(batch + 1):
+        further, rest = divmod(begin * prompt, room)
+        last_us = carrying_us(begin, rest)
+        full_us = further * carrying_us(begin, room) if further else 0.0
+        mean_us = last_us + full_us - further * empty_us  # these stand in place of steps that carry nothing
+        whole_us += chance(begin) * mean_us
+        decoding_us += chance(begin) * (batch - begin) * mean_us
+        riding_us += chance(begin) * begin * (last_us + full_us)
+    assert float(seen.token_us) == pytest.approx(whole_us / (pi * output), rel=3e-3)
+    if batch > 1:
+        assert float(seen.tpot_us) == pytest.approx(decoding_us / (batch * (1 - pi)), rel=3e-3)
+    waits_us = (1 - others) * seen.server_us + (away + queued) * whole_us
+    if apart and batch == 1:
+        waits_us -= step_us  # no step follows a pass where nobody decodes
+    first_us = waits_us + riding_us / (batch * pi)
+    assert float(seen.first_token_us) == pytest.approx(first_us, rel=3e-3)
