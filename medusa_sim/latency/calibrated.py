@@ -11,8 +11,9 @@ import numpy as np
 from medusa_sim.arrays import as_float
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.attention import attention_time
-from medusa_sim.latency.base import OperatorTime, Source, filled
+from medusa_sim.latency.base import OperatorTime
 from medusa_sim.latency.choice import Asked, Choice, choose, with_place
+from medusa_sim.latency.composed import sparse_time, window_time
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.laws import in_another_library, law_of_kind
 from medusa_sim.latency.serial import serial_attention_time
@@ -23,19 +24,11 @@ from medusa_sim.latency.verify_attention import (
     whole_attention_time,
 )
 from medusa_sim.operators.kinds import COLLECTIVE, ELEMENTWISE, FUSED, KIND_OF, SPARSE, UNFUSED, WINDOW, Kind
-from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Elementwise, Gemm, Operator
-from medusa_sim.operators.sparse import Sparse
-from medusa_sim.operators.window import WindowAttention
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.specs.engine_facts import Backend, backend_of, backend_of_row
 from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.kernels import SECTIONS, GemmKernel, KernelSet
 from medusa_sim.units import BYTES_PER_ELEMENT
-
-REPLAYED = ("dsa", "dsa_no_indexer")
-"""Modules of which rows of some libraries hold the host's launches and those of others a graph."""
-_GRAPH_SHARE = 0.6
-"""Of the shortest rows of such a module, what published steps leave: 48 of 76 to 79 us a layer (vLLM)."""
-
 
 KernelT = TypeVar("KernelT")
 
@@ -183,85 +176,6 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
         return replace(time, kernels=f"{model.kernels}: {backend.name}")
     kernel = model.kernel("attention", fused, operator.kind)
     return attention_time(model.gpu, kernel, operator, cold=model.cold)
-
-
-def window_time(model: CalibratedLatency, operator: WindowAttention) -> OperatorTime:
-    """Attention in a window."""
-    return verify_in_window(model, operator) if operator.phase == VERIFY else model.chosen_time(operator)
-
-
-def verify_in_window(model: CalibratedLatency, operator: WindowAttention) -> OperatorTime:
-    """Several queries in a window, of which there are no rows: one's time, growing as attention does."""
-    keys = np.minimum(as_float(operator.prefix) + 1.0, as_float(operator.window))
-    one = replace(operator, phase=GENERATION, q_len=1, prefix=as_float(operator.prefix))
-    plain = Attention(
-        name=operator.name,
-        kind="decode_attention",
-        batch=operator.batch,
-        q_len=1,
-        kv_len=keys,
-        heads=operator.heads,
-        kv_heads=operator.kv_heads,
-        head_dim=operator.head_dim,
-        dtype=operator.dtype,
-        kv_dtype=operator.kv_dtype,
-    )
-    several = replace(plain, kind="verify_attention", q_len=operator.q_len, kv_len=operator.kv_len)
-    base, grown = model.time(one), model.time(several)
-    growth = np.maximum(grown.time_us / model.time(plain).time_us, 1.0)
-    below = np.hypot(*(np.log(each.time_us / each.low_us) for each in (base, grown)))
-    above = np.hypot(*(np.log(each.high_us / each.time_us) for each in (base, grown)))
-    time_us = base.time_us * growth
-    return OperatorTime(
-        time_us=time_us,
-        low_us=time_us * np.exp(-below),
-        high_us=time_us * np.exp(above),
-        bound=np.broadcast_to(grown.bound, time_us.shape),
-        source=np.maximum(base.source, grown.source) + np.zeros(time_us.shape, dtype=np.int8),
-        kernels=base.kernels,
-    )
-
-
-def sparse_time(model: CalibratedLatency, operator: Sparse) -> OperatorTime:
-    """A module of sparse attention; of several queries what an engine takes, never less than of one."""
-    time = model.chosen_time(operator)
-    if not model.cold:
-        return time
-    if operator.phase != VERIFY:
-        return _replayed(model, operator, time) if operator.kind in REPLAYED else time
-    apart = model.time(operator.one_by_one())  # which an engine may choose where it is shorter
-    time = filled(time, apart, apart.time_us < time.time_us)
-    plain = model.time(replace(operator, phase=GENERATION, q_len=1))
-    return filled(time, plain, plain.time_us > time.time_us)
-
-
-def _replayed(model: CalibratedLatency, operator: Sparse, time: OperatorTime) -> OperatorTime:
-    """A module as a graph replays it: never slower than another library's rows on this card.
-
-    Rows of DeepSeek's sparse attention hold gaps between some 60 launches: at one request vLLM's are 1.9
-    (B200) to 2.5 times (H100) SGLang's, whose kernels are alike, and so many microseconds more at all
-    others. Published steps through vLLM leave less than either: the band reaches down to that, and half
-    of the way up to the library's own rows.
-    """
-    gpu, own, shortest = model.gpu, model.choice(operator), time
-    for name in gpu.kernels:
-        asked = Asked(kernels=name, library=name, in_step=True)
-        if name == own.kernels or operator.form not in SPARSE.table(gpu.kernels[name]):
-            continue
-        other = choose(gpu, SPARSE, operator, asked)
-        if other.kernels == name:
-            found = law_of_kind(SPARSE)(gpu, other.kernel, operator, cold=True, form=other.form)
-            shortest = filled(shortest, found, found.time_us < shortest.time_us)
-    if shortest is time:
-        return time
-    is_other = shortest.time_us < time.time_us
-    bounded = replace(
-        shortest,
-        low_us=np.minimum(shortest.low_us, _GRAPH_SHARE * shortest.time_us),
-        high_us=np.maximum(shortest.high_us, np.sqrt(shortest.time_us * time.time_us)),
-        source=np.maximum(shortest.source, np.int8(Source.BORROWED)),
-    )
-    return filled(time, bounded, is_other)
 
 
 def elementwise_kernel_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:
