@@ -52,6 +52,7 @@ from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.report.words.numbers import NOTHING, percent
+from medusa_sim.specs.carried import carried
 from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels as stored_kernels
@@ -319,7 +320,11 @@ def _scaled_transfers() -> Iterator[Pair]:
 
 
 def _lent(lender: Gpu, taker: Gpu, kernel_set: str, operator: Operator, time_us: FloatArray) -> Beside:
-    carrier = dataclasses.replace(taker, kernels=lender.kernels)
+    held = lender.kernels[kernel_set]
+    section = operator.FAMILY
+    lent = {key: carried(kernel, lender.chip, taker.chip) for key, kernel in held.table(section).items()}
+    sets = lender.kernels | {kernel_set: msgspec.structs.replace(held, **{section: lent})}
+    carrier = dataclasses.replace(taker, kernels=sets)
     found = CalibratedLatency(carrier, kernel_set, cold=False).time(operator)
     return Beside(time_us / found.time_us, found.low_us / found.time_us, found.high_us / found.time_us)
 
@@ -351,6 +356,7 @@ def transfer_formats(gpus: list[str]) -> None:
                     other = held.moe.get(form)
                     if other is None or other is kernel or other.fit.inherited_from:
                         continue
+                    other = carried(other, lender.chip, gpu.chip)
                     found = experts_time(gpu, other, rows.operator, cold=False, form=form).time_us
                     bias = float(np.expm1(np.mean(np.log(found / rows.time_us))))
                     lines.append((gpu.name, place, kernel.name, f"{lender.name}:{name}:{form}",

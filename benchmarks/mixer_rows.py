@@ -25,8 +25,8 @@ from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
 from medusa_sim.report.words.numbers import NOTHING, percent
+from medusa_sim.specs.carried import carried
 from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.inheritance import carried, memory_pace
 from medusa_sim.specs.kernels import StreamKernel
 
 DOCUMENTED = "h100-sxm"
@@ -123,9 +123,8 @@ def transfer_mixers(_: list[str]) -> None:
         for lender, borrower in PAIRS:
             rows = frame[frame["gpu"] == borrower].reset_index(drop=True)
             card, other, found = load_gpu(borrower), load_gpu(lender), defaultdict(list)
-            pace = memory_pace(*(each.bandwidth_bytes_per_s / each.sms for each in (other, card)))
             for section, index, operator, own in _rows_of_kernels(rows, other):
-                kernel = carried(own, pace)
+                kernel = carried(own, other.chip, card.chip)
                 time = stream_time(card, kernel, operator, cold=False)
                 ends = (rows["time_us"].to_numpy()[index], time.low_us, time.high_us)
                 waits = is_host_bound(card, kernel, operator) + np.zeros(index.size)

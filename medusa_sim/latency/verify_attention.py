@@ -45,6 +45,7 @@ from medusa_sim.latency.attention import (
 )
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain
 from medusa_sim.operators.operator import Attention
+from medusa_sim.specs.carried import flops_per_clock
 from medusa_sim.specs.fitted import AttentionKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
@@ -58,8 +59,6 @@ _WHOLE_SHARING = 0.45
 products, and what a lone block, and two on an SM, take in chunks of prefill on the A100 (microsoft/vidur)."""
 WHOLE_ERROR = 0.15
 """80 % half-width on cards other than those whose rows set (A6)."""
-_CLOCKS_HZ = (1.35e9, 2.7e9)
-"""An SM's FLOPs per clock are the power of two that puts its clock between these."""
 
 
 def verify_attention_time(
@@ -95,7 +94,7 @@ def whole_attention_time(
     decode: kernel of one query, which has the memory path. splits: as patched, with keys spread evenly over
     the SMs, and a tenth more. Raises SpecError as `attention_time` does.
     """
-    tensor_clocks = 4.0 * _WHOLE_ROWS / _flops_per_clock(gpu, operator.dtype)
+    tensor_clocks = 4.0 * _WHOLE_ROWS / flops_per_clock(gpu.peak(operator.dtype) / gpu.sms)
     fraction = tensor_clocks / float(np.hypot(tensor_clocks, _WHOLE_SERIAL_CLOCKS))
     path = msgspec.structs.replace(
         decode.wide,
@@ -159,9 +158,3 @@ _DRAWN_SHARE = 0.5
 _CALL_US, _PREFILL_CALL_US = 31.0, 26.2
 _WALK_START_US, _WALK_US = 4.0, 11.9
 """Of (A7), fitted to `trtllm-gen` rows of a B200 (`benchmarks/verify_attention.py`)."""
-
-
-def _flops_per_clock(gpu: Gpu, dtype: str) -> float:
-    """Of one SM's Tensor Cores: a power of two, told from the peak by what clocks there are."""
-    flops = gpu.peak(dtype) / gpu.sms
-    return float(2.0 ** np.ceil(np.log2(flops / _CLOCKS_HZ[1])))

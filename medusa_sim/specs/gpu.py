@@ -22,6 +22,7 @@ from medusa_sim import data
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.specs.carried import Chip
 from medusa_sim.specs.costs import Power, PowerToml, check_power, scaled
 from medusa_sim.specs.inheritance import (
     Inheritance,
@@ -29,12 +30,11 @@ from medusa_sim.specs.inheritance import (
     inherit_kernels,
     inheritance,
     is_chained,
-    memory_pace,
 )
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.local import LocalDevice
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, convert
-from medusa_sim.units import BYTES_PER_ELEMENT, SAME_TENSOR_CORES
+from medusa_sim.units import BYTES_PER_ELEMENT, HALVES, SAME_TENSOR_CORES
 
 HARDWARE = "hardware"
 LOCAL_HARDWARE = "hardware/local"
@@ -117,6 +117,13 @@ class Gpu:
     local: LocalDevice | None = None
     """What local engines must know of it; None where the file does not say."""
     path: str = ""
+
+    @property
+    def chip(self) -> Chip:
+        """What its multiprocessors are given, by which kernels are borrowed."""
+        peaks = self.peak_flops_per_s
+        peak = next((peaks[dtype] for dtype in HALVES if dtype in peaks), max(peaks.values()))
+        return Chip(self.architecture, self.bandwidth_bytes_per_s / self.sms, peak / self.sms)
 
     def lacks(self, dtype: str) -> bool:
         """Whether the datasheet gives no peak for a dtype."""
@@ -227,17 +234,14 @@ def _refuse_chains(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> None:
 @lru_cache(maxsize=128)
 def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
     own = {each.gpu.name: each.gpu.kernels for each in (file, *relatives)}
-    alike = {other.gpu.name for other in relatives if other.gpu.architecture == file.gpu.architecture}
-    rates = {each.gpu.name: each.gpu.bandwidth_bytes_per_s / each.gpu.sms for each in (file, *relatives)}
+    chips = {each.gpu.name: each.gpu.chip for each in (file, *relatives)}
     kernels = dict(file.gpu.kernels)
     for set_name, borrowed in file.borrowed.items():
         kernels[set_name] = inherit_kernels(
             kernels[set_name],
             borrowed,
             lambda gpu, name: own[gpu].get(name, KernelSet()),
-            alike.__contains__,
-            lambda gpu: memory_pace(rates[gpu], rates[file.gpu.name]),
-            file.gpu.architecture,
+            chips,
         )
     present = {name: held for name, held in kernels.items() if held != KernelSet()}
     return dataclasses.replace(file.gpu, kernels=present, power=_power(file, relatives))

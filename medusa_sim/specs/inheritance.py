@@ -20,22 +20,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
+from medusa_sim.specs.carried import Chip, carried
 from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.kernels import (
     SECTIONS,
     SERIAL,
     TRANSFER_ERROR_STREAMED,
-    GemmKernel,
     Kernel,
     KernelSet,
-    StreamKernel,
-    chosen_by_time,
 )
 from medusa_sim.specs.strict import Text
 from medusa_sim.units import HALVES, SCALED
@@ -68,15 +66,6 @@ TOGETHER_ALIKE, TOGETHER = 0.19, 0.37
 Bands are those of single rows, at all sizes and from any card; whole steps by another card's kernels err by
 less. With these parts 80 % bands hold 80 % of plain steps in the mean over pairs of cards, of the same
 architecture and of another one (kinds in quadrature). Source: `python benchmarks/cards_left_out.py`.
-"""
-KernelT = TypeVar("KernelT", bound=Kernel)
-_ASKED_BYTES_PER_S = 20e9
-_MEMORY_RATIO = 1.6
-"""Beside memory of more bytes per second and multiprocessor than that, what a kernel takes beyond so many
-times its bytes at the datasheet's bandwidth is bound by multiprocessors, whatever class it was fitted to.
-
-Chunked prefill of attention takes 0.96 to 1.02 of an H100's time on an H200, whose memory is 1.43 times as
-fast. Sources: aiconfigurator-core 0.12, `python benchmarks/kernels.py transfer mixers` (H100 to B200).
 """
 GRACE = frozenset({"gb200", "gb300"})
 """Cards whose host is on their board; the others' are x86 servers."""
@@ -174,47 +163,22 @@ Lookup: TypeAlias = Callable[[str, str], KernelSet]
 """(gpu, set name) -> what that GPU was itself measured to have."""
 
 
-def memory_pace(lender_bytes_per_s: float, bytes_per_s: float) -> float:
-    """Times as fast as its lender's a card's memory is, of one multiprocessor; 1 where that bounded it."""
-    pace = bytes_per_s / lender_bytes_per_s
-    return pace if pace > 1.0 and lender_bytes_per_s > _ASKED_BYTES_PER_S else 1.0
-
-
-OTHER_VENDOR = "cdna"
-"""Architecture of cards that no library here runs on: neither its clusters nor its rules for tiles."""
-
-
-def carried(kernel: KernelT, pace: float, architecture: str = "") -> KernelT:
-    """A lender's kernel on a card of an architecture.
-
-    pace: of the card's memory, where multiprocessors keep theirs. Rules for tiles and clusters are those of a
-    library that another vendor's cards do not run: theirs take the fastest.
-    """
-    if isinstance(kernel, GemmKernel) and architecture == OTHER_VENDOR:
-        return cast("KernelT", chosen_by_time(kernel))
-    if pace == 1.0 or not isinstance(kernel, StreamKernel):
-        return kernel
-    loads = {
-        each: ratio + max(ratio - _MEMORY_RATIO, 0.0) * (pace - 1.0) for each, ratio in kernel.loads.items()
-    }
-    return msgspec.structs.replace(kernel, loads=loads)
-
-
 def inherit_kernels(
     own: KernelSet,
     borrowed: Inheritance,
     lookup: Lookup,
-    is_alike: Callable[[str], bool],
-    pace: Callable[[str], float],
-    architecture: str,
+    chips: Mapping[str, Chip],
 ) -> KernelSet:
     """`own` with every entry that it lacks and `borrowed` names. A relative's missing entry adds nothing.
 
     Each borrowed kernel says so: `Fit.inherited_from` is the reference, `Fit.source` gains the reason, and a
     band from another GPU is stretched about its centre (in the logarithm): by `widen`, and at least by what
-    kernels were measured to err on other GPUs. is_alike: whether a GPU has the same architecture. pace: its
-    `memory_pace`. architecture: of the card that borrows.
+    kernels were measured to err on other GPUs. chips: of every GPU that is named.
     """
+    own_chip = chips[borrowed.gpu]
+
+    def is_alike(gpu: str) -> bool:
+        return chips[gpu].architecture == own_chip.architecture
 
     def merged(section: str) -> dict[str, Kernel]:
         return _section(
@@ -223,7 +187,7 @@ def inherit_kernels(
             borrowed,
             lambda gpu, name: lookup(gpu, name).table(section),
             is_alike,
-            lambda kernel, gpu: carried(kernel, pace(gpu), architecture),
+            lambda kernel, gpu: carried(kernel, chips[gpu], own_chip),
         )
 
     tables: dict[str, object] = {section: merged(section) for section in BORROWED}
