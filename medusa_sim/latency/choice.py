@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime, Source, less_certain
-from medusa_sim.operators.kinds import LINEAR, Kind
+from medusa_sim.operators.kinds import LATENT, LINEAR, Kind
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.engine_facts import linear_rows
 from medusa_sim.specs.fitted import LatentKernel
@@ -85,7 +85,8 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
         if not (asked.in_step and isinstance(kernel, StreamKernel | LatentKernel) and kernel.fallback)
     ]
     own_forms = {form for _, form, _, kernel, _ in candidates if not _is_lent(kernel)}
-    lends = asked.library not in (asked.engine, asked.kernels)
+    # whether keys are split is the library's own: a relative's kernel of it is nearer than another's here
+    lends = asked.library not in (asked.engine, asked.kernels) and kind is not LATENT
 
     def rank(entry: tuple[str, str, str, Kernel, bool]) -> tuple[bool, ...]:
         """False before True, what stands first first."""

@@ -131,3 +131,9 @@ def test_a_card_borrows_all_that_its_relative_has(gpu):
             if slower > 3.0 or gpu.linked_gpus:
                 lacks -= set(LINK_SECTIONS)
             assert not lacks, f"{gpu.name} {name} from {lender.name}"
+
+
+def test_weights_of_four_bits_come_at_the_rate_of_memory():
+    kernel = H100.kernels["vllm"].moe["mxfp4"]
+    faster = H100.chip._replace(bytes_per_s=2.0 * H100.chip.bytes_per_s)
+    assert carried(kernel, H100.chip, faster).load_ratio == kernel.load_ratio
