@@ -245,3 +245,36 @@ def test_another_version_is_expected_to_err_as_versions_do_at_least(error, wider
     nearness = SimpleNamespace(near=near, between_share=0.2 if wider else 0.1)
     found = Standing(nearness=nearness, near_groups=(), half_width=0.1).expected
     assert found == (known_kinds()["version"].error if told is None else told)
+
+
+def left_with_host(**given: object) -> tuple[Scenario, list[float]]:
+    """A scenario of llama.cpp on 24 GB, and the numbers of the option that makes room."""
+    scenario = Scenario(gpu="rtx-4090", runtime="llama.cpp-cuda", drafter="ngram", acceptance="0.5", **given)
+    return scenario, [
+        float(each) for each in re.findall(r"(?<![\w-])\d+\.?\d*", rules._with_the_host(scenario))
+    ]
+
+
+def test_layers_that_a_card_has_no_room_for_stay_with_the_host():
+    """Of 80 layers of a 70B in four bits; a token waits for what the host reads at 80 GB/s."""
+    scenario, told = left_with_host(model="llama-3.1-70b", weight_dtype="q4_k_m")
+    model, room = scenario.shard, scenario.usable_memory_bytes
+    beyond = model.weight_bytes - room
+    assert 15e9 < beyond < 30e9
+    kept, layers, gigabytes, waits_ms = told[:4]
+    assert layers == 80
+    assert gigabytes == pytest.approx(beyond / 1e9, abs=0.2)
+    assert kept == pytest.approx(80 * (1 - beyond / model.layers_weight_bytes), abs=1.1)
+    assert waits_ms == pytest.approx(1e3 * beyond / 80e9, abs=3.0)
+
+
+def test_of_a_mixture_experts_stay_and_a_token_reads_its_own():
+    """128 experts of 3 x 2048 x 768 weights in each of 48 layers, of which a token reads 8."""
+    scenario, told = left_with_host(model="qwen3-30b-a3b", weight_dtype="q8_0")
+    beyond = scenario.shard.weight_bytes - scenario.usable_memory_bytes
+    layer = 128 * 3 * 2048 * 768 * 8.5 / 8  # q8_0: 32 weights and a scale of two bytes
+    moved, again, layers, gigabytes, waits_ms = told[:5]
+    assert layers == 48
+    assert moved == again == pytest.approx(np.ceil(beyond / layer), abs=1)
+    assert gigabytes == pytest.approx(beyond / 1e9, abs=0.2)
+    assert waits_ms == pytest.approx(1e3 * moved * layer * 8 / 128 / 80e9, abs=0.6)

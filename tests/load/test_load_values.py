@@ -432,3 +432,12 @@ def test_rates_of_drafts_are_what_each_adds_never_more_than_the_one_before_or_on
     assert rates(1.5, 2.1, 2.05) == pytest.approx([0.5, 0.5, 0.0])
     assert rates(2.05, 3.0) == pytest.approx([1.0, 0.95])
     assert rates() == []
+
+
+@pytest.mark.parametrize("burstiness", [0.01, 1.0, 1e4])
+def test_the_last_of_several_arrivals_comes_when_the_rate_says(burstiness):
+    """At 4 a second the second of two after 0.25 s, the ninth of nine after 2 s, however they come."""
+    lengths = Lengths(prompt_tokens=10, output_tokens=2, prompt_cv=0, output_cv=0)
+    for count, last_s in ((1, 0.0), (2, 0.25), (9, 2.0)):
+        came = open_loop(4.0, lengths, count=count, burstiness=burstiness, seed=3).arrival_s
+        assert (came[0], came[-1]) == (0.0, pytest.approx(last_s))

@@ -11,7 +11,7 @@ from medusa_sim.plan.break_even import CoarseSearch, longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import gains_by_batch, scheduled_counts, scheduled_row_at
-from medusa_sim.plan.shortfall import shortfall
+from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
 from medusa_sim.plan.slowdowns import slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share
 from medusa_sim.scenario.question import Question
@@ -158,6 +158,33 @@ def test_gains_batch_by_batch_are_those_of_the_schedule():
         assert row["no_room_to_draft"] == (row["candidates"] == 1 and one.verdict == "pays")
     assert any(row["no_room_to_draft"] for row in rows)
     assert any(row["candidates"] > 1 for row in rows)
+
+
+def chain_tokens(factor: float) -> float:
+    """Of three drafts, each accepted after those before with 0.7, 0.5 / 0.7 and 0.3 / 0.5 times a factor."""
+    return float(1 + np.cumprod(factor * np.array([0.7, 0.5 / 0.7, 0.3 / 0.5])).sum())
+
+
+def test_a_row_says_what_other_acceptance_gives_and_what_it_needs():
+    """A step that takes r plain ones breaks even at r tokens; 2.5 tokens become 2.254 and 2.766."""
+    scenario = SMALL.but(runtime="cuda-graph", max_drafts=3)
+    answer = recommend(scenario, Question(batch_min=4, batch_max=4, seq_len=(1024,)))
+    row = scheduled_row_at(answer, 4, 1024)
+    assert (row.drafts, row.candidates, row.verdict) == (3, 4, "pays")
+    ratio = float(row.cells.overhead[row.b, row.s, 0])
+    assert row.speedup == pytest.approx(2.5 / ratio)
+    assert chain_tokens(1.0) == pytest.approx(2.5)
+    assert row.speedup_acceptance_minus_10_percent == pytest.approx(chain_tokens(0.9) / ratio)
+    assert row.speedup_acceptance_plus_10_percent == pytest.approx(chain_tokens(1.1) / ratio)
+    assert row.required_tokens_per_step == pytest.approx(ratio)
+    assert chain_tokens(row.required_acceptance_factor) == pytest.approx(ratio, rel=1e-6)
+
+
+@pytest.mark.parametrize(("kv", "tried"), [(None, True), ("fp8", False)])
+def test_a_narrow_cache_is_a_way_out_where_the_cache_is_wide(kv, tried):
+    found = list(_kinds_of_changes(SMALL.but(kv_dtype=kv), 6, 10_000))
+    options = [each.option for kind in found for each in kind if each is not None]
+    assert ("--kv-dtype fp8" in options) == tried
 
 
 def test_a_half_width_is_half_of_the_interval_on_the_logarithm():
