@@ -424,3 +424,21 @@ def test_what_is_asked_where_nothing_is_said():
     assert [request_length(*given) for given in ((900, 900), (0.0, 1.0), (10, 5))] == [1350, 1, 12]
     # the Medusa paper's figures are divided by one request of 1024 tokens
     assert (FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN) == (1, 1024)
+
+
+def test_a_cache_is_compacted_by_the_drafts_that_were_measured():
+    """Rates of three drafts are carried on further, by guess; where no more are asked for none is guessed."""
+    given = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.3"}
+    further, measured = Scenario(**given), Scenario(**given, max_drafts=3)
+    assert (further.guessed_from, measured.guessed_from) == (4, None)
+    assert further.depth > 3 == measured.depth
+    for scenario in (further, measured):
+        assert (scenario.setting.compacted_drafts, scenario.setting.longest_drafts) == (3, scenario.depth)
+
+
+def test_a_pasted_row_is_one_pass_of_one_sequence_and_tells_of_no_drafts():
+    row = MachineRow(columns=1, depth=1.0, time_us=5.0)
+    assert (row.passes, row.is_batch) == (1.0, False)
+    found = MachineRows(rows=(row,), told={})
+    assert (found.drafted, found.accepted, found.rounds, found.drafted_us) == (0.0, 0.0, 0.0, 0.0)
+    assert (found.accepted_share, found.drafts, found.tokens_per_round) == (None, None, None)
