@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from medusa_sim.arrays import IntArray
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.base import Bound, LatencyModel, Source, labels
+from medusa_sim.latency.base import Bound, LatencyModel, OperatorTime, Source, labels
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.operators.columns import CHOICE_COLUMNS, WHOLE_COLUMNS, texts
+from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
@@ -41,65 +44,87 @@ def predicted_rows(
 ) -> pd.DataFrame:
     """A copy of checked rows (`operators.table.read_rows`) with PREDICTED_COLUMNS, in the same order.
 
-    Each row is one launch: kernel time plus the runtime's gap, and what launching it takes the host
-    (`compose.step_us`).
-    kernels None: the set of the row's `engine`, where there is such a column, else the runtime's for its
-    dtype; a row may name the `kernel` too. CHOSEN_COLUMN then says which kernel it was. cold: whether
-    operands come from HBM. leave_out: told one line of each operator that there is no kernel for; its rows
-    are left out.
+    Each row is one launch (`launched`). kernels None: the set of the row's `engine`, where there is such a
+    column, else the runtime's for its dtype; a row may name the `kernel` too. CHOSEN_COLUMN then says which
+    kernel it was. cold: whether operands come from HBM. leave_out: told one line of each operator that there
+    is no kernel for; its rows are left out.
 
     Raises:
         SpecError: no kernel set, or no kernel in it, for a row's operator and dtype; with `leave_out` only
             where no row is left.
         CoverageError: `latency="measured"` and a shape that was not recorded.
     """
+    columns = tuple(column for column in CHOICE_COLUMNS if column in frame and kernels is None)
     models: dict[tuple[str, ...], LatencyModel] = {}
-    by = tuple(column for column in CHOICE_COLUMNS if column in frame and kernels is None)
-    places = np.full(len(frame), "", dtype=object)
-    time_us, low_us, high_us = (np.empty(len(frame)) for _ in range(3))
-    bound, source = (np.zeros(len(frame), dtype=np.int8) for _ in range(2))
-    is_kept = np.ones(len(frame), dtype=np.bool_)
-    for index, operator in operators_of(frame, by=by):
-        asked = {column: str(texts(frame, column, index[:1])[0]) for column in by}
+
+    def model_of(operator: Operator, named: dict[str, str]) -> tuple[str, LatencyModel]:
+        """(name of the kernel set, its model) for rows that name an engine or a kernel."""
+        kernel_set = kernels or runtime.kernel_set(operator.dtype)
+        key = kernel_set, *named.values()
+        if key not in models:
+            models[key] = latency_model(
+                gpu,
+                latency,
+                kernel_set,
+                cold=cold,
+                fallback=fallback,
+                data_dir=data_dir,
+                serves=runtime.library,
+                **named,
+            )
+        return kernel_set, models[key]
+
+    found: list[tuple[IntArray, OperatorTime]] = []
+    refused: list[IntArray] = []
+    for index, operator in operators_of(frame, by=columns):
+        named = {column: str(texts(frame, column, index[:1])[0]) for column in columns}
         try:
-            chosen = (kernels or runtime.kernel_set(operator.dtype), *asked.values())
-            if chosen not in models:
-                models[chosen] = latency_model(
-                    gpu,
-                    latency,
-                    chosen[0],
-                    cold=cold,
-                    fallback=fallback,
-                    data_dir=data_dir,
-                    serves=runtime.library,
-                    **asked,
-                )
-            predicted = models[chosen].time(operator)
+            kernel_set, model = model_of(operator, named)
+            time = launched(runtime, model.time(operator))
         except SpecError as error:
-            is_kept[index] = False
-            if leave_out is None or not is_kept.any():
+            refused.append(index)
+            if leave_out is None or sum(map(len, refused)) == len(frame):
                 raise
             leave_out(str(error))
             continue
-        host_us = runtime.host_us_per_launch
-        device_us = predicted.time_us + runtime.launch_us
-        time_us[index] = step_us(device_us, host_us)
-        low_us[index] = step_us(predicted.low_us + runtime.launch_us, host_us)
-        high_us[index] = step_us(predicted.high_us + runtime.launch_us, host_us)
-        waits = np.where(runtime.launch_us > predicted.time_us, np.int8(Bound.LATENCY), predicted.bound)
-        bound[index] = np.where(host_us > device_us, np.int8(Bound.HOST), waits)
-        source[index] = predicted.source
-        places[index] = predicted.kernels or (chosen[0] if latency == "calibrated" else latency)
-    more = {CHOSEN_COLUMN: places} if by else {}
-    kept = frame.rename(columns={name: f"{GIVEN_PREFIX}{name}" for name in (*PREDICTED_COLUMNS, *more)})
-    whole = kept.assign(
+        place = time.kernels or (kernel_set if latency == "calibrated" else latency)
+        found.append((index, replace(time, kernels=place)))
+    whole = _with_times(frame, found, says_kernels=bool(columns))
+    if not refused:
+        return whole
+    return whole.drop(index=whole.index[np.concatenate(refused)]).reset_index(drop=True)
+
+
+def launched(runtime: Runtime, kernel: OperatorTime) -> OperatorTime:
+    """A kernel that is launched by itself: with the gap before it, and what launching it takes the host."""
+    gap_us, host_us = runtime.launch_us, runtime.host_us_per_launch
+    bound = np.where(gap_us > kernel.time_us, np.int8(Bound.LATENCY), kernel.bound)
+    bound = np.where(host_us > kernel.time_us + gap_us, np.int8(Bound.HOST), bound)
+    time_us, low_us, high_us = (
+        step_us(us + gap_us, host_us) for us in (kernel.time_us, kernel.low_us, kernel.high_us)
+    )
+    return replace(kernel, time_us=time_us, low_us=low_us, high_us=high_us, bound=bound)
+
+
+def _with_times(
+    frame: pd.DataFrame, found: Iterable[tuple[IntArray, OperatorTime]], *, says_kernels: bool
+) -> pd.DataFrame:
+    """The rows with PREDICTED_COLUMNS, and CHOSEN_COLUMN where that is asked for."""
+    time_us, low_us, high_us = (np.empty(len(frame)) for _ in range(3))
+    bound, source = (np.zeros(len(frame), dtype=np.int8) for _ in range(2))
+    places = np.full(len(frame), "", dtype=object)
+    for index, time in found:
+        time_us[index], low_us[index], high_us[index] = time.time_us, time.low_us, time.high_us
+        bound[index], source[index], places[index] = time.bound, time.source, time.kernels
+    chosen = {CHOSEN_COLUMN: places} if says_kernels else {}
+    given = frame.rename(columns={name: f"{GIVEN_PREFIX}{name}" for name in (*PREDICTED_COLUMNS, *chosen)})
+    return given.assign(
         # sizes as integers again, blank where they were blank
-        **{column: kept[column].astype("Int64") for column in WHOLE_COLUMNS if column in kept},
+        **{column: given[column].astype("Int64") for column in WHOLE_COLUMNS if column in given},
         predicted_us=time_us,
         low_us=low_us,
         high_us=high_us,
         bound=labels(bound, Bound),
         source=labels(source, Source),
-        **more,
+        **chosen,
     )
-    return whole if is_kept.all() else whole[is_kept].reset_index(drop=True)
