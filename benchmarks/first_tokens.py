@@ -5,38 +5,69 @@
 Rows: those of `served_rows.py`. Their load generators start all clients at once, ask ten requests of each and
 take the mean (`--num-prompts` is ten times `--max-concurrency`): a tenth of all wait for the prompts of the
 others. *full*: a server that stays full (N17); *test*: a load test (N19); *recipe*: with what single recipes
-of InferenceX make a client wait besides, in steps (`waited_steps`).
+of InferenceX ask of an engine (`as_served`) or make a client wait besides, in steps (`waited_steps`).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from deepseek_rows import STATED_SHARE
+from msgspec.structs import replace as with_fields
 from served_rows import GROUP, served_cells, set_ups
 from study import named_rows, table
 
 import medusa_sim as ms
 from medusa_sim.grid.cells import price
+from medusa_sim.specs.engine import StepLimit
+from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.units import US_PER_MS
 
-DELAYED, DELAYED_BELOW = 20, 8
-"""Steps that prompts of a 70B wait for each other in TensorRT-LLM at 1,024 + 1,024 tokens, and the GPUs from
-which its recipe no longer asks for it (batch_wait_timeout_iters; recipes of InferenceX for 70B)."""
+HELD_STEPS, HELD_BELOW = 20, 8
+"""Steps that the first prompt of a 70B waits for others in TensorRT-LLM at 1,024 + 1,024 tokens, until they
+fill 0.9 of a step, and the GPUs from which its recipe no longer asks for it (batch_wait_timeout_iters,
+batch_wait_max_tokens_ratio; recipes of InferenceX for 70B)."""
+ROOMY = "1.2"
+"""Versions of TensorRT-LLM whose recipe of DeepSeek gives a step 8,192 tokens; before, max_num_tokens is that
+of the requests and one prompt."""
 POLLED, POLLED_FROM_16 = 10, 30
 """Steps after which SGLang on a B200 looks for new requests (`--scheduler-recv-interval`)."""
+SetUps: TypeAlias = Iterable[tuple[dict[str, Any], pd.DataFrame]]
 ENDS = (0.1, 0.9)
 """Shares of the measured times below the ends of an 80 % band."""
+
+
+def as_served(runtime: Runtime, row: Any, arguments: dict[str, Any]) -> Runtime:
+    """A runtime with what the recipe of a row asks of its engine."""
+    engine, model = runtime.engine, arguments["model"]
+    if row.backend != "trtllm" or engine is None:
+        return runtime
+    if "70b" in model and row.isl == row.osl and arguments["tp"] < HELD_BELOW:
+        engine = with_fields(engine, prompt_wait_steps=HELD_STEPS)
+    elif model.startswith("deepseek") and not str(row.backend_version).startswith(ROOMY):
+        limit = StepLimit(tokens=int(row.concurrency + STATED_SHARE * row.isl), requests=int(row.concurrency))
+        engine = with_fields(engine, step_limits=(limit,))
+    return replace(runtime, engine=engine)
+
+
+def by_recipe(found: SetUps) -> SetUps:
+    """Every set-up with rows of one recipe: TensorRT-LLM's of DeepSeek gives a step tokens by concurrency."""
+    for arguments, own in found:
+        is_deepseek = arguments["model"].startswith("deepseek") and "ttft_mean_ms" in own
+        if is_deepseek and own.backend.iloc[0] == "trtllm":
+            yield from ((arguments, part) for _, part in own.groupby("concurrency"))
+        else:
+            yield arguments, own
 
 
 def waited_steps(row: Any, arguments: dict[str, Any]) -> float:
     """Steps that a client waits by the recipe of a row beside `load_test_steps` of its engine."""
     is_deepseek = arguments["model"].startswith("deepseek")
-    if row.backend == "trtllm" and "70b" in arguments["model"] and row.isl == row.osl:
-        return DELAYED - 1.0 if arguments["tp"] < DELAYED_BELOW else 0.0
     if row.backend == "sglang" and is_deepseek and arguments["gpu"] == "b200":
         return (POLLED_FROM_16 - POLLED) / 2.0 if row.concurrency >= 16 else 0.0
     return 0.0
@@ -44,15 +75,22 @@ def waited_steps(row: Any, arguments: dict[str, Any]) -> float:
 
 def full_server(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """A line of every cell: its group, arguments, measured and predicted milliseconds."""
-    for arguments, own in set_ups(rows):
+    for arguments, own in by_recipe(set_ups(rows)):
         scenario = ms.Scenario(**arguments)
+        asked = as_served(load_runtime(arguments["runtime"]), own.iloc[0], arguments)
         batch = np.array(sorted({int(count) for count in own.concurrency}))
-        cells = price(scenario, batch, [scenario.length], [])
-        seen = cells.served
-        full, test, step = (
-            np.broadcast_to(time_us / US_PER_MS, cells.shape)[:, 0, 0]
-            for time_us in (seen.first_token_us, seen.benchmark_first_token_us, seen.step_us)
+        cells, held = (
+            price(each, batch, [scenario.length], [])
+            for each in (scenario, ms.Scenario(**arguments | {"runtime": asked}))
         )
+        seen = cells.served
+        full, test, step, recipe = (
+            np.broadcast_to(time_us / US_PER_MS, cells.shape)[:, 0, 0]
+            for time_us in (
+                seen.first_token_us, seen.benchmark_first_token_us, seen.step_us,
+                held.served.benchmark_first_token_us,
+            )
+        )  # fmt: skip
         for line in named_rows(own):
             at = int(np.searchsorted(batch, line.concurrency))
             yield {
@@ -63,7 +101,7 @@ def full_server(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "measured": line.ttft_mean_ms,
                 "full": full[at],
                 "test": test[at],
-                "recipe": test[at] + waited_steps(line, arguments) * step[at],
+                "recipe": recipe[at] + waited_steps(line, arguments) * step[at],
             }
 
 

@@ -33,7 +33,7 @@ from deepseek_rows import GPUS as DEEPSEEK_GPUS
 from deepseek_rows import OLDER, newest
 from deepseek_rows import SETUP as DEEPSEEK_SETUP
 from engine_rows import published_rows
-from first_tokens import waited_steps
+from first_tokens import as_served, by_recipe, waited_steps
 from msgspec.structs import replace as with_fields
 from scipy.optimize import brentq
 from served_rows import served_cells, set_ups
@@ -266,25 +266,25 @@ def experts_by(engine: str, card: str, version: str, experts_in: str) -> str:
 def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataFrame:
     """Every cell with the parts of its time, microseconds, and what levels it belongs to."""
     found: list[dict[str, Any]] = []
-    for named, own in set_ups:
+    for named, own in by_recipe(set_ups):
         name, model = named["runtime"], named["model"]
         is_drawn = int(named["prompt_tokens"]) % INFERENCEX == 0 and model not in NVIDIA
         share = STATED_SHARE if is_drawn else 1.0
         arguments = named | {key: share * named[key] for key in ("prompt_tokens", "output_tokens")}
-        scenario = ms.Scenario(**arguments | {"runtime": bare(name)})
+        is_test = model not in NVIDIA and "ttft_mean_ms" in own
+        runtimes = (
+            as_served(bare(name, **changed), own.iloc[0], named) if is_test else bare(name, **changed)
+            for changed in ({}, {"prompt_share": 2.0}, {"prompt_us_per_layer": A_LAYER_US})
+        )
+        scenario, *changed = (ms.Scenario(**arguments | {"runtime": runtime}) for runtime in runtimes)
         batch = np.array(sorted({int(count) for count in own.concurrency}))
-        swept = scenario.sweep(batch=batch.tolist(), candidates=[1])
-        slower, waiting = (
-            ms.Scenario(**arguments | {"runtime": bare(name, **changed)}).sweep(
-                batch=batch.tolist(), candidates=[1]
-            )
-            for changed in ({"prompt_share": 2.0}, {"prompt_us_per_layer": A_LAYER_US})
+        swept, slower, waiting = (
+            each.sweep(batch=batch.tolist(), candidates=[1]) for each in (scenario, *changed)
         )
         first_us, first_slower_us, first_waiting_us = (
             US_PER_MS * rows.benchmark_ttft_ms.to_numpy() for rows in (swept, slower, waiting)
         )
         prompt_layers = (waiting.tpot_us - swept.tpot_us).to_numpy() / A_LAYER_US
-        is_test = model not in NVIDIA and "ttft_mean_ms" in own
         step = decode_step(scenario.setting, batch, np.asarray(scenario.length))
         parts = {part: np.zeros(batch.size) for part in PARTS}
         for part, time_us in step.parts_us.items():

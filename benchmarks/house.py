@@ -40,7 +40,7 @@ HOUSE = (
             "axes expert_union launch workload mixer_layers attention sparse recurrent "
             "residual feed_forward exchange accepting last_logits network kernels "
             "graphs host compose chance drafter setting pass_time step sampling prompts traffic closed_loop "
-            "mixed_steps server watts memory rows roofline breakdown"
+            "gathering mixed_steps server watts memory rows roofline breakdown"
         ),
     ),
     Room(

@@ -22,6 +22,8 @@ NO_DRAFTS = "none"
 DEFAULT_POLICIES = (NO_DRAFTS, "schedule")
 BLOCK_TOKENS = 16
 """vLLM's block size."""
+_MOST_STEPS = 1000
+"""Steps that a prompt may have to wait."""
 _REQUESTS, _SERVER, _ASKED = "Requests", "The server", "What is asked for"
 
 
@@ -76,7 +78,13 @@ class LoadArguments(Declared):
         1, WHOLE,
         "Steps between two that may carry prompts (vLLM prefill_schedule_interval, SGLang "
         "--prefill-decode-interval).",
-        _SERVER, least=1, most=1000,
+        _SERVER, least=1, most=_MOST_STEPS,
+    )  # fmt: skip
+    prompt_wait: int | None = argument(
+        None, WHOLE,
+        "Steps that a prompt waits for others to ride with it (TensorRT-LLM batch_wait_timeout_iters) [the "
+        "engine's].",
+        _SERVER, least=0, most=_MOST_STEPS,
     )  # fmt: skip
     block_size: int = argument(BLOCK_TOKENS, WHOLE, "Tokens of a KV block.", _SERVER, least=1)
     prefix_hit_rate: float = argument(

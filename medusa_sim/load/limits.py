@@ -44,6 +44,7 @@ class ServerSettings:
     token_budget: int | None = None
     block_tokens: int = BLOCK_TOKENS
     prompt_interval: int = 1
+    prompt_wait: int | None = None
     prefix_hit_rate: float = 0.0
     prefix: str = LOAD_PREFIXES[0]
 
@@ -60,7 +61,9 @@ class SchedulerLimits:
     max_requests: in one step (`max_num_seqs`). token_budget: tokens of one step, those of prompts among them
     (`max_num_batched_tokens`). block_tokens: of one KV block of all layers; kv_blocks: of the card.
     prompt_interval: steps from one that carries prompts to the next that may, while any request decodes
-    (vLLM's `prefill_schedule_interval`, SGLang's `--prefill-decode-interval`).
+    (vLLM's `prefill_schedule_interval`, SGLang's `--prefill-decode-interval`). prompt_wait: steps that the
+    first of several prompts waits for others meanwhile, until they fill a step (TensorRT-LLM's
+    `batch_wait_timeout_iters`).
     positions: longest request of the model. prefix_hit_rate: share of a prompt's tokens that are found in the
     cache and not computed; shares_prefix: their blocks are held once in all, not by each request. lookahead:
     slots of a request beside those of its tokens and drafts.
@@ -73,6 +76,7 @@ class SchedulerLimits:
     token_budget: int = TOKEN_BUDGET
     block_tokens: int = BLOCK_TOKENS
     prompt_interval: int = 1
+    prompt_wait: int = 0
     kv_blocks: int
     positions: int
     prefix_hit_rate: float = 0.0
@@ -142,12 +146,14 @@ def limits_of(
     requests, tokens = step_limits(scenario.runtime, scenario.gpu, drafts=option is not None)
     requests, block_tokens = server.max_requests or requests, server.block_tokens
     tokens = server.token_budget or max(tokens, requests)
+    engine = scenario.runtime.engine
+    prompt_wait = 0 if engine is None else engine.prompt_wait_steps
     drafter = None if option is None else option.drafter
     weights, per_token, slots = drafter_bytes(scenario.shard, drafter)
     verified = 1 if option is None else option.depth + 1
     rows = requests * verified
     fixed = scenario.shard.weight_bytes + weights
-    fixed += profiled_bytes(scenario.shard, scenario.runtime.engine, max(tokens, rows), requests, rows)
+    fixed += profiled_bytes(scenario.shard, engine, max(tokens, rows), requests, rows)
     room = scenario.usable_memory_bytes - fixed
     positions = scenario.model.max_seq_len
     filled = np.arange(-(-positions // block_tokens) + 2 + -(-_MOST_SLOTS // block_tokens))
@@ -165,6 +171,7 @@ def limits_of(
         token_budget=tokens,
         block_tokens=block_tokens,
         prompt_interval=server.prompt_interval,
+        prompt_wait=prompt_wait if server.prompt_wait is None else server.prompt_wait,
         kv_blocks=blocks,
         positions=positions,
         prefix_hit_rate=server.prefix_hit_rate,

@@ -240,6 +240,7 @@ def load_test(scenario: Scenario, **given: Any) -> LoadTest:
             token_budget=asked.max_num_batched_tokens,
             block_tokens=asked.block_size,
             prompt_interval=asked.prompt_interval,
+            prompt_wait=asked.prompt_wait,
             prefix_hit_rate=asked.prefix_hit_rate,
             prefix=asked.prefix,
         ),

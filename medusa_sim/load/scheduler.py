@@ -38,7 +38,7 @@ class Scheduler:
         self.preemptions = self.steps_to_prompts = 0
         self._limits, self._drafts_max = limits, drafts_max
         self._unread = 0
-        self._is_blocked = False
+        self._is_blocked = self._has_waited = False
 
     @property
     def is_idle(self) -> bool:
@@ -48,7 +48,8 @@ class Scheduler:
     @property
     def has_room(self) -> bool:
         """Whether a request that comes now can be admitted at once, as far as slots and the queue say."""
-        return not self.waiting and len(self.batch) + len(self.reading) < self._limits.max_requests
+        is_next = not self.waiting or self._lets_others_come
+        return is_next and len(self.batch) + len(self.reading) < self._limits.max_requests
 
     @property
     def in_queue(self) -> int:
@@ -60,7 +61,7 @@ class Scheduler:
         had_room = self._make_room(drafts, now_s)
         if not self.batch.requests and not self.reading:
             self._is_blocked = False
-        if self.steps_to_prompts and self.batch.requests:
+        if self._is_to_wait(drafts):
             return []
         if self.waiting and had_room and not self._is_blocked:
             self._admit(drafts)
@@ -74,9 +75,32 @@ class Scheduler:
             chunks.append(Chunk(tokens, request.committed - request.unread + tokens))
         return chunks
 
+    @property
+    def _lets_others_come(self) -> bool:
+        """Whether the first of several prompts waits for others to ride with it."""
+        return self._has_waited and self.steps_to_prompts > 0
+
+    def _is_to_wait(self, drafts: int) -> bool:
+        """Whether prompts let the next step pass; the first that could ride begins to wait for others."""
+        if not self.batch.requests:
+            return False
+        is_first = bool(self.waiting) and not (self.reading or self.steps_to_prompts or self._has_waited)
+        if is_first and self._limits.prompt_wait:
+            self.steps_to_prompts, self._has_waited = self._limits.prompt_wait, True
+        if self._lets_others_come:
+            room = self._limits.token_budget - len(self.batch) * (drafts + 1)
+            if sum([self._uncached(request) for request in self.waiting]) >= room:
+                self.steps_to_prompts = 0
+        return self.steps_to_prompts > 0
+
+    def _uncached(self, request: Request) -> int:
+        """Tokens of a request that have to be computed before it decodes."""
+        return request.committed - self._limits.found_tokens(request.prompt_tokens, request.said)
+
     def count_steps(self, steps: int, *, carried: bool) -> None:
         """Count steps that have been taken; carried: the one carried prompts."""
         interval = self._limits.prompt_interval
+        self._has_waited = self._has_waited and not carried
         self.steps_to_prompts = interval - 1 if carried else max(self.steps_to_prompts - steps, 0)
 
     def _make_room(self, drafts: int, now_s: float) -> bool:
@@ -115,7 +139,7 @@ class Scheduler:
             self.waiting.popleft()
             self.reading.append(request)
             cache.reserved += request.blocks
-            request.unread = request.committed - limits.found_tokens(request.prompt_tokens, request.said)
+            request.unread = self._uncached(request)
             self._unread += request.unread
             budget -= request.unread
             slots -= 1

@@ -190,6 +190,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     # limits
     step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)]
     """What a step may hold by default: the first that holds for the card."""
+    prompt_wait_steps: Annotated[int, Meta(ge=0)] = 0
+    """Steps that a prompt waits for others to ride with it while requests decode, at most (N17)."""
     drafting_requests: Annotated[int, Meta(ge=0)]
     """Requests of a step at most where a drafter is loaded; 0: as many as without."""
     limits_source: Text

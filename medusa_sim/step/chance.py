@@ -34,6 +34,11 @@ _NORMAL = _normal_nodes(LENGTHS)
 """Equally likely values of a standard normal variable."""
 
 
+def normal_values() -> FloatArray:
+    """(K,) equally likely values of a standard normal variable."""
+    return _NORMAL
+
+
 def binomial(draws: FloatArray, share: FloatArray) -> Hits:
     """How many of (M,) draws hit, each with this probability; draws need not be whole.
 

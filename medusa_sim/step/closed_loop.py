@@ -10,12 +10,15 @@ P and N the mean tokens of a prompt and an output:
     R    = 1 + mean floor(P / room)         its prompt is read
     room = max(C - b c, C / 8)              tokens of prompts in a step: its budget C without what decodes, c
                                             tokens of each request
-    (N7) pi = 1 / (D + I + W + R)           probability that it begins its prompt on a given step
+    H    = h (1 + J / 2) / (1 + J)          its prompt is held for others to ride with it: the first of them h
+                                            steps or until they fill the room, those that join it half of that
+    J    = (b - 1) (1 - (1 - pi)^h)         how many join it
+    (N7) pi = 1 / (D + I + W + H + R)       probability that it begins its prompt on a given step
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -53,18 +56,49 @@ class ClosedLoop:
     """The way to the client and back of a single request, while no step runs."""
     queued_steps: FloatArray
     """W."""
+    prompts_in_room: FloatArray
+    """room / P."""
+    most_held_steps: FloatArray
+    """Steps that the first prompt is held for others, at most."""
     begin_chance: FloatArray
     """pi."""
 
     @property
     def decoding_share(self) -> FloatArray:
-        """D / (D + I): of the requests that neither queue nor read, those that decode."""
-        return self.decode_steps / np.maximum(self.decode_steps + self.away_steps, _LEAST)
+        """D / (D + I + H): of the requests that neither queue nor read, those that decode."""
+        return self.decode_steps / np.maximum(self.decode_steps + self.absent_steps, _LEAST)
 
     @property
     def away_share(self) -> FloatArray:
-        """I / (D + I): the others."""
-        return self.away_steps / np.maximum(self.decode_steps + self.away_steps, _LEAST)
+        """(I + H) / (D + I + H): the others."""
+        return self.absent_steps / np.maximum(self.decode_steps + self.absent_steps, _LEAST)
+
+    @property
+    def absent_steps(self) -> FloatArray:
+        """I + H."""
+        return self.away_steps + self.held_steps
+
+    @property
+    def first_held_steps(self) -> FloatArray:
+        """h: steps that the first of several prompts is held."""
+        begun = np.maximum(self.requests - 1.0, 0.0) * self.begin_chance
+        until_full = np.maximum(self.prompts_in_room - 1.0, 0.0) / np.maximum(begun, _LEAST)
+        return np.minimum(self.most_held_steps, until_full)
+
+    @property
+    def joining_chance(self) -> FloatArray:
+        """1 - (1 - pi)^h: probability that another request's prompt comes meanwhile."""
+        return np.asarray(1.0 - np.maximum(1.0 - self.begin_chance, 0.0) ** self.first_held_steps)
+
+    @property
+    def joining(self) -> FloatArray:
+        """J."""
+        return np.maximum(self.requests - 1.0, 0.0) * self.joining_chance
+
+    @property
+    def held_steps(self) -> FloatArray:
+        """H."""
+        return self.first_held_steps * (1.0 + self.joining / 2.0) / (1.0 + self.joining)
 
     def at(self, place: IntArray) -> ClosedLoop:
         """Some of the cells, one for each place."""
@@ -86,6 +120,7 @@ def closed_loop(
 
     attention_us: of all requests in the step; server_us: the way of a response to the client and back.
     """
+    engine = setting.runtime.engine
     most_requests, budget_tokens = step_limits(setting.runtime, setting.latency.gpu)
     budget = budget_tokens * np.maximum(requests / most_requests, 1.0)  # who asks for more raises both
     room_tokens = np.maximum(budget - requests * verified_tokens, budget / 8.0)
@@ -99,7 +134,7 @@ def closed_loop(
         queued_steps = np.zeros(begin_chance.size)
     else:
         begin_chance, queued_steps = _in_queue(traffic, requests, room_tokens, in_loop)
-    return ClosedLoop(
+    loop = ClosedLoop(
         step_us=step_us,
         requests=requests,
         verified_tokens=verified_tokens,
@@ -110,8 +145,11 @@ def closed_loop(
         away_steps=away_steps,
         idle_trip_us=server_us * (1.0 - others),
         queued_steps=queued_steps,
+        prompts_in_room=room_tokens / traffic.prompt_tokens,
+        most_held_steps=others * (0.0 if engine is None else float(engine.prompt_wait_steps)),
         begin_chance=begin_chance,
     )
+    return replace(loop, begin_chance=1.0 / (1.0 / begin_chance + loop.held_steps))
 
 
 def _steps_ahead(setting: Setting, drafts: np.ndarray) -> FloatArray | float:

@@ -23,7 +23,7 @@ means.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -95,14 +95,36 @@ class MixedStepLaw:
         """n: how many prompts begin on a step of some cells. `Hits.place` counts these cells from 0.
 
         Under data-parallel attention GPUs whose steps with prompts are launched kernel by kernel wait for
-        each other's, so that as many begin at once.
+        each other's, so that as many begin at once. So do prompts that are held for others to ride with them.
         """
+        if self.loop.most_held_steps.any():
+            return self._begun_together(place)
         requests, begin_chance = self.loop.requests[place], self.loop.begin_chance[place]
         waits = self.plain_host_us > 0.0 and not prompts_apart(self.setting)
         gpus = self.setting.parallel.schedulers if waits else 1
         together = np.minimum(float(gpus), requests)
         hits = binomial(requests / together, begin_chance)
         return hits._replace(number=hits.number * together[hits.place])
+
+    def _begun_together(self, place: IntArray) -> Hits:
+        """The same where the first prompt waits for those that join it: 1 + J on b pi / (1 + J) of steps."""
+        loop = self.loop.at(place)
+        carry = np.minimum(loop.requests * loop.begin_chance / (1.0 + loop.joining), 1.0)
+        joined = binomial(np.maximum(loop.requests - 1.0, 0.0), loop.joining_chance)
+        return Hits(
+            np.concatenate([np.zeros(place.size), 1.0 + joined.number]),
+            np.concatenate([1.0 - carry, carry[joined.place] * joined.weight]),
+            np.concatenate([np.arange(place.size), joined.place]),
+        )
+
+    def where(self, place: IntArray, begin_chance: FloatArray) -> MixedStepLaw:
+        """Of some cells, one for each place, on whose steps prompts begin with another probability."""
+        return replace(
+            self,
+            loop=replace(self.loop.at(place), begin_chance=begin_chance),
+            padded_linear_us=self.padded_linear_us[place],
+            empty_linear_us=self.empty_linear_us[place],
+        )
 
     def steps(self, place: IntArray, prompts: FloatArray) -> MixedSteps:
         """(n,) steps of the cells at `place`, on which so many prompts begin."""

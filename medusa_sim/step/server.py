@@ -6,10 +6,11 @@ of them begin a prompt (N8). Here times t of steps become those of requests, as 
     (N9)   itl      = median of t over the steps of a request that decodes
     (N10)  tpot     = mean of t over these / tau                 from a request's first token on
     (N11)  tokens/s = b / token,  token = mean t / (pi N)        a request begins every 1 / pi steps
-    (N17)  ttft     = (I + W) mean t + mean of t over the steps that a prompt rides on
+    (N17)  ttft     = (I + W) mean t + H t(0) + mean of t over the steps that a prompt rides on
     (N19)  ttft of a load test whose b clients begin at once, k requests each:
-           ((k - 1) ttft + start) / k + later
-           start    = server + (t that reads b prompts + t that reads one) / 2
+           ((k - 1) again + start) / k + later
+           again    = mean of (N17) over pi(x), with which prompts of such clients begin (`step.gathering`)
+           start    = server + (t that reads b prompts + t that reads as many as a step has room for) / 2
            later    = load_test_us + load_test_steps mean t
 
 Each step counts by how probable it is, for (N9) and (N10) times the requests d that decode in it, for (N17)
@@ -36,6 +37,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.step.chance import quantile, sums_by_place
 from medusa_sim.step.closed_loop import ClosedLoop, closed_loop
 from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.gathering import REQUESTS_A_CLIENT, gathered_chances
 from medusa_sim.step.host import Added, host_share
 from medusa_sim.step.mixed_steps import MixedStepLaw, mixed_step_law
 from medusa_sim.step.prompts import prompt_term, prompts_apart
@@ -44,8 +46,6 @@ from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.traffic import Traffic
 
-REQUESTS_A_CLIENT = 10
-"""Of load tests: k of (N19). InferenceX's recipes ask for ten times as many prompts as are in flight."""
 _BLOCK = 1024
 """Cells whose steps are priced at once."""
 _LEAST_WEIGHT = 1e-300
@@ -181,21 +181,35 @@ class FullServer(Served):
     @property
     def first_token_us(self) -> FloatArray:
         """(N17)."""
-        loop, means = self._loop, self._means
+        return self._shaped(self._first_token_of(self._law, self._means))
+
+    def _first_token_of(self, law: MixedStepLaw, means: _Means) -> FloatArray:
+        """(N17) of the cells of a law."""
+        loop = law.loop
         waits_us = loop.idle_trip_us + (loop.away_steps + loop.queued_steps) * means.step_us
+        waits_us = waits_us + loop.held_steps * law.empty_us(np.arange(loop.requests.size))
         if prompts_apart(self.setting):  # no step follows a pass where nobody decodes
             waits_us = waits_us - np.maximum(2.0 - loop.requests, 0.0) * loop.step_us
-        return self._shaped(waits_us + means.prompts_us)
+        return waits_us + means.prompts_us
 
     @property
     def benchmark_first_token_us(self) -> FloatArray:
         """(N19)."""
-        full_us, engine = self.first_token_us, self.setting.runtime.engine
-        test_us = full_us + (self._start_us - full_us) / REQUESTS_A_CLIENT
+        again_us, engine = self._again_us, self.setting.runtime.engine
+        test_us = again_us + (self._start_us - again_us) / REQUESTS_A_CLIENT
         if engine is None:
             return np.asarray(test_us)
         waited_us = engine.load_test_steps.value * self._shaped(self._means.step_us)
         return np.asarray(test_us + engine.load_test_us.value + waited_us)
+
+    @cached_property
+    def _again_us(self) -> FloatArray:
+        """Mean time to the first token of requests that follow others of their client: again of (N19)."""
+        chances = gathered_chances(self._loop)
+        cells, parts = chances.shape
+        law = self._law.where(np.repeat(np.arange(cells), parts), chances.ravel())
+        first_us = self._first_token_of(law, self._means_over(law))
+        return self._shaped(first_us.reshape(chances.shape).mean(axis=1))
 
     @cached_property
     def _start_us(self) -> FloatArray:
@@ -206,9 +220,10 @@ class FullServer(Served):
             return np.asarray((steps.time_us + steps.further * steps.further_us).mean(axis=1))
 
         requests = self._loop.requests
+        together = np.clip(self._loop.prompts_in_room, 1.0, requests)
         both_us = [
-            reading_us(place, requests[place]) + reading_us(place, np.ones(place.size))
-            for place in self._blocks()
+            reading_us(place, requests[place]) + reading_us(place, together[place])
+            for place in _blocks(requests.size)
         ]
         return self._shaped(self.server_us + np.concatenate(both_us) / 2.0)
 
@@ -238,17 +253,21 @@ class FullServer(Served):
     @cached_property
     def _means(self) -> _Means:
         """(M,) means over the steps of each cell."""
-        blocks = [self._means_of(place) for place in self._blocks()]
+        return self._means_over(self._law)
+
+    def _means_over(self, law: MixedStepLaw) -> _Means:
+        """Means over the steps of each cell of a law."""
+        blocks = [self._means_of(law, place) for place in _blocks(law.loop.requests.size)]
         return _Means(*map(np.concatenate, zip(*blocks, strict=True)))
 
-    def _means_of(self, place: IntArray) -> _Means:
+    def _means_of(self, law: MixedStepLaw, place: IntArray) -> _Means:
         """Means over the steps of some cells."""
-        begun = self._law.begun(place)
+        begun = law.begun(place)
         cell = place[begun.place]
-        steps = self._law.steps(cell, begun.number)
+        steps = law.steps(cell, begun.number)
         whole_us = (steps.time_us + steps.further * steps.further_us).mean(axis=1)
         # further steps are no steps more: they stand in place of some that carry nothing
-        in_place_us = whole_us - steps.further.mean(axis=1) * self._law.empty_us(cell)
+        in_place_us = whole_us - steps.further.mean(axis=1) * law.empty_us(cell)
 
         def summed(values: FloatArray) -> FloatArray:
             return sums_by_place(values, begun.place, place.size)
@@ -264,7 +283,9 @@ class FullServer(Served):
 
     def quantile_us(self, share: float) -> FloatArray:
         """Time between two chunks that this share of them keeps, over the steps of a request that decodes."""
-        return self._shaped(np.concatenate([self._quantile_of(place, share) for place in self._blocks()]))
+        return self._shaped(
+            np.concatenate([self._quantile_of(place, share) for place in _blocks(self._loop.requests.size)])
+        )
 
     def _quantile_of(self, place: IntArray, share: float) -> FloatArray:
         """The same of some cells."""
@@ -329,10 +350,10 @@ class FullServer(Served):
         """(M,) values in the shape of the grid."""
         return values.reshape(np.broadcast_shapes(*map(np.shape, self._inputs)))
 
-    def _blocks(self) -> Iterator[IntArray]:
-        """Places of cells that are priced together."""
-        cells = self._loop.step_us.size
-        return (np.arange(first, min(first + _BLOCK, cells)) for first in range(0, cells, _BLOCK))
+
+def _blocks(cells: int) -> Iterator[IntArray]:
+    """Places of cells that are priced together."""
+    return (np.arange(first, min(first + _BLOCK, cells)) for first in range(0, cells, _BLOCK))
 
 
 class _Means(NamedTuple):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_fields
 from scipy import stats
 from scipy.optimize import brentq
 
@@ -16,12 +17,13 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step.chance import _binomial_parts, binomial, log_normal
-from medusa_sim.step.closed_loop import _in_queue
+from medusa_sim.step.closed_loop import ClosedLoop, _in_queue
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.gathering import gathered_chances
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompts import (
     linear_us,
@@ -40,8 +42,9 @@ LATENCY = cached(latency_model(load_gpu("h100-sxm"), "calibrated", "sglang"))
 CHAT = Traffic(prompt_tokens=512.0, output_tokens=256.0, prompt_cv=0.4, output_cv=0.4)
 
 
-def setting(runtime: str = "vllm-0.11", model: str = "llama-3.1-8b", **more: object) -> Setting:
-    given = {"latency": LATENCY, "model": load_model(model), "runtime": load_runtime(runtime)}
+def setting(runtime: str | Runtime = "vllm-0.11", model: str = "llama-3.1-8b", **more: object) -> Setting:
+    named = load_runtime(runtime) if isinstance(runtime, str) else runtime
+    given = {"latency": LATENCY, "model": load_model(model), "runtime": named}
     return Setting(**given | more, scope="model", drafter=FreeDrafter())
 
 
@@ -283,18 +286,71 @@ def test_a_grid_without_a_batch_has_no_times():
 def test_clients_that_begin_at_once_wait_for_half_of_all_prompts(runtime):
     """(N19), a tenth of which a load test has in its mean."""
     of, traffic = setting(runtime), Traffic(prompt_tokens=1024.0, output_tokens=256.0)
-    batch = np.array([1, 64, 128])
-    seen = full(of, batch, traffic)
-    start_us = 10.0 * seen.benchmark_first_token_us - 9.0 * seen.first_token_us
+    seen = full(of, np.array([64, 128]), traffic)
     prompt = np.array([1024.0])
     share = prompt_terms(of)[0]
     each_us = share * float((linear_us(of, 8.0 * prompt) / 8.0 + prompt_attention_us(of, prompt, prompt))[0])
-    waited_us = np.diff(start_us)
-    assert waited_us == pytest.approx(np.diff(batch) / 2.0 * each_us, rel=0.15)
-    alone = full(of, 1, traffic)
+    assert float(np.diff(seen._start_us)[0]) == pytest.approx(32.0 * each_us, rel=0.15)
     later_us = 0.0 if of.runtime.engine is None else of.runtime.engine.load_test_us.value
-    alone_us = float(alone.benchmark_first_token_us) - later_us
-    assert alone_us == pytest.approx(float(alone.first_token_us), rel=0.05)
+    tested_us = (seen._start_us + 9.0 * seen._again_us) / 10.0
+    assert seen.benchmark_first_token_us == pytest.approx(tested_us + later_us)
+    # as many as a step has room for are read by the same step
+    few, alone = full(of, 4, traffic), full(of, 1, traffic)
+    assert float(few._start_us - alone._start_us) == pytest.approx(3.0 * each_us, rel=0.25)
+
+
+def cell(requests: float, begin_chance: float, **given: float) -> ClosedLoop:
+    """One cell of 300 steps of decoding."""
+    common = {
+        "step_us": 1e4, "verified_tokens": 1.0, "tokens_per_step": 1.0, "request_attention_us": 10.0,
+        "room_tokens": 8000.0, "decode_steps": 300.0, "away_steps": 0.0, "idle_trip_us": 0.0,
+        "queued_steps": 0.0, "prompts_in_room": 8.0, "most_held_steps": 0.0,
+    }  # fmt: skip
+    values = common | {"requests": requests, "begin_chance": begin_chance} | given
+    return ClosedLoop(**{name: np.full(1, float(value)) for name, value in values.items()})
+
+
+@pytest.mark.parametrize(("requests", "chance", "most"), [(2, 0.003, 20), (64, 0.004, 20), (200, 0.002, 40)])
+def test_prompts_that_wait_for_each_other_wait_as_long_as_counted(requests, chance, most):
+    """Step by step: requests that do not wait begin with the same probability; the first opens a wait."""
+    loop = cell(requests, chance, most_held_steps=most, prompts_in_room=1e9)
+    draw, waited, opened, riding, carried = np.random.default_rng(5), [], -1, [], []
+    for step in range(60_000):
+        if riding and step - opened == most:
+            waited += [step - begun for begun in riding]
+            carried.append(len(riding))
+            riding = []
+        begun = draw.binomial(requests - len(riding), chance)
+        if begun and not riding:
+            opened = step
+        riding += [step] * begun
+    assert float(loop.held_steps[0]) == pytest.approx(np.mean(waited), rel=0.05)
+    assert 1.0 + float(loop.joining[0]) == pytest.approx(np.mean(carried), rel=0.1)
+
+
+def test_a_wait_for_others_ends_when_they_fill_a_step():
+    loop = cell(101, 0.01, most_held_steps=500, prompts_in_room=9.0)
+    assert float(loop.first_held_steps[0]) == pytest.approx(8.0)  # one begins on each step
+    assert float(cell(1, 0.01).held_steps[0]) == 0.0
+
+
+def test_prompts_that_wait_for_each_other_begin_as_often_as_others():
+    runtime = load_runtime("tensorrt-llm-1.2")
+    held = replace(runtime, engine=with_fields(runtime.engine, prompt_wait_steps=20))
+    law = full(setting(runtime=held), 64, CHAT)._law
+    begun = law.begun(np.zeros(1, dtype=np.int64))
+    assert begun.weight.sum() == pytest.approx(1.0)
+    assert begun.weight @ begun.number == pytest.approx(64.0 * float(law.loop.begin_chance[0]), rel=1e-3)
+    assert begun.number[begun.number > 0.0] @ begun.weight[begun.number > 0.0] > 1.5 * begun.weight[1:].sum()
+
+
+def test_requests_of_a_load_test_begin_together_until_their_outputs_have_parted_them():
+    loop = cell(32, 1.0 / 300.0, prompts_in_room=1e9)
+    assert gathered_chances(loop, 0.0) == pytest.approx(np.ones((1, 4)))
+    early, late = gathered_chances(loop, 0.064, 3), gathered_chances(loop, 0.064, 11)
+    assert early.mean() > late.mean() > 1.0 / 300.0
+    # far apart, they begin alike at all times but for the first and the last of them
+    assert np.median(gathered_chances(loop, 0.5, 101)) == pytest.approx(1.0 / 300.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("requests", "prompt", "cv", "room"), [(8, 500, 0.0, 8000), (64, 2000, 0.5, 9000)])

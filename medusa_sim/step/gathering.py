@@ -1,0 +1,44 @@
+"""Clients of a load test that begin at once: they ask again at nearly the same time.
+
+Of requests of generation g (the first, which all begin at once, is 0) the prompts begin around step g / pi.
+Outputs of a coefficient of variation cv part them, and so does the reading of the first prompts:
+
+    s_g^2 = (b P / room)^2 / 12 + g (cv D)^2            variance of when they begin, in steps
+    pi(x) = sum_g f_g(x)                                f_g normal of deviation s_g around g / pi
+
+A published test ends before they are spread over the whole of 1 / pi: more than pi of them begin on the steps
+on which they do (N19).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.step.chance import normal_values
+from medusa_sim.step.closed_loop import ClosedLoop
+
+REQUESTS_A_CLIENT = 10
+"""Of load tests: k of (N19). InferenceX's recipes ask for ten times as many prompts as are in flight."""
+TESTED_CV = 0.2 / 0.9 / 12.0**0.5
+"""Of their outputs: InferenceX draws them from 80 to 100 % of the length named, all alike."""
+_PARTS = 4
+"""Equally likely values of pi(x) that are kept."""
+_ONE_STEP = (2.0 * np.pi) ** -0.5
+"""Deviation, in steps, of a normal density that is 1 at its middle: all begin on that step."""
+
+
+def gathered_chances(
+    loop: ClosedLoop, output_cv: float = TESTED_CV, requests_a_client: int = REQUESTS_A_CLIENT
+) -> FloatArray:
+    """(M, K) equally likely pi(x) at the steps x on which requests but a client's first begin."""
+    number = np.arange(1, requests_a_client)
+    reading = loop.requests / loop.prompts_in_room
+    spread = np.sqrt(reading[:, None] ** 2 / 12.0 + number * (output_cv * loop.decode_steps[:, None]) ** 2)
+    middle = number / loop.begin_chance[:, None]  # (M, generations)
+    begin = middle[..., None] + spread[..., None] * normal_values()
+    around = np.hypot(spread, _ONE_STEP)[:, None, None, :]
+    apart = (begin[..., None] - middle[:, None, None, :]) / around
+    density = (np.exp(-(apart**2) / 2.0) * _ONE_STEP / around).sum(axis=-1)
+    chances = np.sort(np.minimum(density, 1.0).reshape(middle.shape[0], -1), axis=1)
+    return np.asarray(chances.reshape(middle.shape[0], _PARTS, -1).mean(axis=2))
