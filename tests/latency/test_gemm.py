@@ -14,6 +14,7 @@ from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
+from medusa_sim.latency.tiles import candidates_of
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
@@ -178,6 +179,23 @@ def test_the_choice_is_the_least_time_without_penalties_and_they_and_ranges_of_t
         128,
         128,
     ]
+
+
+def test_candidates_are_tiles_with_every_split_and_a_split_is_made_dearer():
+    """A tile chosen as if 1.2 times as long, and split twice 1.5 times of that."""
+    tiles = (
+        GemmTile(m=64, n=128, m_max=512, pace=0.9),
+        GemmTile(m=128, n=64, selection_penalty=1.2, n_min=96),
+    )
+    kernel = msgspec.structs.replace(KERNEL, tiles=tiles, splits=(1, 2, 4), split_penalty=1.5)
+    every, cut = candidates_of(kernel), [1.0, 1.5, 1.5]
+    assert every.split.tolist() == [1, 2, 4] * 2
+    assert every.tile_m.tolist() == [64] * 3 + [128] * 3
+    assert every.selection_penalty == pytest.approx([*cut, *(1.2 * each for each in cut)])
+    assert every.pace.tolist() == [0.9] * 3 + [1.0] * 3
+    assert every.m_max.tolist() == [512] * 3 + [np.inf] * 3
+    found = [every.allowed(np.asarray(m), np.asarray(n))[[0, -1]].tolist() for m, n in ((512, 95), (513, 96))]
+    assert found == [[True, False], [False, True]]
 
 
 def test_int4_weights_speed_up_what_waits_for_weights_and_nothing_else():

@@ -9,14 +9,14 @@ from msgspec import structs
 
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.operators.table import read_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step.axes import Grid
-from medusa_sim.step.chance import _NORMAL, LENGTHS, drafted_tokens
+from medusa_sim.step.chance import _NORMAL, LENGTHS, drafted_tokens, quantile
 from medusa_sim.step.compose import (
     Cost,
     PassWork,
@@ -38,6 +38,7 @@ from medusa_sim.step.prompts import drafter_prompt_us, launching_host_us, prompt
 from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
+from medusa_sim.step.sparse import chosen
 from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, verification_step
 from medusa_sim.step.workload import decode, prefill
 
@@ -56,6 +57,32 @@ def test_equally_likely_values_are_those_of_a_standard_normal():
     assert (_NORMAL**2).mean() == pytest.approx(1.0)
     quantiles = [NormalDist().inv_cdf((1 + 2 * k) / (2 * LENGTHS)) for k in range(LENGTHS)]
     assert _NORMAL / quantiles == pytest.approx(np.full(LENGTHS, _NORMAL[0] / quantiles[0]))
+
+
+def test_a_quantile_is_the_least_value_that_holds_its_share_of_each_place():
+    """Place 0 has 1, 2 and 3 with 5, 3 and 2 tenths; place 1 has 10 with 1 of 4, and 20."""
+    values, weights = np.array([3.0, 20.0, 1.0, 10.0, 2.0]), np.array([0.2, 3.0, 0.5, 1.0, 0.3])
+    place = np.array([0, 1, 0, 1, 0])
+    for share, found in ((0.2, [1, 10]), (0.45, [1, 20]), (0.6, [2, 20]), (0.79, [2, 20]), (0.9, [3, 20])):
+        assert quantile(values, weights, place, share, 2).tolist() == found
+
+
+def test_of_many_keys_each_query_reads_its_choice_and_a_prompt_is_cut_into_blocks():
+    """2,000 keys are chosen: of 6,000 a prompt's three blocks read 3,000 each, of 1,500 all are read."""
+    keys = np.array([1500.0, 2003.0, 6000.0])
+
+    def sizes(of: Operator) -> list[list[float]]:
+        return [np.broadcast_to(getattr(of, name), 3).tolist() for name in ("batch", "q_len", "kv_len")]
+
+    heads = {"heads": 8, "kv_heads": 8, "head_dim": 64}
+    one = Attention(name="a", kind="prefill_attention", dtype="bf16", batch=4, q_len=600, kv_len=1, **heads)
+    blocks = [1, 2003 / 2000, 3]
+    assert sizes(chosen(one, keys, 2000, prompt=True)) == [
+        pytest.approx([4 * cut for cut in blocks]), pytest.approx([600 / cut for cut in blocks]),
+        [1500, 3000, 3000],
+    ]  # fmt: skip
+    few = replace(one, q_len=3)
+    assert sizes(chosen(few, keys, 2000, prompt=False)) == [[4, 4, 12], [3, 3, 1], [1500, 2003, 2000]]
 
 
 def test_drafts_end_before_the_first_token_that_is_not_kept():
