@@ -10,6 +10,8 @@ from medusa_sim import api
 from medusa_sim.export import chains
 from medusa_sim.export.launch import launch_values
 from medusa_sim.export.settings import _listed
+from medusa_sim.export.sglang import SglangFlags
+from medusa_sim.export.tensorrt_llm import TensorrtSpeculativeConfig
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question
 from medusa_sim.step.memory import step_memory_bytes
@@ -66,6 +68,53 @@ def test_a_plan_gains_over_the_best_single_number(monkeypatch):
     assert [plan(0.01).drafts_at(batch) for batch in (1, 64, 99)] == [2, 1, 1]
     # what is gained is not worth the tiers
     assert [plan(0.5).drafts_at(batch) for batch in (1, 64)] == [1, 1]
+
+    # one number for both loses most against two drafts at one request
+    batch, drafts, best, own = plan(0.5).dearest
+    assert (batch, drafts) == (1, 2)
+    assert (best, own) == pytest.approx((1.6, 1.4))
+
+
+@pytest.mark.parametrize(("steps", "topk", "most"), [(3, 4, 1 + 4 + 2 * 16), (1, 8, 9), (5, 2, 19)])
+def test_a_tree_of_sglang_holds_what_its_levels_can_grow(steps, topk, most):
+    """topk drafts on the first level, topk of each of topk on every further one, and the root."""
+
+    def flags(tokens: int) -> SglangFlags:
+        return SglangFlags(
+            algorithm="EAGLE3", num_steps=steps, eagle_topk=topk, num_draft_tokens=tokens, page_size=1
+        )
+
+    assert flags(most).num_draft_tokens == most
+    with pytest.raises(ValueError, match="grow"):
+        flags(most + 1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "told"),
+    [({1: 3, 8: 0}, ""), ({0: 3, 8: 0}, "batches from 1"), ({1: 3, 8: -1}, "batches from 1"),
+     ({1: 3, 8: 4}, "may not exceed"), ({2: 2, 8: 3}, "must equal")],
+)  # fmt: skip
+def test_a_schedule_of_tensorrt_begins_at_one_request_and_ends_at_no_draft(schedule, told):
+    given = {"decoding_type": "Eagle3", "version": "1.3", "max_draft_len": 3, "speculative_model": "made"}
+    if not told:
+        assert TensorrtSpeculativeConfig(**given, draft_len_schedule=schedule).draft_len_schedule == schedule
+        return
+    with pytest.raises(ValueError, match=told):
+        TensorrtSpeculativeConfig(**given, draft_len_schedule=schedule)
+
+
+@pytest.mark.parametrize(("topk", "least", "most"), [(4, 3, 12), (1, 3, 3)])
+def test_a_tree_of_tensorrt_has_its_depth_to_topk_drafts_a_level(topk, least, most):
+    given = {"decoding_type": "Eagle3", "version": "1.3", "max_draft_len": 3, "speculative_model": "made"}
+    for total in (least, most):
+        TensorrtSpeculativeConfig(
+            **given, use_dynamic_tree=True, dynamic_tree_max_topK=topk, max_total_draft_tokens=total
+        )
+    for total in (least - 1, most + 1):
+        with pytest.raises(ValueError, match="depth"):
+            TensorrtSpeculativeConfig(
+                **given, use_dynamic_tree=True, dynamic_tree_max_topK=topk, max_total_draft_tokens=total
+            )
 
 
 def test_the_largest_batch_of_a_plan_is_that_of_its_chain():
