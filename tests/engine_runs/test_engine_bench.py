@@ -80,7 +80,7 @@ def test_results_that_cannot_be_are_refused_in_one_line(values, told, tmp_path):
 
 
 def test_a_run_of_one_request_has_its_lengths(tmp_path):
-    one = {"completed": 1, "total_input_tokens": 128, "total_output_tokens": 512}
+    one = {"completed": 1, "total_input_tokens": 128, "total_output_tokens": 512, "output_throughput": 140.0}
     (row,) = read_bench(changed(tmp_path, **one))
     assert (row.prompt, row.output) == (128, 512)
 

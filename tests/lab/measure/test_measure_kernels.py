@@ -177,6 +177,7 @@ def test_elementwise_kernels(pool):
     out, held = one("next_token")
     assert torch.equal(out, held[0].max(-1).indices)
     (queries, keys), held = one("rope", 3 * 128)
+    assert (queries.shape[2], keys.shape[2]) == (2, 1)  # heads; half of them, rounded down, are keys
     assert queries.numel() + keys.numel() == 6 * 3 * 128  # every element of every token is rotated once
     x, cos, sin = (held[name].double() for name in ("x", "cos", "sin"))
     half = torch.cat((x[..., 64:], x[..., :64]), -1)
