@@ -67,6 +67,8 @@ _CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate", "lab/measure"
 search begins and ends, what is measured and how often, how a model is trained. A tenth more of one is as
 right, so that no test should notice.
 """
+_DRAWN = "report/figures"
+"""Where numbers are places, widths and sizes on a picture, and its least and largest ones."""
 _AXIS = 8
 """More ascending sizes than this in a constant are an axis that is tried: another one is as right."""
 _NOTHING = 2e-9
@@ -140,6 +142,8 @@ class _Reader:
 
     def _of(self, node: ast.AST) -> Iterator[Mutation]:
         """Of a node itself."""
+        if _DRAWN in self.path.as_posix() and isinstance(node, ast.Constant | ast.Call):
+            return
         match node:
             case ast.Call(func=called) if (name := _name(called)) in _CALLS:
                 end = self._place(called.end_lineno, called.end_col_offset)
