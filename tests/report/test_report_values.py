@@ -5,25 +5,33 @@ from types import SimpleNamespace
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 
-from medusa_sim.doubts.standing import Group
+from medusa_sim import api
+from medusa_sim.doubts.standing import Group, groups
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.goals import Goals
+from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.check import CheckedPart, EngineCheck, EngineRun
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.report.charts.sweep import step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text
 from medusa_sim.report.compare.screen import queue_text
+from medusa_sim.report.document import Heading
 from medusa_sim.report.load.screen import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.screen import _costs, _drafts
+from medusa_sim.report.sweep.page import _cards, _compared, _pays_up_to, report_blocks
+from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import percent
-from medusa_sim.report.words.standing import overview_table
+from medusa_sim.report.words.standing import groups_table, overview_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.step import decode_step
 
 SCENARIO = Scenario(
@@ -161,3 +169,82 @@ def test_a_first_token_that_waits_three_times_as_long_is_told(half_s, times_as_l
     loaded = SimpleNamespace(row={"ttft_ms": 100.0}, point=SimpleNamespace(mean={"ttft_p50_s": half_s}))
     found = re.findall(r"[\d.]*\d", queue_text(loaded))
     assert found == ([] if times_as_long is None else [times_as_long, "100"])
+
+
+def cells_of(table: TextTable, row: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(table.headers, row, strict=True))
+
+
+def test_errors_of_groups_are_per_cent_with_their_sign():
+    (first, *_) = groups()
+    group = msgspec.structs.replace(first, error=0.052, bias=-0.031, worst=0.24, held=0.8, left_out=0.0712)
+    told = cells_of(table := groups_table([group]), table.rows[0])
+    names = ("mean error", "bias", "worst", "in band", "left out")
+    assert [told[name] for name in names] == ["5.2 %", "-3.1 %", "+24 %", "80 %", "7.1 %"]
+    bare = msgspec.structs.replace(group, held=None, left_out=None)
+    assert not {"in band", "left out"} & set(groups_table([bare]).headers)
+    both = groups_table([group, bare])
+    assert [cells_of(both, row)["in band"] for row in both.rows] == ["80 %", "-"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"direction": "does not fit", "searched_to": 0}, "does not fit"), ({}, "no batch"),
+        ({"spans": ((2, 9),)}, "batch 2 to 9"), ({"spans": ((1, 9),)}, "batch 9"),
+        ({"spans": ((1, 64),)}, "batch 64"),
+    ],
+)  # fmt: skip
+def test_speculation_pays_up_to_the_end_of_its_first_span(given, told):
+    found = BreakEven(
+        **{"at": None, "direction": "loses from", "searched_from": 1, "searched_to": 64, **given}
+    )
+    assert _pays_up_to(found)[0] == told
+
+
+@pytest.fixture(scope="module")
+def swept() -> tuple[list[Scenario], Grid]:
+    cards = [SCENARIO, SCENARIO.but(gpu="a100-80gb-sxm")]
+    return cards, Grid.of([1, 4, 16, 64], [512, 4096], range(1, 13))
+
+
+def swept_rows(scenario: Scenario) -> pd.DataFrame:
+    return api.Scenario(**scenario.arguments.values).sweep([1, 4, 16, 64], [512], range(1, 13))
+
+
+def test_cards_of_a_sweep_tell_its_first_middle_and_last_batch(swept):
+    (scenario, _), grid = swept
+    *best, _, free = _cards(answered := sweep_answer(scenario, grid))
+    rows = swept_rows(scenario)
+    for batch, (where, count, gain) in zip((1, 16, 64), best, strict=True):
+        row = rows[rows.batch == batch].sort_values("speedup").iloc[-1]
+        assert re.findall(r"\d+", where) == [str(batch), "512"]
+        if row.candidates > 1:
+            assert count.split()[0] == str(row.candidates)
+            told = [float(each) for each in re.findall(r"\d+\.\d+", gain)]
+            expected = [row.speedup, row.speedup_low, row.speedup_high]
+            assert told == pytest.approx(expected, abs=0.005001)
+    assert free[1].split()[0] == str(int(answered.free.whole[0]))
+
+
+def test_a_report_of_two_cards_has_their_best_counts_side_by_side(swept):
+    scenarios, grid = swept
+    table = _compared(scenarios, [sweep_answer(each, grid) for each in scenarios])
+    assert table.headers[2:] == ("batch 1", "batch 4", "batch 16", "batch 64")
+    for scenario, row in zip(scenarios, table.rows, strict=True):
+        rows = swept_rows(scenario)
+        for batch, cell in zip((1, 4, 16, 64), row[2:], strict=True):
+            best = rows[rows.batch == batch].sort_values("speedup").iloc[-1]
+            count, gain = cell.split(": ")
+            assert (int(count), float(gain.rstrip("x"))) == (
+                best.candidates,
+                pytest.approx(best.speedup, abs=0.006),
+            )
+    levels = {
+        count: [
+            each.level for each in report_blocks(scenarios[:count], grid, "made") if isinstance(each, Heading)
+        ]
+        for count in (1, 2)
+    }
+    assert [each.count(1) for each in levels] == [1, 1]  # one title
+    assert max(levels[1]) == max(levels[0]) + 1  # each card has a heading above its own
