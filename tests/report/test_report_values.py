@@ -21,11 +21,10 @@ from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.report.charts.sweep import step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text
 from medusa_sim.report.compare.screen import queue_text
-from medusa_sim.report.document import Heading
 from medusa_sim.report.load.screen import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.screen import _costs, _drafts
-from medusa_sim.report.sweep.page import _cards, _compared, _pays_up_to, report_blocks
+from medusa_sim.report.sweep.page import _cards, _compared, _pays_up_to
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table, overview_table
@@ -240,11 +239,3 @@ def test_a_report_of_two_cards_has_their_best_counts_side_by_side(swept):
                 best.candidates,
                 pytest.approx(best.speedup, abs=0.006),
             )
-    levels = {
-        count: [
-            each.level for each in report_blocks(scenarios[:count], grid, "made") if isinstance(each, Heading)
-        ]
-        for count in (1, 2)
-    }
-    assert [each.count(1) for each in levels] == [1, 1]  # one title
-    assert max(levels[1]) == max(levels[0]) + 1  # each card has a heading above its own
