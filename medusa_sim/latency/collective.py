@@ -10,7 +10,7 @@ one direction (`CollectiveRegime` has the other names):
                beyond 8 ranks a later one where that is faster
     time     = start_us + rank_us (n - 2) + (copy_passes B + link_passes w) / L                          (C3)
                of a step at most that of the next size that was measured, and of larger ones             (C4)
-               between two ranks times what it grows by on another card where only two were measured     (C5)
+               beyond the most ranks that were measured, what these take times the growth on another card (C5)
     time     = 0 where n = 1                                               nobody to talk to
 
 copy_passes is what does not depend on the number of ranks, such as bringing a rank's own part into place.
@@ -53,7 +53,7 @@ from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 _MOST_RANKS = 8.0
 """Most that a kernel was measured with."""
 UNKNOWN_RANKS_WIDEN = 1.5
-"""Of the band among more ranks than the two that a kernel was measured with; an assumption.
+"""Of the band among more ranks than a kernel was measured with, where other cards tell; an assumption.
 
 Eight ranks of an L40S over PCIe lie between 0.7 (SGLang 0.5.12) and several times what the RTX PRO 6000's
 growth says of them: on their board the links are shared.
@@ -70,9 +70,9 @@ def collective_time(
     """
     ranks = as_float(operator.ranks)
     if kernel.ranks_of:
-        two = operator.with_columns(ranks=np.minimum(ranks, FEWEST_RANKS))
-        start_us, travel_us = _parts_us(gpu, kernel, two, cold=cold)
-        growth = _growth(kernel.ranks_of, start_us + travel_us, ranks)
+        few = operator.with_columns(ranks=np.minimum(ranks, kernel.most_ranks))
+        start_us, travel_us = _parts_us(gpu, kernel, few, cold=cold)
+        growth = _growth(kernel, start_us + travel_us, ranks)
         start_us, travel_us = growth * start_us, growth * travel_us
     else:
         start_us, travel_us = _parts_us(gpu, kernel, operator, cold=cold)
@@ -87,7 +87,7 @@ def collective_time(
     )
     if kernel.knows_ranks and not kernel.ranks_of:
         return time
-    widen = np.where(ranks > FEWEST_RANKS, UNKNOWN_RANKS_WIDEN, 1.0)
+    widen = np.where(ranks > kernel.most_ranks, UNKNOWN_RANKS_WIDEN, 1.0)
     return replace(time, low_us=time.low_us / widen, high_us=time.high_us * widen)
 
 
@@ -119,34 +119,35 @@ _GRID = 2.0 ** np.arange(8.0, 34.0, 0.125)
 """Bytes of the messages at which a kernel's growth with ranks is read off."""
 
 
-def _growth(reference: str, two_us: FloatArray, ranks: FloatArray) -> FloatArray:
-    """Times as long among more ranks as between two, by another card's kernel (C5).
+def _growth(kernel: CollectiveKernel, most_us: FloatArray, ranks: FloatArray) -> FloatArray:
+    """Times as long among more ranks as among the most that a kernel knows, by another card's kernel (C5).
 
-    What takes as long between two of its cards takes there among more: so a message is still never faster for
-    being larger. two_us: time between two.
+    What takes as long among so many of its cards takes there among more: so a message is still never faster
+    for being larger. most_us: time among the most.
     """
-    growth = np.ones(np.broadcast_shapes(two_us.shape, ranks.shape))
-    for count in np.unique(ranks[ranks > FEWEST_RANKS]):
-        known_us, more = _grown(reference, float(count))
-        of_count = np.exp(np.interp(np.log(np.maximum(two_us, known_us[0])), np.log(known_us), np.log(more)))
+    growth = np.ones(np.broadcast_shapes(most_us.shape, ranks.shape))
+    for count in np.unique(ranks[ranks > kernel.most_ranks]):
+        known_us, more = _grown(kernel.ranks_of, kernel.most_ranks, float(count))
+        of_count = np.exp(np.interp(np.log(np.maximum(most_us, known_us[0])), np.log(known_us), np.log(more)))
         growth = np.where(ranks == count, of_count, growth)
     return growth
 
 
 @lru_cache(maxsize=64)
-def _grown(reference: str, ranks: float) -> tuple[FloatArray, FloatArray]:
-    """Rising times between two cards by a kernel of that place, and times as long among more."""
+def _grown(reference: str, few: float, ranks: float) -> tuple[FloatArray, FloatArray]:
+    """Rising times among few cards by a kernel of that place, and times as long among more."""
     name, held, key = reference.split(":")
     gpu = load_gpu(name)
     kernel = gpu.kernels[held].collective[key]
     words = key.partition("@")[0].partition("-")[0].split("_")
-    two = Collective(name="", kind=cast("CollectiveKind", "_".join(words[:-1])), dtype=words[-1],
-                     message_bytes=_GRID, ranks=FEWEST_RANKS)  # fmt: skip
-    two_us, more_us = (
-        np.add(*_parts_us(gpu, kernel, made, cold=True)) for made in (two, two.with_columns(ranks=ranks))
+    of_few = Collective(name="", kind=cast("CollectiveKind", "_".join(words[:-1])), dtype=words[-1],
+                        message_bytes=_GRID, ranks=few)  # fmt: skip
+    few_us, more_us = (
+        np.add(*_parts_us(gpu, kernel, made, cold=True))
+        for made in (of_few, of_few.with_columns(ranks=ranks))
     )
-    rising = np.concatenate([[True], np.diff(np.maximum.accumulate(two_us)) > 0.0])
-    return two_us[rising], (more_us / two_us)[rising]
+    rising = np.concatenate([[True], np.diff(np.maximum.accumulate(few_us)) > 0.0])
+    return few_us[rising], np.maximum(more_us / few_us, 1.0)[rising]
 
 
 _NEXT_SIZE = np.sqrt(2.0)

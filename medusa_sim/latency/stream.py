@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain
+from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import GENERATION
 from medusa_sim.operators.recurrent import Recurrent
@@ -123,6 +123,8 @@ def stream_time(
         kernel = msgspec.structs.replace(kernel, host_us=0.0, ramp_us=ramp_us, steps=steps)
     parts = parts_us(kernel, terms, cold=cold)
     time_us = joined_us(kernel, parts, terms.tokens)
+    if cold:  # coefficients fitted on one chip may be less than another's peak or memory allows
+        time_us = np.maximum(time_us, roofline_time_us(gpu, operator))
     shape = time_us.shape
     memory_us, work_us, turns_us = (np.broadcast_to(part, shape) for part in parts)
     time = calibrated_time(

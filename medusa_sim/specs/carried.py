@@ -80,21 +80,20 @@ def carried(kernel: KernelT, lender: Chip, borrower: Chip) -> KernelT:
     Rules for tiles and clusters are those of a library that another vendor's cards do not run: theirs take
     the fastest.
     """
+    return cast("KernelT", _carried(kernel, lender, borrower))
+
+
+def _carried(kernel: Kernel, lender: Chip, borrower: Chip) -> Kernel:
     if isinstance(kernel, GemmKernel) and borrower.architecture == OTHER_VENDOR:
-        return cast("KernelT", chosen_by_time(kernel))
+        return chosen_by_time(kernel)
     if isinstance(kernel, StreamKernel):
-        kernel = cast("KernelT", _streamed(kernel, borrower.bytes_per_s / lender.bytes_per_s, lender))
+        kernel = _streamed(kernel, borrower.bytes_per_s / lender.bytes_per_s, lender)
     if lender.architecture != borrower.architecture:
         return kernel
     slower = max(lender.flops_per_clock / borrower.flops_per_clock, 1.0)
     if isinstance(kernel, GemmKernel | ExpertKernel):
-        faster = (
-            borrower.bytes_per_clock / lender.bytes_per_clock if kernel.load_ratio > _FROM_MEMORY else 1.0
-        )
-        share = _fraction(kernel.peak_fraction, slower)
-        changed = msgspec.structs.replace(kernel, peak_fraction=share, load_ratio=kernel.load_ratio / faster)
-        return cast("KernelT", changed)
-    return _computing(kernel, slower)
+        return _tiled(kernel, slower, borrower.bytes_per_clock / lender.bytes_per_clock)
+    return kernel if slower == 1.0 else _computing(kernel, slower)
 
 
 def _fraction(fraction: float, slower: float) -> float:
@@ -102,23 +101,43 @@ def _fraction(fraction: float, slower: float) -> float:
     return 1.0 / (1.0 + (1.0 / fraction - 1.0) / slower) if fraction < 1.0 else fraction
 
 
-def _computing(kernel: KernelT, slower: float) -> KernelT:
+def _tiled(kernel: GemmKernel | ExpertKernel, slower: float, faster: float) -> GemmKernel | ExpertKernel:
+    """Products in tiles, beside so much slower Tensor Cores and so much faster memory in a clock."""
+    if isinstance(kernel, ExpertKernel) and slower > 1.0:
+        kernel = _by_time(kernel)
+    rate = kernel.load_ratio / (faster if kernel.load_ratio > _FROM_MEMORY else 1.0)
+    return msgspec.structs.replace(
+        kernel, peak_fraction=_fraction(kernel.peak_fraction, slower), load_ratio=rate
+    )
+
+
+def _computing(kernel: Kernel, slower: float) -> Kernel:
     """What is told by shares of the peak alone, on Tensor Cores so many times as slow in a clock."""
-    if slower == 1.0:
-        return kernel
     if isinstance(kernel, StreamKernel):  # its coefficients are one over a fraction
-        work = {each: 1.0 + max(ratio - 1.0, 0.0) / slower if ratio > 1.0 else ratio
-                for each, ratio in kernel.work.items()}  # fmt: skip
-        return cast("KernelT", msgspec.structs.replace(kernel, work=work))
-    if isinstance(kernel, AttentionKernel | LatentKernel):
-        changes: dict[str, object] = {"wide": _path(kernel.wide, slower)}
-        if kernel.narrow is not None:
-            changes["narrow"] = _path(kernel.narrow, slower)
-        if isinstance(kernel, LatentKernel) and kernel.projections is not None:
-            share = _fraction(kernel.projections.peak_fraction, slower)
-            changes["projections"] = msgspec.structs.replace(kernel.projections, peak_fraction=share)
-        return cast("KernelT", msgspec.structs.replace(kernel, **changes))
-    return kernel
+        work = {
+            each: 1.0 / _fraction(1.0 / ratio, slower) if ratio else 0.0
+            for each, ratio in kernel.work.items()
+        }
+        return msgspec.structs.replace(kernel, work=work)
+    if not isinstance(kernel, AttentionKernel | LatentKernel):
+        return kernel
+    narrow = None if kernel.narrow is None else _path(kernel.narrow, slower)
+    changed = msgspec.structs.replace(kernel, wide=_path(kernel.wide, slower), narrow=narrow)
+    if isinstance(changed, LatentKernel) and changed.projections is not None:
+        share = _fraction(changed.projections.peak_fraction, slower)
+        projections = msgspec.structs.replace(changed.projections, peak_fraction=share)
+        return msgspec.structs.replace(changed, projections=projections)
+    return changed
+
+
+def _by_time(kernel: ExpertKernel) -> ExpertKernel:
+    """Tiles chosen by time: a rule is that of a lender's arithmetic, and libraries tune theirs to such cards.
+
+    vLLM and SGLang ship configurations for an H20; by an H100's rule 70 requests took twice as long as 64.
+    """
+    limits = ("tokens_max", "tokens_per_expert_max", "rows_per_expert_max")
+    free = [msgspec.structs.replace(tile, **dict.fromkeys(limits, 0)) for tile in kernel.default_tiles]
+    return msgspec.structs.replace(kernel, tiles=(*kernel.tiles, *free), default_tiles=())
 
 
 def _path(path: AttentionPath, slower: float) -> AttentionPath:

@@ -273,8 +273,9 @@ class CollectiveKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     name: str = ""
     """In its library, by which rows ask for it; empty: any."""
     ranks_of: str = ""
-    """`gpu:set:entry` of the kernel that it grows with ranks as, where its own rows are of two ranks alone
-    (C5)."""
+    """`gpu:set:entry` of the kernel that it grows as beyond `most_ranks` (C5)."""
+    most_ranks: Annotated[float, Meta(ge=FEWEST_RANKS, le=1024.0)] = FEWEST_RANKS
+    """Ranks of its own rows, at most."""
 
     @property
     def knows_ranks(self) -> bool:

@@ -13,7 +13,16 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, once
-from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source, filled, known_time
+from medusa_sim.latency.base import (
+    Bound,
+    CodeArray,
+    LatencyModel,
+    OperatorTime,
+    Source,
+    filled,
+    known_time,
+    roofline_time_us,
+)
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Elementwise, Gemm, Size
@@ -222,6 +231,13 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
         beside += engine.experts_us_per_layer.value
     if share == 1.0 and not beside:
         return time
+    if share < 1.0 and isinstance(
+        operator, Experts
+    ):  # an engine's kernels read weights no faster than memory
+        floor_us = roofline_time_us(latency.gpu, operator)
+        return time.each(
+            lambda kernel_us: np.maximum(share * kernel_us, np.minimum(kernel_us, floor_us)) + beside
+        )
     return time.each(lambda kernel_us: share * kernel_us + beside)
 
 

@@ -289,3 +289,16 @@ def test_another_doubt_joins_a_band_in_quadrature_where_it_holds():
     assert found.low_us == pytest.approx([100 * np.exp(-half), 80])
     assert found.high_us == pytest.approx([100 * np.exp(half), 125])
     assert found.source.tolist() == [Source.BORROWED, 0]
+
+
+@pytest.mark.parametrize("library", ["vllm", "sglang", "trtllm"])
+def test_eight_cards_of_a_gb200_talk_like_those_of_a_b200(library):
+    """The same chip and link; its rows end at four ranks, and a line through two and four gave 2.2 times."""
+    messages = 2.0 ** np.arange(12, 26, 0.25)
+    made = Collective(name="", kind="all_reduce", dtype="bf16", message_bytes=messages, ranks=8)
+    own_us, other_us = (
+        collective_time(gpu, gpu.kernels[library].collective["all_reduce_bf16"], made, cold=True).time_us
+        for gpu in map(load_gpu, ("gb200", "b200"))
+    )
+    assert np.max(own_us / other_us) < 1.75
+    assert np.all(np.diff(own_us) >= -1e-9)

@@ -137,3 +137,14 @@ def test_weights_of_four_bits_come_at_the_rate_of_memory():
     kernel = H100.kernels["vllm"].moe["mxfp4"]
     faster = H100.chip._replace(bytes_per_s=2.0 * H100.chip.bytes_per_s)
     assert carried(kernel, H100.chip, faster).load_ratio == kernel.load_ratio
+
+
+def test_tiles_of_experts_are_chosen_by_time_on_slower_tensor_cores():
+    """A lender's rule jumped from tiles of 16 rows to 64, whose padding an H20 pays for in full."""
+    tokens = np.arange(32, 129)
+    experts = Experts(name="", dtype="fp8", weight_dtype="fp8_block", tokens=tokens, hidden=7168, inter=256,
+                      experts=384, topk=8, local_experts=384, hit=384 * -np.expm1(-tokens * 8 / 384),
+                      rows=8.0 * tokens)  # fmt: skip
+    for name in ("vllm", "sglang"):
+        time_us = experts_time(H20, H20.kernels[name].moe["fp8_block"], experts, form="fp8_block").time_us
+        assert np.max(time_us[1:] / time_us[:-1]) < 1.15
