@@ -10,6 +10,10 @@ the version of the engine that ran it. For each traffic, ten speeds between the 
 measured stream are targets: the cell that is predicted to give most tokens/s a GPU among those predicted to
 keep the target with SURE is chosen, and what it measured is held against the best measured cell that keeps
 it. Of choices that give up more than MUCH it says what was predicted and measured of the cell passed over.
+
+Few concurrencies were measured, a user may run any: *between* lets every measured set-up run all numbers of
+requests that `compare` tries, up to NEAR times fewer and more than measured ones: what it would measure there
+is the prediction with the error of the measured ones, linear in the logarithm of the requests.
 """
 
 from __future__ import annotations
@@ -27,10 +31,11 @@ import medusa_sim as ms
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.comparison import sureness
-from medusa_sim.setups.question import DRAFTS, SURE, Question
+from medusa_sim.setups.question import BATCHES, DRAFTS, SURE, Question
 from medusa_sim.specs.runtime import load_runtime
 
 TARGETS, MUCH = 10, 0.2
+NEAR = 2.0
 CELL = ["gpu", "engine", "weights", "speculation", "tp", "ep", "dp_attention", "concurrency"]
 TRAFFIC = ["prompt_tokens", "output_tokens"]
 
@@ -53,10 +58,11 @@ def as_told(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(predicted_speed=speed, predicted_rate=rows.concurrency * speed / rows.tp, **ends)
 
 
-def predicted(rows: pd.DataFrame, *, recipes: bool = False) -> pd.DataFrame:
+def predicted(rows: pd.DataFrame, *, recipes: bool = False, between: bool = False) -> pd.DataFrame:
     """The cells with `predicted_speed` and `predicted_rate`, as a user asks; refused ones are left out.
 
-    recipes: with as many drafts as were served, which the rows do not say, in place of the best number.
+    recipes: with as many drafts as were served, which the rows do not say, in place of the best number;
+    between: with all numbers of requests that are near measured ones.
     """
     parts = []
     setup = [*CELL[:3], *CELL[4:7], "runtime", *TRAFFIC]
@@ -64,12 +70,14 @@ def predicted(rows: pd.DataFrame, *, recipes: bool = False) -> pd.DataFrame:
         named: Any = part.iloc[0]
         prompt, output = (STATED_SHARE * named[name] for name in TRAFFIC)
         served = (drafts_of(named["engine"], bool(named["dp_attention"])),)
+        near = part.concurrency.min() / NEAR, part.concurrency.max() * NEAR
+        tried = {size for size in BATCHES if between and near[0] <= size <= near[1]}
         try:
             found = ms.compare(
                 "deepseek-r1", gpus=GPUS[named["gpu"]], engines=named["runtime"], counts=named["tp"],
                 eps=named["ep"], dp_attention=bool(named["dp_attention"]), drafters=("none", "mtp"),
                 weight_dtypes="nvfp4" if named["weights"] == "fp4" else "fp8_block",
-                batches=sorted(set(part.concurrency)), prompt_tokens=prompt, output_tokens=output,
+                batches=sorted(tried.union(part.concurrency)), prompt_tokens=prompt, output_tokens=output,
                 drafts=served if recipes else DRAFTS,
             ).table  # fmt: skip
         except UsageError as error:
@@ -79,8 +87,28 @@ def predicted(rows: pd.DataFrame, *, recipes: bool = False) -> pd.DataFrame:
         names = {f"tokens_per_s_per_user{end}": f"predicted_speed{end}" for end in ("", "_low", "_high")}
         names["tokens_per_s_per_gpu"] = "predicted_rate"
         columns = ["speculation", "concurrency", "drafts", *names]
-        parts.append(part.merge(found[columns].rename(columns=names), on=["speculation", "concurrency"]))
+        priced = found[columns].rename(columns=names)
+        if between:
+            methods = part.groupby("speculation")
+            parts += [filled(own, priced[priced.speculation == method]) for method, own in methods]
+        else:
+            parts.append(part.merge(priced, on=["speculation", "concurrency"]))
     return pd.concat(parts, ignore_index=True)
+
+
+def filled(known: pd.DataFrame, priced: pd.DataFrame) -> pd.DataFrame:
+    """Cells of one set-up at every number of requests near measured ones, with what would be measured there.
+
+    known: the measured cells; priced: predictions, those of the measured ones among them.
+    """
+    both = priced.merge(known[["concurrency", "speed", "rate"]], on="concurrency").sort_values("concurrency")
+    requests, seen = np.log(priced.concurrency.to_numpy()), np.log(both.concurrency.to_numpy())
+    named: dict[str, Any] = {str(name): known[name].iloc[0] for name in known if name not in priced}
+    for name in ("speed", "rate"):
+        error = np.log((both[name] / both[f"predicted_{name}"]).to_numpy())
+        named[name] = priced[f"predicted_{name}"].to_numpy() * np.exp(np.interp(requests, seen, error))
+    is_near = np.abs(requests[:, None] - seen).min(axis=1) <= np.log(NEAR) + 1e-9
+    return pd.DataFrame(priced.assign(**named)[is_near])
 
 
 def choices(rows: pd.DataFrame, sure: float) -> pd.DataFrame:
@@ -186,6 +214,9 @@ def main() -> None:
         times, rates = found.speed / found.predicted_speed, found.predicted_rate / found.rate
         print(f"time per token {abs(times - 1.0).mean():.1%}, tokens/s a GPU {abs(rates - 1.0).mean():.1%}")
         print(scores(found)[1].to_string(index=False, float_format="{:.3f}".format))
+    found = predicted(rows, between=True)
+    print(f"\nshipped acceptance, between measured numbers of requests, {len(found)} cells")
+    print("every card:", *scores(found)[0], *by_certainty(found), sep="\n  ")
 
 
 if __name__ == "__main__":
