@@ -237,6 +237,16 @@ def test_experts_that_are_spread_are_priced_by_kernels_without(ep, lines):
     assert list(rules.collectives_of_more_cards(dense("vllm", tp=2))) == []
 
 
+@pytest.mark.parametrize(("tp", "knows", "told"), [(2, False, 0), (4, False, 1), (4, True, 0), (2, True, 0)])
+def test_collectives_of_two_cards_are_an_extrapolation_to_more(tp, knows, told):
+    kernels = SimpleNamespace(collective={"all_reduce": SimpleNamespace(knows_ranks=knows)})
+    made = SimpleNamespace(
+        parallel=SimpleNamespace(tp=tp), gpu=SimpleNamespace(name="made", kernels={"set": kernels}),
+        kernel_fits=SimpleNamespace(by_key={"collective.set:all_reduce": None, "gemm.set:bf16": None}),
+    )  # fmt: skip
+    assert len(list(rules.collectives_of_more_cards(made))) == told
+
+
 @pytest.mark.parametrize(
     ("error", "wider", "told"), [(0.5, True, 0.5), (0.001, True, None), (0.001, False, 0.001)]
 )

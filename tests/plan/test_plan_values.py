@@ -198,3 +198,4 @@ def test_a_block_alone_has_no_share_of_drafting():
     whole = Scenario(model="vicuna-7b", gpu="a100-80gb-pcie", runtime="cuda-graph")
     assert 0.0 < _drafting_share(price(whole, [1], [1024]).by_count) < 1.0
     assert _drafting_share(price(whole.but(scope="block"), [1], [1024]).by_count) == 0.0
+    assert _drafting_share(price(whole, [1], [1024], []).by_count) == 0.0  # plain decoding alone

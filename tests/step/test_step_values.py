@@ -39,7 +39,7 @@ from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.sparse import chosen
-from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, verification_step
+from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, step_works, verification_step
 from medusa_sim.step.workload import decode, prefill
 
 GPU = load_gpu("h100-sxm")
@@ -57,6 +57,18 @@ def test_equally_likely_values_are_those_of_a_standard_normal():
     assert (_NORMAL**2).mean() == pytest.approx(1.0)
     quantiles = [NormalDist().inv_cdf((1 + 2 * k) / (2 * LENGTHS)) for k in range(LENGTHS)]
     assert _NORMAL / quantiles == pytest.approx(np.full(LENGTHS, _NORMAL[0] / quantiles[0]))
+
+
+def test_a_step_is_the_targets_pass_and_those_that_draft():
+    """Three drafts of a layer are three passes; one candidate drafts none, a block has no drafter."""
+    of = setting(drafter=Eagle3(depth=3))
+    passes = {count: [each.of for each in step_works(of, 2, 512, count)] for count in (1, 4)}
+    assert passes[1] == ["target"]
+    assert passes[4][0] == "target"
+    assert set(passes[4][1:]) == {"draft"}
+    assert [each.of for each in step_works(replace(of, scope="block"), 2, 512, 4)] == ["target"]
+    steps = (verification_step(of, 2, 512, 4), *drafting_steps(of, 2, 512, 4))
+    assert len(passes[4]) == sum(len(step.works) for step in steps)
 
 
 def test_a_quantile_is_the_least_value_that_holds_its_share_of_each_place():

@@ -26,6 +26,23 @@ def test_rows_of_the_most_ranks_are_fitted_too():
     assert found.fit.fit_error < 1e-3
 
 
+@pytest.mark.parametrize(
+    ("card", "kind", "dtype", "in_switch"),
+    [("h100-sxm", "all_reduce", "bf16", 1.23), ("h100-sxm", "all_gather", "bf16", 0.0),
+     ("h100-sxm", "all_reduce", "fp32", 0.0), ("h100-pcie", "all_reduce", "bf16", 0.0)],
+)  # fmt: skip
+def test_a_switch_adds_up_halves_of_an_all_reduce_over_fast_links(card, kind, dtype, in_switch):
+    """Large messages whose bytes are those of the switch where it may be one, else of a ring."""
+    gpu, fit = load_gpu(card), made_up_fit((2.0**23, 0.9, 1.1), rows=24, errors=(0.05, 0.06))
+    made = CollectiveRegime(start_us=9.0, rank_us=2.0, copy_passes=0.4, link_passes=1.2, in_switch=in_switch)
+    message, ranks = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(23, 29, 0.5), [2.0, 8.0]))
+    rows = Collective(name="g", kind=kind, dtype=dtype, message_bytes=message, ranks=ranks)
+    time_us = collective_time(gpu, CollectiveKernel(regimes=(made,), fit=fit), rows).time_us
+    found = fit_collective(Rows(rows, time_us), gpu, source="made up")
+    assert {regime.in_switch for regime in found.regimes} == {in_switch}
+    assert found.fit.fit_error < 1e-3
+
+
 def test_the_switch_costs_what_stored_kernels_were_fitted_with():
     stored = {
         (gpu.architecture, regime.in_switch)
