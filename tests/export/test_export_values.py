@@ -1,5 +1,6 @@
 """What launch commands are given, by hand."""
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from medusa_sim import api
 from medusa_sim.export import chains
 from medusa_sim.export.launch import launch_values
-from medusa_sim.export.settings import _listed
+from medusa_sim.export.settings import _listed, range_notes
 from medusa_sim.export.sglang import SglangFlags
 from medusa_sim.export.tensorrt_llm import TensorrtSpeculativeConfig
 from medusa_sim.plan.recommend import recommend
@@ -131,6 +132,27 @@ def test_the_largest_batch_of_a_plan_is_that_of_its_chain():
     assert plan.grid.searched_to == 64 > plan.max_batch >= plan.grid.batch[-1]
     assert fits(plan.max_batch)
     assert not fits(plan.max_batch + 1)
+
+
+def plan_that_loses(*spans: tuple[int, int]) -> chains.ChainPlan:
+    """One draft gains 1.4 at one request, and 0.95 and 0.9 at 8 and 64."""
+    grid = chains.ChainGrid(
+        batch=np.array([1, 8, 64]), drafts=np.arange(2), rates=np.array([0.8]), max_batch=np.full(2, 64),
+        log_speedup=np.log(np.array([[1.0, 1.4], [1.0, 0.95], [1.0, 0.9]])), searched_to=64,
+    )  # fmt: skip
+    whole = (chains.Tier(1, 64, 1),)
+    return chains.ChainPlan(
+        grid=grid, drafts=1, tiers=whole, possible=whole, gain=0.0, loses=spans, unsure=(), rates=(0.8,)
+    )
+
+
+@pytest.mark.parametrize(
+    ("spans", "least", "cap"), [(((8, 64),), "0.90", True), (((8, 8),), "0.95", False), ((), None, False)]
+)
+def test_a_plan_that_loses_is_told_with_its_worst_batch_and_where_to_end(spans, least, cap):
+    told = " ".join(range_notes(plan_that_loses(*spans), "--max-num-seqs"))
+    assert re.findall(r"([\d.]+)x", told) == ([] if least is None else [least])
+    assert ("--max-num-seqs 7" in told) == cap
 
 
 def test_many_spans_of_batches_are_told_as_their_ends_and_number():
