@@ -35,7 +35,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import BORROWED, TOGETHER, TOGETHER_ALIKE
-from medusa_sim.specs.nearness import between, known_kinds, nearest_kind
+from medusa_sim.specs.nearness import beside, between, nearest
 from medusa_sim.step.compose import step_us
 from medusa_sim.step.pass_time import StepTime
 from medusa_sim.step.step import decode_step
@@ -211,7 +211,7 @@ def priced(pairs: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataFrame
 
 def served_table(folders: dict[str, Path]) -> str:
     """Served steps of each card, by borrowed kernels and terms that saw nothing of the card."""
-    rows, known = served_cells(), known_kinds()
+    rows = served_cells()
     cells = parts_of(set_ups(rows))
     lines = []
     for card, folder in folders.items():
@@ -223,12 +223,10 @@ def served_table(folders: dict[str, Path]) -> str:
         both = pd.concat([others, own], ignore_index=True)
         seen = np.arange(len(both)) < len(others)
         fit = Fit(both)
-        values, left, rest = fit.solve(seen).x, both[~seen], set(others.place)
+        values, left, rest = fit.solve(seen).x, both[~seen], sorted(set(others.place))
         errors, experts = fit.errors(values)[~seen], fit.experts_of_step(values)[~seen]
-        near = [known[nearest_kind(place, rest)[0]] for place in left.place]
-        whole, of_experts = (
-            np.array(each) for each in zip(*((n.between_share, n.experts_share) for n in near), strict=True)
-        )
+        near = [nearest(place, rest) for place in left.place]
+        whole, of_experts = (np.array(each) for each in zip(*map(beside, left.place, near), strict=True))
         share = between(whole, of_experts, experts)
         short = -np.log1p(errors)
         inside = (short <= np.hypot(left.slower, share)) & (short >= -np.hypot(left.faster, share))

@@ -224,7 +224,7 @@ def between_of(of: Setting) -> float:
     assert runtime.engine is not None
     card = gpu.name, gpu.architecture
     place = Place(runtime.library, runtime.name, *card, weight_formats(model), sizes_of(model))
-    return math.hypot(nearness(place).between_share, runtime.engine.between_share.value)
+    return math.hypot(nearness(place).beside.between_share, runtime.engine.between_share.value)
 
 
 def setting_of(row: Row) -> Setting:

@@ -43,7 +43,15 @@ from study import PROMISED, ROOT, measured_rows, named_rows, table
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.specs.engine_facts import weight_formats
-from medusa_sim.specs.nearness import KINDS, NEARNESS_FILE, Kind, Place, between, nearest_kind
+from medusa_sim.specs.nearness import (
+    KINDS,
+    NEARNESS_FILE,
+    Kind,
+    Place,
+    between,
+    nearest,
+    spread_of,
+)
 from medusa_sim.specs.ranges import form_of
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.step import decode_step
@@ -569,23 +577,27 @@ def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
     """A line of every cell and way of holding out: what was new about it for the fit, and its error.
 
     outs: by way; the fit to all is the way of no keys. The kind is that by which a set-up's band is
-    chosen (`specs/nearness.py`), from the groups that the fit saw.
+    chosen (`specs/nearness.py`), from the groups that the fit saw. faster, slower: of the band of kernels and
+    terms. spread: of the cell's engine (`spreads_of`).
     """
     cells, found = fit.cells, []
     group = cells[GROUP].agg(", ".join, axis=1)
     for title, out in outs.items():
         keys = dict(HELD_OUT).get(title, ())
         held = cells[list(keys)].agg("|".join, axis=1) if keys else pd.Series("", index=cells.index)
-        kinds: Any = pd.Series("measured", index=cells.index)
-        for own in set(held) if keys else ():
-            rest = set(cells.place[held != own])
-            kinds[held == own] = [nearest_kind(place, rest)[0] for place in cells.place[held == own]]
+        near: Any = pd.Series(None, index=cells.index, dtype=object)
+        for own in set(held):
+            rest = sorted(set(cells.place[held != own] if keys else cells.place))
+            at = {place: nearest(place, rest) for place in set(cells.place[held == own])}
+            near[held == own] = cells.place[held == own].map(at.__getitem__)
         found.append(
             pd.DataFrame(
                 {
                     "way": title,
                     "group": group,
-                    "kind": kinds,
+                    "library": [place.library for place in cells.place],
+                    "kind": [each.kind for each in near],
+                    "is_other_version": [each.is_other_version for each in near],
                     "short": -np.log1p(out.errors),
                     "experts": out.experts,
                     "faster": cells.faster,
@@ -593,7 +605,21 @@ def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
                 }
             )
         )
-    return pd.concat(found, ignore_index=True)
+    lines = pd.concat(found, ignore_index=True)
+    spreads, engines = spreads_of(lines), zip(lines.library, lines.kind, strict=True)
+    return lines.assign(spread=[spread_of(library, kind, spreads) for library, kind in engines])
+
+
+def spreads_of(lines: pd.DataFrame) -> dict[str, float]:
+    """Engine -> how far groups left out of it lie from their fit, beside the (geometric) mean engine.
+
+    By mean errors of groups of SMALL cells or more, of the engine's own where something else of it was seen.
+    """
+    out = lines[~lines.kind.isin(["measured", "engine"])].assign(short=lines.short.abs())
+    groups = out.groupby(["library", "way", "group"]).short.agg(["mean", "size"])
+    errors = groups[groups["size"] >= SMALL]["mean"].groupby("library").mean()
+    relative = errors / np.exp(np.log(errors).mean())
+    return {str(library): round(float(value), 2) for library, value in relative.items()}
 
 
 Half: TypeAlias = float | FloatArray
@@ -618,9 +644,10 @@ def large_below(lines: pd.DataFrame, share: Half) -> bool:
     return bool((groups[sizes >= LARGE_GROUP] < LEAST_HELD).any())
 
 
-def band_of(lines: pd.DataFrame, whole: float, of_experts: float) -> FloatArray:
-    """What bands of cells have for what is new (`nearness.between`)."""
-    return between(whole, of_experts, lines.experts.to_numpy())
+def band_of(lines: pd.DataFrame, whole: float, of_experts: float, of_version: float = 0.0) -> FloatArray:
+    """What bands of cells have for what is new (`nearness.beside`). of_version: the least of another one."""
+    at_least = np.maximum(whole, of_version * lines.is_other_version.to_numpy())
+    return lines.spread.to_numpy() * between(at_least, of_experts, lines.experts.to_numpy())
 
 
 def needed(lines: pd.DataFrame, half: Callable[[float], Half], least: float) -> float:
@@ -651,14 +678,15 @@ def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
     alone shows is not another's: such a kind has what the next one has.
     """
     found: dict[Kind, dict[str, Any]] = {}
-    least, of_experts = NIGHTS, 0.0
+    least, of_experts, of_version = NIGHTS, 0.0, 0.0
     for kind in KINDS:
         own = lines[lines.kind == kind]
         dense, mixed = own[own.experts == 0.0], own[own.experts > 0.0]
         if kind == "version":
-            found[kind] = {"between_share": needed(own, float, NIGHTS), "experts_share": 0.0}
+            of_version = needed(own, partial(band_of, own, of_experts=0.0), NIGHTS)
+            found[kind] = {"between_share": of_version, "experts_share": 0.0}
             continue
-        least = needed(dense, float, least)
+        least = needed(dense, partial(band_of, dense, of_experts=0.0), least)
         of_experts = needed(mixed, partial(band_of, mixed, least), of_experts)
         found[kind] = {"between_share": least, "experts_share": of_experts}
     for kind, following in reversed(
@@ -670,7 +698,8 @@ def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
                 found[kind][share] = found[following][share]
     for kind, known in found.items():
         own = lines[lines.kind == kind]
-        groups = by_group(own, band_of(own, known["between_share"], known["experts_share"]))
+        shares = known["between_share"], known["experts_share"], of_version
+        groups = by_group(own, band_of(own, *shares))
         known |= {
             "error": round(float(np.expm1(own.short.abs()).mean()), 3) if len(own) else 0.0,
             "cells": len(own),
@@ -686,7 +715,7 @@ def kinds_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     for kind, own in kinds.items():
         cells = lines[lines.kind == kind]
         shares = own["between_share"], own["experts_share"]
-        groups = by_group(cells, band_of(cells, *shares))
+        groups = by_group(cells, band_of(cells, *shares, kinds["version"]["between_share"]))
         least: Any = None if groups.empty else groups.idxmin()
         words = "" if least is None else f"{groups.min():.0%} ({least[1]})"
         below = f"{(groups < LEAST_HELD).sum()} of {len(groups)}"
@@ -702,7 +731,8 @@ def ends_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     share = np.zeros(len(lines))
     for kind, own in kinds.items():
         new = (lines.kind == kind).to_numpy()
-        share[new] = band_of(lines[new], own["between_share"], own["experts_share"])
+        shares = own["between_share"], own["experts_share"], kinds["version"]["between_share"]
+        share[new] = band_of(lines[new], *shares)
     late = lines.short > np.hypot(lines.slower, share)
     beyond = lines.assign(beyond=late, is_out=lines.kind != "measured")
     means = beyond.groupby(["is_out", "way", "group"]).beyond.mean().reset_index()
@@ -866,8 +896,8 @@ def fitted_elsewhere() -> Iterator[tuple[Place, str, int]]:
         )
 
 
-def write_nearness(fit: Fit, kinds: dict[Kind, dict[str, Any]]) -> None:
-    """Groups of cells and what is known by kind into nearness.toml."""
+def write_nearness(fit: Fit, kinds: dict[Kind, dict[str, Any]], spreads: dict[str, float]) -> None:
+    """Groups of cells, what is known by kind and how far engines spread into nearness.toml."""
     served = Counter(zip(fit.cells.place, fit.cells.model, strict=True))
     for place, model, cells in fitted_elsewhere():
         served[place, model] += cells
@@ -875,6 +905,9 @@ def write_nearness(fit: Fit, kinds: dict[Kind, dict[str, Any]]) -> None:
         "# Written by `python benchmarks/hierarchy.py --write`; `nearness.py` explains it.",
         f'source = "{SOURCE}"',
         f"tokens = {fit.cells.tokens.max()}",
+        "",
+        "[engines]",
+        *(f"{library} = {spread}" for library, spread in spreads.items()),
     ]
     for kind, own in kinds.items():
         lines += ["", f"[kinds.{kind}]", *(f"{name} = {value}" for name, value in own.items())]
@@ -953,7 +986,7 @@ def main() -> None:
     print(terms_table(fit, found))
     if asked.write:
         write(fit, found)
-        write_nearness(fit, kinds)
+        write_nearness(fit, kinds, spreads_of(lines))
 
 
 if __name__ == "__main__":

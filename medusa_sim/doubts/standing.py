@@ -165,8 +165,7 @@ class Standing:
         if self.nearness is None:
             return None
         near, version = self.nearness.near, known_kinds()["version"]
-        is_other = self.nearness.between_share > near.between_share
-        return max(near.error, version.error) if is_other else near.error
+        return max(near.error, version.error) if self.nearness.is_other_version else near.error
 
     @property
     def nearest(self) -> str:
@@ -202,7 +201,7 @@ def standing(scenario: Scenario) -> Standing:
         and group.model in (known.model, scenario.model.name)
     )  # fmt: skip
     experts = float(step.parts_us.get("experts", np.zeros(())) / step.time_us)
-    beside = float(between(nearness.between_share, nearness.near.experts_share, experts))
+    beside = float(between(nearness.beside.between_share, nearness.beside.experts_share, experts))
     return Standing(nearness=nearness, near_groups=near, half_width=half_width, between=beside)
 
 

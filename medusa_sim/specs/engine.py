@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.nearness import Beside
 from medusa_sim.specs.ranges import Case, Measured
 from medusa_sim.specs.strict import Text
 from medusa_sim.specs.term import Term
@@ -259,11 +260,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """The engine in a set-up: every term by where it was measured."""
         return self.with_terms({name: term.at(case) for name, term in self.terms.items()})
 
-    def with_between(self, half: float, of_experts: float = 0.0) -> Engine:
-        """The engine with steps that lie so far beside those of others as well, layers of experts besides."""
+    def with_beside(self, near: Beside) -> Engine:
+        """The engine with steps that lie so far beside those of others as well."""
         own = self.between_share
-        share = msgspec.structs.replace(own, value=math.hypot(own.value, half))
-        return msgspec.structs.replace(self, between_share=share, experts_between=of_experts)
+        share = msgspec.structs.replace(own, value=math.hypot(own.value, near.between_share))
+        return msgspec.structs.replace(self, between_share=share, experts_between=near.experts_share)
 
     @property
     def measured_requests(self) -> int:

@@ -5,7 +5,14 @@ What a group of cells errs by that such a fit did not see depends on what was ne
 engine, the card, its generation, the model, the format of its weights, or the engine itself. A set-up is as
 near as the nearest group: the one of whose differences the worst is the least (KINDS, best first).
 
+The band of a step holds, beside those of its kernels and terms, a share of the step by what is new and one
+of its layers of experts. Both are those of the mean engine, times how far its own groups lie from fits
+without them (`engines`).
+
     tokens = 8704
+
+    [engines]
+    vllm = 0.7
 
     [[served]]
     library = "vllm"
@@ -28,9 +35,8 @@ near as the nearest group: the one of whose differences the worst is the least (
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
@@ -106,18 +112,40 @@ class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return Place(self.library, self.runtime, self.gpu, self.generation, self.formats, self.sizes)
 
 
+class Nearest(NamedTuple):
+    """The nearest of some places."""
+
+    kind: Kind
+    """What is new beside it."""
+    place: int
+    """Which of them it is."""
+    is_other_version: bool
+    """Whether a version is new beside something worse of the same engine."""
+
+
+class Beside(NamedTuple):
+    """What the band of a step has for how near its set-up lies to others."""
+
+    between_share: float
+    """Half-width beside those of kernels and of the engine's terms; where a version is new beside something
+    worse, at least that of versions."""
+    experts_share: float
+    """The same of layers of experts besides, as a share of what they take."""
+
+
 class Nearness(NamedTuple):
     """How near a set-up lies to what was measured."""
 
     kind: Kind
     """What is new about it."""
+    is_other_version: bool
+    """Whether its version is new beside something worse."""
     near: Near
-    """What is known of that. Layers of experts have `near.experts_share` besides."""
+    """What is known of that."""
     nearest: Served
     """The group by which it was judged."""
-    between_share: float
-    """Half-width that the band of a step has beside those of kernels and engines. Versions were held out
-    apart from the rest: where one is new beside something worse, both count, in quadrature."""
+    beside: Beside
+    """What its band has for that."""
 
 
 def between(
@@ -125,8 +153,8 @@ def between(
 ) -> FloatArray:
     """Half-width that the band of a step has for what is new about its set-up.
 
-    whole: of the whole step (`Nearness.between_share`). of_experts: of layers of experts, as a share of what
-    they take (`Near.experts_share`). experts: what they take. The result is in the unit of `whole` and
+    whole: of the whole step (`Beside.between_share`). of_experts: of layers of experts, as a share of what
+    they take (`Beside.experts_share`). experts: what they take. The result is in the unit of `whole` and
     `experts`: microseconds, or parts of the step.
     """
     return np.asarray(np.hypot(whole, of_experts * np.asarray(experts)))
@@ -135,6 +163,7 @@ def between(
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     source: Text
     tokens: Annotated[int, Meta(ge=1)]
+    engines: dict[str, Annotated[float, Meta(gt=0.0, le=10.0)]]
     served: tuple[Served, ...]
     kinds: dict[Kind, Near]
 
@@ -177,41 +206,59 @@ def what_is_new(place: Place, other: Place) -> tuple[Kind, ...]:
     return tuple(kind for kind in reversed(KINDS) if new.get(kind))
 
 
-def kind_of(place: Place, other: Place) -> Kind:
-    """The worst of what is new about a place beside another."""
-    return next(iter(what_is_new(place, other)), "measured")
+def nearest(place: Place, others: Sequence[Place]) -> Nearest:
+    """The nearest of other places.
+
+    The one whose worst difference is the least; of these one of the same version, then the one with the least
+    besides, then the one of the nearest version; of equals the first.
+    """
+    new = [what_is_new(place, other) for other in others]
+
+    def away(index: int) -> tuple[int, bool, list[int], tuple[int, int]]:
+        ranks = [KINDS.index(kind) for kind in new[index]] or [0]
+        return ranks[0], "version" in new[index], ranks, _apart(place.runtime, others[index].runtime)
+
+    found = min(range(len(others)), key=away)
+    kind: Kind = next(iter(new[found]), "measured")
+    return Nearest(
+        kind=kind, place=found,
+        is_other_version="version" in new[found] and kind not in ("version", "engine"),
+    )  # fmt: skip
 
 
-def nearest_kind(place: Place, others: Iterable[Place]) -> tuple[Kind, int]:
-    """(what is new beside the nearest of others, which of them that is: the first of equals)."""
-    ranks = [KINDS.index(kind_of(place, other)) for other in others]
-    nearest = min(range(len(ranks)), key=ranks.__getitem__)
-    return KINDS[ranks[nearest]], nearest
+def beside(place: Place, found: Nearest) -> Beside:
+    """What the band of a step has whose nearest is this."""
+    kinds, spread = _file().kinds, spread_of(place.library, found.kind, _file().engines)
+    near, least = kinds[found.kind], kinds["version"].between_share if found.is_other_version else 0.0
+    return Beside(spread * max(near.between_share, least), spread * near.experts_share)
+
+
+def spread_of(library: str, kind: Kind, engines: Mapping[str, float]) -> float:
+    """By how much groups of an engine lie further from a fit without them than those of the mean engine.
+
+    1 where the engine itself is new.
+    """
+    return 1.0 if kind == "engine" else engines.get(library, 1.0)
 
 
 @cache
 def nearness(place: Place) -> Nearness:
     """How near a set-up lies to what was measured: the one place where a band's kind is chosen.
 
-    The band of a step holds both shares in quadrature (`Runtime.at`), `near.error` is what to expect.
+    The band of a step holds what lies beside it in quadrature (`Runtime.at`), `near.error` is what to expect.
     """
-    groups, kinds = served_groups(), _file().kinds
-    kind, nearest = nearest_kind(place, (group.place for group in groups))
-    share = kinds[kind].between_share
-    is_other = place.runtime != groups[nearest].runtime
-    if is_other and kind not in ("version", "engine"):
-        share = math.hypot(share, kinds["version"].between_share)
-    equals = (
-        group for group in groups
-        if kind_of(place, group.place) == kind and (place.runtime != group.runtime) == is_other
+    groups = sorted(served_groups(), key=lambda group: -group.cells)
+    found = nearest(place, [group.place for group in groups])
+    return Nearness(
+        kind=found.kind, is_other_version=found.is_other_version, near=_file().kinds[found.kind],
+        nearest=groups[found.place], beside=beside(place, found),
     )  # fmt: skip
-    return Nearness(kind, kinds[kind], min(equals, key=lambda group: _apart(place.runtime, group)), share)
 
 
-def _apart(runtime: str, group: Served) -> tuple[int, int, int]:
-    """Of groups that are as near, the one of the nearest version is named, of these the largest."""
-    (own, own_minor), (other, minor) = _version(runtime), _version(group.runtime)
-    return abs(own - other), abs(own_minor - minor), -group.cells
+def _apart(runtime: str, other: str) -> tuple[int, int]:
+    """Majors and minors between two versions."""
+    (major, minor), (other_major, other_minor) = _version(runtime), _version(other)
+    return abs(major - other_major), abs(minor - other_minor)
 
 
 def _version(runtime: str) -> tuple[int, int]:

@@ -132,8 +132,7 @@ class Runtime:
             return self
         engine = self.engine.at(case)
         if case.gpu and not self.local:
-            near = self.nearness(case)
-            engine = engine.with_between(near.between_share, near.near.experts_share)
+            engine = engine.with_beside(self.nearness(case).beside)
         return replace(self, engine=engine)
 
     def nearness(self, case: Case) -> Nearness:

@@ -193,7 +193,7 @@ def test_an_expected_error_is_that_of_groups_as_new():
     served = {"gpu": "h200-sxm", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4}
     own = standing(dense("vllm-0.15", **served))
     assert (own.kind, own.expected) == ("measured", kinds["measured"].error)
-    assert own.between == own.nearness.between_share
+    assert own.between == own.nearness.beside.between_share
     later = standing(dense("vllm-0.60", **served))
     assert later.expected == max(later.nearness.near.error, kinds["version"].error)
     assert later.between > own.between
@@ -251,8 +251,7 @@ def test_collectives_of_two_cards_are_an_extrapolation_to_more(tp, knows, told):
     ("error", "wider", "told"), [(0.5, True, 0.5), (0.001, True, None), (0.001, False, 0.001)]
 )
 def test_another_version_is_expected_to_err_as_versions_do_at_least(error, wider, told):
-    near = SimpleNamespace(error=error, between_share=0.1)
-    nearness = SimpleNamespace(near=near, between_share=0.2 if wider else 0.1)
+    nearness = SimpleNamespace(near=SimpleNamespace(error=error), is_other_version=wider)
     found = Standing(nearness=nearness, near_groups=(), half_width=0.1).expected
     assert found == (known_kinds()["version"].error if told is None else told)
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import medusa_sim as ms
-from medusa_sim.specs.nearness import KINDS, known_kinds, nearest_kind, nearness, served_groups
+from medusa_sim.specs.nearness import KINDS, beside, known_kinds, nearest, nearness, served_groups
 
 SERVED = [group.place for group in served_groups()]
 HOME = next(place for place in SERVED if place.runtime == "vllm-0.15" and place.formats == ("fp8",))
@@ -30,7 +30,7 @@ def test_every_measured_group_is_measured_and_what_is_new_is_named_by_its_worst(
         both = HOME._replace(**CHANGES[one] | CHANGES[other])
         assert nearness(both).kind == max(one, other, key=KINDS.index), (one, other)
     others = [place for place in SERVED if place.gpu != HOME.gpu]
-    assert nearest_kind(HOME, others)[0] in ("card", "generation", "model")
+    assert nearest(HOME, others).kind in ("card", "generation", "model")
 
 
 def test_what_lies_further_off_is_never_known_better():
@@ -40,7 +40,39 @@ def test_what_lies_further_off_is_never_known_better():
         assert shares == sorted(shares)
     for changed in CHANGES.values():
         place = HOME._replace(**changed)
-        assert nearness(place._replace(runtime="vllm-0.33")).between_share >= nearness(place).between_share
+        later = nearness(place._replace(runtime="vllm-0.33"))
+        assert later.beside.between_share >= nearness(place).beside.between_share
+
+
+def test_of_places_as_near_the_one_with_the_least_besides_counts_in_any_order():
+    """The same version first, then what else differs, then how far the versions lie apart."""
+    model = HOME._replace(sizes="7 layers of 64")
+    ranked = [
+        model, model._replace(gpu="b200", generation="blackwell"), model._replace(runtime="vllm-0.14"),
+        model._replace(runtime="vllm-0.11"), model._replace(runtime="vllm-0.14", gpu="gh200"),
+        HOME._replace(formats=("int3",)), HOME._replace(library="another", runtime="another-1"),
+    ]  # fmt: skip
+    while ranked:
+        for order in (ranked, ranked[::-1]):
+            assert order[nearest(HOME, order).place] == ranked[0]
+        ranked = ranked[1:]
+
+
+def test_an_engine_is_as_wide_as_its_groups_lie_from_fits_without_them():
+    """An engine of which nothing was measured has the mean engine's widths."""
+    new_model = HOME._replace(sizes="7 layers of 64")
+    found = nearest(new_model, SERVED)
+    kinds, wide = known_kinds(), {}
+    for library in ("vllm", "sglang", "another"):
+        wide[library] = beside(new_model._replace(library=library), found)
+    assert found.kind == "model"
+    assert wide["another"] == (kinds["model"].between_share, kinds["model"].experts_share)
+    assert wide["vllm"] < wide["another"] < wide["sglang"]
+    other = found._replace(kind="card", is_other_version=True)
+    least = max(kinds["card"].between_share, kinds["version"].between_share)
+    assert beside(new_model._replace(library="another"), other).between_share == least
+    unseen = found._replace(kind="engine")
+    assert beside(new_model, unseen).between_share == kinds["engine"].between_share
 
 
 @pytest.mark.parametrize(("asked", "named"), [
@@ -70,7 +102,8 @@ def left_out(kind, engine, off, *, experts=0.0):
     return pd.DataFrame(
         {
             "way": "a card", "group": f"{engine}, {off:g}, {experts:g}", "kind": kind, "faster": 0.01,
-            "slower": 0.01, "experts": experts, "short": np.linspace(-off, off, 41),
+            "slower": 0.01, "experts": experts, "short": np.linspace(-off, off, 41), "library": engine,
+            "is_other_version": False, "spread": 1.0,
         }
     )  # fmt: skip
 
@@ -96,6 +129,23 @@ def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_
     assert found["measured"] | {"between_share": hierarchy.NIGHTS, "experts_share": 0.0} == found["measured"]
     assert found["version"]["between_share"] == pytest.approx(0.16, abs=0.012)
     assert found["generation"]["held"] == pytest.approx(0.8, abs=0.05)
+
+
+def test_engines_spread_as_their_groups_lie_from_fits_without_them():
+    parts = [
+        ("card", "vllm", 0.1),
+        ("model", "sglang", 0.4),
+        ("measured", "vllm", 0.9),
+        ("engine", "sglang", 1),
+    ]
+    lines = pd.concat([left_out(*part) for part in parts], ignore_index=True)
+    out = lines[lines.kind.isin(["card", "model"])]
+    assert hierarchy.spreads_of(lines) == {"sglang": 2.0, "vllm": 0.5}
+    # a width that holds the mean engine's holds each its own share
+    lines = out.assign(spread=out.library.map({"sglang": 2.0, "vllm": 0.5}), kind="model")
+    share = hierarchy.kinds_of(lines)["model"]["between_share"]
+    assert hierarchy.band_of(lines, share, 0.0).max() == pytest.approx(4 * share * 0.5)
+    assert hierarchy.by_group(lines, hierarchy.band_of(lines, share, 0.0)).min() > 0.75
 
 
 def test_a_value_knows_the_model_whose_cells_alone_tell_it():
