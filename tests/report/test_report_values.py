@@ -10,6 +10,7 @@ import pytest
 
 from medusa_sim import api
 from medusa_sim.doubts.standing import Group, groups
+from medusa_sim.grid.cells import price
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.goals import Goals
 from medusa_sim.plan.break_even import BreakEven
@@ -18,7 +19,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.roofline import on_roof
-from medusa_sim.report.charts.sweep import step_rows, two_steps
+from medusa_sim.report.charts.sweep import length_view, step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text
 from medusa_sim.report.compare.screen import queue_text
 from medusa_sim.report.load.screen import _within_limits, carries_no_more
@@ -239,3 +240,15 @@ def test_a_report_of_two_cards_has_their_best_counts_side_by_side(swept):
                 best.candidates,
                 pytest.approx(best.speedup, abs=0.006),
             )
+
+
+def test_a_view_has_every_count_of_the_trees_up_to_the_best(swept):
+    """Trees are searched to 256 candidates, whatever was asked, so that the best one is among them."""
+    (scenario, _), _ = swept
+    trees = Scenario(gpu="h100-sxm", runtime="cuda-graph", latency="roofline")
+    view = length_view(trees, Grid.of([1], [512], [1, 2]), 512)
+    best = price(trees, [1], [512], trees.options(256)).by_count
+    counts = best.configurations.counts
+    assert view.counts[-1] == counts[best.best_places()[0, 0]] > 2
+    assert view.speedup[0, -1] == pytest.approx(best.speedup.max())
+    assert length_view(scenario, Grid.of([1], [512], [1, 4]), 512).batch.tolist() == [1]

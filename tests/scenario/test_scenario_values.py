@@ -356,7 +356,7 @@ def test_a_correction_is_the_likeliest_of_laws_near_the_class():
     asked = [
         MachineRow(columns=m, depth=512.0, time_us=1.0, passes=64.0 if m == 1 else 1.0) for m in (1, 2, 4, 8)
     ]
-    true = pass_times(own, model, runtime, asked) * np.array([1.2, 1.3, 1.25, 1.1])
+    true = pass_times(own, model, runtime, asked) * np.array([1.8, 1.3, 1.25, 1.1])
     measured = [replace(row, time_us=us) for row, us in zip(asked, true.tolist(), strict=True)]
     noise = 0.03 * np.sqrt(1.0 + 3.0 / np.array([64.0, 1.0, 1.0, 1.0]))
 
@@ -372,10 +372,10 @@ def test_a_correction_is_the_likeliest_of_laws_near_the_class():
     found, expected = corrected(own, model, runtime, measured), scipys(residuals, np.zeros(4)).x
     likeliest = scaled(own.law, *np.exp(expected))
     for name in ("launch_us", "attention_share", "attention_us"):
-        assert getattr(found.law, name) == pytest.approx(getattr(likeliest, name), rel=2e-3)
-    assert found.law.types["q4_0"].share == pytest.approx(likeliest.types["q4_0"].share, rel=2e-3)
-    assert found.law.types["q4_0"].column == pytest.approx(likeliest.types["q4_0"].column, rel=2e-3)
-    assert pass_times(found, model, runtime, measured) == pytest.approx(true, rel=2e-3)
+        assert getattr(found.law, name) == pytest.approx(getattr(likeliest, name), rel=5e-3)
+    assert found.law.types["q4_0"].share == pytest.approx(likeliest.types["q4_0"].share, rel=5e-3)
+    assert found.law.types["q4_0"].column == pytest.approx(likeliest.types["q4_0"].column, rel=5e-3)
+    assert pass_times(found, model, runtime, measured) == pytest.approx(true, rel=5e-3)
     left = float(np.sqrt(np.mean(residuals(expected)[:4] ** 2))) * 0.03
     assert found.law.band == pytest.approx(min(max(left, 0.03), own.law.band), rel=1e-2)
     *_, (columns, factor) = found.law.curve

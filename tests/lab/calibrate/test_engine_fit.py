@@ -13,6 +13,7 @@ from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.calibrate.engine_fit import (
     FittedRow,
     _fitted,
+    _left_out_us,
     _source,
     _term,
     _valid,
@@ -257,3 +258,13 @@ def test_what_no_other_run_tells_is_not_left_out():
     assert scored == round(float(np.mean(errors)), 4)
     assert fitted.terms["host_us_per_step"].measured.requests == 8
     assert fitted.terms["draft_us_per_step"].measured.requests == 1
+
+
+def test_runs_of_one_draft_are_runs_that_draft():
+    """Left out can be what others tell: plain steps by plain runs, drafts by runs of both kinds."""
+    plain, one = (made_rows(truth(host_us_per_step=900.0), (1, 8), (drafts,)) for drafts in (0, 1))
+    asked = setting()
+    assert _left_out_us(asked, one, one[0], eagle) is None  # those at 8 all draft
+    assert _left_out_us(asked, [*plain, one[0]], one[0], eagle) is None  # of those at 8 none does
+    for rows, left in ((plain, plain[0]), ([*plain, *one], one[0]), ([*plain, *one], plain[1])):
+        assert _left_out_us(asked, rows, left, eagle) == pytest.approx(left.step_us, rel=0.2)
