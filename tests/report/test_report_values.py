@@ -24,7 +24,7 @@ from medusa_sim.report.check.screen import _part_text
 from medusa_sim.report.compare.screen import queue_text
 from medusa_sim.report.load.screen import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
-from medusa_sim.report.recommend.screen import _costs, _drafts
+from medusa_sim.report.recommend.screen import _costs, _drafts, _of_the_server
 from medusa_sim.report.sweep.page import _cards, _compared, _pays_up_to
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import percent
@@ -252,3 +252,17 @@ def test_a_view_has_every_count_of_the_trees_up_to_the_best(swept):
     assert view.counts[-1] == counts[best.best_places()[0, 0]] > 2
     assert view.speedup[0, -1] == pytest.approx(best.speedup.max())
     assert length_view(scenario, Grid.of([1], [512], [1, 4]), 512).batch.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "told"), [(4, (64, 60)), (32, (64, 60)), (40, (80, 65)), (200, (99, 90))]
+)
+def test_the_largest_count_that_is_cheaper_is_told_up_to_twice_the_rows_own(candidates, told):
+    """And up to 64 in any case."""
+    pairs = ((5, 6), (60, 64), (65, 80), (90, 99))
+    row = SimpleNamespace(candidates=candidates, cheaper_larger=pairs, batch_max=8, seq_len=512)
+    question = SimpleNamespace(seq_len=(512,), max_latency_ms=None)
+    answer = SimpleNamespace(question=question, schedule=[row], chains=False, capacities=())
+    cheaper = next(each for each in _of_the_server(answer) if each.label == "Cheaper")
+    more, less = map(int, re.findall(r"\d+", cheaper.text)[:2])
+    assert (more, less) == told
