@@ -16,7 +16,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.setup import PLAIN
-from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu import architecture_of
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.nearness import KINDS, Place, sizes_of, what_is_new
 from medusa_sim.specs.runtime import load_runtime
@@ -108,7 +108,7 @@ def _engine_of(scenario: Scenario) -> str:
 def _place(figure: Figure) -> Place:
     """In the words of sources: engines without their version, one format for a checkpoint."""
     engine, gpu, precision = (figure.set_up[name] for name in ("engine", "gpu", "precision"))
-    runtime, card = figure.runtime or load_runtime(engine).name, load_gpu(gpu).architecture
+    runtime, card = figure.runtime or load_runtime(engine).name, architecture_of(gpu)
     return Place(engine, runtime, gpu, card, (precision,), sizes_of(load_model(figure.model)))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -21,7 +22,8 @@ from msgspec import Meta
 from medusa_sim import data
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
-from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.outside.limits import SPEC_BYTES
+from medusa_sim.reading import FileState, file_state, read_text, toml_of
 from medusa_sim.specs.carried import Chip
 from medusa_sim.specs.costs import Power, PowerToml, check_power, scaled
 from medusa_sim.specs.inheritance import (
@@ -204,20 +206,21 @@ def load_gpu(name: str, data_dir: str | os.PathLike[str] | None = None) -> Gpu:
 
 
 def _relatives(file: _GpuFile, data_dir: str | os.PathLike[str] | None) -> tuple[_GpuFile, ...]:
-    names = dict.fromkeys(
+    """The files of those that lend kernels, and the datasheet of the one that lends its watts alone."""
+    lenders = dict.fromkeys(
         reference.gpu for borrowed in file.borrowed.values() for _, _, reference in borrowed.references
     )
-    if file.power is not None and file.power.inherit is not None:
-        names[file.power.inherit] = None
     try:
-        relatives = tuple(_gpu_file(name, data_dir) for name in names)
+        relatives = [_gpu_file(name, data_dir) for name in lenders]
+        if file.power is not None and (lender := file.power.inherit) is not None and lender not in lenders:
+            relatives.append(_datasheet(_state_of(lender, data_dir)))
     except SpecError as error:
         raise SpecError(f"{file.gpu.path}: inherit: {error}") from error
     _refuse_chains(file, relatives)
-    return relatives
+    return tuple(relatives)
 
 
-def _refuse_chains(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> None:
+def _refuse_chains(file: _GpuFile, relatives: Sequence[_GpuFile]) -> None:
     by_name = {relative.gpu.name: relative for relative in (*relatives, file)}
     for set_name, borrowed in file.borrowed.items():
         for section, _, reference in borrowed.references:
@@ -335,11 +338,20 @@ def _said() -> dict[str, str]:
     return {_folded(name): card for name, card in (DRIVER_NAMES | _WRITTEN).items()}
 
 
+def architecture_of(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
+    """`Gpu.architecture` of a card, without reading its kernels. Raises SpecError as `load_gpu` does."""
+    return _datasheet(_state_of(name, data_dir)).gpu.architecture
+
+
 def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
+    return _parsed(_state_of(name, data_dir))
+
+
+def _state_of(name: str, data_dir: str | os.PathLike[str] | None) -> FileState:
     path = _path_of(name, data_dir) or _path_of(gpu_name(name, data_dir), data_dir)
     if path is None:
         raise SpecError(_unknown_gpu(name, data_dir))
-    return _parsed(file_state(path))
+    return file_state(path)
 
 
 def _path_of(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
@@ -378,9 +390,29 @@ def relative_of(name: str) -> str | None:
 _OWN_FILE = "to add a card write hardware/NAME.toml in your data folder (docs/guide.md, 'Your own GPU')"
 
 
+_WHAT = "a hardware file"
+_KERNELS = re.compile(r"^\[kernels\b", re.MULTILINE)
+_OTHERS = re.compile(r"^\s*\[+(?!kernels\b)", re.MULTILINE)
+"""Headings of tables of kernels, and of all others."""
+
+
 @lru_cache(maxsize=128)
 def _parsed(state: FileState) -> _GpuFile:
-    return _parse(state.path, read_toml(state.path, "a hardware file"))
+    return _parse(state.path, toml_of(_text(state), state.path, _WHAT))
+
+
+@lru_cache(maxsize=128)
+def _datasheet(state: FileState) -> _GpuFile:
+    """A file without its kernels, which are most of it; with them where other tables stand behind them."""
+    text = _text(state)
+    kernels = _KERNELS.search(text)
+    if kernels is None or _OTHERS.search(text, kernels.start()):
+        return _parsed(state)
+    return _parse(state.path, toml_of(text[: kernels.start()], state.path, _WHAT))
+
+
+def _text(state: FileState) -> str:
+    return read_text(state.path, SPEC_BYTES, _WHAT)
 
 
 def _parse(path: Path, content: dict[str, object]) -> _GpuFile:

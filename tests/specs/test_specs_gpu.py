@@ -21,7 +21,7 @@ from medusa_sim import data
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.report.specs.rows import gpu_rows, kernel_rows
-from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
+from medusa_sim.specs.gpu import Gpu, architecture_of, device_names, gpu_names, load_gpu
 from medusa_sim.specs.kernels import SECTIONS, ElementwiseKernel, GemmKernel, KernelSet, UnfusedKernel
 
 SHIPPED = data.shipped_dir() / "hardware"
@@ -283,6 +283,21 @@ def test_the_unfused_products_are_one_kernel_and_are_inherited_as_one(tmp_path):
     assert {row.key for row in kernel_rows(load_gpu("test-gpu", tmp_path))} >= {
         "kernels.paper.unfused.ramp_us"
     }
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_the_architecture_is_read_without_the_kernels(name):
+    assert architecture_of(name) == load_gpu(name).architecture
+
+
+def test_watts_are_borrowed_wherever_the_lender_has_its_kernels(tmp_path):
+    shipped = data.find("hardware", "h100-sxm.toml").read_text(encoding="utf-8")
+    sheet, kernels = shipped.split("[kernels", maxsplit=1)
+    numbers, power = sheet.split("[power", maxsplit=1)
+    behind = f"{numbers}[kernels{kernels}\n[power{power}"
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "h100-sxm.toml").write_text(behind, encoding="utf-8")
+    assert load_gpu("rtx-3090", tmp_path).power == load_gpu("rtx-3090").power
 
 
 def test_what_was_measured_wins_and_a_band_of_the_same_gpu_is_not_widened(tmp_path):
