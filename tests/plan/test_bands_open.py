@@ -12,9 +12,10 @@ from medusa_sim.specs.nearness import longest_tokens
 KNOWN = longest_tokens()
 SET_UPS: tuple[dict[str, Any], ...] = (
     {"gpu": "l40s", "model": "qwen3-32b", "tp": 4, "runtime": "sglang"},
-    {"gpu": "b200", "model": "llama-3.1-8b", "dtype": "fp8", "runtime": "vllm"},
+    {"gpu": "b200", "model": "llama-3.1-8b", "dtype": "fp8", "runtime": "vllm", "prompt_tokens": 512,
+     "output_tokens": 256},
     {"gpu": "h200-sxm", "model": "gpt-oss-120b", "tp": 8, "runtime": "tensorrt-llm"},
-)
+)  # fmt: skip
 NEWER = (
     ("vllm-0.15", "vllm-0.24", "vllm-0.33", "vllm-0.60"),
     ("sglang-0.5", "sglang-0.9"),
@@ -23,10 +24,12 @@ NEWER = (
 
 
 def halves(cells: Cells) -> dict[str, np.ndarray]:
-    """(B, S, K) half-widths of steps and speedups, by which end."""
+    """(B, S, K) half-widths of steps, speedups, times per token (so dollars) and to the first token."""
     of_step, speedup = cells.step_us, cells.speedup
     ends = {"slower": cells.high_us / of_step, "faster": of_step / cells.low_us}
     ends |= {"gain, more": cells.band[1] / speedup, "gain, less": speedup / cells.band[0]}
+    for name, (low, high) in (("token", cells.token_band), ("first token", cells.first_token_band)):
+        ends |= {f"{name}, later": high, f"{name}, sooner": 1.0 / low}
     return {name: np.broadcast_to(np.log(end), cells.shape) for name, end in ends.items()}
 
 
