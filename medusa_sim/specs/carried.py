@@ -105,10 +105,26 @@ def _tiled(kernel: GemmKernel | ExpertKernel, slower: float, faster: float) -> G
     """Products in tiles, beside so much slower Tensor Cores and so much faster memory in a clock."""
     if isinstance(kernel, ExpertKernel) and slower > 1.0:
         kernel = _by_time(kernel)
+    share = _fraction(kernel.peak_fraction, slower)
+    if isinstance(kernel, GemmKernel) and slower > 1.0:
+        kernel = _paced(kernel, share, slower)
     rate = kernel.load_ratio / (faster if kernel.load_ratio > _FROM_MEMORY else 1.0)
-    return msgspec.structs.replace(
-        kernel, peak_fraction=_fraction(kernel.peak_fraction, slower), load_ratio=rate
+    return msgspec.structs.replace(kernel, peak_fraction=share, load_ratio=rate)
+
+
+def _paced(kernel: GemmKernel, share: float, slower: float) -> GemmKernel:
+    """What a tile takes beyond its sizes are clocks beside its arithmetic too (I2). share: of all tiles."""
+
+    def pace(of_tile: float) -> float:
+        own = kernel.peak_fraction / of_tile
+        return share / _fraction(own, slower) if own < 1.0 else of_tile
+
+    names = ("pace", "pace_alone", "pace_half")
+    tiles = tuple(
+        msgspec.structs.replace(tile, **{name: pace(getattr(tile, name)) for name in names})
+        for tile in kernel.tiles
     )
+    return msgspec.structs.replace(kernel, tiles=tiles)
 
 
 def _computing(kernel: Kernel, slower: float) -> Kernel:

@@ -148,3 +148,20 @@ def test_tiles_of_experts_are_chosen_by_time_on_slower_tensor_cores():
     for name in ("vllm", "sglang"):
         time_us = experts_time(H20, H20.kernels[name].moe["fp8_block"], experts, form="fp8_block").time_us
         assert np.max(time_us[1:] / time_us[:-1]) < 1.15
+
+
+def test_a_tiles_own_pace_is_clocks_beside_its_arithmetic():
+    """140 rows took 3.6 times as long as 128 on an H20: what stalls fast Tensor Cores stalls slow ones less.
+
+    Of a tile the share of the peak is that of the kernel over its pace, and carried as any share.
+    """
+    lent, own = (gpu.kernels["sglang"].gemm["fp8_block"] for gpu in (load_gpu("h200-sxm"), H20))
+    for theirs, mine in zip(lent.tiles, own.tiles, strict=True):
+        of_tile = lent.peak_fraction / theirs.pace_alone
+        if of_tile < 1.0:
+            told = 1.0 / (1.0 + (1.0 / of_tile - 1.0) / 4.0)
+            assert own.peak_fraction / mine.pace_alone == pytest.approx(told)
+    rows = np.array([128, 140])
+    layer = Gemm(name="", kind="gemm", m=rows, n=7168, k=8192, dtype="fp8", weight_dtype="fp8_block")
+    few_us, many_us = gemm_time(H20, own, layer, form="fp8_block").time_us
+    assert many_us < 2.5 * few_us
