@@ -23,7 +23,6 @@ from medusa_sim.plan.break_even import (
     longest_searched,
 )
 from medusa_sim.plan.capacity import batches_tried, best_operating_point, capacities, fastest
-from medusa_sim.plan.counts import free_budget
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
@@ -66,7 +65,6 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         break_even_context=break_even_context(
             scenario, options, asked.batch_max, longest_searched(scenario, int(lengths.max())), cells
         ),
-        free_candidates=_free_candidates(cells, asked.free_within),
         schedule=schedule,
         ranges=ranges,
         by_drafts=by_drafts(cells, 0, 0),
@@ -107,17 +105,6 @@ def _is_worth_it(
         return any(row.candidates > 1 and row.meets_latency is not False for row in schedule)
     least = 0.0 if best_without is None else best_without.tokens_per_s
     return best_with is not None and bool(best_with.tokens_per_s > least)
-
-
-def _free_candidates(cells: Cells, within: float) -> tuple[tuple[int, int, int], ...]:
-    """(batch, seq_len, count) of each batch and length, up to which candidates are free."""
-    surface, counts = cells.surface, cells.configurations.counts
-    free = counts[free_budget(cells.by_count.overhead, within) - 1]
-    return tuple(
-        (int(batch), int(seq_len), int(free[b, s]))
-        for s, seq_len in enumerate(surface.seq_len)
-        for b, batch in enumerate(surface.batch)
-    )
 
 
 def _where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tuple[ScheduleRow, ...]:

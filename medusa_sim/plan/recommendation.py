@@ -18,6 +18,7 @@ from medusa_sim.grid.request_latency import RequestLatency, request_with
 from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
+from medusa_sim.plan.counts import free_budget
 from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
@@ -34,8 +35,7 @@ class Recommendation:
 
     enable: under objective `latency` whether any row of the schedule speculates (and keeps the limit of
     latency), under `throughput` whether the best operating point with speculation beats the best without.
-    break_even_batches: one per length; break_even_context: at batch_max. free_candidates: (batch, seq_len,
-    count) of the options scheduled.
+    break_even_batches: one per length; break_even_context: at batch_max.
     ranges: of the schedule, by length.
     best_with, best_without: largest throughput among the question's batches that fit and keep the latency.
     by_drafts: at batch_min and the first length. where_it_fits: for each length at which speculation would
@@ -48,7 +48,6 @@ class Recommendation:
     enable: bool
     break_even_batches: tuple[BreakEven, ...]
     break_even_context: BreakEven
-    free_candidates: tuple[tuple[int, int, int], ...]
     schedule: tuple[ScheduleRow, ...]
     ranges: tuple[tuple[BatchRange, ...], ...]
     by_drafts: tuple[Cell, ...]
@@ -90,6 +89,17 @@ class Recommendation:
         """Smallest batch from which speculation stays a loss at any of the lengths; None if at none."""
         ends = [break_even.loses_from for break_even in self.break_even_batches]
         return min((batch for batch in ends if batch is not None), default=None)
+
+    @cached_property
+    def free_candidates(self) -> tuple[tuple[int, int, int], ...]:
+        """(batch, seq_len, count) of each batch and length, up to which candidates are free."""
+        surface, counts = self.cells.surface, self.cells.configurations.counts
+        free = counts[free_budget(self.cells.by_count.overhead, self.question.free_within) - 1]
+        return tuple(
+            (int(batch), int(seq_len), int(free[b, s]))
+            for s, seq_len in enumerate(surface.seq_len)
+            for b, batch in enumerate(surface.batch)
+        )
 
     @property
     def free_candidates_by_batch(self) -> dict[int, int]:

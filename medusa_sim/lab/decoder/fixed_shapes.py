@@ -64,6 +64,8 @@ class FixedForward:
 
     def _made_ready(self, slots: int, filled: bool, inputs: tuple[Tensor, Tensor, Tensor]) -> Forward:
         started = time.perf_counter()
+        # tabulated outside of what is compiled or captured
+        self.model.rotations.tables(self.cache.capacity, self.cache.lengths.device, self.cache.keys.dtype)
         made = self._make(partial(verify_slots, self.model, self.cache, slots, filled=filled), inputs)
         for _ in range(_FIRST_RUNS):
             made(*inputs).sum().item()  # waits for the device

@@ -77,7 +77,6 @@ class Rotations:
             tables = self._new_tables(positions, device, dtype)
         return tables
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
     def _new_tables(self, positions: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         with torch.inference_mode(mode=False):  # training may use them too
             wide = accumulation_dtype(dtype)
