@@ -236,9 +236,9 @@ def beside(place: Place, found: Nearest) -> Beside:
 def spread_of(library: str, kind: Kind, engines: Mapping[str, float]) -> float:
     """By how much groups of an engine lie further from a fit without them than those of the mean engine.
 
-    1 where the engine itself is new.
+    1 where nothing is new, or the engine itself.
     """
-    return 1.0 if kind == "engine" else engines.get(library, 1.0)
+    return 1.0 if kind in ("measured", "engine") else engines.get(library, 1.0)
 
 
 @cache

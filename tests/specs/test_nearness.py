@@ -71,8 +71,8 @@ def test_an_engine_is_as_wide_as_its_groups_lie_from_fits_without_them():
     other = found._replace(kind="card", is_other_version=True)
     least = max(kinds["card"].between_share, kinds["version"].between_share)
     assert beside(new_model._replace(library="another"), other).between_share == least
-    unseen = found._replace(kind="engine")
-    assert beside(new_model, unseen).between_share == kinds["engine"].between_share
+    for kind in ("measured", "engine"):
+        assert beside(new_model, found._replace(kind=kind)).between_share == kinds[kind].between_share
 
 
 @pytest.mark.parametrize(("asked", "named"), [
