@@ -67,6 +67,7 @@ def test_a_plan_gains_over_the_best_single_number(monkeypatch):
     share = grid.weight[0] / grid.weight.sum()  # of the batches, those at which two are better
     assert plan(0.01).gain == pytest.approx((1.6 / 1.4) ** share - 1.0)
     assert [plan(0.01).drafts_at(batch) for batch in (1, 64, 99)] == [2, 1, 1]
+    assert [plan(margin).dynamic for margin in (0.01, 0.5)] == [True, False]
     # what is gained is not worth the tiers
     assert [plan(0.5).drafts_at(batch) for batch in (1, 64)] == [1, 1]
 

@@ -236,7 +236,8 @@ def test_a_folder_of_other_parquet_files_is_refused(tmp_path):
 def test_two_clients_of_one_shard_are_told_apart(tmp_path):
     parts = work()
     folder = PartFolder.of(tmp_path, parts.description)
-    with folder.claimed(Shard().name), pytest.raises(OutputError, match="is writing shard-1-of-1"):
+    holder = rf": process {os.getpid()} on \S+ is writing shard-1-of-1"
+    with folder.claimed(Shard().name), pytest.raises(OutputError, match=holder):
         run_here(parts, folder, Shard(), nothing)
     assert run_here(parts, folder, Shard(), nothing).parts == parts.parts
 

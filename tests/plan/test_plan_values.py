@@ -1,5 +1,6 @@
 """What the parts of an answer give by hand: batches tried, what is slower with more, what would fit."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from medusa_sim.plan.sweep_answer import _drafting_share
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.step.step import decode_step, drafting_steps
 
 SMALL = Scenario(
     gpu="rtx-4090", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7,0.5,0.3", latency="roofline"
@@ -199,3 +201,17 @@ def test_a_block_alone_has_no_share_of_drafting():
     assert 0.0 < _drafting_share(price(whole, [1], [1024]).by_count) < 1.0
     assert _drafting_share(price(whole.but(scope="block"), [1], [1024]).by_count) == 0.0
     assert _drafting_share(price(whole, [1], [1024], []).by_count) == 0.0  # plain decoding alone
+
+
+def test_drafting_is_told_of_the_shortest_draft():
+    """One draft of the layer over a plain step of one request; two take longer."""
+    scenario = SMALL.but(runtime="cuda-graph")
+    cells = price(scenario, [1], [1024]).by_count
+    plain_us = float(decode_step(scenario.setting, 1, 1024).time_us)
+    one, two = (
+        sum(float(each.time_us) for each in drafting_steps(setting, 1, 1024, option.depth + 1))
+        for option in scenario.options()[:2]
+        for setting in [replace(scenario.setting, drafter=option.drafter)]
+    )
+    assert _drafting_share(cells) == pytest.approx(one / plain_us, rel=1e-6)
+    assert two > 1.2 * one

@@ -1,12 +1,14 @@
 """What the papers print, and how predictions are counted beside it, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from medusa_sim.acceptance.heads import chain_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.lab.reproduce import reproduction
-from medusa_sim.lab.reproduce.charts import _both, reproduction_charts
+from medusa_sim.lab.reproduce.charts import _both, _speedups, reproduction_charts
 from medusa_sim.lab.reproduce.decoding import _setting, overhead, table1, table3
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, SEQ_LENS, paper_latency
 from medusa_sim.lab.reproduce.recursive import mbsu
@@ -148,6 +150,13 @@ def test_panels_of_a_figure(target, panels):
     charts = reproduction_charts(reproduction(target), load_gpu("a100-80gb-pcie"))
     assert len(charts) == panels
     assert target in TARGETS
+
+
+def test_two_batches_have_a_panel_each_baseline():
+    whole = reproduction("figure22")
+    two = whole.frame[whole.frame["batch"].isin(sorted(set(whole.frame["batch"]))[:2])]
+    assert len(set(two["batch"])) == 2
+    assert len(_speedups(replace(whole, frame=two))) == 2
 
 
 def test_open_marks_stand_where_values_are_published():
