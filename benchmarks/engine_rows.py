@@ -32,7 +32,6 @@ from medusa_sim.step.compose import overhead_halves, step_us
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
-from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.host import drafting_pass_us, drafting_us, host_us, pieces_us
 from medusa_sim.step.pass_time import StepTime, has_whole_graph
 from medusa_sim.step.sampling import filter_us, sampled
@@ -200,11 +199,11 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
         if row.drafts:
             step = speculative_step(of.setting, batch, length, np.asarray(row.drafts + 1)).cost
         if row.kind != "ratio":
-            low, high = np.log(step.time_us / step.low_us), np.log(step.high_us / step.time_us)
-            low, high = np.hypot(low, between_of(of.setting)), np.hypot(high, between_of(of.setting))
+            low, high = (np.hypot(half, between_of(of.setting)) for half in step.halves)
             add(row, "round" if row.drafts else "plain", row.measured, ratio, low, high)
         if row.drafts:
-            (low, high), measured, gain = overhead_halves(step, decode), row.measured, ratio
+            low, high = overhead_halves(step, decode).of_inverse
+            measured, gain = row.measured, ratio
             if row.kind == "ratio":
                 low, high = np.hypot(low, ACCEPTANCE_ERROR), np.hypot(high, ACCEPTANCE_ERROR)
             else:
@@ -229,7 +228,7 @@ def between_of(of: Setting) -> float:
 
 def setting_of(row: Row) -> Setting:
     """GPU, model, engine and drafter of a row."""
-    drafter: Drafter = FreeDrafter()
+    drafter: Drafter | None = None
     if row.drafter == "eagle":
         drafter = Eagle(depth=row.drafts)
     elif row.drafter == "eagle3":
@@ -248,7 +247,7 @@ def plain_setting(
     return Setting(
         latency=cached(latency_model(device, "calibrated", kernels, library=library, serves=library)),
         model=with_dtypes(load_model(model), *formats), parallel=Parallel(tp=tp),
-        runtime=launched, scope="model", drafter=FreeDrafter(),
+        runtime=launched, scope="model",
     )  # fmt: skip
 
 

@@ -177,8 +177,8 @@ def predicted(curve: Curve, law: Law | None = None) -> Ratios:
     """A curve by its device's law or another."""
     plain, *several = _steps(curve, law)
     ratios = np.array([float(step.time_us / plain.time_us) for step in several])
-    slower, faster = np.array([overhead_halves(step.cost, plain.cost) for step in several], dtype=float).T
-    return Ratios(ratios, ratios * np.exp(-faster), ratios * np.exp(slower))
+    down, up = np.array([overhead_halves(step.cost, plain.cost) for step in several], dtype=float).T
+    return Ratios(ratios, ratios * np.exp(-down), ratios * np.exp(up))
 
 
 def _steps(curve: Curve, law: Law | None) -> list[StepTime]:

@@ -173,7 +173,7 @@ def tree(line: Any) -> Scored:
     batch, length = np.asarray(float(line.batch)), np.asarray(float(prompt + output // 2))
     plain = decode_step(setting, batch, length).cost
     step = speculative_step(setting, batch, length, np.asarray(counts)).cost
-    low, high = (float(np.hypot(half, width)) for half in overhead_halves(step, plain))
+    low, high = (float(np.hypot(half, width)) for half in overhead_halves(step, plain).of_inverse)
     speedup = tokens * float(plain.time_us / step.time_us)
     return Scored(
         plain_ms=float(plain.time_us) / 1e3,

@@ -1,9 +1,9 @@
-"""Array types by element, and the one conversion to them."""
+"""Array types by element, and 80 % intervals of arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -65,3 +65,46 @@ def root(first: FloatArray, second: FloatArray) -> FloatArray:
     """sqrt(a + b) of squares, each in a shape as small as it can be."""
     square: FloatArray = np.asarray(first + second)
     return np.sqrt(square, out=square)
+
+
+class Band(NamedTuple):
+    """Ends of an interval that holds 80 % of measurements."""
+
+    low: FloatArray
+    high: FloatArray
+
+    @property
+    def of_inverse(self) -> Band:
+        """That of one over the quantity."""
+        return Band(1.0 / self.high, 1.0 / self.low)
+
+
+class Halves(NamedTuple):
+    """Half-widths of such an interval on the logarithm of the quantity that they are named for."""
+
+    down: FloatArray
+    """Towards its lower end."""
+    up: FloatArray
+    """Towards its upper end."""
+
+    @classmethod
+    def within(cls, low: FloatArray, value: FloatArray, high: FloatArray) -> Halves:
+        """Those of a value between the ends of its interval."""
+        return cls(np.asarray(np.log(value / low)), np.asarray(np.log(high / value)))
+
+    @property
+    def of_inverse(self) -> Halves:
+        """Those of one over the quantity: where a step may be longer, a speedup may be smaller."""
+        return Halves(self.up, self.down)
+
+    def times(self, share: FloatArray | float) -> Halves:
+        """Those of the quantity to the power of `share`: of what it moves by that share of its error."""
+        return Halves(share * self.down, share * self.up)
+
+    def joined_by(self, other: Halves) -> Halves:
+        """Those of a product with another quantity, whose errors are independent."""
+        return Halves(in_quadrature(self.down, other.down), in_quadrature(self.up, other.up))
+
+    def ratios(self) -> Band:
+        """Ends of the interval as ratios to the value."""
+        return Band(np.exp(-self.down), np.exp(self.up))

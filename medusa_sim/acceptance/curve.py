@@ -23,7 +23,7 @@ from medusa_sim.acceptance.heads import (
     token_errors,
 )
 from medusa_sim.acceptance.tree import CandidateTree, TreeOrder
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import Band, FloatArray, IntArray
 from medusa_sim.errors import CoverageError, DataError, UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class LogCurve:
         n, tau = (np.array(column, dtype=np.float64) for column in zip(*beyond, strict=True))
         return np.asarray(tau / self.tokens_per_step(n) - 1.0)
 
-    def band(self, candidates: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    def band(self, candidates: npt.ArrayLike) -> Band:
         """80 % band: mean and spread of the residuals (as fractions) on the curve; exactly 1 at 1."""
         value = self.tokens_per_step(candidates)
         residuals = self.residuals()
@@ -119,7 +119,7 @@ class LogCurve:
         draft = value - 1.0
         low = 1.0 + np.maximum(draft - half * value * (draft > 0.0), 0.0)
         high = 1.0 + draft + half * value * (draft > 0.0)
-        return np.asarray(low), np.asarray(np.minimum(high, np.asarray(candidates, dtype=np.float64)))
+        return Band(np.asarray(low), np.asarray(np.minimum(high, np.asarray(candidates, dtype=np.float64))))
 
 
 def pchip_slopes(x: FloatArray, y: FloatArray) -> FloatArray:
@@ -204,12 +204,12 @@ class TableCurve:
         value = value + h * t * (1.0 - t) * (slopes[i] * (1.0 - t) - slopes[i + 1] * t)
         return np.asarray(np.minimum(value, counts))
 
-    def band(self, candidates: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    def band(self, candidates: npt.ArrayLike) -> Band:
         """80 % band: `error_tokens` either way, never below 1 token, nothing at one candidate."""
         value = self.tokens_per_step(candidates)
         half = np.where(value > 1.0, self.error_tokens, 0.0)
         most = np.asarray(candidates, dtype=np.float64)
-        return np.asarray(np.maximum(value - half, 1.0)), np.asarray(np.minimum(value + half, most))
+        return Band(np.asarray(np.maximum(value - half, 1.0)), np.asarray(np.minimum(value + half, most)))
 
 
 CANDIDATES_MAX = 1024
@@ -252,10 +252,10 @@ class ShapedAcceptance:
         further = None if self.guess else carried_on(self.heads, fall, of_mean=self.of_mean)
         return self if further is None else replace(self, heads=further[0], guess=further[1])
 
-    def halves(
+    def full_errors(
         self, tokens_per_step: FloatArray, errors: FloatArray, drafts: IntArray
     ) -> tuple[FloatArray, FloatArray]:
-        """80 % half-widths (fewer, more) of trees over these heads that emit so many tokens, `drafts` deep.
+        """Tokens (fewer, more) of 80 % of trees over these heads that emit so many tokens, `drafts` deep.
 
         errors: what sample sizes alone leave open; `model_error` and the guess of further drafts join it.
         """
@@ -263,13 +263,11 @@ class ShapedAcceptance:
         fewer, more = (np.hypot(half, by[drafts]) for by in self._guessed)
         return fewer, more
 
-    def band_of(
-        self, tokens_per_step: FloatArray, errors: FloatArray, drafts: IntArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """The interval of `halves`, never above a token a draft and the target's own."""
-        fewer, more = self.halves(tokens_per_step, errors, drafts)
+    def band_of(self, tokens_per_step: FloatArray, errors: FloatArray, drafts: IntArray) -> Band:
+        """The interval of `full_errors`, never above a token a draft and the target's own."""
+        fewer, more = self.full_errors(tokens_per_step, errors, drafts)
         most = np.maximum(drafts + 1.0, tokens_per_step)
-        return np.maximum(tokens_per_step - fewer, 1.0), np.minimum(tokens_per_step + more, most)
+        return Band(np.maximum(tokens_per_step - fewer, 1.0), np.minimum(tokens_per_step + more, most))
 
     @cached_property
     def _guessed(self) -> tuple[FloatArray, FloatArray]:
@@ -292,7 +290,7 @@ class ShapedAcceptance:
         """(depths + 1,) tokens per step of the best chain of 0, 1, ... guesses."""
         return chain_tokens_per_step(self.heads)
 
-    def band(self, candidates: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    def band(self, candidates: npt.ArrayLike) -> Band:
         """80 % interval from the sample sizes and `model_error`; both exactly 1 at one candidate."""
         value = self.tokens_per_step(candidates)
         counts = np.asarray(candidates, dtype=np.int64)

@@ -33,7 +33,7 @@ from medusa_sim.acceptance.profile_file import (
     read_profile,
 )
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import Band, FloatArray
 from medusa_sim.data import find, stems
 from medusa_sim.errors import SpecError, UsageError, check_kind, shown, unknown_name
 
@@ -176,10 +176,10 @@ class AcceptanceProfile:
         """
         return self.adjusted(self.model.tokens_per_step(candidates), candidates)
 
-    def band(self, candidates: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    def band(self, candidates: npt.ArrayLike) -> Band:
         """(low, high) of the 80 % interval of `tokens_per_step`, from residuals or sample sizes."""
         low, high = self.model.band(candidates)
-        return self.adjusted(low, candidates), self.adjusted(high, candidates)
+        return Band(self.adjusted(low, candidates), self.adjusted(high, candidates))
 
     def adjusted(self, tokens_per_step: npt.ArrayLike, candidates: npt.ArrayLike) -> FloatArray:
         """Tokens per step as measured, moved by `ratio`; never more than one token a candidate."""

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float, distinct, in_quadrature
+from medusa_sim.arrays import Band, BoolArray, FloatArray, Halves, IntArray, as_float, distinct
 from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.step_reader import Field, StepReader, picked
 from medusa_sim.grid.surface import Surface, surface_at
@@ -29,11 +29,6 @@ from medusa_sim.step.server import Served, served
 from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.watts import launch_joules, served_joules, watts
 from medusa_sim.units import US_PER_S
-
-Halves = tuple[FloatArray, FloatArray]
-"""Half-widths of an 80 % interval on the logarithm: towards its lower end, towards its upper."""
-Band = tuple[FloatArray, FloatArray]
-"""Ends of an 80 % interval: low, high."""
 
 FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER = 0.22, 0.74
 """By how much (of the logarithm) first tokens of measured servers come sooner and later: one in ten by more,
@@ -260,9 +255,9 @@ class Cells:
 
     @cached_property
     def token_halves(self) -> Halves:
-        """(fewer, more) half-widths of the 80 % interval of the tokens per step, on the logarithm."""
-        fewer, more = self.configurations.token_halves
-        return fewer[self.index], more[self.index]
+        """Half-widths of the tokens per step."""
+        of_all = self.configurations.token_halves
+        return Halves(of_all.down[self.index], of_all.up[self.index])
 
     @cached_property
     def overhead(self) -> FloatArray:
@@ -276,17 +271,16 @@ class Cells:
 
     @cached_property
     def step_band(self) -> Band:
-        """(low, high) 80 % of `step_speedup`."""
+        """80 % of `step_speedup`."""
         return self.step_band_around(self.step_speedup)
 
     def step_band_around(self, value: FloatArray) -> Band:
-        """(low, high) 80 % of a speedup of the step over any plain one.
+        """80 % of a speedup of the step over any plain one.
 
         The tokens of a step and its overhead in quadrature; exact where a step emits one token.
         """
-        slower, faster = self._widened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost))
-        fewer, more = self.token_halves
-        return self._unless_exact(value, in_quadrature(slower, fewer), in_quadrature(faster, more))
+        overhead = self._widened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost))
+        return self._band_unless_exact(value, overhead.of_inverse.joined_by(self.token_halves))
 
     @cached_property
     def speedup(self) -> FloatArray:
@@ -301,16 +295,15 @@ class Cells:
 
     @cached_property
     def band(self) -> Band:
-        """(low, high) 80 % of `speedup`."""
+        """80 % of `speedup`."""
         if self.scenario.traffic is None:
             return self.step_band
-        return self._unless_exact(self.speedup, *self._widened(Cells._speedup_halves))
+        return self._band_unless_exact(self.speedup, self._widened(Cells._served_speedup_halves))
 
     @property
     def log_speedup_half(self) -> FloatArray:
         """Half the width of `band` on the logarithm, (B, S, K); 0 of plain decoding."""
-        low, high = self.band
-        return np.asarray(np.broadcast_to(np.log(high / low) / 2.0, self.shape))
+        return np.asarray(np.broadcast_to(np.log(self.band.high / self.band.low) / 2.0, self.shape))
 
     def speedup_at(self, b: int, s: int) -> FloatArray:
         """(K,) `speedup` at one batch and length; the first cell must be plain decoding."""
@@ -323,18 +316,18 @@ class Cells:
         token_us = self._served_where(here).token_us
         return np.asarray(token_us[0] / token_us)
 
-    def _speedup_halves(self) -> Halves:
-        """(low, high) half-widths of a server's speedup, on the logarithm.
+    def _served_speedup_halves(self) -> Halves:
+        """Half-widths of a server's speedup.
 
         The step's, weighted by its share of the time per token. What both servers spend beside steps errs in
         both alike: it moves their ratio by the difference of its two shares.
         """
         steps, others = self.in_flight, np.zeros(())
-        for place, own in enumerate(self.served.halves):
-            others = others + (own - self._of_plain(_half(place))) ** 2
+        for place, half in enumerate(self.served.halves):
+            others = others + (half - self._of_plain(_half(place))) ** 2
         share = self.served.step_share
-        low, high = (np.log1p(share * (steps.step_speedup / end - 1.0)) for end in steps.step_band)
-        return np.sqrt(low**2 + others), np.sqrt(high**2 + others)
+        down, up = (np.log1p(share * (steps.step_speedup / end - 1.0)) for end in steps.step_band)
+        return Halves(np.sqrt(down**2 + others), np.sqrt(up**2 + others))
 
     def _of_plain(self, read: Callable[[Served], FloatArray]) -> FloatArray:
         """A number of the server that decodes plainly, read off the first cell where that is this one."""
@@ -342,10 +335,11 @@ class Cells:
             return read(self.plain.served)
         return np.broadcast_to(read(self.served), self.shape)[..., :1]
 
-    def _unless_exact(self, value: FloatArray, low: FloatArray, high: FloatArray) -> Band:
-        """(low, high) of an interval of such half-widths; the value itself where a step emits one token."""
+    def _band_unless_exact(self, value: FloatArray, halves: Halves) -> Band:
+        """The interval of such half-widths; the value itself where a step emits one token."""
         exact = self.tokens_per_step == 1.0
-        return value * np.exp(np.where(exact, 0.0, -low)), value * np.exp(np.where(exact, 0.0, high))
+        low, high = Halves(*(np.where(exact, 0.0, half) for half in halves)).ratios()
+        return Band(value * low, value * high)
 
     # In a server.
 
@@ -393,25 +387,23 @@ class Cells:
 
     @cached_property
     def token_band(self) -> Band:
-        """(low, high) 80 % of the time per token, as ratios to it."""
-        faster, slower = self.time_halves
-        return np.exp(-faster), np.exp(slower)
+        """80 % of the time per token, as ratios to it."""
+        return self.token_us_halves.ratios()
 
     @cached_property
-    def time_halves(self) -> Halves:
-        """(faster, slower) half-widths of the time per token, widened beyond what was measured."""
-        return self._widened(Cells._token_us_halves)
+    def token_us_halves(self) -> Halves:
+        """Half-widths of the time per token, widened beyond what was measured."""
+        return self._widened(Cells._measured_token_us_halves)
 
-    def _token_us_halves(self) -> Halves:
-        """(faster, slower) half-widths of the time per token; prompts err as the steps of the set-up do."""
+    def _measured_token_us_halves(self) -> Halves:
+        """Half-widths of the time per token; prompts err as the steps of the set-up do."""
         steps, seen = self.in_flight, self.served
-        fewer, more = self.token_halves
         beside = sum((half**2 for half in seen.halves), np.zeros(()))
         shared = (1.0 - seen.step_share**2) * (steps.cost.between_us / steps.step_us) ** 2
         beside = beside + shared
-        faster = seen.step_share * in_quadrature(np.log(steps.step_us / steps.low_us), more)
-        slower = seen.step_share * in_quadrature(np.log(steps.high_us / steps.step_us), fewer)
-        return np.sqrt(faster**2 + beside), np.sqrt(slower**2 + beside)
+        of_steps = Halves.within(steps.low_us, steps.step_us, steps.high_us)
+        down, up = of_steps.joined_by(self.token_halves.of_inverse).times(seen.step_share)
+        return Halves(np.sqrt(down**2 + beside), np.sqrt(up**2 + beside))
 
     @cached_property
     def tokens_per_s(self) -> FloatArray:
@@ -441,10 +433,9 @@ class Cells:
 
     @property
     def first_token_band(self) -> Band:
-        """(low, high) 80 % of the time to the first token, as ratios to it."""
-        faster, slower = self.time_halves
-        sooner, later = np.hypot(faster, FIRST_TOKEN_SOONER), np.hypot(slower, FIRST_TOKEN_LATER)
-        return np.exp(-sooner), np.exp(later)
+        """80 % of the time to the first token, as ratios to it."""
+        down, up = self.token_us_halves
+        return Halves(np.hypot(down, FIRST_TOKEN_SOONER), np.hypot(up, FIRST_TOKEN_LATER)).ratios()
 
     # What it needs.
 
@@ -475,22 +466,17 @@ class Cells:
     @cached_property
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band of the step."""
-        return np.asarray(self.step_us * np.exp(-self._step_halves[0]))
+        return np.asarray(self.step_us * self._step_halves.ratios().low)
 
     @cached_property
     def high_us(self) -> FloatArray:
         """Upper end of the 80 % band of the step."""
-        return np.asarray(self.step_us * np.exp(self._step_halves[1]))
+        return np.asarray(self.step_us * self._step_halves.ratios().high)
 
     @cached_property
     def _step_halves(self) -> Halves:
-        """(faster, slower) half-widths of the step."""
-
-        def own(cells: Cells) -> Halves:
-            cost = cells.cost
-            return np.log(cost.time_us / cost.low_us), np.log(cost.high_us / cost.time_us)
-
-        return self._widened(own)
+        """Half-widths of the step."""
+        return self._widened(lambda cells: cells.cost.halves)
 
     def _widened(self, halves_of: Callable[[Cells], Halves]) -> Halves:
         """Half-widths, at least those at every measured edge (of batch or length) below.
@@ -502,10 +488,10 @@ class Cells:
 
     def _widened_along(self, axis: int, halves_of: Callable[[Cells], Halves]) -> Halves:
         """The same along batches (0) or lengths (1)."""
-        low, high = halves_of(self)
+        here = halves_of(self)
         every = (self._at_edges, self._at_long_edges)[axis]
         if every is None:
-            return low, high
+            return here
         known, asked = ((of.batch, of.seq_len)[axis] for of in (every.surface, self.surface))
         edges = self.surface.edges if axis == 0 else known
         rows = [int(np.flatnonzero(known == edge)[0]) for edge in edges]
@@ -515,11 +501,11 @@ class Cells:
         def widened(half: FloatArray, every_half: FloatArray) -> FloatArray:
             at_edges = np.broadcast_to(every_half, every.shape).take(rows, axis=axis)
             least = np.maximum.accumulate(at_edges, axis=axis)
-            there = picked(least.take(np.maximum(place, 0), axis=axis), self.index)
-            return np.where(is_beyond, np.maximum(half, there), half)
+            of_cells = picked(least.take(np.maximum(place, 0), axis=axis), self.index)
+            return np.where(is_beyond, np.maximum(half, of_cells), half)
 
-        low_there, high_there = (low, high) if every is self else halves_of(every)
-        return widened(low, low_there), widened(high, high_there)
+        there = here if every is self else halves_of(every)
+        return Halves(widened(here.down, there.down), widened(here.up, there.up))
 
     @cached_property
     def _at_edges(self) -> Cells | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, IntArray, among, distinct
+from medusa_sim.arrays import FloatArray, Halves, IntArray, among, distinct
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.model import Model
@@ -46,10 +46,12 @@ class Configurations:
         return self.of_options([1.0], [option.tokens_per_step for option in self.options])
 
     @cached_property
-    def token_halves(self) -> tuple[FloatArray, FloatArray]:
-        """(fewer, more), (J,) half-widths of the 80 % interval of the tokens per step, on the logarithm."""
-        fewer, more = ([option.halves[end] for option in self.options] for end in (0, 1))
-        return self.of_options([0.0], fewer), self.of_options([0.0], more)
+    def token_halves(self) -> Halves:
+        """(J,) half-widths of the tokens per step."""
+        return Halves(
+            down=self.of_options([0.0], [option.token_halves.down for option in self.options]),
+            up=self.of_options([0.0], [option.token_halves.up for option in self.options]),
+        )
 
     @cached_property
     def depth(self) -> IntArray:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
-from medusa_sim.grid.cells import Band, Cells
+from medusa_sim.arrays import Band, FloatArray, Halves
+from medusa_sim.grid.cells import Cells
 
 _S_PER_HOUR = 3600.0
 _MILLION = 1e6
@@ -51,24 +51,22 @@ def _rate_that_fits(cells: Cells) -> FloatArray:
 
 def watts_band(cells: Cells) -> Band:
     """80 % of the watts, as ratios to them: a card's parameters, and the time in which a step draws."""
-    (faster, slower), busy = cells.time_halves, 1.0 - _idle_share(cells)
-    low, high = _with_error_of_card(cells, busy * slower, busy * faster)
+    low, high = _with_error_of_card(cells, cells.token_us_halves.of_inverse.times(1.0 - _idle_share(cells)))
     power = cells.scenario.gpu.power
     limit = np.nan if power is None else cells.scenario.gpus * power.limit_watts
-    return low, np.minimum(high, limit / cells.watts)
+    return Band(low, np.minimum(high, limit / cells.watts))
 
 
 def joule_band(cells: Cells) -> Band:
     """80 % of the joules of a token, as ratios to them: a longer step lets cards draw idle power longer."""
-    (faster, slower), idle = cells.time_halves, _idle_share(cells)
-    return _with_error_of_card(cells, idle * faster, idle * slower)
+    return _with_error_of_card(cells, cells.token_us_halves.times(_idle_share(cells)))
 
 
-def _with_error_of_card(cells: Cells, low: FloatArray, high: FloatArray) -> Band:
-    """The ends of these half-widths together with that of a card's parameters."""
+def _with_error_of_card(cells: Cells, halves: Halves) -> Band:
+    """The ends of these half-widths together with that of a card's parameters, as ratios."""
     power = cells.scenario.gpu.power
     error = 0.0 if power is None else power.fit.error
-    return np.exp(-np.hypot(error, low)), np.exp(np.hypot(error, high))
+    return Halves(np.hypot(error, halves.down), np.hypot(error, halves.up)).ratios()
 
 
 def _idle_share(cells: Cells) -> FloatArray:

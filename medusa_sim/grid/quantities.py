@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray
-from medusa_sim.grid.cells import Band, Cells
+from medusa_sim.arrays import Band, FloatArray
+from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.costs import joule_band, joules, usd, watts_band
 from medusa_sim.latency.base import Bound, Source
@@ -86,7 +86,7 @@ def in_server(cells: Cells, read: Callable[[Cells], Any]) -> Any:
 
 def with_band(read: Callable[[Cells], FloatArray], band: Callable[[Cells], Band]) -> dict[str, Any]:
     """Fields of a quantity with an 80 % interval. band: its ends, as ratios to the quantity."""
-    return {"read": read, "low_high": lambda cells: tuple(read(cells) * end for end in band(cells))}
+    return {"read": read, "low_high": lambda cells: Band(*(read(cells) * end for end in band(cells)))}
 
 
 def time_band(cells: Cells) -> Band:
@@ -96,14 +96,12 @@ def time_band(cells: Cells) -> Band:
 
 def rate_band(cells: Cells) -> Band:
     """The band of what is proportional to the rate of tokens."""
-    low, high = cells.token_band
-    return 1.0 / high, 1.0 / low
+    return cells.token_band.of_inverse
 
 
 def tokens_per_joule_band(cells: Cells) -> Band:
     """The band of tokens per joule."""
-    low, high = joule_band(cells)
-    return 1.0 / high, 1.0 / low
+    return joule_band(cells).of_inverse
 
 
 def rate_of_a_gpu(cells: Cells) -> FloatArray:
@@ -198,9 +196,9 @@ DECLARED = (
     Quantity(
         name="server_speedup", read=lambda cells: in_server(cells, lambda served: served.speedup),
         better="more",
-        low_high=lambda cells: (
-            in_server(cells, lambda served: served.band[0]),
-            in_server(cells, lambda served: served.band[1]),
+        low_high=lambda cells: Band(
+            in_server(cells, lambda served: served.band.low),
+            in_server(cells, lambda served: served.band.high),
         ),
         model_only=True,
     ),
@@ -223,7 +221,7 @@ DECLARED = (
     Quantity(name="verify_only_us", read=verify_only_us, better="less"),
     Quantity(
         name="verify_step_us", read=lambda cells: cells.step_us, title="step", unit="us", better="less",
-        low_high=lambda cells: (cells.low_us, cells.high_us), ends=("verify_low_us", "verify_high_us"),
+        low_high=lambda cells: Band(cells.low_us, cells.high_us), ends=("verify_low_us", "verify_high_us"),
     ),
     _OVERHEAD,
     replace(_OVERHEAD, name="baseline_overhead", read=lambda cells: cells.step_us / baseline_us(cells)),

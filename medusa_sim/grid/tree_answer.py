@@ -122,7 +122,9 @@ def tree_answer(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: in
     return TreeAnswer(
         probability=node_probabilities(tree, heads),
         tokens_per_step=tokens,
-        tokens_error=float(max(model.halves(np.asarray(tokens), np.asarray(error), np.asarray(tree.depth)))),
+        tokens_error=float(
+            max(model.full_errors(np.asarray(tokens), np.asarray(error), np.asarray(tree.depth)))
+        ),
         best_tokens_per_step=float(scenario.profile.adjusted(best[-1], tree.candidates)),
         speedup=tokens * speed,
         extended=extended,

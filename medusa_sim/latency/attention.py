@@ -79,9 +79,9 @@ class Parts:
     walk_us: FloatArray
     fixed_us: FloatArray
 
-    def each(self, take: Callable[[FloatArray], FloatArray]) -> Parts:
-        """With every array replaced by what `take` makes of it."""
-        return Parts(**{name: take(getattr(self, name)) for name in _PARTS})
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Parts:
+        """With every array replaced by what `change` makes of it."""
+        return Parts(**{name: change(getattr(self, name)) for name in _PARTS})
 
 
 _PARTS = tuple(field.name for field in dataclasses.fields(Parts))
@@ -153,10 +153,10 @@ def faster_parts(
     # on a grid few lengths are as short; beyond them both are one walk
     short = np.flatnonzero((keys <= path.split_above).any(axis=(0, 2)))
     take = partial(_of_lengths, short)
-    whole, own = path_parts(gpu, path, operator.each(take), cold=cold), split.each(take)
+    whole, own = path_parts(gpu, path, operator.mapped(take), cold=cold), split.mapped(take)
     fastest = chosen_parts(own.time_us < whole.time_us, own, whole)
     shape = split.time_us.shape
-    parts = split.each(lambda own: own if own.shape == shape else np.broadcast_to(own, shape).copy())
+    parts = split.mapped(lambda own: own if own.shape == shape else np.broadcast_to(own, shape).copy())
     for name in _PARTS:
         getattr(parts, name)[:, short] = getattr(fastest, name)
     return parts

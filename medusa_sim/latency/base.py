@@ -101,9 +101,11 @@ class OperatorTime:
             source=np.concatenate([one.source, two.source]),
         )
 
-    def each(self, of: Callable[[FloatArray], FloatArray]) -> OperatorTime:
-        """With the time and both ends of its band replaced by what `of` makes of them."""
-        return replace(self, time_us=of(self.time_us), low_us=of(self.low_us), high_us=of(self.high_us))
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> OperatorTime:
+        """With the time and both ends of its band replaced by what `change` makes of them."""
+        return replace(
+            self, time_us=change(self.time_us), low_us=change(self.low_us), high_us=change(self.high_us)
+        )
 
 
 def calibrated_time(

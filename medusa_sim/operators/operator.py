@@ -188,9 +188,9 @@ class Operator(ABC):
         """The same operator at other sizes."""
         return replace(self, **sizes)  # type: ignore[arg-type]  # COLUMNS are fields that hold a Size
 
-    def each(self, take: Callable[[FloatArray], FloatArray]) -> Self:
-        """With every size replaced by what `take` makes of it."""
-        return self.with_columns(**{name: take(np.asarray(size)) for name, size in self.sizes.items()})
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Self:
+        """With every size replaced by what `change` makes of it."""
+        return self.with_columns(**{name: change(np.asarray(size)) for name, size in self.sizes.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

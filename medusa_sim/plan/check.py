@@ -139,7 +139,10 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
 
 def _check_drafting(scenario: Scenario, run: EngineRun, chain: DraftOption, cells: Cells) -> EngineCheck:
     """A run with drafts. cells: the plain step and the one of the chain."""
-    tokens, (tokens_low, tokens_high) = chain.tokens(run.drafts + 1), (float(end[-1]) for end in chain.band)
+    tokens, (tokens_low, tokens_high) = (
+        chain.tokens(run.drafts + 1),
+        (float(end[-1]) for end in chain.token_band),
+    )
     steps = cells.in_flight
     low_us, step_us, high_us = (float(ends[0, 0, 1]) for ends in (steps.low_us, steps.step_us, steps.high_us))
 

@@ -23,7 +23,7 @@ from medusa_sim.acceptance.heads import (
 )
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.acceptance.tree import CandidateTree, Path, TreeOrder
-from medusa_sim.arrays import FloatArray, IntArray, among
+from medusa_sim.arrays import Band, FloatArray, Halves, IntArray, among
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
 from medusa_sim.step.drafter import drafter_kind
@@ -111,8 +111,8 @@ class DraftOption:
         return float(self.tokens_per_step[np.searchsorted(self.candidates, candidates)])
 
     @cached_property
-    def band(self) -> tuple[FloatArray, FloatArray]:
-        """(low, high) of the 80 % interval of the tokens per step, of each count.
+    def token_band(self) -> Band:
+        """The 80 % interval of the tokens per step, of each count.
 
         Sample sizes, the profile's own model error and the guess of drafts that it was not measured on; never
         above one token a candidate, nor above the depth and the target's own token.
@@ -125,13 +125,12 @@ class DraftOption:
         errors = token_errors(self.order.paths, self.order.gains, self.heads)
         value, drafts = self.order.tokens_per_step[counts - 1], np.minimum(counts - 1, self.depth)
         low, high = model.band_of(value, errors[counts - 1], drafts)
-        return self.profile.adjusted(low, counts), self.profile.adjusted(high, counts)
+        return Band(self.profile.adjusted(low, counts), self.profile.adjusted(high, counts))
 
     @cached_property
-    def halves(self) -> tuple[FloatArray, FloatArray]:
-        """Half-widths (fewer, more) of `band` on the logarithm of the tokens per step."""
-        low, high = self.band
-        return np.log(self.tokens_per_step / low), np.log(high / self.tokens_per_step)
+    def token_halves(self) -> Halves:
+        """Half-widths of the tokens per step."""
+        return Halves.within(self.token_band.low, self.tokens_per_step, self.token_band.high)
 
     def drafts(self, candidates: int) -> int:
         """Draft length that the tree of that many candidates uses; heads beyond it need not run."""

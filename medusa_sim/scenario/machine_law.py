@@ -20,7 +20,6 @@ from medusa_sim.scenario.machine_rows import MachineRow
 from medusa_sim.specs.local import Law, TypeLaw
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.pass_time import StepTime, work_time
 from medusa_sim.step.setting import Setting
@@ -120,7 +119,6 @@ def passes(
     law = msgspec.structs.replace(latency.law, row_us_per_million=0.0)
     setting = Setting(
         latency=replace_law(latency, law), model=model, runtime=runtime.kernels_alone, scope="model",
-        drafter=FreeDrafter(),
     )  # fmt: skip
     for row in rows:
         depth = int(row.depth)

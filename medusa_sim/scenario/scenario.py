@@ -50,7 +50,6 @@ from medusa_sim.specs.runtime import Runtime, load_runtime, local_runtime_names
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.drafter.base import Drafter, Parts
-from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.expert_union import CHAIN, TREE, Overlap, overlap_of
 from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.step.setting import Setting, step_kernels
@@ -469,7 +468,6 @@ class Scenario:
             model=self.model,
             runtime=runtime if runtime.engine is None else runtime.at(self.case),
             scope=self.scope,
-            drafter=FreeDrafter(),
             method=self.drafting.method,
             compacted_drafts=self.depth if self.guessed_from is None else self.guessed_from - 1,
             longest_drafts=self.depth,

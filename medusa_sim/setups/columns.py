@@ -78,15 +78,15 @@ class Priced:
             copies = np.ceil(asked.rate * asked.output_tokens / rate).astype(np.int64)
             carried = np.full(rate.shape, asked.rate * asked.output_tokens) / copies
         usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, gpus, carried)
-        faster, slower = map(at, cells.token_band)
+        time_low, time_high = map(at, cells.token_band)
         return {
             **{name: np.full(batch.shape, value) for name, value in self.set_up.items()},
             **rows,
             "gpus": copies * gpus,
             "replicas": copies,
             "usd_per_million_tokens": usd,
-            "usd_per_million_tokens_low": usd * faster,
-            "usd_per_million_tokens_high": usd * slower,
+            "usd_per_million_tokens_low": usd * time_low,
+            "usd_per_million_tokens_high": usd * time_high,
             # the prompt is in the time to the first token, and in no other
             "e2e_ms": rows["ttft_ms"] + (asked.output_tokens - 1.0) * at(cells.tpot_us) / US_PER_MS,
         }

@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, in_quadrature
+from medusa_sim.arrays import FloatArray, Halves, IntArray, in_quadrature
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.nearness import between
@@ -141,10 +141,14 @@ class Cost:
         return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + squares))
 
     @property
-    def kernel_halves(self) -> tuple[FloatArray, FloatArray]:
-        """(slower, faster): half-widths of the kernels' 80 % band on the logarithm of the step."""
-        slower, faster = np.asarray(self._slow_us / self.time_us), np.asarray(self.time_us / self._fast_us)
-        return np.log(slower, out=slower), np.log(faster, out=faster)
+    def kernel_halves(self) -> Halves:
+        """Half-widths of the step by the band of its kernels alone."""
+        return Halves.within(self._fast_us, self.time_us, self._slow_us)
+
+    @property
+    def halves(self) -> Halves:
+        """Half-widths of the step."""
+        return Halves.within(self.low_us, self.time_us, self.high_us)
 
     @cached_property
     def _slow_us(self) -> FloatArray:
@@ -173,9 +177,9 @@ class Cost:
         """Both one after the other."""
         return Cost(**{name: getattr(self, name) + getattr(other, name) for name in COST_FIELDS})
 
-    def each(self, take: Callable[[FloatArray], FloatArray]) -> Cost:
-        """The cost with every array replaced by what `take` makes of it."""
-        return Cost(**{name: take(getattr(self, name)) for name in COST_FIELDS})
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Cost:
+        """The cost with every array replaced by what `change` makes of it."""
+        return Cost(**{name: change(getattr(self, name)) for name in COST_FIELDS})
 
 
 COST_FIELDS = tuple(entry.name for entry in fields(Cost))
@@ -188,8 +192,8 @@ def along(values: FloatArray, index: IntArray | slice) -> FloatArray:
     return np.asarray(values[..., index])
 
 
-def overhead_halves(step: Cost, plain: Cost) -> tuple[FloatArray, FloatArray]:
-    """Half-widths (slower, faster) of the 80 % band of ln(step / plain).
+def overhead_halves(step: Cost, plain: Cost) -> Halves:
+    """Half-widths of the overhead step / plain.
 
     The kernels' band is that of `step`, alone where no engine adds anything. What an engine adds to every
     step moves the ratio by the difference of its shares in the two, what drafting adds by its own. Of both
@@ -197,16 +201,13 @@ def overhead_halves(step: Cost, plain: Cost) -> tuple[FloatArray, FloatArray]:
     their kernels is common and cancels, and terms fitted to the same rounds err against each other. Beside
     both stands what speedups in the engine's version with that kind of drafter miss by (`gain_square`).
     """
-    slower, faster = step.kernel_halves
+    kernels = step.kernel_halves
     if not (step.has_engine_band or plain.has_engine_band):
-        return slower, faster
+        return kernels
     shared = np.sqrt(step.step_square) / step.time_us - np.sqrt(plain.step_square) / plain.time_us
     engine = in_quadrature(shared, np.sqrt(step.draft_square) / step.time_us)
     gain = np.sqrt(step.gain_square)
-    slower, faster = (
-        in_quadrature(RATIO_SHARE * in_quadrature(half, engine), gain) for half in (slower, faster)
-    )
-    return slower, faster
+    return Halves(*(in_quadrature(RATIO_SHARE * in_quadrature(half, engine), gain) for half in kernels))
 
 
 RATIO_SHARE = 0.5

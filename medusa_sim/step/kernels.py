@@ -48,10 +48,10 @@ class Spread(NamedTuple):
     """Half-widths (downwards, upwards) of what is off together: borrowed kernels by kind (`Fit.together`);
     under no name others that were not measured on it, and those of one law of the device."""
 
-    def each(self, take: Callable[[FloatArray], FloatArray]) -> Spread:
-        """With every array replaced by what `take` makes of it."""
-        shared = {kind: (take(below), take(above)) for kind, (below, above) in self.shared.items()}
-        return Spread(take(self.below_square), take(self.above_square), shared)
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Spread:
+        """With every array replaced by what `change` makes of it."""
+        shared = {kind: (change(below), change(above)) for kind, (below, above) in self.shared.items()}
+        return Spread(change(self.below_square), change(self.above_square), shared)
 
     @property
     def squares(self) -> tuple[FloatArray, FloatArray]:
@@ -159,15 +159,15 @@ class Kernels:
             worst = np.maximum(worst, once(time.source))
         return worst
 
-    def each(self, take: Callable[[FloatArray], FloatArray]) -> Kernels:
-        """The sums with every array replaced by what `take` makes of it."""
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Kernels:
+        """The sums with every array replaced by what `change` makes of it."""
         sums = Sums(
-            device_us=take(self.device_us),
-            device_half_us=take(self.device_half_us),
-            spread=self.spread.each(take),
-            parts_us={part: take(time_us) for part, time_us in self.parts_us.items()},
-            waits_us={code: take(time_us) for code, time_us in self.waits_us.items()},
-            source=take(self.source.astype(np.float64)).astype(np.int8),
+            device_us=change(self.device_us),
+            device_half_us=change(self.device_half_us),
+            spread=self.spread.mapped(change),
+            parts_us={part: change(time_us) for part, time_us in self.parts_us.items()},
+            waits_us={code: change(time_us) for code, time_us in self.waits_us.items()},
+            source=change(self.source.astype(np.float64)).astype(np.int8),
         )
         return Kernels(timed=(), rest=sums)
 
@@ -235,10 +235,10 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
         operator, Experts
     ):  # an engine's kernels read weights no faster than memory
         floor_us = roofline_time_us(latency.gpu, operator)
-        return time.each(
+        return time.mapped(
             lambda kernel_us: np.maximum(share * kernel_us, np.minimum(kernel_us, floor_us)) + beside
         )
-    return time.each(lambda kernel_us: share * kernel_us + beside)
+    return time.mapped(lambda kernel_us: share * kernel_us + beside)
 
 
 def choice_us(engine: Engine, gpu: Gpu, rows: Size, vocab: int) -> FloatArray:

@@ -43,9 +43,9 @@ class Launch:
     composed: tuple[Launch, ...] = ()
     """What stands for the operator where the latency model has no kernel of it."""
 
-    def each(self, take: Callable[[FloatArray], FloatArray]) -> Launch:
-        """With every size replaced by what `take` makes of it."""
-        own, *ends = (of.each(take) for of in (self.operator, *(self.ends or ())))
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Launch:
+        """With every size replaced by what `change` makes of it."""
+        own, *ends = (of.mapped(change) for of in (self.operator, *(self.ends or ())))
         return replace(self, operator=own, ends=None if self.ends is None else (ends[0], ends[1]))
 
     @property

@@ -99,10 +99,10 @@ class StepTime:
         """`Bound` codes: what takes the largest share; the host where the device waits for it."""
         return bound_codes(self.waits_us, self.cost)
 
-    def each(self, take: Callable[[FloatArray], FloatArray]) -> StepTime:
-        """With every array replaced by what `take` makes of it; the works themselves stay as they are."""
-        passes = tuple((work, kernels.each(take)) for work, kernels in self.passes)
-        return StepTime(cost=self.cost.each(take), passes=passes)
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> StepTime:
+        """With every array replaced by what `change` makes of it; the works themselves stay as they are."""
+        passes = tuple((work, kernels.mapped(change)) for work, kernels in self.passes)
+        return StepTime(cost=self.cost.mapped(change), passes=passes)
 
     def __add__(self, other: StepTime) -> StepTime:
         """Both one after the other."""

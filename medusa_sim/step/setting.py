@@ -23,7 +23,8 @@ class Setting:
     model: Model
     runtime: Runtime
     scope: Scope
-    drafter: Drafter
+    drafter: Drafter | None = None
+    """What drafts in a step; None: nothing does."""
     method: str = ""
     """Name of the drafter that verification steps serve, by which engines schedule them; empty: that of
     `drafter`."""
@@ -43,8 +44,8 @@ class Setting:
 
     @property
     def drafter_name(self) -> str:
-        """Name of the drafter that verification steps serve."""
-        return self.method or self.drafter.name
+        """Name of the drafter that verification steps serve; empty where there is none."""
+        return self.method or ("" if self.drafter is None else self.drafter.name)
 
     @property
     def shard(self) -> Model:

@@ -63,7 +63,7 @@ def _mean_verification_step(setting: Setting, batch: Size, seq_len: Size, candid
             return values
         return np.asarray(values[..., 0] if values.shape[-1] == 1 else (values * weights).sum(axis=-1))
 
-    mixed = each.each(mean)
+    mixed = each.mapped(mean)
     (_, kernels), *_ = mixed.passes
     source = each.source
     worst = kernels.with_source(source.max(axis=-1) if source.ndim else source)
@@ -96,7 +96,7 @@ def step_works(setting: Setting, batch: int, seq_len: int, candidates: int) -> t
     if candidates == 1:
         return (_target_work(setting, decode(batch, seq_len)),)
     verification = verification_work(setting, batch, seq_len, candidates)
-    if setting.scope == "block":
+    if setting.scope == "block" or setting.drafter is None:
         return (verification,)
     workload = verify(batch, seq_len, candidates)
     return (verification, *setting.drafter.work(setting.shard, workload, setting.runtime))
@@ -157,9 +157,9 @@ def drafting_steps(
 
     shared: passes that one drafter at other depths has on the same batches and lengths in the same setting.
     """
-    if setting.scope == "block":
-        return ()
     drafter, shared = setting.drafter, shared or SharedPasses()
+    if setting.scope == "block" or drafter is None:
+        return ()
     workload = replace(verify(batch, seq_len, candidates), drafter_passes=shared.by_level)
     passes = drafter.work(setting.shard, workload, setting.runtime)
     steps = tuple(shared.time(setting, work) for work in passes)
@@ -187,7 +187,7 @@ def _passes_reached(setting: Setting, passes: int) -> FloatArray:
 def _reached(step: StepTime, share: float) -> StepTime:
     """A pass that runs in so many of the rounds."""
     ((_, kernels),) = step.passes
-    fewer = step.each(lambda values: values * share)
+    fewer = step.mapped(lambda values: values * share)
     ((work, part),) = fewer.passes
     return StepTime(cost=fewer.cost, passes=((work, part.with_source(kernels.source)),))
 

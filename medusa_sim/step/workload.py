@@ -58,10 +58,10 @@ class Workload:
         keys: Size = np.asarray(self.seq_len) + np.asarray(self.query_tokens)
         return keys
 
-    def each(self, take: Callable[[FloatArray], FloatArray]) -> Workload:
-        """With every size replaced by what `take` makes of it."""
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Workload:
+        """With every size replaced by what `change` makes of it."""
         sizes = {name: getattr(self, name) for name in ("batch", "seq_len", "query_tokens", "padded_rows")}
-        taken = {name: take(np.asarray(size)) for name, size in sizes.items() if size is not None}
+        taken = {name: change(np.asarray(size)) for name, size in sizes.items() if size is not None}
         return replace(self, **taken)  # type: ignore[arg-type]  # fields that hold a Size
 
     def on_one_gpu(self, parallel: Parallel) -> Workload:

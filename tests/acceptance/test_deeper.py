@@ -147,7 +147,9 @@ def test_bands_open_with_each_guessed_draft(scenario):
     assert (np.diff(relative[2:]) > 0.0).all()
     options = {option.depth: option for option in scenario.options()}
     for depth, option in options.items():
-        assert (option.band[0][0], option.band[1][0]) == pytest.approx((low[depth], high[depth]), rel=1e-12)
+        assert (option.token_band.low[0], option.token_band.high[0]) == pytest.approx(
+            (low[depth], high[depth]), rel=1e-12
+        )
 
 
 def test_what_was_measured_is_as_it_was_and_beyond_twice_is_refused(scenario):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from medusa_sim.arrays import Band
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.plan.break_even import CoarseSearch, longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
@@ -191,7 +192,7 @@ def test_a_narrow_cache_is_a_way_out_where_the_cache_is_wide(kv, tried):
 
 def test_a_half_width_is_half_of_the_interval_on_the_logarithm():
     """From 1.5 / 1.2 to 1.5 x 1.2 by 1.2; of plain decoding nothing."""
-    band = np.array([[[1.0, 1.25]]]), np.array([[[1.0, 1.8]]])
+    band = Band(low=np.array([[[1.0, 1.25]]]), high=np.array([[[1.0, 1.8]]]))
     found = Cells.log_speedup_half.fget(SimpleNamespace(band=band, shape=(1, 1, 2)))
     assert found.tolist() == [[[0.0, pytest.approx(np.log(1.2))]]]
 

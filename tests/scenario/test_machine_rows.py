@@ -21,7 +21,6 @@ from medusa_sim.specs.local import laws
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 
@@ -147,7 +146,7 @@ def test_mutated_pastes_are_read_or_refused():
 def setting(latency, model="llama-3.1-8b", weights="Q4_0", runtime="llama.cpp-cuda"):
     return Setting(
         latency=latency, model=with_dtypes(load_model(model), None, weights), runtime=load_runtime(runtime),
-        scope="model", drafter=FreeDrafter(),
+        scope="model",
     )  # fmt: skip
 
 

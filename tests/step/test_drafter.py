@@ -18,7 +18,7 @@ from medusa_sim.step.drafter import drafter_names, drafters, lookups
 from medusa_sim.step.drafter.base import Parts
 from medusa_sim.step.drafter.draft_model import DraftModel, Pard, PEagle
 from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
-from medusa_sim.step.drafter.lookup import FreeDrafter
+from medusa_sim.step.drafter.lookup import NGram
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.expert_union import union
 from medusa_sim.step.memory import step_memory_bytes
@@ -64,12 +64,19 @@ def test_medusa_heads_have_public_weights_and_run_on_all_candidates_or_the_accep
 
 
 def test_look_ups_run_nothing_on_the_gpu_and_hold_nothing():
-    none = FreeDrafter()
-    assert none.work(MODEL, STEP, RUNTIME) == ()
-    assert none.prompt_work(MODEL, prefill(1, 100), RUNTIME) == ()
-    assert none.weight_bytes(MODEL) == none.kv_bytes_per_token(MODEL) == 0.0
     for name in lookups():
-        assert drafters()[name].of(PARTS, 5).work(MODEL, STEP, RUNTIME) == ()
+        found = drafters()[name].of(PARTS, 5)
+        assert found.work(MODEL, STEP, RUNTIME) == ()
+        assert found.prompt_work(MODEL, prefill(1, 100), RUNTIME) == ()
+        assert found.weight_bytes(MODEL) == found.kv_bytes_per_token(MODEL) == 0.0
+
+
+def test_without_a_drafter_nothing_is_added_to_verification():
+    for runtime in ("cuda-graph", "vllm-0.14"):
+        none = replace(setting(None), runtime=load_runtime(runtime))
+        assert (none.drafter_name, drafting_steps(none, 8, 512, 4)) == ("", ())
+        looked_up = drafting_steps(replace(none, drafter=NGram()), 8, 512, 4)
+        assert len(looked_up) == (none.runtime.engine is not None)  # the host looks drafts up
 
 
 def test_a_draft_model_of_the_targets_own_size_costs_one_decode_step_a_draft():
@@ -109,7 +116,7 @@ def test_an_eagle_layer_of_a_pruned_vocabulary_has_a_head_of_its_own():
 
 
 def test_drafting_is_a_small_share_and_grows_with_depth():
-    decode = float(decode_step(setting(FreeDrafter()), 1, 1024).time_us)
+    decode = float(decode_step(setting(None), 1, 1024).time_us)
     shares = [drafting_us(Eagle, depth, batch=1) / decode for depth in (1, 4)]
     assert shares[0] < 0.15  # one of 32 layers, the LM head and the fusion layer
     assert shares[1] == pytest.approx(4 * shares[0], rel=0.05)
@@ -125,7 +132,7 @@ def drafting_us(kind: type, depth: int, batch: int = 8, seq_len: int = 1024) -> 
 def test_a_longer_draft_never_costs_less(kind, batch):
     found = [drafting_us(kind, depth, batch) for depth in (1, 2, 3, 5, 8, 15)]
     assert found == sorted(found)
-    assert (found[0] == 0.0) == issubclass(kind, FreeDrafter)
+    assert (found[0] == 0.0) == kind.looks_up
 
 
 @pytest.mark.parametrize("kind", PARALLEL)

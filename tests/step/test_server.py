@@ -22,7 +22,6 @@ from medusa_sim.specs.term import Term
 from medusa_sim.step.chance import _binomial_parts, binomial, log_normal
 from medusa_sim.step.closed_loop import ClosedLoop, _in_queue
 from medusa_sim.step.drafter import drafters
-from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.gathering import gathered_chances
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompts import (
@@ -45,7 +44,7 @@ CHAT = Traffic(prompt_tokens=512.0, output_tokens=256.0, prompt_cv=0.4, output_c
 def setting(runtime: str | Runtime = "vllm-0.11", model: str = "llama-3.1-8b", **more: object) -> Setting:
     named = load_runtime(runtime) if isinstance(runtime, str) else runtime
     given = {"latency": LATENCY, "model": load_model(model), "runtime": named}
-    return Setting(**given | more, scope="model", drafter=FreeDrafter())
+    return Setting(**given | more, scope="model")
 
 
 def plain(

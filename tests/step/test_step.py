@@ -20,7 +20,6 @@ from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.chance import found_shares
 from medusa_sim.step.compose import Cost, step_us
 from medusa_sim.step.drafter.draft_model import DraftModel
-from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.host import HOST_OVERLAP
 from medusa_sim.step.launch import PARTS
@@ -168,7 +167,7 @@ def test_heads_cost_what_they_read_a_block_no_drafting_and_a_slow_draft_its_host
 
 
 def test_quantised_weights_make_decoding_faster_and_prefill_runs_one_head():
-    full = setting("llama-2-7b", drafter=FreeDrafter())
+    full = setting("llama-2-7b", drafter=None)
     int4 = replace(full, model=with_dtypes(full.model, weight_dtype="int4"))
     quantised, plain = (decode_step(of, 1, 128).parts_us for of in (int4, full))
     assert quantised["mlp"] < 0.3 * plain["mlp"]

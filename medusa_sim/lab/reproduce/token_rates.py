@@ -9,7 +9,7 @@ the same table are predicted. What is fitted is marked in the column `is_fitted`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,8 +20,6 @@ from medusa_sim.lab.reproduce.decoding import CONTEXT, overhead_of
 from medusa_sim.lab.reproduce.published import PAPER_GPU, read_published
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.compose import step_us
-from medusa_sim.step.drafter.lookup import FreeDrafter
-from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import US_PER_S
 
@@ -50,14 +48,9 @@ class PlainStep:
 
 def plain_step(model: str, data_dir: DataDir = None) -> PlainStep:
     """A plain step of a model under `hf-eager` on the paper's GPU, with one microsecond a launch."""
-    setting = _setting(model, data_dir)
+    setting = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
     step = decode_step(setting, 1, CONTEXT)
     return PlainStep(float(step.device_us), float(step.host_us) / setting.runtime.host_us_per_launch)
-
-
-def _setting(model: str, data_dir: DataDir) -> Setting:
-    setting = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
-    return replace(setting, drafter=FreeDrafter())
 
 
 def host_us_per_launch(steps: Sequence[PlainStep], measured_us: Sequence[float]) -> float:

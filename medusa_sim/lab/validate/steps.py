@@ -42,7 +42,6 @@ from medusa_sim.specs.measurement import META, Environment, Meta, read_meta
 from medusa_sim.specs.model import Model, of_dtype
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import PassWork
-from medusa_sim.step.drafter.lookup import FreeDrafter
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.launch import elementwise_launch
 from medusa_sim.step.pass_time import StepTime, work_time
@@ -248,7 +247,7 @@ def decoder_step(
         model=model,
         runtime=runtime,
         scope="model",
-        drafter=Medusa(heads=depth) if depth else FreeDrafter(),
+        drafter=Medusa(heads=depth) if depth else None,
         compacted_drafts=depth,
     )
     if candidates == 1:

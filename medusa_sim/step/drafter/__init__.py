@@ -32,11 +32,11 @@ def drafters() -> dict[str, type[Drafter]]:
     """Every drafter by its name, in their order."""
     from medusa_sim.step.drafter.draft_model import DraftModel, Pard, PEagle
     from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
-    from medusa_sim.step.drafter.lookup import FreeDrafter, Suffix
+    from medusa_sim.step.drafter.lookup import NGram, Suffix
     from medusa_sim.step.drafter.medusa import Medusa
 
     kinds: tuple[type[Drafter], ...] = (
-        Medusa, DraftModel, Eagle, Eagle3, Mtp, PEagle, Pard, DFlash, DSpark, FreeDrafter, Suffix
+        Medusa, DraftModel, Eagle, Eagle3, Mtp, PEagle, Pard, DFlash, DSpark, NGram, Suffix
     )  # fmt: skip
     return {kind.name: kind for kind in kinds}
 

@@ -57,7 +57,7 @@ class Drafter:
     has_levels: ClassVar[bool] = False
     """Whether it drafts level by level, so many nodes each."""
     looks_up: ClassVar[bool] = False
-    """Whether it finds drafts in the text, or has none."""
+    """Whether it finds its drafts in the text, on the host."""
     falls_as: ClassVar[str] = "every"
     """Whose rates tell how a chain's fall beyond what was measured (`acceptance.deeper`); empty: nothing
     does."""

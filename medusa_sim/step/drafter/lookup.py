@@ -1,4 +1,4 @@
-"""Drafters that cost the GPU nothing: drafts are looked up in the text, or there are none."""
+"""Drafters that cost the GPU nothing: drafts are looked up in the text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from medusa_sim.step.drafter.base import Drafter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FreeDrafter(Drafter):
-    """Drafts that cost nothing on the GPU: n-gram look-up in the prompt, or a bare verification step."""
+class NGram(Drafter):
+    """N-gram look-up: what followed the last tokens where they stood before, in the prompt or the output."""
 
     name: ClassVar[DrafterName] = "ngram"
     title = "n-gram drafts"
@@ -23,7 +23,7 @@ class FreeDrafter(Drafter):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suffix(FreeDrafter):
+class Suffix(NGram):
     """Suffix decoding (arXiv 2411.04975): a tree of suffixes of prompt and earlier outputs, on the host.
 
     Drafts are as long as the match promises, so their number varies by request: a count of candidates is the
