@@ -32,7 +32,7 @@ from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at, ste
 from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.scenario.question import Objective, Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.measured import Beside, as_measured
+from medusa_sim.setups.measured import NearestFigure, as_measured
 from medusa_sim.setups.question import BATCHES
 from medusa_sim.setups.served_figures import by_nearness, differences, figures, says_something
 from medusa_sim.setups.setup import ENGINES
@@ -143,11 +143,11 @@ def room(set_up: SetUp) -> int:
 _CURVE = BATCHES[: BATCHES.index(256) + 1]
 
 
-def measured_near(set_up: SetUp, *, every: bool = False) -> list[Beside]:
+def measured_near(set_up: SetUp, *, every: bool = False) -> list[NearestFigure]:
     """Public measurements with their predicted curves, the nearest to a set-up first; every: far ones too."""
     of = scenario_of(set_up)
     return [
-        Beside(figure=figure, differs=differences(figure, of), curve=_as_measured(place))
+        NearestFigure(figure=figure, differs=differences(figure, of), curve=_as_measured(place))
         for figure in by_nearness(of)
         if every or says_something(figure, of)
         for place in [figures().index(figure)]

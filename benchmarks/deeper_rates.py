@@ -20,9 +20,9 @@ from depth_profiles import BUNDLE
 from scipy.optimize import brentq
 from study import PROMISED, mean_bias_worst, measured_rows, table
 
-from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.deeper import DEEPEST, FALLS, Fall, fall_of, fallen
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.arrays import FloatArray
 from medusa_sim.scenario.acceptance import mean_length
 from medusa_sim.scenario.defaults import TYPICAL

@@ -47,8 +47,8 @@ HOUSE = (
         ("scenario",),
         "what is asked, resolved once: arguments, defaults, acceptance -> a scenario",
         in_order(
-            "defaults acceptance declare arguments question draft_options as_run machine_rows machine_law "
-            "kernel_fits scenario"
+            "defaults acceptance declare one_or_several arguments question draft_options as_run machine_rows "
+            "machine_law kernel_fits scenario"
         ),
     ),
     Room(

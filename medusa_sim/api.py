@@ -25,12 +25,13 @@ from medusa_sim.report.recommend.python import Answer
 from medusa_sim.scenario.arguments import ARGUMENTS, words_of
 from medusa_sim.scenario.declare import FLAG, NUMBER, RUNTIME, Argument, check, declared
 from medusa_sim.scenario.defaults import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL
+from medusa_sim.scenario.one_or_several import Sizes, names, numbers, several, whole_numbers
 from medusa_sim.scenario.question import QUESTION, Question
 from medusa_sim.scenario.scenario import Scenario as ScenarioAlone
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.step.axes import Grid, Sizes, names, numbers, several, whole_numbers
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.rows import predicted_rows
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Scenario(ScenarioAlone):
     """What is run where, with a method for each question; its arguments are `scenario.arguments.Arguments`.
+
+    It is the scenario that every room takes. The methods stand here, since a room imports only those above it
+    and what answers lies below `scenario`.
 
     `sweep`, `recommend`, `step` and `check` answer about it. `but` gives another one with some arguments
     changed.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from charts.style import NEUTRAL, Spec, base, category, layer, quantity
-from medusa_sim.acceptance.tree_file import node_columns
+from medusa_sim.acceptance.tree_picture import node_columns
 from medusa_sim.report.palette import SHADES
 
 if TYPE_CHECKING:

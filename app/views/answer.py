@@ -26,7 +26,8 @@ from medusa_sim.plan.recommendation import (
     steps_at,
 )
 from medusa_sim.report.charts.roofline import roofline_chart
-from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps, view_of
+from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
+from medusa_sim.report.length_view import view_of
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.recommend.screen import facts, schedule_table
 from medusa_sim.report.recommend.sentences import sentence

@@ -10,7 +10,7 @@ from chosen import SetUp
 
 from medusa_sim.report.charts.setups import measured_chart
 from medusa_sim.report.words.numbers import significant
-from medusa_sim.setups.measured import Beside
+from medusa_sim.setups.measured import NearestFigure
 from medusa_sim.setups.setup import name_of
 
 _PHONE = ("measured set-up", "measured", "predicted", "error")
@@ -46,7 +46,7 @@ def nearest(set_up: SetUp, most: int | None = MOST) -> None:
         )
 
 
-def _row(beside: Beside) -> dict[str, str]:
+def _row(beside: NearestFigure) -> dict[str, str]:
     figure = beside.figure
     set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
     drafts = f"{figure.set_up['drafter']} with {figure.drafts} drafts" if figure.drafts else "no drafts"

@@ -25,7 +25,8 @@ from medusa_sim.grid.columns import count_table
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.plan.recommendation import scheduled_counts, scheduled_row_at
 from medusa_sim.reading import held
-from medusa_sim.report.charts.sweep import speedup_chart, view_of
+from medusa_sim.report.charts.sweep import speedup_chart
+from medusa_sim.report.length_view import view_of
 from medusa_sim.report.words.numbers import duration, percent, times
 from medusa_sim.scenario.acceptance import LETTERS
 from medusa_sim.scenario.machine_law import band_without_rows

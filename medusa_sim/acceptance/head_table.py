@@ -3,8 +3,6 @@
 Three layouts, told apart by their header: `head,rank,accuracy[,labels]` (accuracy of exactly that
 rank, 0-based), `head,top1,top2,...[,labels]` (cumulative), and `position,conditional_rate[,trials]` or
 `position,unconditional_rate[,trials]` (a chain). Lines that start with # are comments.
-
-Compact fits of them: a power law per head, and one correlation for all heads.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy, expected_tokens_per_step
-from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
 from medusa_sim.errors import DataError, shown
 from medusa_sim.reading import csv_lines
 
@@ -156,35 +153,3 @@ def read_accuracies(path: Path, model: str | None = None) -> HeadAccuracy:
         f"{path}: columns {', '.join(columns)[:100]}: expected head,rank,accuracy[,labels] or "
         "head,top1,top2,...[,labels] or position,conditional_rate[,trials]"
     )
-
-
-XTOL = 1e-12
-
-
-def fitted_correlation(cases: Sequence[tuple[HeadAccuracy, CandidateTree, float]]) -> float:
-    """The one correlation whose expected tokens per step meet the measured ones.
-
-    `cases`: (heads, tree, measured tokens per step). Solves for a mean ratio of 1, inside the range
-    where every head stays a probability; 0 if the independent product is already too large.
-
-    Raises:
-        DataError: no case.
-    """
-    from scipy.optimize import brentq
-
-    if not cases:
-        raise DataError("a correlation needs at least one measured tree")
-
-    def excess(rho: float) -> float:
-        ratios = [
-            expected_tokens_per_step(tree, heads.with_correlation(rho)) / measured
-            for heads, tree, measured in cases
-        ]
-        return float(np.mean(ratios)) - 1.0
-
-    low, high = 0.0, min(heads.correlation_max for heads, _, _ in cases)
-    if excess(low) >= 0.0:
-        return low
-    if excess(high) <= 0.0:
-        return high
-    return float(brentq(excess, low, high, xtol=XTOL))

@@ -17,8 +17,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
 

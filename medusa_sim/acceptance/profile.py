@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.acceptance.adjustments import workload_ratio
-from medusa_sim.acceptance.curve import LogCurve, ShapedAcceptance, TableCurve
+from medusa_sim.acceptance.curve import LogCurve, TableCurve
 from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
 from medusa_sim.acceptance.profile_file import (
     CurveFile,
@@ -32,6 +32,7 @@ from medusa_sim.acceptance.profile_file import (
     ProfileFile,
     read_profile,
 )
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import Band, FloatArray
 from medusa_sim.data import find, stems

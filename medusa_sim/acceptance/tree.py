@@ -150,6 +150,14 @@ class CandidateTree:
         index = {path: i for i, path in enumerate(((), *self.paths))}
         return np.array([-1, *(index[path[:-1]] for path in self.paths)], dtype=np.int64)
 
+    @property
+    def children(self) -> list[list[int]]:
+        """Nodes below each node, best guess first."""
+        below: list[list[int]] = [[] for _ in range(self.candidates)]
+        for node, parent in enumerate(self.parents[1:].tolist(), 1):
+            below[parent].append(node)
+        return below
+
     @cached_property
     def depths(self) -> IntArray:
         """(candidates,) distance from the root. Also the offset of each node's position id."""

@@ -211,7 +211,8 @@ def fit(
     path: Path,
 ) -> None:
     """A profile (TOML) of your own heads, with the correlation that one measured tree implies."""
-    from medusa_sim.acceptance.head_table import fitted_correlation, read_accuracies
+    from medusa_sim.acceptance.correlation import fitted_correlation
+    from medusa_sim.acceptance.head_table import read_accuracies
     from medusa_sim.acceptance.profile_file import SCHEMA, HeadRow, HeadTopkFile, encoded_profile
     from medusa_sim.acceptance.tree_file import read_tree
     from medusa_sim.writing import check_writable, write_text

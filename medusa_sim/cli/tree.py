@@ -126,7 +126,7 @@ def score(*, given: TreeFile, asked: Accuracies, tail: str, output: Output, data
 def draw(*, given: TreeFile, asked: Accuracies, path: Path | None) -> None:
     """The tree as text, or as a picture in a file."""
     from medusa_sim.acceptance.heads import node_probabilities
-    from medusa_sim.acceptance.tree_file import svg_tree, text_tree, write_png
+    from medusa_sim.acceptance.tree_picture import svg_tree, text_tree, write_png
     from medusa_sim.writing import check_writable, write_text
 
     read = given.read()
@@ -204,7 +204,7 @@ def _show(output: Output, built: CandidateTree, accuracy: HeadAccuracy) -> None:
         }
         output.rows(pa.table(rows), "tree")
         return
-    from medusa_sim.acceptance.tree_file import text_tree
+    from medusa_sim.acceptance.tree_picture import text_tree
 
     head = f"{built.candidates} candidates, depth {built.depth}: {tokens:.4f} tokens a step"
     band = f" (80 %: {max(tokens - error, 1.0):.3f}-{tokens + error:.3f} from the labels)" if error else ""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import (
     HeadAccuracy,
     expected_tokens_per_step,
@@ -14,6 +13,7 @@ from medusa_sim.acceptance.heads import (
     optimal_order,
     tokens_per_step_error,
 )
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError

@@ -8,7 +8,6 @@ tokens in place of its own.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -101,10 +100,8 @@ class StepTable:
     def decoding_s(self, drafts: int, requests: int, length: float) -> float:
         """Seconds of a step of `requests` requests of a mean length, without prompts."""
         lengths, steps_s = self._lists
-        row = steps_s[drafts][requests]
-        j = bisect_right(lengths, length, 1, len(lengths) - 1) - 1
-        below, above = lengths[j], lengths[j + 1]
-        return row[j] + (row[j + 1] - row[j]) * (length - below) / (above - below)
+        row, (j, part) = steps_s[drafts][requests], between(lengths, length)
+        return row[j] + (row[j + 1] - row[j]) * part
 
     def with_found_share_s(
         self, whole_s: float, drafts: int, requests: int, length: float, share: float

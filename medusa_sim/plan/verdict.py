@@ -28,7 +28,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 LOSES, NO_GAIN, GAIN, PAYS = range(4)
 """Codes of a batch: certain of a loss, uncertain without and with a predicted gain, certain of a gain."""
-_KIND: dict[int, Verdict] = {LOSES: "loses", NO_GAIN: "uncertain", GAIN: "uncertain", PAYS: "pays"}
+_VERDICT: dict[int, Verdict] = {LOSES: "loses", NO_GAIN: "uncertain", GAIN: "uncertain", PAYS: "pays"}
 _POINTS = 12
 """Values that are tried at once between two that differ."""
 
@@ -39,7 +39,7 @@ class Stretch:
 
     first: int
     last: int
-    kind: Verdict
+    verdict: Verdict
 
 
 CodesAt = Callable[[IntArray], IntArray]
@@ -84,13 +84,13 @@ def with_edges_found(values: IntArray, codes: IntArray, codes_at: CodesAt) -> tu
 
 def stretches(values: IntArray, codes: IntArray) -> tuple[Stretch, ...]:
     """Stretches of ascending values whose changes are found to the whole number."""
-    kinds = [_KIND[code] for code in codes.tolist()]
-    merged = [Stretch(first, last, kind) for kind, first, last in runs_of_equals(values, kinds)]
+    verdicts = [_VERDICT[code] for code in codes.tolist()]
+    merged = [Stretch(first, last, verdict) for verdict, first, last in runs_of_equals(values, verdicts)]
     at = 1
     while at < len(merged) - 1:
         before, here, after = merged[at - 1 : at + 2]
-        if here.kind == "uncertain" and before.kind == after.kind:
-            merged[at - 1 : at + 2] = [Stretch(before.first, after.last, before.kind)]
+        if here.verdict == "uncertain" and before.verdict == after.verdict:
+            merged[at - 1 : at + 2] = [Stretch(before.first, after.last, before.verdict)]
         else:
             at += 1
     return tuple(merged)
@@ -100,15 +100,15 @@ def drafting_spans(
     values: IntArray, codes: IntArray, known: Sequence[Stretch]
 ) -> tuple[tuple[int, int], ...]:
     """Every (first, last) in which drafts are made, one range where stretches adjoin."""
-    kinds = [None, *(stretch.kind for stretch in known), None]
-    paying = [(stretch.first, stretch.last) for stretch in known if stretch.kind == "pays"]
+    verdicts = [None, *(stretch.verdict for stretch in known), None]
+    paying = [(stretch.first, stretch.last) for stretch in known if stretch.verdict == "pays"]
     gaining = [(first, last) for code, first, last in runs_of_equals(values, codes.tolist()) if code == GAIN]
     if not paying:
-        unsure = [stretch for stretch in known if stretch.kind == "uncertain"]
+        unsure = [stretch for stretch in known if stretch.verdict == "uncertain"]
         return tuple(run for run in gaining if any(one.first <= run[0] <= one.last for one in unsure))[:1]
     spans = list(paying)
-    for stretch, before, after in zip(known, kinds, kinds[2:], strict=False):
-        if stretch.kind != "uncertain":
+    for stretch, before, after in zip(known, verdicts, verdicts[2:], strict=False):
+        if stretch.verdict != "uncertain":
             continue
         from_left = [run for run in gaining if before == "pays" and run[0] == stretch.first]
         from_right = [run for run in gaining if after == "pays" and run[1] == stretch.last]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.report.charts.roofline import PHASE_TITLES
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import duration, percent, significant, times
@@ -19,8 +20,6 @@ from medusa_sim.units import GIGA, TERA
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PHASES = {"prefill": "reading prompts", "decode": "decoding", "verify": "verification"}
-
 
 def roofline_screen(points: pa.Table, scenario: Scenario, asked: str) -> Screen:
     """Where the roof bends, what each phase waits for and reaches, its operators with the most work."""
@@ -29,7 +28,7 @@ def roofline_screen(points: pa.Table, scenario: Scenario, asked: str) -> Screen:
     most = [row for row in rows if row["batch"] == max(each["batch"] for each in rows)]
     last = {(row["phase"], row["op"]): row for row in sorted(most, key=lambda row: row["query_tokens"])}
     heaviest = list(last.values())
-    heaviest.sort(key=lambda row: (list(_PHASES).index(row["phase"]), -row["time_us"]))
+    heaviest.sort(key=lambda row: (list(PHASE_TITLES).index(row["phase"]), -row["time_us"]))
     title = "the largest batch and most tokens of each phase"
     return Screen(
         asked=(
@@ -56,7 +55,7 @@ def _sentences(points: pa.Table, gpu: Gpu, dtype: str) -> list[str]:
     ]
     names = ("phase", "flops", "time_us", "flops_per_s", "roofline_flops_per_s", "bound")
     columns = {name: np.asarray(points.column(name).to_pylist()) for name in names}
-    for phase, title in _PHASES.items():
+    for phase, title in PHASE_TITLES.items():
         here = columns["phase"] == phase
         if not here.any():
             continue

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from numbers import Real
 from typing import TypeAlias
 
 import numpy as np
 
 from medusa_sim.acceptance.adjustments import scheme_ratio
-from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
 from medusa_sim.acceptance.profile import AcceptanceProfile, acceptance_names, load_acceptance
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError, UsageError, check_kind
 from medusa_sim.scenario.defaults import MAX_DRAFTS
@@ -251,21 +251,16 @@ def _of_the_family(prefix: str, model_name: str, known: Sequence[str]) -> str | 
     A family is the letters that a name begins with: kimi, glm, qwen. What a variant (`_VARIANT`) is named
     beyond its model counts for nothing and shorter names come first: it stands in where its model has none.
     """
-    letters = _FAMILY.match(model_name)
-    if letters is None:
+    family = _FAMILY.match(model_name)
+    if family is None:
         return None
-    relatives = sorted((name for name in known if name.startswith(f"{prefix}{letters[0]}")), key=len)
+    relatives = sorted((name for name in known if name.startswith(f"{prefix}{family[0]}")), key=len)
 
     def alike(name: str) -> int:
-        return _alike(name.removeprefix(prefix).removesuffix(_VARIANT), model_name)
+        letters = zip(name.removeprefix(prefix).removesuffix(_VARIANT), model_name, strict=False)
+        return len(list(takewhile(lambda pair: pair[0] == pair[1], letters)))
 
     return max(relatives, key=alike, default=None)
-
-
-def _alike(name: str, other: str) -> int:
-    """Length of the common beginning."""
-    pairs = zip(name, other, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(name), len(other)))
 
 
 def named_acceptance(text: str, data_dir: DataDir = None) -> AcceptanceProfile:

@@ -13,7 +13,6 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import (
     HeadAccuracy,
     best_chain,
@@ -22,6 +21,7 @@ from medusa_sim.acceptance.heads import (
     token_errors,
 )
 from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree, Path, TreeOrder
 from medusa_sim.arrays import Band, FloatArray, Halves, IntArray, among
 from medusa_sim.errors import UsageError

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from medusa_sim.scenario.scenario import Scenario
@@ -15,7 +16,7 @@ from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import any_drafter, surface_of
 from medusa_sim.setups.question import Question
-from medusa_sim.setups.served_figures import Figure, figures
+from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures, says_something
 from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp
 from medusa_sim.specs.models import load_model
 
@@ -85,7 +86,7 @@ def _priced(figure: Figure, served: Scenario, batches: tuple[int, ...]) -> dict[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class NearestFigure:
     """The figure nearest to a scenario.
 
     differs: what is another; curve: of the figure's set-up as it was measured, columns by batch, its own
@@ -102,6 +103,19 @@ class Beside:
         here = self.curve["batch"].tolist().index(self.figure.batch)
         speed = float(self.curve["tokens_per_s_per_user"][here])
         return speed / self.figure.tokens_per_s_per_user - 1.0
+
+
+@lru_cache(maxsize=32)
+def nearest_figure(scenario: Scenario) -> NearestFigure | None:
+    """The public figure nearest to a scenario, priced at its own batch; None where none is near.
+
+    Kept, since pages and answers show it again whenever they are drawn.
+    """
+    for figure in by_nearness(scenario):
+        if says_something(figure, scenario):
+            differs = differences(figure, scenario)
+            return NearestFigure(figure=figure, differs=differs, curve=as_measured(figure))
+    return None
 
 
 def as_measured(figure: Figure, batches: tuple[int, ...] = ()) -> dict[str, Any]:

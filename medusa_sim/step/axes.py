@@ -1,16 +1,14 @@
-"""The axes of a grid of configurations, and what a caller may give for them: one value or several."""
+"""The axes of a grid of configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 
 from medusa_sim.arrays import IntArray
-from medusa_sim.errors import UsageError, check_kind, shown
+from medusa_sim.errors import UsageError
 
 LARGEST = 10**12
 """On any axis: products of the three are counted in 64 bits."""
@@ -41,41 +39,3 @@ class Grid:
     def rows(self) -> int:
         """Configurations for one GPU and one model."""
         return self.batch.size * self.seq_len.size * self.candidates.size
-
-
-Sizes = int | Iterable[int]
-"""One whole number from 1, or several."""
-_LARGEST = 2**53
-"""Sizes are counted in double precision."""
-
-
-def several(given: object) -> list[Any]:
-    """One value or several, as a list; text is one."""
-    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-
-
-def whole_numbers(name: str, sizes: Sizes) -> list[int]:
-    """Sizes as a list. Raises UsageError for text, and for fractions, which would be truncated silently."""
-    given = several(sizes)
-    for size in given:
-        whole = isinstance(size, Integral) or (isinstance(size, float) and size.is_integer())
-        if isinstance(size, bool) or not whole or abs(size) > _LARGEST:
-            raise UsageError(f"{name} {shown(size)}: whole numbers from 1 are allowed, one or several")
-    return [int(size) for size in given]
-
-
-def names(name: str, given: object) -> tuple[str, ...]:
-    """Names, one or several. Raises UsageError for what is none."""
-    listed = several(given)
-    for each in listed:
-        check_kind(name, each, "a name, or several", (str,))
-    return tuple(listed)
-
-
-def numbers(name: str, given: float | Iterable[float]) -> list[float]:
-    """Numbers as a list, each once. Raises UsageError for what is none, such as text."""
-    listed = several(given)
-    for number in listed:
-        if isinstance(number, bool) or not isinstance(number, Real):
-            raise UsageError(f"{name} {shown(number)}: numbers are allowed, one or several")
-    return list(dict.fromkeys(float(number) for number in listed))

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import medusa_sim as ms
-from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.deeper import DEEPEST, FALLS, Fall, carried_on, fall_of, fallen
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import CoverageError
 from medusa_sim.plan.recommend import recommend

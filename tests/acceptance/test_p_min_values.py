@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.p_min import ending_unsure, sure_drafts
 from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.acceptance import constant_rate
 

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from one_line import one_line
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.acceptance.tree_file import (
-    node_columns,
-    parsed_tree,
-    read_tree,
-    svg_tree,
-    text_tree,
-    tree_text,
-    write_png,
-)
+from medusa_sim.acceptance.tree_file import parsed_tree, read_tree, tree_text
+from medusa_sim.acceptance.tree_picture import node_columns, svg_tree, text_tree, write_png
 from medusa_sim.errors import OutputError, SpecError
 
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[3] / "shared" / "data"))

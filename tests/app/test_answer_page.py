@@ -20,7 +20,8 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.recommendation import request_at, scheduled_counts, scheduled_row_at, steps_at
-from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps, view_of
+from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps
+from medusa_sim.report.length_view import view_of
 from medusa_sim.report.quantity_table import quantity_text
 from medusa_sim.report.recommend.warnings import warnings
 

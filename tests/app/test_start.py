@@ -45,7 +45,8 @@ from medusa_sim.cli.app import check_address, leave_out_here, main_script, strea
 from medusa_sim.errors import UsageError
 from medusa_sim.load.policy_names import NAMES as POLICIES
 from medusa_sim.report.charts.chart import Axis, LineChart, Series, line_series, map_colour
-from medusa_sim.report.charts.sweep import heat_map, view_of
+from medusa_sim.report.charts.sweep import heat_map
+from medusa_sim.report.length_view import view_of
 from medusa_sim.report.palette import LINES, PARTS, SHADES, contrast, ink_on
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.specs.gpu import device_names

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.export.chains import ChainPlan
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.recommend import recommend

@@ -332,7 +332,7 @@ def test_contexts_that_pay_are_those_of_the_recommendation():
     requests, found = answer.context
     assert requests >= 1
     assert found.direction == "loses from"
-    assert [stretch.kind for stretch in found.known] == ["pays", "uncertain", "loses"]
+    assert [stretch.verdict for stretch in found.known] == ["pays", "uncertain", "loses"]
     told = context_values(answer)
     assert told["requests"] == requests
     assert told["at"] == found.at

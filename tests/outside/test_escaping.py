@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.acceptance.tree_file import svg_tree
+from medusa_sim.acceptance.tree_picture import svg_tree
 from medusa_sim.outside.escaping import (
     code_block,
     for_comment,

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.api import Scenario
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.columns import count_table

@@ -14,7 +14,7 @@ from medusa_sim.grid.cells import price
 from medusa_sim.plan.break_even import break_even_batches, find_break_even
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, Stretch, codes_of, drafting_spans, stretches
-from medusa_sim.report.charts.sweep import length_view
+from medusa_sim.report.length_view import length_view
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.step.axes import Grid
 
@@ -49,7 +49,7 @@ def found(letters: str):
 )  # fmt: skip
 def test_stretches_merge_and_are_told_as_few_as_are_true(letters, kinds, spans, text):
     one = found(letters)
-    assert "".join(stretch.kind[0] for stretch in one.known) == kinds
+    assert "".join(stretch.verdict[0] for stretch in one.known) == kinds
     assert one.spans == spans
     assert text is None or break_even_text(one, "batch") == text
 

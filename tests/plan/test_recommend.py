@@ -8,9 +8,9 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from medusa_sim.acceptance.curve import ShapedAcceptance
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import PLAIN

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from medusa_sim import __version__
 from medusa_sim.report.charts.chart import HeatMap, MapCell
-from medusa_sim.report.charts.sweep import length_view, step_bars
+from medusa_sim.report.charts.sweep import step_bars
 from medusa_sim.report.document import Folded, html_page
 from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.figures.files import render
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts
+from medusa_sim.report.length_view import length_view
 from medusa_sim.report.palette import PARTS
 from medusa_sim.report.table import TextTable, aligned, markdown
 from medusa_sim.report.words.numbers import capitalised, duration, significant, times, with_prefix

@@ -24,9 +24,9 @@ from medusa_sim.report.compare.page import compare_blocks
 from medusa_sim.report.document import html_page, pictures_of
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.figures.files import render
-from medusa_sim.report.words.measured import beside_text, measured_facts, measured_text
+from medusa_sim.report.words.measured import measured_facts, measured_text, nearest_text
 from medusa_sim.setups.loaded import MOST_FLEETS, ROUTERS, Routed, Router, second_level, under_load
-from medusa_sim.setups.measured import Beside, Measured, as_measured, nearest
+from medusa_sim.setups.measured import Measured, NearestFigure, as_measured, nearest
 from medusa_sim.setups.served_figures import by_nearness, differences, says_something
 
 
@@ -164,7 +164,7 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     of = ms.Scenario(**given)
     near = [(figure, differences(figure, of)) for figure in by_nearness(of)]
     nearest_one = next(figure for figure, _ in near if says_something(figure, of))
-    found = Beside(
+    found = NearestFigure(
         figure=nearest_one, differs=differences(nearest_one, of), curve=as_measured(nearest_one, (1, 16, 64))
     )
     assert found.differs == differs
@@ -177,7 +177,7 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     assert found.error == pytest.approx(own.error)
     dot = measured_chart(found).series[-1]
     assert (dot.x[0], dot.y[0]) == (figure.batch, figure.tokens_per_s_per_user)
-    text = beside_text(found)
+    text = nearest_text(found)
     assert figure.source in text
     assert ("not this set-up" in text) == bool(differs)
     assert all(word in text for word in differs)

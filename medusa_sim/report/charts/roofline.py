@@ -12,13 +12,17 @@ from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Serie
 from medusa_sim.report.words.numbers import with_prefix
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.roofline import roof_of
+from medusa_sim.step.workload import Phase
 from medusa_sim.units import GIGA, MEGA, TERA
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-PHASES = {"prefill": "prefill", "decode": "decode", "verify": "parallel decode"}
+PHASE_TITLES: dict[Phase, str] = {
+    "prefill": "reading prompts", "decode": "decoding", "verify": "verification"
+}  # fmt: skip
+"""What a phase is called in charts and tables."""
 GROUPS = ("linear layers", "attention")
 _LOWEST = 0.25
 _TIPS: tuple[Tip, ...] = (
@@ -37,7 +41,7 @@ def roofline_chart(points: pa.Table, gpu: Gpu, dtype: str, group: str | None = N
     whole = points.to_pylist()
     given = [row for row in whole if group is None or (row["part"] == "attention") == (group == "attention")]
     series = []
-    for place, (phase, name) in enumerate(PHASES.items()):
+    for place, (phase, name) in enumerate(PHASE_TITLES.items()):
         rows = [
             {
                 **{key: row[key] for key in ("op", "batch", "seq_len", "query_tokens", "bound", "source")},

@@ -21,7 +21,7 @@ from medusa_sim.report.formats import json_row
 from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.setups.columns import on_frontier
-from medusa_sim.setups.measured import Beside, nearest
+from medusa_sim.setups.measured import NearestFigure, nearest
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _named(rows: Sequence[Mapping[Any, Any]], column: str) -> list[Mapping[Any, 
     return [rows[i] for i in kept]
 
 
-def measured_chart(beside: Beside) -> LineChart:
+def measured_chart(beside: NearestFigure) -> LineChart:
     """tokens/s a user by batch as predicted for a measured set-up, with its band, and the measurement."""
     curve, figure = beside.curve, beside.figure
     colour, _ = look_of(figure.set_up["gpu"])

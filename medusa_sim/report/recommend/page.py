@@ -6,8 +6,8 @@ import numpy as np
 
 from medusa_sim.arrays import among
 from medusa_sim.plan.recommendation import Recommendation, scheduled_counts
-from medusa_sim.report.charts.sweep import length_view
 from medusa_sim.report.document import Block, Folded, Picture, answer_page
+from medusa_sim.report.length_view import length_view
 from medusa_sim.report.recommend.screen import recommend_screen
 from medusa_sim.report.sources import closing
 from medusa_sim.report.sweep.page import rows_table, view_pictures

@@ -138,7 +138,10 @@ def break_even_values(break_even: BreakEven) -> dict[str, Any]:
         "direction": break_even.direction,
         "searched": [break_even.searched_from, break_even.searched_to],
         "pays": [list(span) for span in break_even.spans],
-        "known": [dataclasses.asdict(stretch) for stretch in break_even.known],
+        "known": [
+            {"first": stretch.first, "last": stretch.last, "kind": stretch.verdict}
+            for stretch in break_even.known
+        ],
     }
 
 

@@ -18,21 +18,21 @@ def break_even_text(break_even: BreakEven, what: str) -> str:
         return f"does not fit at any {what}"
     if len(known) == 1:
         searched = f"every {what} that fits, {break_even.searched_from} to {break_even.searched_to}"
-        if known[0].kind == "uncertain":
+        if known[0].verdict == "uncertain":
             return f"is uncertain at {searched}{_drafted(break_even, what)}"
-        return f"{_SAYS[known[0].kind]} at {searched}"
+        return f"{_SAYS[known[0].verdict]} at {searched}"
     searched = f"(searched to {break_even.searched_to})"
-    kinds = [stretch.kind for stretch in known]
+    kinds = [stretch.verdict for stretch in known]
     if kinds in (["pays", "loses"], ["loses", "pays"]):
-        return f"{known[1].kind} from {what} {known[1].first} on {searched}"
+        return f"{known[1].verdict} from {what} {known[1].first} on {searched}"
     if len(known) <= _MOST_NAMED:
         *before, last = known
-        told = [f"{_SAYS[before[0].kind]} to {what} {before[0].last}"]
-        told += [f"{_SAYS[stretch.kind]} to {stretch.last}" for stretch in before[1:]]
-        end = f"{_SAYS[last.kind]} beyond{_drafted(break_even, what)}"
+        told = [f"{_SAYS[before[0].verdict]} to {what} {before[0].last}"]
+        told += [f"{_SAYS[stretch.verdict]} to {stretch.last}" for stretch in before[1:]]
+        end = f"{_SAYS[last.verdict]} beyond{_drafted(break_even, what)}"
         return f"{', '.join(told)} and {end} {searched}"
     told = [
-        f"{_SAYS[kind]} at {what} {_spans([stretch for stretch in known if stretch.kind == kind])}"
+        f"{_SAYS[kind]} at {what} {_spans([stretch for stretch in known if stretch.verdict == kind])}"
         for kind in VERDICTS
         if kind != "loses" and kind in kinds
     ]
@@ -42,7 +42,7 @@ def break_even_text(break_even: BreakEven, what: str) -> str:
 
 def _drafted(break_even: BreakEven, what: str) -> str:
     """Where drafts are made in what is uncertain."""
-    unsure = [stretch for stretch in break_even.known if stretch.kind == "uncertain"]
+    unsure = [stretch for stretch in break_even.known if stretch.verdict == "uncertain"]
     if not unsure:
         return ""
     if not break_even.spans:

@@ -9,12 +9,12 @@ from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.report.words.standing import standing_fact
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.served_figures import Figure, by_nearness, differences, says_something
+from medusa_sim.setups.served_figures import Figure
 from medusa_sim.setups.setup import name_of
 
 if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
-    from medusa_sim.setups.measured import Beside
+    from medusa_sim.setups.measured import NearestFigure
 
 
 def measured_facts(scenario: Scenario) -> Iterator[Fact]:
@@ -22,31 +22,27 @@ def measured_facts(scenario: Scenario) -> Iterator[Fact]:
     yield from standing_fact(scenario)
     if scenario.scope != "model":
         return
-    for figure in by_nearness(scenario):
-        if says_something(figure, scenario):
-            from medusa_sim.setups.measured import Beside, as_measured
+    from medusa_sim.setups.measured import nearest_figure
 
-            differs = differences(figure, scenario)
-            found = Beside(figure=figure, differs=differs, curve=as_measured(figure))
-            yield Fact("Measured", beside_text(found))
-            return
+    if (found := nearest_figure(scenario)) is not None:
+        yield Fact("Measured", nearest_text(found))
 
 
 def measured_text(answer: Comparison) -> str:
     """The public measurement nearest to what was asked, and what is predicted there."""
     from medusa_sim.setups.measured import nearest
 
-    beside = nearest(answer)
-    if beside is None:
+    found = nearest(answer)
+    if found is None:
         return (
             f"no public measurement of {answer.model.name} on these set-ups is held in profiles/served.toml"
         )
-    figure, row = beside.figure, beside.row
+    figure, row = found.figure, found.row
     return (
         f"nearest in public: {_measured(figure, name_of(row))}; predicted there"
         f"{f' with {figure.runtime}' if figure.runtime else ''}: "
-        f"{significant(float(row['tokens_per_s_per_user']), 3)} ({100.0 * beside.error:+.0f} %)"
-        f"{'' if beside.near else '; of other lengths or another version, so it is not drawn'}"
+        f"{significant(float(row['tokens_per_s_per_user']), 3)} ({100.0 * found.error:+.0f} %)"
+        f"{'' if found.near else '; of other lengths or another version, so it is not drawn'}"
     )
 
 
@@ -58,15 +54,15 @@ def _measured(figure: Figure, set_up: str) -> str:
     )
 
 
-def beside_text(beside: Beside) -> str:
+def nearest_text(found: NearestFigure) -> str:
     """The public measurement nearest to a scenario, what is predicted there, and in what it differs."""
-    figure = beside.figure
+    figure = found.figure
     set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
     runtime = f" with {figure.runtime}" if figure.runtime else ""
     measured = _measured(figure, f"{figure.model} on {set_up}")
-    line = f"{measured}, predicted {100.0 * beside.error:+.0f} %{runtime}"
-    if not beside.differs:
+    line = f"{measured}, predicted {100.0 * found.error:+.0f} %{runtime}"
+    if not found.differs:
         return line
-    *most, last = beside.differs
+    *most, last = found.differs
     words = f"{', '.join(most)} and {last}" if most else last
     return f"{line}; not this set-up: another {words}"

@@ -17,8 +17,9 @@ from medusa_sim.acceptance.adjustments import (
     typical_tokens_per_step,
     workload_ratio,
 )
+from medusa_sim.acceptance.correlation import fitted_correlation
 from medusa_sim.acceptance.curve import LogCurve, TableCurve, fitted_log_slope, pchip_slopes
-from medusa_sim.acceptance.head_table import fitted_correlation, read_accuracies
+from medusa_sim.acceptance.head_table import read_accuracies
 from medusa_sim.acceptance.heads import (
     HeadAccuracy,
     expected_tokens_per_step,

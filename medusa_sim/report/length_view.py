@@ -1,0 +1,114 @@
+"""One length, every count and some batches: what charts of a sweep and of a recommendation draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.report.palette import BESIDE
+from medusa_sim.scenario.defaults import CANDIDATES_MAX
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.axes import Grid
+
+MOST_BATCHES = 64
+
+
+T = TypeVar("T", bound=np.generic)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LengthView:
+    """Steps and speedups at one length: arrays (batch, count) for every count described, from 1 up.
+
+    grid_counts: the counts that were asked for. best: index into `counts` of the count that is marked, per
+    batch; marked: what that is. speedup: over plain decoding, of the step, with traffic the server's; low,
+    high: its 80 % interval. fits: in memory. verify_us: the whole step; parts_us: its slices, and what is
+    beside its kernels; decode_us: (batch,) the plain step.
+    """
+
+    seq_len: int
+    batch: IntArray
+    counts: IntArray
+    grid_counts: IntArray
+    best: IntArray
+    marked: str
+    speedup: FloatArray
+    speedup_low: FloatArray
+    speedup_high: FloatArray
+    tokens_per_step: FloatArray
+    fits: BoolArray
+    verify_us: FloatArray
+    decode_us: FloatArray
+    parts_us: dict[str, FloatArray]
+
+
+def length_view(
+    scenario: Scenario, grid: Grid, seq_len: int, recommended: Mapping[int, int] | None = None
+) -> LengthView:
+    """The view of one length; of more than MOST_BATCHES batches an even choice is shown.
+
+    recommended: counts by batch, marked instead of the best of all.
+    """
+    batch = evenly(grid.batch, MOST_BATCHES)
+    options = scenario.options(max(int(grid.candidates.max()), CANDIDATES_MAX))
+    return view_of(price(scenario, batch, [seq_len], options).by_count, seq_len, grid.candidates, recommended)
+
+
+def view_of(
+    by_count: Cells,
+    seq_len: int,
+    asked: Sequence[int] | IntArray,
+    recommended: Mapping[int, int] | None = None,
+) -> LengthView:
+    """One length of every count. asked: counts of the map; those that nothing drafts are left out.
+
+    recommended: batch -> count that is marked, of the batches shown; None: all of them, the best of every
+    count that fits, as in the sweep's table and in a recommendation for that batch. What is marked is on the
+    map as well.
+    """
+    surface, counts = by_count.surface, by_count.configurations.counts
+    s = int(np.searchsorted(surface.seq_len, seq_len))
+    lines = np.flatnonzero(among(surface.batch, list(recommended or surface.batch)))
+    if recommended is None:
+        best = by_count.best_places()[lines, s]
+    else:
+        best = np.searchsorted(counts, [recommended[int(size)] for size in surface.batch[lines]])
+    asked_for = among(counts, asked)
+    asked_for[best] = True
+    # up to the largest that was asked for or is marked
+    width = counts.size if recommended is not None else 1 + int(np.flatnonzero(asked_for)[-1])
+
+    def at(values: npt.NDArray[T]) -> npt.NDArray[T]:
+        return np.asarray(np.broadcast_to(values, by_count.shape)[lines, s, :width])
+
+    speedup, verify_us = at(by_count.speedup), at(by_count.step_us)
+    parts_us: dict[str, FloatArray] = {name: at(part) for name, part in by_count.parts_us.items()}
+    return LengthView(
+        seq_len=seq_len,
+        batch=surface.batch[lines],
+        counts=counts[:width],
+        grid_counts=counts[asked_for],
+        best=best,
+        marked="the best count" if recommended is None else "what is recommended",
+        speedup=speedup,
+        speedup_low=at(by_count.band.low),
+        speedup_high=at(by_count.band.high),
+        tokens_per_step=at(by_count.tokens_per_step),
+        fits=at(by_count.fits),
+        verify_us=verify_us,
+        decode_us=at(by_count.decode_us)[:, 0],
+        parts_us=parts_us | {BESIDE: verify_us - sum(parts_us.values(), start=np.zeros(()))},
+    )
+
+
+def evenly(values: IntArray, most: int) -> IntArray:
+    """At most `most` of the values, the first and the last among them."""
+    if values.size <= most:
+        return values
+    return values[np.unique(np.linspace(0, values.size - 1, most).round().astype(np.int64))]
