@@ -31,7 +31,8 @@ from local_curves import (
     verification_table,
 )
 from measured_pairs import joined, pairs_of
-from study import ROOT, measured, table
+from pages import write_section
+from study import measured, table
 
 from medusa_sim.api import Scenario as ApiScenario
 from medusa_sim.errors import MedusaSimError
@@ -46,9 +47,6 @@ from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.pass_time import work_time
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.workload import verify
-from medusa_sim.writing import write_text
-
-START, END = "<!-- local: python benchmarks/local_speed.py --write -->", "<!-- /local -->"
 
 
 class Speed(NamedTuple):
@@ -348,10 +346,7 @@ def main() -> None:
     if not parser.parse_args().write:
         print(text)
         return
-    path = ROOT / "docs" / "local.md"
-    whole = path.read_text(encoding="utf-8")
-    head, tail = whole[: whole.index(START)], whole[whole.index(END) :]
-    write_text(path, f"{head}{START}\n\n{text}\n\n{tail}")
+    write_section("local.md", "local", text)
 
 
 if __name__ == "__main__":

@@ -204,13 +204,13 @@ def by_version(runtimes: Sequence[str]) -> list[str]:
     >>> by_version(["kernel", "vllm-0.10", "sglang-0.4", "vllm-0.8", "vllm-v0"])
     ['kernel', 'vllm-v0', 'vllm-0.8', 'vllm-0.10', 'sglang-0.4']
     """
-    engines = list(dict.fromkeys(name.partition("-")[0] for name in runtimes))
+    from medusa_sim.specs.engine import unversioned
+
+    engines = list(dict.fromkeys(map(unversioned, runtimes)))
     return sorted(
         runtimes,
-        key=lambda name: (
-            engines.index(name.partition("-")[0]), tuple(map(int, re.findall(r"\d+", name)))
-        ),
-    )  # fmt: skip
+        key=lambda name: (engines.index(unversioned(name)), tuple(map(int, re.findall(r"\d+", name)))),
+    )
 
 
 def _loads(load: Callable[[str], object], name: str) -> bool:

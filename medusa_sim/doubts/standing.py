@@ -24,6 +24,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.outside.limits import SPEC_BYTES
 from medusa_sim.reading import FileState, file_state, read_text
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.engine import unversioned
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.nearness import Nearness, between, known_kinds
 from medusa_sim.specs.strict import convert
@@ -194,7 +195,7 @@ def standing(scenario: Scenario) -> Standing:
         return Standing(nearness=None, near_groups=(), half_width=half_width)
     nearness = scenario.runtime.nearness(scenario.case)
     known = nearness.nearest
-    engine = known.runtime.rpartition("-")[0]
+    engine = unversioned(known.runtime)
     near = tuple(
         group for group in groups(scenario.arguments.data_dir)
         if (group.engine, group.card) == (engine, known.gpu) and group.weights in known.formats

@@ -257,10 +257,14 @@ def _of_the_family(prefix: str, model_name: str, known: Sequence[str]) -> str | 
     relatives = sorted((name for name in known if name.startswith(f"{prefix}{family[0]}")), key=len)
 
     def alike(name: str) -> int:
-        letters = zip(name.removeprefix(prefix).removesuffix(_VARIANT), model_name, strict=False)
-        return len(list(takewhile(lambda pair: pair[0] == pair[1], letters)))
+        return common_letters(name.removeprefix(prefix).removesuffix(_VARIANT), model_name)
 
     return max(relatives, key=alike, default=None)
+
+
+def common_letters(name: str, other: str) -> int:
+    """How many letters two names begin with alike."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False))))
 
 
 def named_acceptance(text: str, data_dir: DataDir = None) -> AcceptanceProfile:

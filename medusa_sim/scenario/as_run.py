@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.file_types import FILES, OF_MLX, read_by
+from medusa_sim.specs.engine import unversioned
 from medusa_sim.specs.engine_facts import as_served, cache_format
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
@@ -17,8 +18,10 @@ def why_not_on_card(runtime: Runtime, gpu: Gpu) -> str:
     """Why an engine of a server does not run on a card at all; empty where it does."""
     if runtime.engine is None or not runtime.engine.nvidia_only or gpu.architecture != "cdna":
         return ""
-    engine = runtime.name.rpartition("-")[0] or runtime.name
-    return f"{engine} runs on NVIDIA cards only, and {gpu.name} is AMD's; choose vllm or sglang"
+    return (
+        f"{unversioned(runtime.name)} runs on NVIDIA cards only, and {gpu.name} is AMD's; "
+        "choose vllm or sglang"
+    )
 
 
 def why_no_such_files(runtime: Runtime, stored: str) -> str:

@@ -16,6 +16,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.setup import PLAIN
+from medusa_sim.specs.engine import unversioned
 from medusa_sim.specs.gpu import architecture_of
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.nearness import KINDS, Place, sizes_of, what_is_new
@@ -97,12 +98,9 @@ def says_something(figure: Figure, scenario: Scenario) -> bool:
 
 def _own_place(scenario: Scenario) -> Place:
     case, formats = scenario.case, (scenario.model.precision,)
-    return Place(_engine_of(scenario), scenario.runtime.name, case.gpu, case.card, formats, case.sizes)
-
-
-def _engine_of(scenario: Scenario) -> str:
-    """Its engine without the version, as sources name it."""
-    return scenario.runtime.name.rpartition("-")[0]
+    return Place(
+        unversioned(scenario.runtime.name), scenario.runtime.name, case.gpu, case.card, formats, case.sizes
+    )
 
 
 def _place(figure: Figure) -> Place:
@@ -120,7 +118,7 @@ def differences(figure: Figure, scenario: Scenario) -> tuple[str, ...]:
     own = {
         "model": scenario.model.name, "gpu": scenario.gpu.name, "tp": scenario.parallel.tp,
         "ep": scenario.parallel.ep, "dp_attention": scenario.parallel.dp_attention,
-        "precision": scenario.model.precision, "engine": _engine_of(scenario),
+        "precision": scenario.model.precision, "engine": unversioned(scenario.runtime.name),
         "drafter": scenario.drafting.method,
     }  # fmt: skip
     said = {"model": figure.model, **figure.set_up}

@@ -8,6 +8,7 @@ computed by `step/host.py`, `step/kernels.py` and `step/server.py`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
@@ -27,12 +28,20 @@ _BESIDE_KERNELS = (
 """How terms begin that are not the time of a kernel."""
 DRAFTING = "draft_"
 """How the terms of passes that draft begin."""
+VERSIONED = re.compile(r"(.+)-v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev|a|b)\d*)*")
+"""`sglang-0.5.3.post3`: the engine, and the numbers of its version."""
 GraphUnit = Literal["tokens", "multiples", "requests"]
 _Us: TypeAlias = Annotated[Term, "us"]
 _Bytes: TypeAlias = Annotated[Term, "bytes"]
 _Steps: TypeAlias = Annotated[Term, "steps"]
 _Share: TypeAlias = Annotated[Term, ""]
 _Names: TypeAlias = Annotated[tuple[Text, ...], Meta(description="a list of names")]
+
+
+def unversioned(name: str) -> str:
+    """An engine's name without its version: `vllm` of `vllm-0.11`; what has none as it is."""
+    found = VERSIONED.fullmatch(name)
+    return name if found is None else found[1]
 
 
 class StepLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -226,14 +235,14 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """Every term by name."""
         return {name: getattr(self, name) for name in UNITS}
 
-    def is_measured(self, family: str, of: str = "") -> bool:
-        """Whether any term was measured on this engine itself or another version of its family (`vllm`).
+    def is_measured(self, engine: str, of: str = "") -> bool:
+        """Whether any term was measured on this version or another of the same engine (`vllm`).
 
         of: how the names of the terms begin that are meant (`DRAFTING`); empty: all.
         """
         terms = (term for name, term in self.terms.items() if name.startswith(of))
         lenders = (term.inherited_from for term in terms if term.measured and not term.measured.assumed)
-        return any(lender.partition("-")[0] in ("", family) for lender in lenders)
+        return any(unversioned(lender) in ("", engine) for lender in lenders)
 
     @property
     def kernels_alone(self) -> Engine:

@@ -18,7 +18,7 @@ import msgspec
 from medusa_sim.data import DataDir, find, stems
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
-from medusa_sim.specs.engine import DRAFTING, Engine
+from medusa_sim.specs.engine import DRAFTING, VERSIONED, Engine, unversioned
 from medusa_sim.specs.engine_table import EngineToml, engine_of
 from medusa_sim.specs.nearness import Nearness, Place, nearness
 from medusa_sim.specs.ranges import Case
@@ -141,11 +141,7 @@ class Runtime:
         return nearness(Place(self.library, version, case.gpu, case.card, case.formats, case.sizes))
 
     def _measures(self, of: str) -> bool:
-        return (
-            self.engine is None
-            or bool(self.local)
-            or self.engine.is_measured(self.name.partition("-")[0], of)
-        )
+        return self.engine is None or bool(self.local) or self.engine.is_measured(unversioned(self.name), of)
 
     @property
     def chain_only(self) -> bool:
@@ -202,13 +198,11 @@ def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
 
 VERSION_WIDEN = 1.25
 """Bands of the terms of a version that stands for another: as between neighbouring versions of one engine."""
-_VERSION = re.compile(r"(.+)-v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev|a|b)\d*)*")
-"""`sglang-0.5.3.post3`: the engine, and the numbers of its version."""
 
 
 def _nearest(name: str, runtimes: dict[str, Runtime]) -> Runtime | None:
     """The runtime whose versions hold one without a name of its own, or the nearest; the older of two."""
-    found = _VERSION.fullmatch(name)
+    found = VERSIONED.fullmatch(name)
     if found is None:
         return None
     engine, version = found.groups()

@@ -14,9 +14,9 @@ from medusa_sim.acceptance.tree import TreeOrder
 from medusa_sim.errors import CoverageError, DataError, UsageError
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.acceptance import (
-    _alike,
     _of_the_family,
     accepted_share,
+    common_letters,
     constant_rate,
     doubtful_shares,
     matched,
@@ -140,7 +140,7 @@ def test_a_match_rate_scales_what_a_match_is_worth():
     [("qwen3-8b", "qwen3-32b", 6), ("a", "b", 0), ("glm", "glm-5", 3), ("", "x", 0)],
 )
 def test_names_are_alike_as_far_as_they_begin_alike(name, other, count):
-    assert _alike(name, other) == count
+    assert common_letters(name, other) == count
 
 
 @pytest.mark.parametrize(

@@ -276,11 +276,7 @@ def save_checkpoint(
         texts["tokenizer.json"] = tokenizer_json
     if record is not None:
         texts[RECORD] = json.dumps(record, indent=1) + "\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror})") from None
+    building = _folder_beside(path)
     try:
         write_safetensors(building / "model.safetensors", tensors)
         for name, text in texts.items():
@@ -292,6 +288,20 @@ def save_checkpoint(
     finally:
         if building.exists():
             _remove_own(building)
+
+
+def check_room(directory: Path | str) -> None:
+    """Raises OutputError unless a folder can be made beside `directory`, where a checkpoint is built."""
+    _folder_beside(Path(directory).resolve()).rmdir()
+
+
+def _folder_beside(path: Path) -> Path:
+    """A new folder beside a place, whose parents are made. Raises OutputError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); choose another --save") from None
 
 
 def _put(building: Path, path: Path) -> None:

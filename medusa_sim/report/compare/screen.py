@@ -188,7 +188,7 @@ def frontier_table(answer: Comparison, most: int = MOST_ROWS) -> TextTable:
     rows = answer.frontier
     every = max(1, -(-len(rows) // most))
     kept = (rows.index % every == 0) | rows.chosen | (rows.index == len(rows) - 1)
-    return rows_table(rows[kept], f"{frontier_title(answer)}:")
+    return rows_table(rows[kept], frontier_title(answer))
 
 
 def frontier_title(answer: Comparison) -> str:

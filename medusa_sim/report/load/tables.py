@@ -79,6 +79,6 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     columns["off_from"] = lambda each: never(each, None if each.off_from is None else str(each.off_from))
     if rate is not None:
         columns["gpus_needed"] = lambda each: str(each.gpus_for(rate, gpus) or NOTHING)
-    title = "requests/s that the server sustains (in brackets: 80 %)"
+    title = "rates in requests/s (in brackets: 80 %)"
     cells = {name: [cell(each) for each in answer.carried] for name, cell in columns.items()}
     return quantity_table(cells, words=("policy",), title=title)

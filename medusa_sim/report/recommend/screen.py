@@ -25,6 +25,7 @@ from medusa_sim.report.words.memory import memory_text, missing_text, shortfall_
 from medusa_sim.report.words.numbers import NOTHING, counted, duration, percent, span, times, times_between
 from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts, workload_text
 from medusa_sim.scenario.question import EVERY_BATCH_TO
+from medusa_sim.specs.engine import unversioned
 
 _OF_DRAFTS = (
     "tokens_per_step", "speedup", "interval", "step_speedup", "speedup_acceptance_minus_10_percent",
@@ -143,7 +144,7 @@ def facts(answer: Recommendation) -> Iterator[Fact]:
         yield Fact(
             "Rows", "a speedup and its 80 % interval span the batches of a row; all else is at its largest"
         )
-    engine = answer.scenario.runtime.name.rpartition("-")[0]
+    engine = unversioned(answer.scenario.runtime.name)
     if answer.enable and engine in ENGINES:
         yield Fact("Next", f"--export {engine} writes launch settings, --report DIR a page with charts")
     yield from (Fact("Searched", line, detail=True) for line in search_note(answer))

@@ -14,7 +14,7 @@ from decoder_models import ragged_prompts, tiny_config, tiny_heads, tiny_llama
 from one_line import one_line
 from safetensors.torch import load_file
 
-from medusa_sim.errors import DataError, MedusaSimError, SpecError, UsageError
+from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError, UsageError
 from medusa_sim.lab.decoder.arguments import Recipe
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
@@ -253,6 +253,9 @@ def test_recipes_refuse_what_cannot_work_and_diverging_training_stops(tmp_path):
         run_recipe(Recipe(method="backbone", data="self", save=tmp_path / "x"))
     with pytest.raises(UsageError, match="steps 0"):
         run_recipe(Recipe(method="backbone", steps=0, save=tmp_path / "x"))
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="choose another --save"):  # before a text is read: there is none
+        run_recipe(Recipe(method="backbone", save=tmp_path / "file" / "x", text_folder=tmp_path / "none"))
     model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
     model.model.norm.weight.data.fill_(float("inf"))
     with pytest.raises(DataError, match="lower --learning-rate"):

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.arguments import Recipe
-from medusa_sim.lab.decoder.checkpoint import DTYPES, check_replaceable, load_checkpoint, save_checkpoint
+from medusa_sim.lab.decoder.checkpoint import (
+    DTYPES,
+    check_replaceable,
+    check_room,
+    load_checkpoint,
+    save_checkpoint,
+)
 from medusa_sim.lab.decoder.config import DecoderConfig
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.lab.decoder.model import Llama, random_llama
@@ -119,6 +125,7 @@ def _check(recipe: Recipe) -> None:
     if recipe.method == "backbone" and recipe.data == "self":
         raise UsageError("a backbone cannot learn from its own text; use --data text")
     check_replaceable(recipe.save, overwrite=recipe.overwrite)
+    check_room(recipe.save)
 
 
 def _subject(recipe: Recipe, texts: corpus.Corpus) -> _Subject:
