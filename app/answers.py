@@ -61,9 +61,9 @@ def data_version() -> float:
 
 
 @functools.lru_cache(maxsize=1)
-def _version_at(second: int, own: str | None) -> float:
+def _version_at(second: int, data_dir: str | None) -> float:
     """Some hundred files are looked at: 5 ms, and ten calls of a page ask."""
-    del second, own
+    del second, data_dir
     newest = 0.0
     for root in data.data_roots():
         profiles = [root / "profiles" / kind for kind in ("acceptance", "operators", "decoder", "runtimes")]
@@ -96,8 +96,8 @@ def profile_titles() -> dict[str, str]:
 @KEPT
 def scenario_of(set_up: SetUp) -> Scenario:
     """The set-up as the command line builds it. Raises UsageError for what does not fit together."""
-    own = {} if set_up.config is None else {"model": published_model(set_up)}
-    return Scenario(**{**set_up.arguments, **own})
+    uploaded = {} if set_up.config is None else {"model": published_model(set_up)}
+    return Scenario(**{**set_up.arguments, **uploaded})
 
 
 def usual_request(set_up: SetUp) -> tuple[int, int] | None:

@@ -62,12 +62,12 @@ GPUS = (1, 2, 4, 8, 16)
 _LONGEST = 131_072
 """Tokens of a context, a prompt or an output."""
 LABEL = {name: each.label for name, each in ARGUMENTS.items()}
-OWN: dict[str, str | int | bool | None] = {
+SPECIAL: dict[str, str | int | bool | None] = {
     "runtime": None, "gpu": GPU, "model": MODEL, "drafter": DRAFTER, "heads": HEADS, "draft_model": None,
     "acceptance": SHIPPED, "tp": 1, "ep": False,
 }  # fmt: skip
 """Arguments whose inputs are more than their declarations, and what these are where nothing is said."""
-MORE = [each for each in ARGUMENTS.values() if each.label and each.name not in OWN]
+MORE = [each for each in ARGUMENTS.values() if each.label and each.name not in SPECIAL]
 """Arguments whose inputs follow from their declarations."""
 
 
@@ -122,7 +122,7 @@ def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
         more, "ep", LABEL["ep"], False, "Expert parallelism, for mixtures of experts."
     )
     words |= {each.name: of_argument(more, each, is_local=engine in _LOCAL) for each in MORE}
-    config = _own_config(box) if model == OWN_MODEL else None
+    config = _uploaded_config(box) if model == OWN_MODEL else None
     typed, name = st.session_state.get(_TYPED_AS, ("", ""))
     beside = [f"{name}: typed as {shown(typed)}."] if model == name else []
     beside += [] if searched else [_beside(gpu, engine)]
@@ -135,7 +135,7 @@ def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
     return set_up_of({**words, "model": model}, config)
 
 
-NAMES = (*OWN, *(each.name for each in MORE), *REQUEST, "seq")
+NAMES = (*SPECIAL, *(each.name for each in MORE), *REQUEST, "seq")
 """Parameters of the bar's inputs."""
 _OPENED = "bar_opened"
 
@@ -240,7 +240,7 @@ def runs_trees() -> bool:
 
 def take(preset: Mapping[str, str | int | None]) -> None:
     """Set every input to a preset, or to its default where that says nothing: the callback of a button."""
-    defaults = OWN | {each.name: unsaid(each) for each in MORE}
+    defaults = SPECIAL | {each.name: unsaid(each) for each in MORE}
     defaults |= {"seq": None, "batch": 1, **dict.fromkeys(REQUEST)}
     del defaults["draft_model"]  # it follows the model
     defaults["runtime"] = default_engine(str(preset.get("drafter", DRAFTER)))
@@ -351,8 +351,8 @@ def _which_model() -> None:
 
 def drafter_choice(where: Any, engine: str) -> str:
     """What drafts: the default, or what commands take where the engine lacks that."""
-    own = drafters_of(engine)
-    first = DRAFTER if DRAFTER in own else drafter_of(engine)
+    known = drafters_of(engine)
+    first = DRAFTER if DRAFTER in known else drafter_of(engine)
     return inputs.worded(
         where, "drafter", LABEL["drafter"], drafter_names(), first, "What proposes the candidates.",
         lambda name: drafter_kind(name).title,
@@ -385,14 +385,14 @@ def profile_words(name: str) -> str:
 def profiles_of(drafter: str) -> tuple[str, ...]:
     """Profiles that may be of this drafter: those of no other."""
     others = [kind for name, kind in drafters().items() if name != drafter]
-    own = drafter_kind(drafter).profiles
-    claimed = tuple(prefix for kind in others for prefix in kind.profiles if prefix not in own)
+    prefixes = drafter_kind(drafter).profiles
+    claimed = tuple(prefix for kind in others for prefix in kind.profiles if prefix not in prefixes)
     return tuple(name for name in acceptance_names() if not name.startswith(claimed))
 
 
-def _own_config(where: Any) -> bytes:
+def _uploaded_config(where: Any) -> bytes:
     try:
-        content = own_model(where)
+        content = uploaded_model(where)
     except MedusaSimError:
         st.title("Your own model", anchor=False)
         raise
@@ -403,7 +403,7 @@ def _own_config(where: Any) -> bytes:
     return content
 
 
-def own_model(where: Any) -> bytes | None:
+def uploaded_model(where: Any) -> bytes | None:
     """A model's file that is handed in; None until it is. Raises DataError or SpecError for what is none."""
     given = where.file_uploader(
         "config.json, or the start of a GGUF file",

@@ -123,7 +123,7 @@ class SetUp(Arguments):
         return KERNELS_ALONE if self.is_untimed else self.engine
 
     @property
-    def own_code(self) -> bool:
+    def without_engine(self) -> bool:
         """Whether no serving engine runs it."""
         return not self.is_untimed and load_runtime(self.engine).engine is None
 
@@ -182,7 +182,7 @@ class SetUp(Arguments):
     @property
     def title(self) -> str:
         """`vicuna-7b on a100-80gb-pcie`, with the engine where there is one."""
-        engine = "" if self.own_code else f" under {self.engine}"
+        engine = "" if self.without_engine else f" under {self.engine}"
         cards = self.gpu if self.tp == 1 else f"{self.tp} x {self.gpu}"
         return f"{self.model} on {cards}{engine}"
 
@@ -210,8 +210,8 @@ def set_up_of(words: Mapping[str, Any], config: bytes | None = None) -> SetUp:
     gpu, model = (str(said.get(name, OPENS[name])) for name in ("gpu", "model"))
     runtime = str(said.get("runtime", ""))
     runtime = runtime_aliases().get(runtime, runtime)
-    own = (DRAFTER,) if not runtime else drafters_of(runtime)
-    drafter = str(said.get("drafter", DRAFTER if DRAFTER in own else drafter_of(runtime)))
+    known = (DRAFTER,) if not runtime else drafters_of(runtime)
+    drafter = str(said.get("drafter", DRAFTER if DRAFTER in known else drafter_of(runtime)))
     tp = _whole(said, "tp") or 1
     prompt, output = (_whole(said, name) for name in REQUEST)
     usual = [int(tokens) for tokens in REQUEST.values()]

@@ -30,9 +30,9 @@ def counted(manager: Any) -> None:
     def add_file(session_id: str, file: Any) -> None:
         from starlette.exceptions import HTTPException
 
-        own = manager.file_storage.get(session_id, {})
-        while len(own) >= MOST_FILES and file.file_id not in own:
-            manager.remove_file(session_id, next(iter(own)))
+        of_session = manager.file_storage.get(session_id, {})
+        while len(of_session) >= MOST_FILES and file.file_id not in of_session:
+            manager.remove_file(session_id, next(iter(of_session)))
         held = [each for files in list(manager.file_storage.values()) for each in list(files.values())]
         if sum(len(each.data) for each in held) + len(file.data) > MOST_BYTES:
             raise HTTPException(status_code=413, detail="the server holds as many files as it may")

@@ -154,7 +154,7 @@ def run(
         warm_up()
 
 
-def each(
+def as_completed(
     items: Sequence[str], answer: Callable[[str, Watch], T], watch: Watch = NOBODY
 ) -> Iterator[tuple[str, T]]:
     """Items with what `answer(item, watch)` gives of them, in the order in which that is known.

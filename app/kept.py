@@ -133,5 +133,5 @@ def _parts(value: object) -> Iterable[object]:
     if not type(value).__module__.startswith("medusa_sim"):
         return ()
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    own = [getattr(value, name) for name in slots if name != "__dict__" and hasattr(value, name)]
-    return [*own, *getattr(value, "__dict__", {}).values()]
+    slotted = [getattr(value, name) for name in slots if name != "__dict__" and hasattr(value, name)]
+    return [*slotted, *getattr(value, "__dict__", {}).values()]

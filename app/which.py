@@ -56,28 +56,28 @@ def set_ups_for(
     session = jobs.this_session()
 
     def of_card(card: str, told: jobs.Watch) -> Comparison | NothingRunsError:
-        own = dataclasses.replace(choices, gpus=(card,))
+        on_card = dataclasses.replace(choices, gpus=(card,))
         price = usd.get(card) if isinstance(usd, dict) else usd
-        job = partial(_of_one, published_model(set_up), priced, own, price, given)
-        key = ("compare", alike, priced, own, price)
+        job = partial(_of_one, published_model(set_up), priced, on_card, price, given)
+        key = ("compare", alike, priced, on_card, price)
         return LONG.once(key, lambda: jobs.run(job, told, session=session), told.others)
 
     def whole() -> Comparison:
         parts: dict[str, Comparison | NothingRunsError] = {}
-        for card, part in jobs.each(cards, of_card, watch):
+        for card, part in jobs.as_completed(cards, of_card, watch):
             parts[card] = part
             known = [parts[each] for each in cards if isinstance(parts.get(each), Comparison)]
             if known and len(parts) < len(cards):
                 seen(together(known, refine=False).for_target(asked.measure, **target))
         return together([parts[each] for each in cards], refine=False)
 
-    kept = LONG.once(("compare all", alike, priced, choices, prices), whole, watch.others, size=_own_bytes)
+    kept = LONG.once(("compare all", alike, priced, choices, prices), whole, watch.others, size=_table_bytes)
 
     def answer() -> Comparison:
         return refined(kept.for_target(asked.measure, **target))
 
     key = ("compare for", alike, asked, choices, prices)
-    return LONG.once(key, answer, watch.others, size=_own_bytes)
+    return LONG.once(key, answer, watch.others, size=_table_bytes)
 
 
 @KEPT
@@ -98,7 +98,7 @@ def _alike(set_up: SetUp) -> SetUp:
     )
 
 
-def _own_bytes(answer: Comparison) -> int:
+def _table_bytes(answer: Comparison) -> int:
     """Of a comparison of several cards beside its scenarios, which are counted with the cards."""
     return int(answer.table.memory_usage().sum())
 

@@ -143,14 +143,14 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     return base(height, layer=[each for each in layers if each["data"]["values"]])
 
 
-def _symbol(each: Series, *, has_lines: bool) -> str:
+def _symbol(series: Series, *, has_lines: bool) -> str:
     """What the legend shows of a name, as the path of an outline: its line, its marker, or both."""
     if not has_lines:
-        return _SHAPES[each.marker or "o"]
-    marker = "" if each.marker in ("", "|") else _NUMBERS.sub(
-        lambda found: f"{_ON_STROKE * float(found[0]):.3g}", _SHAPES[each.marker]
+        return _SHAPES[series.marker or "o"]
+    marker = "" if series.marker in ("", "|") else _NUMBERS.sub(
+        lambda found: f"{_ON_STROKE * float(found[0]):.3g}", _SHAPES[series.marker]
     )  # fmt: skip
-    return f"{_STROKE if each.line else ''}{marker}" or _STROKE
+    return f"{_STROKE if series.line else ''}{marker}" or _STROKE
 
 
 _NUMBERS = re.compile(r"-?[0-9.]+")
@@ -203,9 +203,9 @@ def _values(series: Iterable[Series], told: Sequence[str] = (), *, as_marked: bo
     ]  # fmt: skip
 
 
-def _few(each: Series) -> int:
+def _few(series: Series) -> int:
     """Every how many of its points have a marker on a phone."""
-    return max(each.every, -(-len(each.x) // _ON_PHONE))
+    return max(series.every, -(-len(series.x) // _ON_PHONE))
 
 
 _ON_PHONE = 5

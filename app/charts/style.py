@@ -77,5 +77,5 @@ def category(field: str, title: str | None, **more: Any) -> Spec:
 
 def layer(mark: str, at: Spec, values: Rows | None = None, **look: Any) -> Spec:
     """Marks by their channels; values: their own rows (None: the chart's); look: of the marks."""
-    own = {} if values is None else {"data": {"values": values}}
-    return {**own, "mark": {"type": mark, **look}, "encoding": at}
+    data = {} if values is None else {"data": {"values": values}}
+    return {**data, "mark": {"type": mark, **look}, "encoding": at}

@@ -400,7 +400,7 @@ def _as_launched(set_up: SetUp, asked: _Asked, row: ScheduleRow) -> None:
 
 def _launch(set_up: SetUp, answer: Recommendation, asked: _Asked, command_words: list[str]) -> None:
     st.subheader("Launch settings", anchor=False)
-    if set_up.own_code:
+    if set_up.without_engine:
         st.caption("Choose an engine above: what it can run is recommended, and its settings are here.")
     draft_path = ""
     if notes.needs_checkpoint(set_up):
@@ -413,7 +413,9 @@ def _launch(set_up: SetUp, answer: Recommendation, asked: _Asked, command_words:
         st.info(show.in_words(str(error)))
         return
     folded = (
-        st.expander("The schedule with its trees, for code of your own") if set_up.own_code else nullcontext()
+        st.expander("The schedule with its trees, for code of your own")
+        if set_up.without_engine
+        else nullcontext()
     )
     with folded:
         show.code(settings.text)

@@ -140,8 +140,8 @@ def _asked(set_up: SetUp, above: Any, below: Any) -> tuple[Question, Choices, st
         left, middle, right, last = st.columns(4)
         sizes, help_text = tuple(map(str, GPUS)), "Of one copy of the model."
         counts = inputs.several(left, "copies", "GPUs of a copy", sizes, sizes, help_text)
-        own = next((name for name in ENGINES if set_up.engine.startswith(name)), ENGINES[0])
-        engines = inputs.several(middle, "engines", "Engines", ENGINES, (own,), "Serving engines.")
+        engine = next((name for name in ENGINES if set_up.engine.startswith(name)), ENGINES[0])
+        engines = inputs.several(middle, "engines", "Engines", ENGINES, (engine,), "Serving engines.")
         dtypes = tuple(dict.fromkeys((answers.published_model(set_up).form, "fp8", "nvfp4")))
         help_text = "Other weights may answer worse."
         weights = inputs.several(

@@ -99,11 +99,11 @@ def page(set_up: SetUp) -> None:
         show.ignored_note()
 
 
-def _accuracy(set_up: SetUp, own: str) -> None:
-    """What the fits are worth first, then rows, then the papers; own: the set-up's kernels."""
+def _accuracy(set_up: SetUp, usual: str) -> None:
+    """What the fits are worth first, then rows, then the papers; usual: the set-up's kernels."""
     gpu = set_up.gpu
     sets = tuple(load_gpu(gpu).kernels) or ("none",)
-    first = own if own in sets else sets[0]
+    first = usual if usual in sets else sets[0]
     kernels = inputs.choice(st, "kernels", "Kernels", sets, first, "The fitted kernel set that is judged.")
     _fits(gpu, kernels)
     files = measured.profile_files(gpu)
@@ -133,7 +133,7 @@ def _fits(gpu: str, kernels: str) -> None:
             f"Not measured for every kernel: some are borrowed from {', '.join(lenders)}, with wider bands.",
             icon=":material/warning:",
         )
-    own = {name: fit for name, fit in fits.items() if not fit.inherited_from} or fits
+    of_this_card = {name: fit for name, fit in fits.items() if not fit.inherited_from} or fits
     show.figures(
         *(
             show.Figure(
@@ -142,7 +142,7 @@ def _fits(gpu: str, kernels: str) -> None:
                 f"{percent(fit.fit_error)} on {fit.rows:,} rows fitted",
                 "Mean error of time on shapes that were left out of a refit.",
             )
-            for name, fit in [item for item in own.items() if "elementwise" not in item[0]][:4]
+            for name, fit in [item for item in of_this_card.items() if "elementwise" not in item[0]][:4]
         ),
         width=215,
     )
@@ -162,7 +162,7 @@ def _fits(gpu: str, kernels: str) -> None:
         ]
         show.table(rows, _FIT_PHONE)
         show.chart(
-            charts.band_chart({name: fit for name, fit in own.items() if "elementwise" not in name}),
+            charts.band_chart({name: fit for name, fit in of_this_card.items() if "elementwise" not in name}),
             name="bands",
             caption="Bars: where 80 % of measurements lie around the prediction, small sizes above large "
             "ones.",

@@ -121,8 +121,8 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
     rate = f"at {significant(answer.last[0].arrivals_per_s, 3)} requests/s"
 
     def both(label: str, of: Callable[[Carried], float | None], unit: str, meaning: str) -> show.Figure:
-        own, without = (f"{significant(of(each) or 0.0, 3)}{unit}" for each in (drafting, plain))
-        return show.Figure(label, own, f"{without} without drafts", meaning)
+        with_drafts, without = (f"{significant(of(each) or 0.0, 3)}{unit}" for each in (drafting, plain))
+        return show.Figure(label, with_drafts, f"{without} without drafts", meaning)
 
     off = "never" if drafting.off_from is None else f"{drafting.off_from}"
     full = "Requests a second with the server always full; above it queues grow without end."

@@ -105,7 +105,7 @@ def _asked(rows: MachineRows | None, path: str) -> SetUp:
     meaning = "Sizes decide the time of a step."
     names = (*model_names(), OWN_MODEL)
     model = given("model", lambda at: inputs.choice(at, "own_model", "Model", names, _MODEL, meaning))
-    config = bar.own_model(st) if model == OWN_MODEL else None
+    config = bar.uploaded_model(st) if model == OWN_MODEL else None
     if model == OWN_MODEL and config is None:
         raise UsageError("Model: drop its file below, or pick another model")
     of_mlx = runtime == "mlx"

@@ -206,11 +206,11 @@ def request_spread(parts: Sequence[AcceptanceCounts]) -> float | None:
     By moments: the variance of the requests' accepted shares of tried positions, less what chance gives one
     of so many trials, is that of normal logits around the same mean.
     """
-    own = [part for part in parts if part.is_request and part.tried.sum() > 0]
-    if len(own) < LEAST_REQUESTS:
+    requests = [part for part in parts if part.is_request and part.tried.sum() > 0]
+    if len(requests) < LEAST_REQUESTS:
         return None
-    tried = np.array([part.tried.sum() for part in own], dtype=np.float64)
-    share = np.array([part.accepted.sum() for part in own]) / tried
+    tried = np.array([part.tried.sum() for part in requests], dtype=np.float64)
+    share = np.array([part.accepted.sum() for part in requests]) / tried
     mean = float(np.average(share, weights=tried))
     by_chance = mean * (1.0 - mean) * (tried.size - 1) / tried.sum()
     room = 1.0 - float((tried**2).sum()) / float(tried.sum()) ** 2

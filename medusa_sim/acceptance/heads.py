@@ -199,9 +199,9 @@ def node_probabilities(tree: CandidateTree, heads: HeadAccuracy) -> FloatArray:
             f"the tree uses rank {tree.ranks_used - 1}, accuracies are known for ranks 0..{heads.ranks - 1}; "
             "extend them with a fitted tail or with zeros"
         )
-    own = np.ones(tree.candidates)
-    own[1:] = heads.conditional()[tree.depths[1:] - 1, tree.ranks[1:]]
-    probability = own
+    accuracy = np.ones(tree.candidates)
+    accuracy[1:] = heads.conditional()[tree.depths[1:] - 1, tree.ranks[1:]]
+    probability = accuracy
     for level in range(1, tree.depth + 1):
         nodes = np.flatnonzero(tree.depths == level)
         probability[nodes] *= probability[tree.parents[nodes]]

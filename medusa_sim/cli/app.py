@@ -87,12 +87,12 @@ def allowed_hosts(known: Sequence[str], address: str, hosts: Sequence[str]) -> l
     wrong = next((name for name in hosts if not _HOST.fullmatch(name)), None)
     if wrong is not None:
         raise UsageError(f"--host {shown(wrong)}: a name such as sim.example.com or *.example.com is needed")
-    own = [address]
+    here = [address]
     if address in ("", "0.0.0.0", "::"):  # noqa: S104
-        own = [socket.gethostname()]
+        here = [socket.gethostname()]
         with contextlib.suppress(OSError):
-            own += [str(found[4][0]) for found in socket.getaddrinfo(own[0], None)]
-    return list(dict.fromkeys((*known, *own, *hosts)))
+            here += [str(found[4][0]) for found in socket.getaddrinfo(here[0], None)]
+    return list(dict.fromkeys((*known, *here, *hosts)))
 
 
 def ask_nobody() -> None:

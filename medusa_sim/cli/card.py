@@ -9,7 +9,7 @@ import click
 
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
-from medusa_sim.cli.recommend import EVERY_BATCH, own_machine
+from medusa_sim.cli.recommend import EVERY_BATCH, users_machine
 from medusa_sim.cli.values import grid
 from medusa_sim.scenario.defaults import DEFAULT_BATCHES
 from medusa_sim.scenario.question import QUESTION, Question
@@ -54,7 +54,7 @@ def card(
     from medusa_sim.report.figures.files import save
 
     check_card_path(path, overwrite=overwrite)
-    own_machine(names)
+    users_machine(names)
     (one,) = take.scenarios(names)
     question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, **asked)
     save(card_figure(recommend(one, question), at, dark=dark), path)

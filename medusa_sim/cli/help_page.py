@@ -101,8 +101,8 @@ class Sectioned(click.Command):
             return
         first = [name for name in FIRST if name in listed][:MOST_FIRST]
         known = {name for names in sections().values() for name in names}
-        own = [name for name in listed if name not in (*first, *known)]
-        for title, names in {"First": first, "Of this command": own, **sections()}.items():
+        rest = [name for name in listed if name not in (*first, *known)]
+        for title, names in {"First": first, "Of this command": rest, **sections()}.items():
             if here := [name for name in names if name in listed and (name not in first or title == "First")]:
                 with formatter.section(title):
                     formatter.write_dl([listed[name] for name in here])

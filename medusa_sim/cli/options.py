@@ -161,8 +161,8 @@ def gathered(
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
         def call(**values: Any) -> None:
-            own = {name: values.pop(name) for name in options}
-            function(**{parameter: made(own)}, **values)
+            given = {name: values.pop(name) for name in options}
+            function(**{parameter: made(given)}, **values)
 
         taken: Function = call
         for option in reversed(tuple(options.values())):  # decorators apply from the last

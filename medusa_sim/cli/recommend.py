@@ -90,7 +90,7 @@ def recommend(
 
         output.text(asked_for(str(names["runtime"] or "")) + "\n")
         return
-    own_machine(names)
+    users_machine(names)
     question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, **asked)
     if engine is not None and not take.is_given("runtime") and names["bench"] is None:
         names["runtime"] = runtime_of(engine, names["drafter"])
@@ -124,7 +124,7 @@ def recommend(
     output.text(ab_script(answer, settings) if ab else settings.text)
 
 
-def own_machine(names: dict[str, Any]) -> None:
+def users_machine(names: dict[str, Any]) -> None:
     """Fill what was not asked for with what rows of one's own machine say; UsageError without a device."""
     if names["bench"] is None:
         return

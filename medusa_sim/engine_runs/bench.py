@@ -29,7 +29,7 @@ from medusa_sim.engine_runs.log import Logged, logged
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.reading import json_documents, named, read_csv_table, read_text
-from medusa_sim.scenario.machine_rows import MachineRows, is_own, rows_of
+from medusa_sim.scenario.machine_rows import MachineRows, is_written_by_tools, rows_of
 from medusa_sim.units import US_PER_S
 
 _CSV_NUMBERS = ("concurrency", "prompt", "output", "drafts", "acceptance_length", "tokens_per_s")
@@ -63,7 +63,7 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
 
 def _machine_rows(text: str, path: Path) -> MachineRows | None:
     """What stands on one's own terminal; None of any other text. Raises DataError where it holds no speed."""
-    return rows_of(text, path) if is_own(text) else None
+    return rows_of(text, path) if is_written_by_tools(text) else None
 
 
 def _of_own(own: MachineRows, path: Path, shape: Shape) -> Iterator[BenchRow]:

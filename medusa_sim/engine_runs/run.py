@@ -14,7 +14,7 @@ from medusa_sim.errors import DataError, MedusaSimError, UsageError
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.engine_run import EngineRun, with_known_acceptance
 from medusa_sim.reading import read_text
-from medusa_sim.scenario.machine_rows import is_own, rows_of
+from medusa_sim.scenario.machine_rows import is_written_by_tools, rows_of
 from medusa_sim.scenario.question import Measured
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
@@ -103,7 +103,7 @@ def told_by(files: Sequence[Path], asked: Measured | None = None) -> dict[str, s
     found = {name: next(iter(values)) for name, values in told.items() if values}
     for path in files:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
-        found = {**(rows_of(text, path).told if is_own(text) else {}), **found}
+        found = {**(rows_of(text, path).told if is_written_by_tools(text) else {}), **found}
     return found if any(row.drafts for row in rows) else {**found, "drafter": NO_DRAFTER}
 
 

@@ -104,13 +104,13 @@ class Surface:
 
     def _verifies_as(self, other: Surface) -> bool:
         """Whether both verify the same counts, in as many of the steps, at the same cost."""
-        own, its = self.setting, other.setting
-        engine = own.runtime.engine
+        engine = self.setting.runtime.engine
+        settings = self.setting, other.setting
         counts, its_counts = self.configurations.counts, other.configurations.counts
         if engine is None or not engine.chain_only or not np.array_equal(counts, its_counts):
             return False
-        waits = [setting.drafter_name in engine.synchronous_drafters for setting in (own, its)]
-        alike = [(setting.overlap, setting.match_rate, setting.sure_shares) for setting in (own, its)]
+        waits = [setting.drafter_name in engine.synchronous_drafters for setting in settings]
+        alike = [(setting.overlap, setting.match_rate, setting.sure_shares) for setting in settings]
         return waits[0] == waits[1] and alike[0] == alike[1]
 
     # The same steps elsewhere.

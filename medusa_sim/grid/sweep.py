@@ -140,11 +140,11 @@ def _table(by_count: Cells, candidates: IntArray) -> SweepTable:
     in_order = np.array_equal(place, np.arange(counts.size))
     shape = (*by_count.shape[:2], candidates.size)
 
-    def column(each: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if each.size == 1:  # not copied
-            return np.broadcast_to(each.ravel(), int(np.prod(shape)))
-        is_whole = in_order or not each.ndim or each.shape[-1] == 1
-        return np.broadcast_to(each if is_whole else each[..., place], shape).ravel()
+    def column(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if values.size == 1:  # not copied
+            return np.broadcast_to(values.ravel(), int(np.prod(shape)))
+        is_whole = in_order or not values.ndim or values.shape[-1] == 1
+        return np.broadcast_to(values if is_whole else values[..., place], shape).ravel()
 
     names = sweep_columns()
     by_quantity = values(by_count, names.values())

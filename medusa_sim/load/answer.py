@@ -103,7 +103,7 @@ def run_load(
     if target_rate is not None:
         check_rate(target_rate, "target rate")
     at_a_rate = test.seeds * len(test.servers) * test.requests(test.any_rate, 0)[0].count
-    usual_rates = len(rates) if rates is not None else 1 if test.source.has_own_rate else _USUAL_RATES
+    usual_rates = len(rates) if rates is not None else 1 if test.source.sets_rate else _USUAL_RATES
     progress = _Progress(advance, usual_requests(test) if search else 0, at_a_rate * usual_rates)
     found = find_carried(test, progress.add) if search else ()
     chosen = _rates_to_run(test, rates, found)
@@ -118,7 +118,7 @@ def _rates_to_run(
     """The rates that were asked for, the source's own (None), or shares of what is carried."""
     if rates is not None:
         return tuple(rates)
-    if test.source.has_own_rate:
+    if test.source.sets_rate:
         return (None,)
     full_per_s = found[0].saturated_per_s if found else saturation(test, test.servers[0]).requests_per_s
     return rates_to_try(full_per_s, found)

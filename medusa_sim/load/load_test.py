@@ -118,7 +118,7 @@ class LoadTest:
     @property
     def any_rate(self) -> float | None:
         """A rate to look at requests by: their own, or one a second."""
-        return None if self.source.has_own_rate else 1.0
+        return None if self.source.sets_rate else 1.0
 
     @cached_property
     def table(self) -> StepTable:

@@ -18,7 +18,7 @@ class Source(Protocol):
     """Where requests come from, at any rate and for any seed."""
 
     @property
-    def has_own_rate(self) -> bool:
+    def sets_rate(self) -> bool:
         """Whether it needs none to be given."""
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
@@ -41,7 +41,7 @@ class Drawn:
             raise UsageError(f"ramp {self.ramp_to:g}: a number above 0 is allowed")
 
     @property
-    def has_own_rate(self) -> bool:
+    def sets_rate(self) -> bool:
         """A closed loop has."""
         return self.users is not None
 
@@ -67,7 +67,7 @@ class Traced:
     trace: Requests
 
     @property
-    def has_own_rate(self) -> bool:
+    def sets_rate(self) -> bool:
         """A trace has."""
         return True
 

@@ -76,11 +76,11 @@ def merge_batches(
     ranges = []
     first = 0
     while first < best.size:
-        own, last = int(best[first]), first
-        stands = _stands(log_speedup, own, best, switching_gain, halves)
+        configuration, last = int(best[first]), first
+        stands = _stands(log_speedup, configuration, best, switching_gain, halves)
         while last + 1 < best.size and alike[last] and stands[last + 1]:
             last += 1
-        ranges.append(BatchRange(first, last, own))
+        ranges.append(BatchRange(first, last, configuration))
         first = last + 1
     return tuple(ranges)
 
@@ -93,15 +93,21 @@ def _first_of_largest(log_speedup: FloatArray, top: FloatArray) -> IntArray:
 
 
 def _stands(
-    log_speedup: FloatArray, own: int, best: IntArray, switching_gain: float, halves: FloatArray | None
+    log_speedup: FloatArray,
+    configuration: int,
+    best: IntArray,
+    switching_gain: float,
+    halves: FloatArray | None,
 ) -> BoolArray:
     """(batches,) whether a configuration is kept beside the best one."""
     rows = np.arange(best.size)
-    kept, largest = log_speedup[:, own], log_speedup[rows, best]
+    kept, largest = log_speedup[:, configuration], log_speedup[rows, best]
     is_small = kept > largest + np.log1p(-switching_gain)
     with np.errstate(invalid="ignore"):  # nothing is gained over what is not allowed
         lost = np.where(np.isfinite(kept), largest - kept, np.inf)
-    doubt = 0.0 if halves is None else np.sqrt(np.abs(halves[:, own] ** 2 - halves[rows, best] ** 2))
+    doubt = (
+        0.0 if halves is None else np.sqrt(np.abs(halves[:, configuration] ** 2 - halves[rows, best] ** 2))
+    )
     is_small |= lost <= np.maximum(doubt, _TIE)
     gains = (kept > 0.0) | (largest <= 0.0)
-    return np.asarray(is_small & (gains | (own == 0)))
+    return np.asarray(is_small & (gains | (configuration == 0)))

@@ -120,8 +120,8 @@ def with_known_acceptance(scenario: Scenario, run: EngineRun) -> tuple[Scenario,
         is_measured = False
     if not is_measured and run.tokens_per_step > 1.0:
         longest = max(run.drafts, scenario.arguments.max_drafts)
-        own = scenario.but(acceptance=run.acceptance, max_drafts=longest)
-        return own, replace(run, undescribed=scenario.profile.name)
+        as_measured = scenario.but(acceptance=run.acceptance, max_drafts=longest)
+        return as_measured, replace(run, undescribed=scenario.profile.name)
     return scenario, run
 
 

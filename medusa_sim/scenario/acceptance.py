@@ -239,8 +239,8 @@ def _loaded(given: Given, drafter: type[Drafter], model_name: str, data_dir: Dat
 
 def _shipped(drafter: type[Drafter], model_name: str, data_dir: DataDir) -> AcceptanceProfile:
     known = acceptance_names(data_dir)
-    own = (f"{prefix}{model_name}" for prefix in drafter.profiles)
-    chosen = next((name for name in own if name in known), None)
+    names = (f"{prefix}{model_name}" for prefix in drafter.profiles)
+    chosen = next((name for name in names if name in known), None)
     relative = _of_the_family(drafter.profiles[0], model_name, known)
     return load_acceptance(chosen or relative or drafter.lender, data_dir)
 

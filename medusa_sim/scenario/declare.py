@@ -110,8 +110,8 @@ class Argument:
         """The error for a name that is no choice; runtime: the engine whose names it lists."""
         what, engine = self.name.replace("_", " "), str(getattr(runtime, "name", runtime or ""))
         also = {name: named_file(name) for name in self.others}
-        if own := [name for name in self.others if name in read_by(engine)]:
-            return unknown_name(what, value, own, {name: of for name, of in also.items() if of in own})
+        if known := [name for name in self.others if name in read_by(engine)]:
+            return unknown_name(what, value, known, {name: of for name, of in also.items() if of in known})
         local = f"; a local --runtime takes {', '.join(self.others[:4])}, ... too" if self.others else ""
         return unknown_name(what, value, self.choices, {} if engine else also) + local * (not engine)
 
@@ -219,10 +219,10 @@ def takes(record: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[
     """Give a function that takes a record's arguments as keywords their signature."""
 
     def of(function: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
-        own = inspect.signature(function)
-        kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        signature = inspect.signature(function)
+        kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         arguments = inspect.signature(record).parameters.values()
-        function.__signature__ = own.replace(parameters=[*kept, *arguments])  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(parameters=[*kept, *arguments])  # type: ignore[attr-defined]
         return function
 
     return of

@@ -52,8 +52,8 @@ def corrected(
     fitted = replace_law(latency, scaled(latency.law, *np.exp(factors)))
     curve: tuple[tuple[float, float], ...] = ()
     for _ in range(3):  # what is put on products is not all of a step
-        own = replace_law(fitted, msgspec.structs.replace(fitted.law, curve=curve))
-        left = measured - np.log(pass_times(own, model, runtime, rows))
+        with_curve = replace_law(fitted, msgspec.structs.replace(fitted.law, curve=curve))
+        left = measured - np.log(pass_times(with_curve, model, runtime, rows))
         curve = _curve(rows, left, curve)
     if curve[-1][0] <= fitted.law.limit:  # behind the switch other kernels run
         curve = (*curve, (fitted.law.limit + 1.0, 0.0))

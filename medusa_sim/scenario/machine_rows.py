@@ -106,7 +106,7 @@ class MachineRows:
 _MARKS = ("avg_ts", "predicted_per_second", "t/s |", "S_TG t/s", "generation_tps", "tokens-per-sec")
 
 
-def is_own(text: str) -> bool:
+def is_written_by_tools(text: str) -> bool:
     """Whether a text holds what only these tools write."""
     return any(mark in text for mark in _MARKS)
 
@@ -265,8 +265,8 @@ def _told(device: str, backend: str, file: str, model: str) -> dict[str, str]:
     if card in device_names():
         told["gpu"] = card
     words = re.findall(r"[a-z]+", backend.lower())
-    if own := next((_BACKENDS[word] for word in words if word in _BACKENDS), None):
-        told["runtime"] = runtime_of_backend(own)
+    if named := next((_BACKENDS[word] for word in words if word in _BACKENDS), None):
+        told["runtime"] = runtime_of_backend(named)
     name = f"{Path(file).name} {model}".lower()
     if shape := _model_named(name):
         told["model"] = shape

@@ -432,14 +432,14 @@ class Scenario:
                 f"--runtime {' or '.join(local_runtime_names())}"
             )
         if self.runtime.local and asked.latency == "calibrated":
-            own = LocalLatency(self.gpu, self.runtime.local)
+            local = LocalLatency(self.gpu, self.runtime.local)
             if asked.bench is not None:
                 from medusa_sim.scenario.machine_law import corrected
                 from medusa_sim.scenario.machine_rows import read_rows
 
-                own = corrected(own, self.shard, self.runtime, read_rows(Path(asked.bench)).rows)
+                local = corrected(local, self.shard, self.runtime, read_rows(Path(asked.bench)).rows)
             clock = clock_under(asked.power_limit, self.gpu)  # rows are taken as measured without a limit
-            return LocalLatency(own.gpu, own.law.backend, own.law, clock)
+            return LocalLatency(local.gpu, local.law.backend, local.law, clock)
         return latency_model(
             self.gpu,
             asked.latency,

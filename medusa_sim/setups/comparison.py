@@ -103,11 +103,11 @@ class Comparison:
         now and then: the largest batch of the set-up that keeps the limits, so that none waits while there
         is room.
         """
-        own = int(row["batch"])
+        batch = int(row["batch"])
         if self.question.rate is None:
-            return own
+            return batch
         same = (self.table[list(SET_UP)] == list(self.key(row))).all(axis=1)
-        return int(max(own, *self.table.batch[same & self.table.meets_limits]))
+        return int(max(batch, *self.table.batch[same & self.table.meets_limits]))
 
     def busy(self, row: Any) -> float | None:
         """Share of what a row's copies carry, at most_requests each, that a rate needs; None without one."""

@@ -149,7 +149,7 @@ class Routed:
     token_s: float
 
     @property
-    def has_own_rate(self) -> bool:
+    def sets_rate(self) -> bool:
         """A stream needs a rate."""
         return False
 

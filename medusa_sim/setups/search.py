@@ -163,11 +163,11 @@ def default_drafters(model: Model, scenario: dict[str, Any]) -> tuple[str, ...]:
     from medusa_sim.step.drafter import drafters
 
     known = acceptance_names(scenario.get("data_dir"))
-    own = [
+    measured = [
         name for name, kind in drafters().items()
         if any(f"{prefix}{model.name}" in known for prefix in kind.profiles)
     ]  # fmt: skip
-    return (PLAIN, *(own or ["mtp" if model.mtp_layers else "eagle3"]))
+    return (PLAIN, *(measured or ["mtp" if model.mtp_layers else "eagle3"]))
 
 
 def refined(answer: Comparison) -> Comparison:
@@ -240,7 +240,7 @@ def _best(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) ->
     if not rows["batch"].size:
         return None
     there = answer.table
-    own = there[(there[list(SET_UP)] == list(key)).all(axis=1)]
-    every = pd.concat([own[list(rows)], pd.DataFrame(rows)], ignore_index=True)
+    priced = there[(there[list(SET_UP)] == list(key)).all(axis=1)]
+    every = pd.concat([priced[list(rows)], pd.DataFrame(rows)], ignore_index=True)
     chosen = replace(answer, table=every).for_target().chosen
-    return None if chosen is None or int(chosen["batch"]) in set(own.batch) else chosen
+    return None if chosen is None or int(chosen["batch"]) in set(priced.batch) else chosen

@@ -80,10 +80,10 @@ def by_nearness(scenario: Scenario) -> list[Figure]:
     The worst of what is new counts first (`specs.nearness.KINDS`), then the next; then in how much they
     differ.
     """
-    own = _own_place(scenario)
+    place = _place_of_scenario(scenario)
 
     def away(figure: Figure) -> tuple[list[int], int]:
-        new = what_is_new(own, _place(figure))
+        new = what_is_new(place, _place_of_figure(figure))
         return [KINDS.index(kind) for kind in new], len(differences(figure, scenario))
 
     return sorted(figures(scenario.arguments.data_dir), key=away)
@@ -91,19 +91,19 @@ def by_nearness(scenario: Scenario) -> list[Figure]:
 
 def says_something(figure: Figure, scenario: Scenario) -> bool:
     """Whether a figure is of the scenario's layers, or of others in its engine, format and generation."""
-    new = what_is_new(_own_place(scenario), _place(figure))
+    new = what_is_new(_place_of_scenario(scenario), _place_of_figure(figure))
     of_its_layers = load_model(figure.model).groups == scenario.model.groups
     return of_its_layers or not {"engine", "format", "generation"} & {*new}
 
 
-def _own_place(scenario: Scenario) -> Place:
+def _place_of_scenario(scenario: Scenario) -> Place:
     case, formats = scenario.case, (scenario.model.precision,)
     return Place(
         unversioned(scenario.runtime.name), scenario.runtime.name, case.gpu, case.card, formats, case.sizes
     )
 
 
-def _place(figure: Figure) -> Place:
+def _place_of_figure(figure: Figure) -> Place:
     """In the words of sources: engines without their version, one format for a checkpoint."""
     engine, gpu, precision = (figure.set_up[name] for name in ("engine", "gpu", "precision"))
     runtime, card = figure.runtime or load_runtime(engine).name, architecture_of(gpu)
@@ -115,12 +115,12 @@ def differences(figure: Figure, scenario: Scenario) -> tuple[str, ...]:
 
     Plain decoding counts as no other drafter, since it stands beside every drafter.
     """
-    own = {
+    asked = {
         "model": scenario.model.name, "gpu": scenario.gpu.name, "tp": scenario.parallel.tp,
         "ep": scenario.parallel.ep, "dp_attention": scenario.parallel.dp_attention,
         "precision": scenario.model.precision, "engine": unversioned(scenario.runtime.name),
         "drafter": scenario.drafting.method,
     }  # fmt: skip
     said = {"model": figure.model, **figure.set_up}
-    same = {**own, "drafter": said["drafter"]} if said["drafter"] == PLAIN else own
+    same = {**asked, "drafter": said["drafter"]} if said["drafter"] == PLAIN else asked
     return tuple(_WORDS[name] for name in _WORDS if said[name] != same[name])

@@ -90,8 +90,8 @@ def precisions(model: Model, given: Sequence[str] | None) -> tuple[str, ...]:
     Raises UsageError for an unknown name.
     """
     published = model.precision
-    own = (published, *(("fp8",) if published in HALVES else ()), "nvfp4")
-    return tuple(dict.fromkeys(own if given is None else (_named(model, name) for name in given)))
+    usual = (published, *(("fp8",) if published in HALVES else ()), "nvfp4")
+    return tuple(dict.fromkeys(usual if given is None else (_named(model, name) for name in given)))
 
 
 def _named(model: Model, name: str) -> str:
@@ -104,8 +104,8 @@ def _named(model: Model, name: str) -> str:
 
 def caches(model: Model, given: Sequence[str] | None) -> tuple[str | None, ...]:
     """Precisions of the KV cache, each once; None: as the model is published."""
-    own = model.kv_dtype or model.activation_dtype
-    return tuple(dict.fromkeys(None if name in (AUTO, own) else name for name in given or (AUTO,)))
+    published = model.kv_dtype or model.activation_dtype
+    return tuple(dict.fromkeys(None if name in (AUTO, published) else name for name in given or (AUTO,)))
 
 
 def setups(
@@ -127,8 +127,8 @@ def setups(
     ):
         eps = choices.eps or ((1, tp) if has_experts and tp > 1 else (1,))
         for ep in dict.fromkeys(eps):
-            own = (False, True) if latent and ep == tp > 1 else (False,)
-            for dp in own if choices.dp_attention is None else (bool(choices.dp_attention and tp > 1),):
+            ways = (False, True) if latent and ep == tp > 1 else (False,)
+            for dp in ways if choices.dp_attention is None else (bool(choices.dp_attention and tp > 1),):
                 yield SetUp(
                     gpu=gpu, tp=tp, ep=ep, dp_attention=dp, precision=precision, kv_precision=kv,
                     engine=engine, drafters=tuple(drafters), narrows_cache=choices.kv_dtypes is None,

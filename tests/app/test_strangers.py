@@ -202,7 +202,7 @@ def test_a_search_has_as_many_jobs_at_once_as_there_are_processes(tmp_path: Path
         return jobs.run(partial(both_at_it, str(tmp_path), name), watch, session="a", most_s=30.0)
 
     watch = jobs.Watch(lambda *at: told.append(at), lambda line: None)
-    assert dict(jobs.each(names, answer, watch)) == {name: name for name in names}
+    assert dict(jobs.as_completed(names, answer, watch)) == {name: name for name in names}
     assert told
 
 
@@ -218,7 +218,7 @@ def test_a_search_whose_page_has_gone_ends_its_jobs() -> None:
 
     begun = time.monotonic()
     with pytest.raises(Gone):
-        list(jobs.each(("1", "2", "3"), answer, jobs.Watch(gone, lambda line: None)))
+        list(jobs.as_completed(("1", "2", "3"), answer, jobs.Watch(gone, lambda line: None)))
     assert time.monotonic() - begun < 30.0
     assert jobs.LINE.at_it == 0
 

@@ -52,16 +52,16 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
     y_title = metric_title(metric, goals.share)
     series: list[Series] = []
     for policy, place in places.items():
-        own = [point for point in answer.points if point.policy == policy]
-        x = np.array([point.arrivals_per_s for point in own])
+        points = [point for point in answer.points if point.policy == policy]
+        x = np.array([point.arrivals_per_s for point in points])
         y, half = (np.array([unit * value for value in values]) for values in (
-            [point.mean[metric] for point in own], [point.half_width(metric) for point in own]
+            [point.mean[metric] for point in points], [point.half_width(metric) for point in points]
         ))  # fmt: skip
         half = np.nan_to_num(half)
         rows: list[dict[str, Any]] = [
             {"policy": policy, "rate": point.arrivals_per_s, "value": value,
              "tokens": point.mean["tokens_per_s"], "share": point.mean["goodput_share"]}
-            for point, value in zip(own, y.tolist(), strict=True)
+            for point, value in zip(points, y.tolist(), strict=True)
         ]  # fmt: skip
         is_sure, most = bool((half > 0.0).any()), x if metric == "goodput_per_s" else np.inf
         series.append(
@@ -72,7 +72,7 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
             )
         )  # fmt: skip
         if metric.endswith("_at_share_s"):
-            medians = np.array([unit * point.mean[metric.replace("at_share", "p50")] for point in own])
+            medians = np.array([unit * point.mean[metric.replace("at_share", "p50")] for point in points])
             series.append(line_series(_called(policy), place, x, medians, width=0.9))
     limits = [] if limit_s is None else [ReferenceLine(y=KILO * limit_s, text="limit")]
     if metric == "goodput_per_s":

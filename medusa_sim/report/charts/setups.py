@@ -50,8 +50,8 @@ _TIPS: tuple[Tip, ...] = (
 
 _MADE = ("set_up", "drafts", "interval", "rests_on")
 """Of what points tell: made of several columns."""
-_OWN = tuple(name for name, *_ in _TIPS if name not in _MADE)
-_USED = (*_OWN, "gpus", "drafts", f"{_SPEED}_low", f"{_SPEED}_high", "chosen", "on_frontier")
+_READ = tuple(name for name, *_ in _TIPS if name not in _MADE)
+_USED = (*_READ, "gpus", "drafts", f"{_SPEED}_low", f"{_SPEED}_high", "chosen", "on_frontier")
 """Columns of a table that a curve is drawn from, beside those of set-ups."""
 
 
@@ -75,9 +75,9 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
     used = list(dict.fromkeys([*SET_UP, *_USED, column]))
     curves = []
     for gpu in dict.fromkeys(table.gpu):
-        own = table[table.gpu == gpu]
+        of_card = table[table.gpu == gpu]
         for speculative in (False, True):
-            rows = own[(own.drafter != PLAIN) == speculative]
+            rows = of_card[(of_card.drafter != PLAIN) == speculative]
             kept = _kept(rows[_SPEED].to_numpy(), rows[column].to_numpy(), column)
             curves += [(gpu, speculative, rows[used].iloc[kept].to_dict("records"))] if kept.size else []
     basis: dict[tuple[Any, ...], str] = {}
@@ -177,7 +177,7 @@ def _label(row: Mapping[Any, Any]) -> str:
 def _tip(row: Mapping[Any, Any]) -> dict[str, Any]:
     low, high = (significant(float(row[f"{_SPEED}_{end}"]), 3) for end in ("low", "high"))
     return {
-        **json_row({name: row[name] for name in _OWN}),
+        **json_row({name: row[name] for name in _READ}),
         "set_up": name_of(row),
         "drafts": str(row["drafts"] or "none"),
         "interval": f"{low} to {high}",

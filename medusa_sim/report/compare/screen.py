@@ -171,9 +171,9 @@ def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
     if row["drafter"] == PLAIN:
         return f"no speculation, {requests}"
     table = answer.table
-    own = table[(table[list(SET_UP)] == [row[name] for name in SET_UP]).all(axis=1)]
-    own = own[own.batch <= row["batch"]].sort_values("batch")
-    first, last = int(own.drafts.iloc[0]), int(row["drafts"])
+    curve = table[(table[list(SET_UP)] == [row[name] for name in SET_UP]).all(axis=1)]
+    curve = curve[curve.batch <= row["batch"]].sort_values("batch")
+    first, last = int(curve.drafts.iloc[0]), int(row["drafts"])
     few = f" ({first} where few run)" if first != last else ""
     return f"{row['drafter']} with {last} draft{'s' if last > 1 else ''} at {requests}{few}"
 

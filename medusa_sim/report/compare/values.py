@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def with_warnings(answer: Comparison) -> pd.DataFrame:
     """The table with a column `warnings`: numbers, from 1, of each row's own in `Comparison.warnings`."""
     number = {line: place for place, line in enumerate(answer.warnings, start=1)}
-    own = {
+    warned = {
         key: " ".join(str(number[line]) for line in lines) for key, lines in answer.warnings_by_set_up.items()
     }
     keys = answer.table[list(SET_UP)].itertuples(index=False, name=None)
-    return answer.table.assign(warnings=[own[key] for key in keys])
+    return answer.table.assign(warnings=[warned[key] for key in keys])
 
 
 def compare_values(

@@ -83,12 +83,12 @@ def lines_figure(
 
 
 def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
-    for side, own in (("x", chart.x), ("y", chart.y)):
-        if own.base:
+    for side, scale in (("x", chart.x), ("y", chart.y)):
+        if scale.base:
             axis.set(**{f"{side}scale": "log"})
             ruler = axis.xaxis if side == "x" else axis.yaxis
-            _plain_ticks(ruler, between=own.base == 10, few=slim and side == "x")
-        axis.set(**{f"{side}label": _folded(own.title, slim)})
+            _plain_ticks(ruler, between=scale.base == 10, few=slim and side == "x")
+        axis.set(**{f"{side}label": _folded(scale.title, slim)})
     for each in chart.series:
         if each.low is not None and each.high is not None:
             axis.fill_between(each.x, each.low, each.high, color=each.colour, alpha=0.10, linewidth=0)
@@ -136,15 +136,21 @@ def _folded(text: str, slim: bool, letters: int = _SLIM_LETTERS) -> str:
     return fill(for_figure(text), letters) if slim else for_figure(text)
 
 
-def _series(axis: Axes, each: Series) -> None:
+def _series(axis: Axes, series: Series) -> None:
     axis.plot(
-        each.x, each.y, linestyle=each.line or "none", marker=each.marker or None, color=each.colour,
-        linewidth=each.width, markersize=each.size, markeredgewidth=1.4 if each.marker == "|" else 1.0,
-        markerfacecolor=each.colour if each.filled else "none", markevery=each.every,
+        series.x, series.y, linestyle=series.line or "none", marker=series.marker or None,
+        color=series.colour, linewidth=series.width, markersize=series.size,
+        markeredgewidth=1.4 if series.marker == "|" else 1.0,
+        markerfacecolor=series.colour if series.filled else "none", markevery=series.every,
     )  # fmt: skip
-    for x, y, text in zip(each.x, each.y, each.texts, strict=False):
+    for x, y, text in zip(series.x, series.y, series.texts, strict=False):
         axis.annotate(
-            for_figure(text), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=each.colour
+            for_figure(text),
+            (x, y),
+            xytext=(4, 4),
+            textcoords="offset points",
+            fontsize=7,
+            color=series.colour,
         )
 
 
@@ -152,8 +158,8 @@ def _handle(chart: LineChart, name: str) -> Line2D:
     """What the legend shows for a name: its line, or the marker of points alone."""
     from matplotlib.lines import Line2D
 
-    own = chart.names[name]
-    drawn: Look = {"color": own.colour, "linestyle": own.line or "none", "marker": own.marker or None}
+    look = chart.names[name]
+    drawn: Look = {"color": look.colour, "linestyle": look.line or "none", "marker": look.marker or None}
     return Line2D([], [], **drawn)
 
 

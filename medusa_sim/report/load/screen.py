@@ -50,12 +50,14 @@ def server_facts(test: LoadTest) -> Iterator[Fact]:
     """The server, and how the load was run."""
     limits, requests = test.limits(0), test.requests(test.any_rate, 0)[0]
     runtime, settings, source = test.scenario.runtime, test.settings, test.source
-    own = runtime.engine is not None and settings.max_requests is None and settings.token_budget is None
+    is_default = (
+        runtime.engine is not None and settings.max_requests is None and settings.token_budget is None
+    )
     yield Fact(
         "Server",
         f"at most {limits.max_requests} requests and {limits.token_budget} tokens in a step"
-        + (f", {runtime.name}'s own limits on this card" if own else ""),
-        detail=own,
+        + (f", {runtime.name}'s own limits on this card" if is_default else ""),
+        detail=is_default,
     )
     if share := settings.prefix_hit_rate:
         yield Fact("Server", f"{percent(share, 0)} of prompts found in the cache ({settings.prefix})")
@@ -130,18 +132,18 @@ def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Ca
     )
 
 
-def carries_no_more(each: Carried, plain: Carried) -> bool:
+def carries_no_more(carried: Carried, plain: Carried) -> bool:
     """Whether a policy's largest rate within the limits is not above plain decoding's."""
-    return (each.largest_per_s or 0.0) <= (1.0 + SAME) * (plain.largest_per_s or 0.0)
+    return (carried.largest_per_s or 0.0) <= (1.0 + SAME) * (plain.largest_per_s or 0.0)
 
 
-def _losing(each: Carried) -> str:
+def _losing(carried: Carried) -> str:
     """At which rates speculation loses, and from how many requests it is better off."""
-    off = "" if each.off_from is None else f"switch it off from {each.off_from} requests in flight"
-    if each.loses_from is None:
-        pays = f"speculation pays up to saturation ({rate_text(each.saturated_per_s)} requests/s)"
+    off = "" if carried.off_from is None else f"switch it off from {carried.off_from} requests in flight"
+    if carried.loses_from is None:
+        pays = f"speculation pays up to saturation ({rate_text(carried.saturated_per_s)} requests/s)"
         return f"{pays}, but {off}" if off else pays
-    above = f"above {rate_text(each.loses_from)} requests/s" if each.loses_from else "at every rate"
+    above = f"above {rate_text(carried.loses_from)} requests/s" if carried.loses_from else "at every rate"
     loses = f"speculation is slower {above}"
     return f"{loses}: {off}" if off else loses
 

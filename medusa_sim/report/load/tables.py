@@ -39,14 +39,14 @@ def load_table(answer: LoadAnswer) -> TextTable:
 def _shown_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
     """What the table shows of a point."""
     ratio, _, _ = point.ratio_to(answer.first_at(point), "e2e_mean_s")
-    own: dict[str, Any] = {
+    beside: dict[str, Any] = {
         "rate_per_s": point.arrivals_per_s if math.isfinite(point.arrivals_per_s) else math.nan,
         "policy": point.policy,
         "e2e_ratio": ratio,
     }
     if not answer.is_steady(point):
-        own["goodput_share"] = _UNSTEADY
-    return run_values(point.mean, LOAD) | own
+        beside["goodput_share"] = _UNSTEADY
+    return run_values(point.mean, LOAD) | beside
 
 
 def carried_table(answer: LoadAnswer) -> TextTable:

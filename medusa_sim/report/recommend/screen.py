@@ -82,7 +82,7 @@ def schedule_table(answer: Recommendation) -> TextTable:
     def count(row: ScheduleRow, number: int) -> str:
         return str(number) if row.candidates > 1 else "off" if row.fits_memory else "no room"
 
-    own: dict[str, Callable[[ScheduleRow], str]] = {
+    worded: dict[str, Callable[[ScheduleRow], str]] = {
         "batch": lambda row: span(row.batch_min, row.batch_max),
         "candidates": lambda row: count(row, row.candidates),
         drafts: lambda row: count(row, row.drafts) if chains or row.candidates > 1 else NOTHING,
@@ -104,7 +104,7 @@ def schedule_table(answer: Recommendation) -> TextTable:
             return NOTHING
         if name in _OF_A_STEP and not row.fits_memory:
             return NOTHING
-        return own[name](row) if name in own else quantity_text(name, getattr(row, name))
+        return worded[name](row) if name in worded else quantity_text(name, getattr(row, name))
 
     names = ("batch", "seq_len", "candidates", drafts, *_OF_DRAFTS, *_OF_A_STEP, "max_batch_with")
     return quantity_table(

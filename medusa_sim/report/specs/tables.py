@@ -132,10 +132,10 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
         words=("gpu", "fitted kernels"),
         title="GPUs",
     )
-    own: dict[str, list[Gpu]] = {}
+    by_group: dict[str, list[Gpu]] = {}
     for gpu in cards:
         if not gpu.kernels and gpu.local is not None:
-            own.setdefault(gpu.local.group, []).append(gpu)
+            by_group.setdefault(gpu.local.group, []).append(gpu)
     local = [
         TextTable.by_row(
             grouped,
@@ -151,7 +151,7 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
             words=("device", "figures", "runtimes"),
             title=f"{group}: llama.cpp and MLX",
         )
-        for group, grouped in own.items()
+        for group, grouped in by_group.items()
     ]
     models = TextTable.by_row(
         of("model"),

@@ -118,7 +118,7 @@ def best_table(answer: SweepAnswer) -> TextTable:
     fits, counts = answer.fits, answer.column("candidates").tolist()
     grid_gains = answer.column(SWEEP[gain_column(answer.scenario)], answer.best_on_grid).tolist()
     grid_counts = answer.column("candidates", answer.best_on_grid).tolist()
-    own: dict[str, list[str]] = {
+    worded: dict[str, list[str]] = {
         "near_best": [NOTHING if low == high else f"{span(low, high)}" for low, high in answer.near],
         "drafts": [str(value) if value else NOTHING for value in answer.column("drafts").tolist()],
         "speedup": [times(value) for value, _, _ in answer.gains],
@@ -139,7 +139,7 @@ def best_table(answer: SweepAnswer) -> TextTable:
     for name in with_unlisted(_TABLE):
         if name in left_out or not BY_NAME[name].title:
             continue
-        cells = own.get(name) or [quantity_text(name, value) for value in answer.column(name).tolist()]
+        cells = worded.get(name) or [quantity_text(name, value) for value in answer.column(name).tolist()]
         known = name in ("batch", "seq_len", "fits_memory")
         is_heads = name == "drafts" and not answer.best.configurations.are_chains
         columns[unit if is_heads else name] = [

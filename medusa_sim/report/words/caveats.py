@@ -90,10 +90,11 @@ def slower_format_text(cells: Cells) -> list[str]:
     """That the format that was asked for is slower than the published one."""
     if (both := slower_format_us(cells)) is None:
         return []
-    own, published = both
+    predicted, published = both
     return [
-        f"slower than as published: a plain step at batch {cells.surface.batch[0]} takes {duration(own)} in "
-        f"{cells.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype"
+        f"slower than as published: a plain step at batch {cells.surface.batch[0]} takes "
+        f"{duration(predicted)} in {cells.scenario.model.numbers}, {duration(published)} without "
+        "--dtype and --weight-dtype"
     ]
 
 

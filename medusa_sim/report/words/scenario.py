@@ -80,8 +80,8 @@ def drafter_text(scenario: Scenario) -> str:
     if drafting.kind.unit == "head":
         return f"{parts.heads} {title}"
     if parts.draft is not None:
-        own = f" ({parts.draft_runtime.name})" if parts.draft_runtime is not None else ""
-        return f"{title} {parts.draft.name}{own}"
+        launched = f" ({parts.draft_runtime.name})" if parts.draft_runtime is not None else ""
+        return f"{title} {parts.draft.name}{launched}"
     return title
 
 

@@ -118,12 +118,12 @@ def overview_table(found: Sequence[Group]) -> TextTable:
         place = (group.kind, "" if group.kind == "kernel" else group.engine, group.card)
         parts.setdefault((*place, "" if group.kind == "kernel" else group.weights), []).append(group)
 
-    def mean(own: Sequence[Group], name: str) -> str:
-        found = mean_of(own, name)
+    def mean(some: Sequence[Group], name: str) -> str:
+        found = mean_of(some, name)
         return NOTHING if math.isnan(found) else percent(found)
 
-    def models(own: Sequence[Group]) -> str:
-        return ", ".join(sorted({group.model for group in own} - {"", OTHERS})) or NOTHING
+    def models(some: Sequence[Group]) -> str:
+        return ", ".join(sorted({group.model for group in some} - {"", OTHERS})) or NOTHING
 
     columns: dict[str, Callable[[tuple[tuple[str, ...], list[Group]]], str]] = {
         "kind": lambda part: part[0][0],
