@@ -201,7 +201,7 @@ def of_argument(where: Any, argument: Argument, *, is_local: bool = False) -> An
         return argument.default if is_on == bool(argument.default) else is_on
     if argument.choices:
         names = (DEFAULT, *argument.choices, *(argument.others if is_local else ()))
-        chosen = inputs.worded(where, name, label, names, DEFAULT, help_text, inputs.format_words)
+        chosen = inputs.choice(where, name, label, names, DEFAULT, help_text, inputs.format_words)
         return argument.default if chosen == DEFAULT else chosen
     if argument.type not in (WHOLE, NUMBER):
         return inputs.text(where, name, label, "", help_text, empty=DEFAULT) or argument.default
@@ -257,7 +257,7 @@ def engine_choice(where: Any, default: str) -> str:
         "verify chains of drafts, some of them trees, and add time of their own to a step. Only what the "
         "engine can run is recommended."
     )
-    return inputs.worded(where, "runtime", LABEL["runtime"], RUNS_ON, default, help_text, engine_words)
+    return inputs.choice(where, "runtime", LABEL["runtime"], RUNS_ON, default, help_text, engine_words)
 
 
 _OWN_CODE = {"cuda-graph": "own CUDA graph", "hf-eager": "own eager code", "kernel": "kernels, no engine"}
@@ -353,7 +353,7 @@ def drafter_choice(where: Any, engine: str) -> str:
     """What drafts: the default, or what commands take where the engine lacks that."""
     known = drafters_of(engine)
     first = DRAFTER if DRAFTER in known else drafter_of(engine)
-    return inputs.worded(
+    return inputs.choice(
         where, "drafter", LABEL["drafter"], drafter_names(), first, "What proposes the candidates.",
         lambda name: drafter_kind(name).title,
     )  # fmt: skip
@@ -366,7 +366,7 @@ def acceptance_choice(where: Any, drafter: str) -> str | None:
     help_text = (
         f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours."
     )
-    chosen = inputs.worded(
+    chosen = inputs.choice(
         where, "acceptance", LABEL["acceptance"], options, SHIPPED, help_text, profile_words, typed=True
     )
     if chosen == SHIPPED:

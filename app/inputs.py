@@ -8,7 +8,7 @@ say so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
@@ -65,7 +65,7 @@ _STREAMLIT_S = ("embed", "embed_options")
 def take_words(page: str = "") -> None:
     """Start over with the names that widgets know, where a link speaks as the page's command does.
 
-    Options (`draft-model`, `tpot-ms`), engines without a version, values behind words. page: its address.
+    Options (`draft-model`, `tpot-ms`), engines without a version. page: its address.
     Call it once the page is known: starting over before that opens the first one.
     """
     if _SEEN in st.session_state:
@@ -78,7 +78,7 @@ def take_words(page: str = "") -> None:
         known = name.replace("-", "_")
         known = called.get(known, known)
         values = ",".join(given[name]).split(",") if known in _LISTS else given[name]
-        words = runtime_aliases() if _ENGINES.fullmatch(known) else WORDS.get(known, {})
+        words = runtime_aliases() if _ENGINES.fullmatch(known) else {}
         values = [value.lower() for value in values] if known in _FORMATS else values
         meant.setdefault(known, [words.get(value, value) for value in values])
     for pair in ",".join(meant.pop("price", [])).split(","):
@@ -153,55 +153,27 @@ def choice(
     options: Sequence[str],
     default: str,
     help_: str,
-    *,
-    typed: bool = False,
-    words: Mapping[str, str] | None = None,
-) -> str:
-    """One of several, as a list to pick from; typed: or what the user types. words: shown for options."""
-    words = WORDS.get(name, {}) if words is None else words
-
-    def known(given: str) -> bool:
-        return given in options or given in words.values() or (typed and 0 < len(given) <= _LONGEST)
-
-    _checked(name, known, lambda given: _nearest(given, options))
-    chosen: str = where.selectbox(
-        label,
-        options,
-        index=list(options).index(default),
-        key=name,
-        help=help_,
-        bind="query-params",
-        format_func=lambda option: words.get(option, option),
-        accept_new_options=typed,
-    )
-    return chosen
-
-
-def worded(
-    where: Any,
-    name: str,
-    label: str,
-    options: Sequence[str],
-    default: str,
-    help_: str,
-    words: Callable[[str], str],
+    words: Callable[[str], str] | None = None,
     *,
     typed: bool = False,
 ) -> str:
-    """As `choice`, where the list shows words and the link keeps the names that commands take.
+    """One of several, as a list to pick from; typed: or what the user types.
 
-    Streamlit binds a link to what a list shows: here the link is written as the page is.
+    words: what the list shows for an option (None: as in WORDS). The link has the names that commands take,
+    and is written as the page is: Streamlit would bind it to what the list shows.
     """
+    shown = words or (lambda option: WORDS.get(name, {}).get(option, option))
+    meant = {shown(option): option for option in options}
 
     def known(given: str) -> bool:
-        return given in options or (typed and 0 < len(given) <= _LONGEST)
+        return given in options or given in meant or (typed and 0 < len(given) <= _LONGEST)
 
     _checked(name, known, lambda given: _nearest(given, options))
-    if name not in st.session_state:
+    if not known(st.session_state.get(name) or ""):
         given = st.query_params.get(name, "")
-        st.session_state[name] = given if known(given) else default
+        st.session_state[name] = meant.get(given, given) if known(given) else default
     chosen: str = where.selectbox(
-        label, options, key=name, help=help_, format_func=words, accept_new_options=typed
+        label, options, key=name, help=help_, format_func=shown, accept_new_options=typed
     )
     _written(name, [] if chosen == default else [chosen])
     return chosen
@@ -243,7 +215,7 @@ def several(
     help_: str,
     words: Callable[[str], str] | None = None,
 ) -> tuple[str, ...]:
-    """Some of many; the default where none is left. words: shown for options, as in `worded`."""
+    """Some of many; the default where none is left. words: shown for options, as in `choice`."""
 
     def known(given: str) -> bool:
         return set(given.split(",")) <= set(options)

@@ -281,7 +281,13 @@ def _published() -> None:
     left, right = st.columns(2)
     titles = {each: target.title for each, target in TARGETS.items()}
     name = inputs.choice(
-        left, "target", "Table or figure", tuple(TARGETS), "figure22", "Of the two papers.", words=titles
+        left,
+        "target",
+        "Table or figure",
+        tuple(TARGETS),
+        "figure22",
+        "Of the two papers.",
+        words=lambda option: titles[option],
     )
     help_text = "What the speedup is over."
     baseline = inputs.choice(right, "baseline", "Baseline", _BASELINES, "fixed", help_text)

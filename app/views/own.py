@@ -114,12 +114,12 @@ def _asked(rows: MachineRows | None, path: str) -> SetUp:
     is_told = config is not None and uploads.is_gguf(config)  # by its tensors
     form = None if is_told else given(
         "weight_dtype",
-        lambda at: inputs.worded(at, "own_file", "File", files, usual, meaning, inputs.format_words),
+        lambda at: inputs.choice(at, "own_file", "File", files, usual, meaning, inputs.format_words),
     )  # fmt: skip
     terms = load_runtime(runtime).engine
     drafters = () if terms is None else terms.drafters
     meaning = "What proposes the drafts. mtp: the model's own head, where it has one."
-    drafter = inputs.worded(
+    drafter = inputs.choice(
         row, "own_drafter", "Drafter", drafters, "ngram", meaning,
         lambda name: drafter_kind(name).title,
     )  # fmt: skip
