@@ -304,7 +304,7 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
         of, form = scenario.model, form_of(scenario.model)
         formats = weight_formats(of)
         expert_layers = of.layers if of.experts is not None else 0
-        cost = dataclasses.replace(step.cost, between_us=np.zeros(()))
+        cost = dataclasses.replace(step.cost, setup_half_us=np.zeros(()))
         early = np.broadcast_to(np.log(cost.time_us / cost.low_us), batch.shape)
         late = np.broadcast_to(np.log(cost.high_us / cost.time_us), batch.shape)
         experts_in = formats[0] if of.experts is None else FORMATS[of.experts.form or of.form].weight_dtype

@@ -399,7 +399,7 @@ class Cells:
         """Half-widths of the time per token; prompts err as the steps of the set-up do."""
         steps, seen = self.in_flight, self.served
         beside = sum((half**2 for half in seen.halves), np.zeros(()))
-        shared = (1.0 - seen.step_share**2) * (steps.cost.between_us / steps.step_us) ** 2
+        shared = (1.0 - seen.step_share**2) * (steps.cost.setup_half_us / steps.step_us) ** 2
         beside = beside + shared
         of_steps = Halves.within(steps.low_us, steps.step_us, steps.high_us)
         down, up = of_steps.joined_by(self.token_halves.of_inverse).times(seen.step_share)

@@ -101,7 +101,7 @@ class Cost:
     """The same of what an engine adds to every step."""
     draft_square: FloatArray = field(default_factory=_nothing)
     """The same of what it adds to a step that drafts."""
-    between_us: FloatArray = field(default_factory=_nothing)
+    setup_half_us: FloatArray = field(default_factory=_nothing)
     """Half-width by which steps of a set-up lie beside those of others, plain and drafting alike, so that no
     ratio has it."""
     gain_square: FloatArray = field(default_factory=_nothing)
@@ -117,9 +117,9 @@ class Cost:
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band."""
         low_us = self._low_us
-        if not self.between_us.any():
+        if not self.setup_half_us.any():
             return low_us
-        return np.asarray(self.time_us - np.sqrt((self.time_us - low_us) ** 2 + self.between_us**2))
+        return np.asarray(self.time_us - np.sqrt((self.time_us - low_us) ** 2 + self.setup_half_us**2))
 
     @property
     def _low_us(self) -> FloatArray:
@@ -135,9 +135,9 @@ class Cost:
     def high_us(self) -> FloatArray:
         """Upper end of the 80 % band."""
         high_us = self._slow_us
-        if not self.has_engine_band and not self.between_us.any():
+        if not self.has_engine_band and not self.setup_half_us.any():
             return high_us
-        squares = self._engine_square + self.between_us**2
+        squares = self._engine_square + self.setup_half_us**2
         return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + squares))
 
     @property
@@ -238,7 +238,7 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
     return replace(
         beside,
         device_us=device_us,
-        between_us=_with_experts(work.runtime, kernels, beside.between_us) + kernels.device_half_us,
+        setup_half_us=_with_experts(work.runtime, kernels, beside.setup_half_us) + kernels.device_half_us,
         below_square=below_square,
         above_square=above_square,
     )
@@ -257,7 +257,7 @@ def _beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool)
     added = drafting_pass_us(engine, layers, device_us) if is_draft else host_us(engine, batch, layers)
     if not whole_graph:
         added = added.plus(pieces_us(engine, layers, query_tokens))
-    exposed = Cost(exposed_us=added.time_us, between_us=_between_us(engine, device_us + added.time_us))
+    exposed = Cost(exposed_us=added.time_us, setup_half_us=_setup_half_us(engine, device_us + added.time_us))
     if is_draft:
         return replace(exposed, host_us=host, draft_square=np.asarray(added.half_us**2))
     launching = launching_us(engine, layers, batch, batch * query_tokens)
@@ -269,18 +269,18 @@ def _beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool)
     return replace(exposed, host_us=host, step_square=np.asarray(added.half_us**2), draft_square=own)
 
 
-def _between_us(engine: Engine, time_us: FloatArray) -> FloatArray:
+def _setup_half_us(engine: Engine, time_us: FloatArray) -> FloatArray:
     """By how much what a set-up takes so long lies beside that of others, 80 % half-width."""
     share = engine.between_share.value
     return np.asarray(share * time_us) if share else _nothing()
 
 
-def _with_experts(runtime: Runtime, kernels: Kernels, between_us: FloatArray) -> FloatArray:
-    """`_between_us` of a pass with what layers of experts have besides."""
+def _with_experts(runtime: Runtime, kernels: Kernels, setup_half_us: FloatArray) -> FloatArray:
+    """`_setup_half_us` of a pass with what layers of experts have besides."""
     share = 0.0 if runtime.engine is None else runtime.engine.experts_between
     if not share or (experts_us := kernels.parts_us.get("experts")) is None:
-        return between_us
-    return between(between_us, share, experts_us)
+        return setup_half_us
+    return between(setup_half_us, share, experts_us)
 
 
 def drafting_cost(
@@ -299,7 +299,7 @@ def drafting_cost(
     return Cost(
         exposed_us=added.time_us,
         draft_square=np.asarray(added.half_us**2),
-        between_us=_between_us(runtime.engine, added.time_us),
+        setup_half_us=_setup_half_us(runtime.engine, added.time_us),
         gain_square=np.asarray(gain.value**2),
     )
 

@@ -363,7 +363,7 @@ def test_what_is_known_of_experts_widens_what_they_take_of_a_step():
             decode_step(with_terms(of, of.runtime.engine.with_beside(Beside(0.1, share))), 16, 512)
             for share in (0.0, 0.4)
         ]
-        bare, wide = (float(step.cost.between_us / step.time_us) for step in steps)
+        bare, wide = (float(step.cost.setup_half_us / step.time_us) for step in steps)
         part = float(steps[0].parts_us["experts"] / steps[0].time_us) if has else 0.0
         assert wide == pytest.approx(np.hypot(bare, 0.4 * part))
         assert (part > 0.1) == has

@@ -146,7 +146,7 @@ def test_the_spread_of_the_union_is_in_the_band_and_dear_in_the_middle():
     plain, wide = decode_step(setting, 8, 1024), verification_step(setting, 8, 1024, 4)
     assert float(wide.low_us) < float(wide.time_us) < float(wide.high_us)
     # one token a sequence has no overlap to be unsure of; what is wrong of a set-up is wrong of both
-    sure, unsure = (replace(step.cost, between_us=np.zeros(())) for step in (plain, wide))
+    sure, unsure = (replace(step.cost, setup_half_us=np.zeros(())) for step in (plain, wide))
     assert float(sure.high_us - sure.time_us) < 0.5 * float(unsure.high_us - unsure.time_us)
     alone = replace(setting, overlap=INDEPENDENT)
     assert float(verification_step(alone, 8, 1024, 4).time_us) > float(wide.time_us)

@@ -240,7 +240,7 @@ def cost(**squares: float) -> Cost:
 
 def test_a_band_joins_kernels_an_engine_and_a_set_up_in_quadrature_and_ends_at_the_kernels():
     bare, served = cost(), cost(step_square=9.0, draft_square=16.0)
-    beside_others = cost(step_square=9.0, draft_square=16.0, between_us=12.0)
+    beside_others = cost(step_square=9.0, draft_square=16.0, setup_half_us=12.0)
     assert [float(each.time_us) for each in (bare, served, beside_others)] == [110.0] * 3
     assert [float(each.low_us) for each in (bare, served, beside_others)] == pytest.approx(
         [100.0, 110 - 125**0.5, 110 - 269**0.5]
@@ -294,7 +294,7 @@ def test_what_the_host_does_beside_a_pass_by_its_kernels_layers_and_requests():
     assert float(found.host_us) == pytest.approx(count + 50)
     assert float(found.exposed_us) == pytest.approx(exposed)
     assert float(found.step_square) == pytest.approx(0.25 * (100**2 + 34**2 + 96**2 + 50**2))
-    assert float(found.between_us) == pytest.approx(0.1 * (device + exposed))
+    assert float(found.setup_half_us) == pytest.approx(0.1 * (device + exposed))
     pieces = pass_cost(served, kernels, whole_graph=False)  # of one query the plan alone
     assert float(pieces.exposed_us) == pytest.approx(exposed + 7)
 
