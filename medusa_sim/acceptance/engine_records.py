@@ -149,7 +149,7 @@ def _of_histogram(table: Mapping[str, Any], model: str, path: Path) -> Acceptanc
         lengths = {_whole(drafts, POSITIONS): _histogram(part) for drafts, part in by_length.items()}
         counts = counts_of_steps(lengths, engine=engine, model=model)
     elif accepted and drafted:
-        taken = [[_whole(each, POSITIONS) for each in given] for given in (drafted, accepted)]
+        taken = [[_whole(count, POSITIONS) for count in given] for given in (drafted, accepted)]
         listed = counts_of_listed(*taken, engine=engine, model=model)
         counts = replace(listed, all_steps=None)  # lists may leave out steps without drafts
     else:

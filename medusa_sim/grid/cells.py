@@ -448,7 +448,7 @@ class Cells:
         """The same at other batches, which broadcast with (B, S, K)."""
         shard = self.scenario.shard
         added = self.configurations.drafter_bytes(shard)
-        weights, kv, slots = (picked(each, self.index) if each.any() else 0.0 for each in added)
+        weights, kv, slots = (picked(row, self.index) if row.any() else 0.0 for row in added)
         return memory_parts(shard, weights, kv, slots, batch, self.seq_len, self.candidates)
 
     @cached_property

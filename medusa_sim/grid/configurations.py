@@ -56,7 +56,9 @@ class Configurations:
     @cached_property
     def depth(self) -> IntArray:
         """(J,) draft length (Medusa: heads run), 0 for plain decoding."""
-        return self.of_options([0], [np.full(each.candidates.size, each.depth) for each in self.options])
+        return self.of_options(
+            [0], [np.full(option.candidates.size, option.depth) for option in self.options]
+        )
 
     @cached_property
     def counts(self) -> IntArray:
@@ -73,7 +75,9 @@ class Configurations:
         """(1 + C, W) configurations of each count; rows are filled up with their first."""
         members = [np.flatnonzero(self.column == column) for column in range(self.counts.size)]
         width = max(map(len, members))
-        return np.stack([np.concatenate([own, np.full(width - own.size, own[0])]) for own in members])
+        return np.stack(
+            [np.concatenate([places, np.full(width - places.size, places[0])]) for places in members]
+        )
 
     @cached_property
     def places(self) -> tuple[slice, ...]:
@@ -120,7 +124,7 @@ class Configurations:
 
     def drafter_bytes(self, shard: Model) -> FloatArray:
         """(3, J) of the drafter: bytes of weights, of KV cache a token, tokens of KV cache a request."""
-        added = np.asarray([*(drafter_bytes(shard, each.drafter) for each in self.options), (0.0,) * 3])
+        added = np.asarray([*(drafter_bytes(shard, option.drafter) for option in self.options), (0.0,) * 3])
         return np.asarray(added[self.option].T)  # plain decoding, option -1, stands last
 
     def max_batch(self, scenario: Scenario, seq_len: IntArray) -> IntArray:

@@ -257,7 +257,7 @@ def _loses_from(
     """The rate from which the mean request takes longer than with `plain`, pairs of the same requests."""
 
     def loses(rate: float) -> bool:
-        with_drafts, without = (_metrics_at(test, each, rate, advance) for each in (server, plain))
+        with_drafts, without = (_metrics_at(test, one, rate, advance) for one in (server, plain))
         return with_drafts["e2e_mean_s"] > without["e2e_mean_s"]
 
     if not loses(top):

@@ -149,8 +149,8 @@ def _check_drafting(scenario: Scenario, run: EngineRun, chain: DraftOption, cell
     def per_token(step_us: float, tokens: float) -> float:
         return _per_token_us(cells, step_us, run.drafts + 1, tokens, run.timed_by)
 
-    by_tokens = _Band(*(per_token(step_us, each) for each in (tokens_high, tokens, tokens_low)))
-    by_step = _Band(*(per_token(each, run.tokens_per_step) for each in (low_us, step_us, high_us)))
+    by_tokens = _Band(*(per_token(step_us, emitted) for emitted in (tokens_high, tokens, tokens_low)))
+    by_step = _Band(*(per_token(us, run.tokens_per_step) for us in (low_us, step_us, high_us)))
     explained_us = 0.0
     plain_parts: tuple[CheckedPart, ...] = ()
     if run.plain_us is not None:

@@ -133,9 +133,9 @@ def chain_of(scenario: Scenario, drafts: int) -> DraftOption:
     options = scenario.options(max(drafts + 1, 2))
     if drafts == 0:
         return options[0]
-    option = next((each for each in options if each.chain and each.depth == drafts), None)
+    option = next((option for option in options if option.chain and option.depth == drafts), None)
     if option is None:
-        longest = max((each.depth for each in scenario.options() if each.chain), default=0)
+        longest = max((option.depth for option in scenario.options() if option.chain), default=0)
         raise CoverageError(
             f"acceptance {scenario.profile.name} with drafter {scenario.drafting.method} describes no chain "
             f"of {drafts} drafts (at most {longest}); give --acceptance of so many, or a larger --max-drafts"

@@ -92,7 +92,9 @@ def _with_traffic(scenario: Scenario, question: Question) -> tuple[Scenario, Que
 
 def _batches_beside(break_evens: Sequence[BreakEven], searched: IntArray) -> list[int]:
     """The last batch before each break-even that lies between two searched ones, and the first behind it."""
-    starts = {edge for each in break_evens for first, last in each.spans for edge in (first, last + 1)}
+    starts = {
+        edge for break_even in break_evens for first, last in break_even.spans for edge in (first, last + 1)
+    }
     near = {batch for start in starts for batch in (start - 1, start)}
     return sorted(near.intersection(range(int(searched[0]) + 1, int(searched[-1]))) - {*searched.tolist()})
 
@@ -147,7 +149,7 @@ def by_drafts(cells: Cells, b: int, s: int) -> tuple[Cell, ...]:
     """For each draft length the best count and its speedup at one batch and length."""
     depth, speedup = cells.configurations.depth, cells.speedup_at(b, s)
     members = [np.flatnonzero(depth == drafts) for drafts in distinct(depth)]
-    best = np.asarray([own[np.argmax(speedup[own])] for own in members], dtype=np.int64)
+    best = np.asarray([places[np.argmax(speedup[places])] for places in members], dtype=np.int64)
     chosen = cells.with_index(best[None, None, :])
     return tuple(Cell(cells=chosen, b=b, s=s, k=place) for place in range(1, best.size))
 

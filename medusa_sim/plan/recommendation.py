@@ -152,7 +152,7 @@ def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float
     batch = answer.cells.surface.batch
     _, s = _place(answer, int(batch[0]), seq_len)
     rows: list[dict[str, float | int | bool]] = []
-    for row in (each for each in answer.schedule if each.s == s):
+    for row in (row for row in answer.schedule if row.s == s):
         candidates, drafts = row.candidates, row.drafts
         no_room_to_draft = candidates == 1 and row.verdict == "pays"
         low, high = (np.broadcast_to(end, row.cells.shape)[:, s, 0] for end in row.cells.band)

@@ -55,6 +55,6 @@ def schedule_rows(
         index[batches.first : batches.last + 1] = batches.configuration
     run = every.with_index(index)
     return [
-        ScheduleRow(cells=run, b=each.last, s=s, every=every, batches=each, question=question)
-        for each in ranges
+        ScheduleRow(cells=run, b=batches.last, s=s, every=every, batches=batches, question=question)
+        for batches in ranges
     ]

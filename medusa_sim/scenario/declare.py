@@ -162,10 +162,10 @@ class Argument:
             return [yes, str(value)]
         if isinstance(value, os.PathLike):
             return [yes, os.fspath(value)]
-        if isinstance(value, Sequence) and all(isinstance(each, str | Real) for each in value):
+        if isinstance(value, Sequence) and all(isinstance(item, str | Real) for item in value):
             return [
                 yes,
-                ",".join(str(each if isinstance(each, str | int) else float(each)) for each in value),
+                ",".join(str(item if isinstance(item, str | int) else float(item)) for item in value),
             ]
         if self.names and self.type is not ANY and isinstance(value, self.type.allowed):
             return [yes, str(getattr(value, "name", value))]
@@ -220,7 +220,11 @@ def takes(record: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[
 
     def of(function: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
         signature = inspect.signature(function)
-        kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        kept = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         arguments = inspect.signature(record).parameters.values()
         function.__signature__ = signature.replace(parameters=[*kept, *arguments])  # type: ignore[attr-defined]
         return function

@@ -131,7 +131,7 @@ def rows_of(text: str, where: Path) -> MachineRows:
 
 
 def _of_json(documents: list[Any], where: Path) -> MachineRows:
-    entries = [each for found in documents for each in (found if isinstance(found, list) else [found])]
+    entries = [entry for found in documents for entry in (found if isinstance(found, list) else [found])]
     rows: list[MachineRow] = []
     told: dict[str, str] = {}
     build, drafted, accepted, rounds, drafted_us = "", 0.0, 0.0, 0.0, 0.0
@@ -144,7 +144,7 @@ def _of_json(documents: list[Any], where: Path) -> MachineRows:
         )  # fmt: skip
         build = str(entry.get("build_number") or build)
         rate, prompt, made = (_number(entry.get(key)) for key in ("avg_ts", "n_prompt", "n_gen"))
-        samples = [_number(each) for each in _listed(entry.get("samples_ns"))]
+        samples = [_number(sample) for sample in _listed(entry.get("samples_ns"))]
         if samples and min(samples) > 0.0:  # of which one that was disturbed moves the mean, not the median
             rate = NANO * (prompt + made) / float(np.median(samples))
         if rate > 0.0 and (prompt > 0.0) != (made > 0.0):

@@ -189,7 +189,9 @@ def sureness(asked: Question, speed: FloatArray, low: FloatArray, high: FloatArr
     """
     ahead = np.log(speed * (asked.slowest_tpot_us / US_PER_S))
     half = np.maximum(np.where(ahead > 0.0, np.log(speed / low), np.log(high / speed)), 1e-9)
-    return np.array([0.5 + 0.5 * erf(each) for each in (ahead / half * (NORMAL_90TH / sqrt(2.0))).tolist()])
+    return np.array(
+        [0.5 + 0.5 * erf(distance) for distance in (ahead / half * (NORMAL_90TH / sqrt(2.0))).tolist()]
+    )
 
 
 def _worth(values: FloatArray, measure: Measure) -> FloatArray:

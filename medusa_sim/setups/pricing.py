@@ -85,9 +85,9 @@ class Pricer:
                 yield [plan]
                 continue
             priced = self._priced(plan)
-            if plan.narrow is not None and any(isinstance(each, Priced) for each in priced):
+            if plan.narrow is not None and any(isinstance(one, Priced) for one in priced):
                 # what does not fit so either is no news
-                priced += [each for each in self._priced(plan.narrow) if isinstance(each, Priced)]
+                priced += [one for one in self._priced(plan.narrow) if isinstance(one, Priced)]
             yield priced
 
     def _planned(self, setup: SetUp) -> Planned | Refused:
@@ -125,7 +125,7 @@ class Pricer:
         """Raises _NoRoomError."""
         surfaces: dict[str, Surface | MedusaSimError] = {}
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-            if drafter == PLAIN and any(isinstance(each, Surface) for each in surfaces.values()):
+            if drafter == PLAIN and any(isinstance(surface, Surface) for surface in surfaces.values()):
                 continue  # plain decoding is read off any surface
             try:
                 surfaces[drafter] = self._surface(setup, drafter, asked)

@@ -151,7 +151,7 @@ def by_file(
 ) -> tuple[Choices, float | Mapping[str, float] | None]:
     """Choices and prices with cards by the names of their files, however they were written."""
     if allowed.gpus is not None:
-        allowed = replace(allowed, gpus=tuple(gpu_name(each, data_dir) for each in allowed.gpus))
+        allowed = replace(allowed, gpus=tuple(gpu_name(name, data_dir) for name in allowed.gpus))
     if isinstance(prices, Mapping):
         prices = {gpu_name(each, data_dir): usd for each, usd in prices.items()}
     return allowed, prices
