@@ -67,7 +67,7 @@ def test_drafts_are_made_where_it_certainly_pays_and_never_where_it_certainly_lo
     assert on[codes == PAYS].all()
     assert not on[codes == LOSES].any()
     if (codes == PAYS).any():
-        paying = [range(one.first, one.last + 1) for one in known if one.kind == "pays"]
+        paying = [range(one.first, one.last + 1) for one in known if one.verdict == "pays"]
         # a predicted loss is run through only between two batches that certainly pay
         assert all(any(batch in of for of in paying) for batch in values[on & (codes == NO_GAIN)])
 
@@ -109,7 +109,7 @@ def test_every_form_of_an_answer_tells_one_verdict():
     scenario = ms.Scenario(**SERVER, runtime="sglang")
     told = scenario.recommend(range(1, 65))
     crossing_ = told.recommendation.break_even_batches[0]
-    kinds = [stretch.kind for stretch in crossing_.known]
+    kinds = [stretch.verdict for stretch in crossing_.known]
     assert kinds[0] == "pays"
     assert f"It {break_even_text(crossing_, 'batch')}." in str(told)
     swept = sweep_answer(scenario, Grid.of([1, 64], [scenario.length], [1, 2, 3, 4]))
@@ -125,7 +125,7 @@ def test_every_form_of_an_answer_tells_one_verdict():
         assert row.verdict in {"pays": ("pays",), "loses": ("loses",)}.get(row.verdict, ("uncertain",))
         assert (row.uncertain is None) == (row.verdict != "uncertain")
         inside = [
-            one.kind for one in crossing_.known if one.first <= row.batch_min and row.batch_max <= one.last
+            one.verdict for one in crossing_.known if one.first <= row.batch_min and row.batch_max <= one.last
         ]
         assert not inside or inside[0] in (row.verdict, "uncertain", "pays")
 
@@ -140,4 +140,4 @@ def test_codes_are_those_of_the_best_count_that_fits():
     np.testing.assert_array_equal(codes == PAYS, low[rows, best] > 1.0)
     np.testing.assert_array_equal(codes == LOSES, high[rows, best] <= 1.0)
     (whole,) = break_even_batches(scenario, scenario.options(), np.array([640]))
-    assert whole.known[0].kind == "pays"
+    assert whole.known[0].verdict == "pays"

@@ -19,9 +19,10 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.roofline import on_roof
-from medusa_sim.report.charts.sweep import length_view, step_rows, two_steps
+from medusa_sim.report.charts.sweep import step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text
 from medusa_sim.report.compare.screen import queue_text
+from medusa_sim.report.length_view import length_view
 from medusa_sim.report.load.screen import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.screen import _costs, _drafts, _of_the_server
