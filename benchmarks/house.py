@@ -38,7 +38,7 @@ HOUSE = (
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
         in_order(
             "axes expert_union launch workload mixer_layers attention sparse recurrent "
-            "residual feed_forward exchange accepting last_logits network kernels "
+            "residual feed_forward exchange accepting last_logits network kernels kernel_sums "
             "graphs host compose chance drafter setting pass_time step sampling prompts traffic closed_loop "
             "gathering mixed_steps server watts memory rows roofline breakdown"
         ),

@@ -21,7 +21,7 @@ from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.compose import COST_FIELDS, Cost, overhead_halves, step_us
-from medusa_sim.step.kernels import WAITS
+from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.memory import MemoryParts, memory_parts
 from medusa_sim.step.pass_time import StepTime, bound_codes

@@ -32,10 +32,26 @@ from medusa_sim.step.host import (
     overlapped_us,
     pieces_us,
 )
-from medusa_sim.step.kernels import Kernels
+from medusa_sim.step.kernel_sums import Kernels
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.workload import Workload
 
+RATIO_SHARE = 0.5
+"""Of what the bands of kernels and of an engine's terms add up to in a ratio of its steps, for 80 %.
+
+With it the bands hold 81 % of 151 published speedups, each predicted without its source; with one source left
+out of this choice the others ask for 0.5 to 0.7 (`python benchmarks/engine_fit.py`). The rows do not tell
+shares of kernels and of terms apart (benchmarks/log).
+"""
+EAGER_BAND = 0.3
+"""80 % half-width of what eager code takes around drafts: twice what its plain steps differ by on two
+machines."""
+LEVEL_HIDDEN = 4096
+"""Width of the features of the model that `host_us_per_level` was taken from (Vicuna-7B).
+
+1.3 ms a level there and 2 ms at a width of 5,120: with the square of the width, as the weights and features
+that eager code moves between passes.
+"""
 Pass = Literal["target", "draft", "continued"]
 """A forward pass of the target, one of a drafter, or kernels that continue the pass before them (heads)."""
 
@@ -210,15 +226,6 @@ def overhead_halves(step: Cost, plain: Cost) -> Halves:
     return Halves(*(in_quadrature(RATIO_SHARE * in_quadrature(half, engine), gain) for half in kernels))
 
 
-RATIO_SHARE = 0.5
-"""Of what the bands of kernels and of an engine's terms add up to in a ratio of its steps, for 80 %.
-
-With it the bands hold 81 % of 151 published speedups, each predicted without its source; with one source left
-out of this choice the others ask for 0.5 to 0.7 (`python benchmarks/engine_fit.py`). The rows do not tell
-shares of kernels and of terms apart (benchmarks/log).
-"""
-
-
 def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> Cost:
     """What one pass takes, whose kernels are timed.
 
@@ -246,31 +253,44 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
 
 def _beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool) -> Cost:
     """What a pass takes beside its kernels and the gaps between them (`pass_cost`)."""
-    runtime, layers, query_tokens = work.runtime, work.layers, work.workload.query_tokens
-    is_own_pass = work.of != "continued"
-    host = np.asarray(work.kernels * runtime.host_us_per_launch + is_own_pass * runtime.host_us_per_step)
-    engine = runtime.engine
-    if engine is None or not is_own_pass:
-        return Cost(host_us=host)
+    runtime, engine = work.runtime, work.runtime.engine
+    launches_us = np.asarray(work.kernels * runtime.host_us_per_launch)
+    if work.of == "continued":
+        return Cost(host_us=launches_us)
+    launches_us = launches_us + runtime.host_us_per_step
+    if engine is None:
+        return Cost(host_us=launches_us)
+    query_tokens = work.workload.query_tokens
     batch = np.ceil(np.asarray(work.workload.batch) / work.schedulers)
-    is_draft = work.of == "draft"
-    added = drafting_pass_us(engine, layers, device_us) if is_draft else host_us(engine, batch, layers)
+    if work.of == "draft":
+        added = drafting_pass_us(engine, work.layers, device_us)
+    else:
+        added = host_us(engine, batch, work.layers)
     if not whole_graph:
-        added = added.plus(pieces_us(engine, layers, query_tokens))
-    exposed = Cost(exposed_us=added.time_us, setup_half_us=_setup_half_us(engine, device_us + added.time_us))
-    if is_draft:
-        return replace(exposed, host_us=host, draft_square=np.asarray(added.half_us**2))
-    launching = launching_us(engine, layers, batch, batch * query_tokens)
-    host = host + engine.hidden_us_per_step.value + launching.time_us
-    own = _nothing()
+        added = added.plus(pieces_us(engine, work.layers, query_tokens))
+    exposed = Cost(
+        host_us=launches_us,
+        exposed_us=added.time_us,
+        setup_half_us=_setup_half_us(engine, device_us + added.time_us),
+    )
+    if work.of == "draft":
+        return replace(exposed, draft_square=np.asarray(added.half_us**2))
+    launching = launching_us(engine, work.layers, batch, batch * query_tokens)
+    hidden_us = launches_us + engine.hidden_us_per_step.value + launching.time_us
+    # a plain step of as many requests may be in a graph: what launching adds is not what both steps share
+    launching_half_us = _nothing()
     if launching.half_us.any():
-        # a plain step of as many requests may be in a graph: not what both steps share
-        own = np.asarray((host_share(host, overlapped_us(device_us, host)) * launching.half_us) ** 2)
-    return replace(exposed, host_us=host, step_square=np.asarray(added.half_us**2), draft_square=own)
+        launching_half_us = host_share(hidden_us, overlapped_us(device_us, hidden_us)) * launching.half_us
+    return replace(
+        exposed,
+        host_us=hidden_us,
+        step_square=np.asarray(added.half_us**2),
+        draft_square=np.asarray(launching_half_us**2),
+    )
 
 
 def _setup_half_us(engine: Engine, time_us: FloatArray) -> FloatArray:
-    """By how much what a set-up takes so long lies beside that of others, 80 % half-width."""
+    """Half-width by which what takes so long in one set-up lies beside that of others."""
     share = engine.between_share.value
     return np.asarray(share * time_us) if share else _nothing()
 
@@ -307,14 +327,3 @@ def drafting_cost(
 def eager_levels_us(runtime: Runtime, hidden: int, levels: int) -> float:
     """(N15): what eager code does between so many levels of a tree, on features so wide."""
     return levels * runtime.host_us_per_level * (hidden / LEVEL_HIDDEN) ** 2
-
-
-EAGER_BAND = 0.3
-"""80 % half-width of what eager code takes around drafts: twice what its plain steps differ by on two
-machines."""
-LEVEL_HIDDEN = 4096
-"""Width of the features of the model that `host_us_per_level` was taken from (Vicuna-7B).
-
-1.3 ms a level there and 2 ms at a width of 5,120: with the square of the width, as the weights and features
-that eager code moves between passes.
-"""

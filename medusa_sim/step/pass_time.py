@@ -15,7 +15,8 @@ from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.engine_facts import backend_of
 from medusa_sim.step.compose import Cost, PassWork, pass_cost
-from medusa_sim.step.kernels import WAITS, Kernels, decomposed, timed
+from medusa_sim.step.kernel_sums import WAITS, Kernels, KernelSums, timed
+from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.launch import Part
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -26,7 +27,7 @@ class StepTime:
 
     cost: Cost
     """Device, host and engine, which give the time and its 80 % band."""
-    passes: tuple[tuple[PassWork, Kernels], ...] = ()
+    passes: tuple[tuple[PassWork, Kernels | KernelSums], ...] = ()
     """What was timed, each pass with its kernels, for what else follows from them."""
 
     @property
@@ -99,9 +100,16 @@ class StepTime:
         """`Bound` codes: what takes the largest share; the host where the device waits for it."""
         return bound_codes(self.waits_us, self.cost)
 
-    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> StepTime:
-        """With every array replaced by what `change` makes of it; the works themselves stay as they are."""
-        passes = tuple((work, kernels.mapped(change)) for work, kernels in self.passes)
+    def mapped(
+        self,
+        change: Callable[[FloatArray], FloatArray],
+        sources: Callable[[CodeArray], CodeArray] = np.asarray,
+    ) -> StepTime:
+        """With every array replaced by what `change` makes of it; sources: the same of codes of `Source`.
+
+        The works themselves stay as they are.
+        """
+        passes = tuple((work, kernels.mapped(change, sources)) for work, kernels in self.passes)
         return StepTime(cost=self.cost.mapped(change), passes=passes)
 
     def __add__(self, other: StepTime) -> StepTime:

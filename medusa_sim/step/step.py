@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.latency.base import CodeArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.accepting import acceptance_launches
@@ -56,19 +57,19 @@ def _mean_verification_step(setting: Setting, batch: Size, seq_len: Size, candid
         widths = 1.0 + (tokens[..., None] - 1.0) * found
     of_width = replace(setting, match_rate=1.0, sure_shares=())
     sizes = np.asarray(batch)[..., None], np.asarray(seq_len)[..., None], widths
-    each = work_time(setting.latency, verification_work(of_width, *sizes))
+    steps = work_time(setting.latency, verification_work(of_width, *sizes))
 
     def mean(values: FloatArray) -> FloatArray:
         if not values.ndim:
             return values
         return np.asarray(values[..., 0] if values.shape[-1] == 1 else (values * weights).sum(axis=-1))
 
-    mixed = each.mapped(mean)
-    (_, kernels), *_ = mixed.passes
-    source = each.source
-    worst = kernels.with_source(source.max(axis=-1) if source.ndim else source)
-    work = verification_work(setting, batch, seq_len, candidates)
-    return StepTime(cost=mixed.cost, passes=((work, worst),))
+    def worst(sources: CodeArray) -> CodeArray:
+        return sources.max(axis=-1) if sources.ndim else sources
+
+    mixed = steps.mapped(mean, worst)
+    ((_, kernels),) = mixed.passes
+    return replace(mixed, passes=((verification_work(setting, batch, seq_len, candidates), kernels),))
 
 
 def verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassWork:
@@ -164,7 +165,8 @@ def drafting_steps(
     passes = drafter.work(setting.shard, workload, setting.runtime)
     steps = tuple(shared.time(setting, work) for work in passes)
     if setting.sure_shares and drafter.has_levels:
-        steps = tuple(map(_reached, steps, _passes_reached(setting, len(passes))))
+        shares = _passes_reached(setting, len(passes))
+        steps = tuple(_in_share(step, share) for step, share in zip(steps, shares, strict=True))
     own_requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)
     levels = sum(work.of == "draft" for work in passes) * (drafter.nodes_per_level > 1)
     added = drafting_cost(
@@ -184,12 +186,9 @@ def _passes_reached(setting: Setting, passes: int) -> FloatArray:
     return np.concatenate([np.ones(passes - further.size), further])
 
 
-def _reached(step: StepTime, share: float) -> StepTime:
-    """A pass that runs in so many of the rounds."""
-    ((_, kernels),) = step.passes
-    fewer = step.mapped(lambda values: values * share)
-    ((work, part),) = fewer.passes
-    return StepTime(cost=fewer.cost, passes=((work, part.with_source(kernels.source)),))
+def _in_share(step: StepTime, share: float) -> StepTime:
+    """A pass that runs in this share of the rounds."""
+    return step.mapped(lambda values: values * share)
 
 
 def speculative_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:

@@ -28,7 +28,7 @@ from medusa_sim.step.compose import (
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3
 from medusa_sim.step.graphs import is_captured, padded_tokens
-from medusa_sim.step.kernels import Kernels
+from medusa_sim.step.kernel_sums import Kernels
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes

@@ -1,0 +1,193 @@
+"""What is added up over the timed kernels of a pass: time, band, slices, what they wait for, source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, once
+from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source
+from medusa_sim.operators.kinds import KIND_OF
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.kernels import kernel_time
+from medusa_sim.step.launch import Launch, Part
+
+WAITS = (Bound.MEMORY, Bound.COMPUTE)
+"""What kernels wait for; the rest of a step's time is latency."""
+
+
+class Spread(NamedTuple):
+    """80 % half-widths of a sum of kernels, by how their errors add up."""
+
+    below_square: FloatArray
+    """Squared half-width downwards of kernels that were measured on this GPU, independent of each other."""
+    above_square: FloatArray
+    """The same upwards."""
+    shared: dict[str, tuple[FloatArray, FloatArray]]
+    """Half-widths (downwards, upwards) of what is off together: borrowed kernels by kind (`Fit.together`);
+    under no name others that were not measured on it, and those of one law of the device."""
+
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Spread:
+        """With every array replaced by what `change` makes of it."""
+        shared = {kind: (change(below), change(above)) for kind, (below, above) in self.shared.items()}
+        return Spread(change(self.below_square), change(self.above_square), shared)
+
+    @property
+    def squares(self) -> tuple[FloatArray, FloatArray]:
+        """(downwards, upwards) squared half-widths of all of them."""
+        below, above = self.below_square, self.above_square
+        for shared_below, shared_above in self.shared.values():
+            below, above = below + shared_below**2, above + shared_above**2
+        return below, above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KernelSums:
+    """Sums over kernels, arrays of their shapes; microseconds."""
+
+    device_us: FloatArray
+    """All of them one after another."""
+    spread: Spread
+    """Half-widths of their band, without what no ratio has (`device_half_us`)."""
+    device_half_us: FloatArray
+    """Half-width by which they are off together, as every kernel of the device is."""
+    parts_us: dict[Part, FloatArray]
+    """Their time by slice of the step."""
+    waits_us: dict[Bound, FloatArray]
+    """Their time by what bounds it, WAITS."""
+    source: CodeArray
+    """Worst `Source` code among them."""
+
+    def mapped(
+        self,
+        change: Callable[[FloatArray], FloatArray],
+        sources: Callable[[CodeArray], CodeArray],
+    ) -> KernelSums:
+        """With every array replaced by what `change` makes of it; sources: the same of the codes."""
+        return KernelSums(
+            device_us=change(self.device_us),
+            spread=self.spread.mapped(change),
+            device_half_us=change(self.device_half_us),
+            parts_us={part: change(time_us) for part, time_us in self.parts_us.items()},
+            waits_us={code: change(time_us) for code, time_us in self.waits_us.items()},
+            source=sources(self.source),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kernels:
+    """Timed launches, smallest arrays first: none is broadcast early. Each sum is made when it is read.
+
+    Its sums have the names of `KernelSums`.
+    """
+
+    timed: tuple[tuple[Launch, OperatorTime], ...]
+
+    @cached_property
+    def device_us(self) -> FloatArray:
+        """All of them one after another."""
+        total = np.zeros(())
+        for _, _, time_us in self._counted:
+            total = total + time_us
+        return total
+
+    @cached_property
+    def spread(self) -> Spread:
+        """Half-widths of their band, without what no ratio has."""
+        below, above = np.zeros(()), np.zeros(())
+        shared: dict[str, tuple[FloatArray, FloatArray]] = {}
+        for launch, time in self.timed:
+            less, more = _half_widths_us(launch, time)
+            kind = _off_together(launch, time)
+            if kind is None:
+                below, above = below + less**2, above + more**2
+                continue
+            part = time.together if kind else 1.0
+            shared_less, shared_more = shared.get(kind, (np.zeros(()), np.zeros(())))
+            shared[kind] = shared_less + part * less, shared_more + part * more
+        return Spread(below, above, shared)
+
+    @cached_property
+    def device_half_us(self) -> FloatArray:
+        """Half-width by which they are off together, as every kernel of the device is."""
+        total = np.zeros(())
+        for _, time, time_us in self._counted:
+            if time.device_half:
+                total = total + time.device_half * time_us
+        return total
+
+    @cached_property
+    def parts_us(self) -> dict[Part, FloatArray]:
+        """Their time by slice of the step."""
+        parts: dict[Part, FloatArray] = {}
+        for launch, _, time_us in self._counted:
+            parts[launch.part] = parts.get(launch.part, 0.0) + time_us
+        return parts
+
+    @cached_property
+    def waits_us(self) -> dict[Bound, FloatArray]:
+        """Their time by what bounds it, WAITS."""
+        waits = dict.fromkeys(WAITS, np.zeros(()))
+        for _, time, time_us in self._counted:
+            for code in WAITS:
+                if (waiting := time.bound == code).any():
+                    waits[code] = waits[code] + time_us * waiting
+        return waits
+
+    @cached_property
+    def source(self) -> CodeArray:
+        """Worst `Source` code among them."""
+        worst: CodeArray = np.zeros((), dtype=np.int8)
+        for _, time in self.timed:
+            worst = np.maximum(worst, once(time.source))
+        return worst
+
+    @cached_property
+    def _counted(self) -> tuple[tuple[Launch, OperatorTime, FloatArray], ...]:
+        """With the time of all launches of each."""
+        return tuple((launch, time, launch.count * time.time_us) for launch, time in self.timed)
+
+    def mapped(
+        self,
+        change: Callable[[FloatArray], FloatArray],
+        sources: Callable[[CodeArray], CodeArray],
+    ) -> KernelSums:
+        """Their sums, with every array replaced (`KernelSums.mapped`)."""
+        sums = KernelSums(
+            device_us=self.device_us,
+            spread=self.spread,
+            device_half_us=self.device_half_us,
+            parts_us=self.parts_us,
+            waits_us=self.waits_us,
+            source=self.source,
+        )
+        return sums.mapped(change, sources)
+
+
+def timed(latency: LatencyModel, runtime: Runtime, launches: Iterable[Launch]) -> Kernels:
+    """The launches with their times."""
+    pairs = ((launch, kernel_time(latency, runtime, launch)) for launch in launches)
+    return Kernels(timed=tuple(sorted(pairs, key=lambda pair: pair[1].time_us.size)))
+
+
+def _half_widths_us(launch: Launch, time: OperatorTime) -> tuple[FloatArray, FloatArray]:
+    """(downwards, upwards) of all launches of a kernel, without what every kernel of the device shares."""
+    if not time.device_half:
+        return launch.count * (time.time_us - time.low_us), launch.count * (time.high_us - time.time_us)
+    half = np.sqrt(np.maximum(np.log(time.high_us / time.time_us) ** 2 - time.device_half**2, 0.0))
+    all_us = launch.count * time.time_us
+    return all_us * -np.expm1(-half), all_us * np.expm1(half)
+
+
+def _off_together(launch: Launch, time: OperatorTime) -> str | None:
+    """Key of `Spread.shared` under which a kernel's error counts; None: it is independent of all others."""
+    if time.device_half:
+        return ""
+    source = once(time.source)
+    if not source.size or source.min() < Source.BORROWED:
+        return None
+    return KIND_OF[launch.operator.kind].section if source.max() == Source.BORROWED else ""
