@@ -22,9 +22,10 @@ from medusa_sim.specs.nearness import longest_tokens
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.drafting import SharedPasses, drafting_steps
 from medusa_sim.step.pass_time import StepTime, work_time
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import SharedPasses, decode_step, decode_work, drafting_steps, verification_step
+from medusa_sim.step.step import decode_step, decode_work, verification_step
 from medusa_sim.step.traffic import served_length
 
 LARGEST_SEARCH = 60_000_000

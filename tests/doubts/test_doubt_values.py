@@ -16,8 +16,9 @@ from medusa_sim.operators.operator import Gemm
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.nearness import known_kinds
+from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.prompts import prompt_host_us
-from medusa_sim.step.step import decode_step, drafting_steps, verification_step
+from medusa_sim.step.step import decode_step, verification_step
 
 RATES = "0.7,0.5,0.35"
 """Three drafts: 1 + 0.7 + 0.5 + 0.35 = 2.55 tokens a step."""

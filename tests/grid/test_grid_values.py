@@ -19,7 +19,8 @@ from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.grid.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.axes import Grid
-from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, verification_step
+from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.step import decode_step, prefill_step, verification_step
 from medusa_sim.step.watts import prompt_joules, sampling_joules, watts
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.3"}

@@ -20,11 +20,12 @@ from medusa_sim.step.drafter.draft_model import DraftModel, Pard, PEagle
 from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
 from medusa_sim.step.drafter.lookup import NGram
 from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.expert_union import union
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.pass_time import work_time
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, drafting_steps, prefill_step
+from medusa_sim.step.step import decode_step, prefill_step
 from medusa_sim.step.workload import prefill, verify
 
 MODEL = load_model("vicuna-7b")

@@ -24,6 +24,7 @@ from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
+from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.host import (
     HOST_OVERLAP,
@@ -35,7 +36,7 @@ from medusa_sim.step.host import (
     sum_of_terms,
 )
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, drafting_steps, speculative_step, verification_step
+from medusa_sim.step.step import decode_step, speculative_step, verification_step
 
 GPU = load_gpu("h100-sxm")
 LATENCY = latency_model(GPU, "calibrated", "sglang")

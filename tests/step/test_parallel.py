@@ -22,6 +22,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.layer import Mtp
+from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.expert_union import (
     CHAIN,
     DISJOINT,
@@ -35,7 +36,7 @@ from medusa_sim.step.expert_union import (
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.step import decode_step, drafting_steps, verification_step
+from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.workload import decode, prefill, verify
 
 ENGINE = load_runtime("vllm")

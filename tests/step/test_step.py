@@ -21,18 +21,13 @@ from medusa_sim.step.chance import found_shares
 from medusa_sim.step.compose import Cost, step_us
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.host import HOST_OVERLAP
 from medusa_sim.step.launch import PARTS
 from medusa_sim.step.memory import CONTEXT_BYTES, LINKED_BYTES, USABLE_MEMORY_SHARE
 from medusa_sim.step.network import model_launches, step_launches
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import (
-    decode_step,
-    drafting_steps,
-    prefill_step,
-    speculative_step,
-    verification_step,
-)
+from medusa_sim.step.step import decode_step, prefill_step, speculative_step, verification_step
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
 GPU = load_gpu("a100-80gb-pcie")

@@ -27,6 +27,7 @@ from medusa_sim.step.compose import (
 )
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3
+from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.kernel_sums import Kernels
 from medusa_sim.step.last_logits import last_logits
@@ -38,7 +39,7 @@ from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.sparse import chosen
-from medusa_sim.step.step import decode_step, drafting_steps, prefill_step, step_works, verification_step
+from medusa_sim.step.step import decode_step, prefill_step, step_works, verification_step
 from medusa_sim.step.workload import decode, prefill
 
 GPU = load_gpu("h100-sxm")

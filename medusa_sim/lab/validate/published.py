@@ -48,7 +48,8 @@ from medusa_sim.reading import read_csv_table
 from medusa_sim.scenario.defaults import KERNELS_ALONE
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.layer import Eagle, Eagle3, LayerDrafter
-from medusa_sim.step.step import decode_step, drafting_steps, verification_step
+from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.step import decode_step, verification_step
 
 if TYPE_CHECKING:
     import pandas as pd
