@@ -1,14 +1,17 @@
 """What one step launches and how long that takes.
 
-From the time of a step down to one kernel:
+From the time of a step down to one kernel, the order in which to read:
 
-    `step.verification_step`      a step of a workload: its passes, or their mean over what it verifies
-    `pass_time.work_time`         one pass: kernels are timed, then device, host and engine put together
-    `network.model_launches`      the kernels of a model and workload, mixer by mixer (`attention`, ...)
-    `compose.pass_cost`           the cost of a pass; `host` has what an engine adds
-    `kernels.kernel_time`         one launch in its runtime
-    `latency.calibrated`          the law of the kernel
+    `step.speculative_step`       verification and drafting (`drafting`); a plain step is `step.decode_step`
+    `step.verification_step`      one pass of the target, or its mean over what it verifies
+    `network.model_launches`      the kernels of a model and workload, block by block: mixers (`attention`,
+                                  `recurrent`, `sparse`), `feed_forward`, `exchange`, `residual`
+    `pass_time.work_time`         one pass: its kernels are timed, then device, host and engine put together
+    `kernels.kernel_time`         one launch in its runtime, by the latency model (`latency.calibrated`)
+    `kernel_sums.Kernels`         what is added up over them
+    `compose.pass_cost`           the cost of the pass; `host` and `graphs` have what an engine adds
 
-A drafter (`step.drafter`) is passes beside the verification. A full server (`server`) is a step in the mean
-over who decodes, who is away and whose prompt rides on it.
+A drafter (`step.drafter`) is passes beside the verification. A full server is a step in the mean over who
+decodes, who is away and whose prompt rides on it: `closed_loop` says what its requests do, `mixed_steps` what
+a step with prompts takes (`prompts`), `server` what requests see of both.
 """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property
 
 import numpy as np
 
@@ -32,7 +31,7 @@ class StepTime:
 
     @property
     def works(self) -> tuple[PassWork, ...]:
-        """The passes without their times (`step/server.py`)."""
+        """The passes without their times: energy and doubts count other things of them."""
         return tuple(work for work, _ in self.passes)
 
     @property
@@ -82,10 +81,10 @@ class StepTime:
     @cached_property
     def waits_us(self) -> dict[Bound, FloatArray]:
         """Device time by what bounds it, WAITS; the gaps and the rest of the kernels are latency."""
-        every = [kernels.waits_us for _, kernels in self.passes]
-        return {
-            code: reduce(add, (waits[code] for waits in every)) if every else np.zeros(()) for code in WAITS
-        }
+        waits = dict.fromkeys(WAITS, np.zeros(()))
+        for _, kernels in self.passes:
+            waits = {code: waits[code] + kernels.waits_us[code] for code in WAITS}
+        return waits
 
     @cached_property
     def source(self) -> CodeArray:
