@@ -3,7 +3,7 @@
 Of the b requests of a cell n begin their prompts on a step, S tokens together (`step.closed_loop`, N7):
 
     n ~ Bin(b, pi),   S log-normal with mean n P and variance n (cv P)^2
-    d(n) = (b - n) D / (D + I)                                         requests that decode
+    d(n) = (b - n) D / (D + I + H)                                     requests that decode
 
     (N8)  t(0)    = step(b) - (b - d) a - linear(rows) + mean of linear over how many are away
           t(n, S) = |step(b) - (b - d) a + g more(S) + g read(S), launches|_3 + beside   prompts ride on steps
