@@ -23,7 +23,7 @@ from medusa_sim.report.charts.sweep import step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text
 from medusa_sim.report.compare.screen import queue_text
 from medusa_sim.report.length_view import length_view
-from medusa_sim.report.load.screen import _within_limits, carries_no_more
+from medusa_sim.report.load.screen import _within_limits, carries_no_more, sessions_text
 from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.screen import _costs, _drafts, _of_the_server
 from medusa_sim.report.sweep.page import _cards, _compared, _pays_up_to
@@ -267,3 +267,13 @@ def test_the_largest_count_that_is_cheaper_is_told_up_to_twice_the_rows_own(cand
     cheaper = next(each for each in _of_the_server(answer) if each.label == "Cheaper")
     more, less = map(int, re.findall(r"\d+", cheaper.text)[:2])
     assert (more, less) == told
+
+
+@pytest.mark.parametrize(
+    ("before", "told"), [([-1, 0, -1, 1], ["2", "4"]), ([-1, -1], []), ([-1, 0], ["1", "2"])]
+)
+def test_requests_that_follow_another_are_counted(before, told):
+    """Those that name the place of one before them, the first of which is 0."""
+    requests = SimpleNamespace(before=np.array(before), count=len(before), pause_s=None)
+    test = SimpleNamespace(any_rate=1.0, requests=lambda rate, seed: (requests, None))
+    assert re.findall(r"\d+", " ".join(sessions_text(test))) == told

@@ -465,3 +465,14 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
         waits_us -= step_us  # no step follows a pass where nobody decodes
     first_us = waits_us + riding_us / (batch * pi)
     assert float(seen.first_token_us) == pytest.approx(first_us, rel=3e-3)
+
+
+@pytest.mark.parametrize("runtime", ["vllm-0.11", "sglang-0.5"])
+def test_a_cell_of_a_grid_is_what_it_is_alone(runtime):
+    of, long = setting(runtime), Traffic(prompt_tokens=6000, output_tokens=100, prompt_cv=0.4)
+    batch, step_us = np.array([1, 16, 256]), np.full(3, 9_000.0)  # of 8 tokens each
+    together = served(of, step_us, batch, 8, np.full(3, 2.0), long)
+    for place, size in enumerate(batch.tolist()):
+        alone = served(of, step_us[:1], size, 8, np.full(1, 2.0), long)
+        for name in ("token_us", "tpot_us", "itl_us", "first_token_us"):
+            assert getattr(together, name)[place] == pytest.approx(getattr(alone, name)[0], rel=1e-3), name

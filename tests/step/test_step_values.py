@@ -9,7 +9,7 @@ from msgspec import structs
 
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source
-from medusa_sim.operators.operator import Attention, Gemm, Operator
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.operators.table import read_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
@@ -30,6 +30,7 @@ from medusa_sim.step.drafter.layer import Eagle3
 from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.kernel_sums import Kernels
+from medusa_sim.step.kernels import choice_us, kernel_time
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
@@ -298,6 +299,18 @@ def test_what_the_host_does_beside_a_pass_by_its_kernels_layers_and_requests():
     assert float(found.setup_half_us) == pytest.approx(0.1 * (device + exposed))
     pieces = pass_cost(served, kernels, whole_graph=False)  # of one query the plan alone
     assert float(pieces.exposed_us) == pytest.approx(exposed + 7)
+
+
+def test_an_engine_chooses_tokens_with_kernels_of_its_own():
+    """Their band is that of the term, up and down alike on the logarithm."""
+    runtime = load_runtime("vllm-0.11")
+    token = Elementwise(name="next_token", kind="next_token", dtype="bf16", m=np.array([8.0]), n=LLAMA.vocab)
+    found = kernel_time(ROOF, runtime, Launch(operator=token, part="lm_head"))
+    band = runtime.engine.sampling_bytes_per_logit.band
+    assert found.time_us == pytest.approx(choice_us(runtime.engine, GPU, 8.0, LLAMA.vocab))
+    assert band > 0.0
+    assert found.high_us / found.time_us == pytest.approx(1 + band)
+    assert found.time_us / found.low_us == pytest.approx(1 + band)
 
 
 def test_eager_code_moves_features_between_the_levels_of_a_tree():
