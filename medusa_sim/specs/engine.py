@@ -193,6 +193,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     synchronous_drafters: _Names
     """Those of them whose steps hide nothing of the host."""
     nvidia_only: bool = False
+    fuses_shared: tuple[Text, ...] = ()
+    """Generations of cards on which its kernel of routed experts runs a shared one of their width and format
+    as one more (`at` keeps that of the set-up)."""
     unpacks_fp8: bool = False
     """Whether it unpacks fp8 weights to 16 bits on a card without fp8 arithmetic (Marlin)."""
     settings_source: Text
@@ -267,7 +270,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, case: Case) -> Engine:
         """The engine in a set-up: every term by where it was measured."""
-        return self.with_terms({name: term.at(case) for name, term in self.terms.items()})
+        fused = tuple(card for card in self.fuses_shared if card == case.card)
+        own = msgspec.structs.replace(self, fuses_shared=fused)
+        return own.with_terms({name: term.at(case) for name, term in self.terms.items()})
 
     def with_beside(self, near: Beside) -> Engine:
         """The engine with steps that lie so far beside those of others as well."""

@@ -11,7 +11,7 @@ from medusa_sim.operators.operator import Elementwise, Size
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.expert_union import union, union_band
+from medusa_sim.step.expert_union import of_busiest, union, union_band
 from medusa_sim.step.launch import Launch, elementwise_launch, head_launch, linear_launch
 from medusa_sim.step.workload import Workload
 
@@ -27,7 +27,7 @@ def feed_forward_launches(model: Model, workload: Workload, runtime: Runtime) ->
         launches += _mlp(model, mlp, runtime, m, count)
     for count, experts in model.blocks(MoE):
         launches += _experts(model, experts, count, workload, runtime)
-        if experts.shared:
+        if experts.shared and not _fuses_shared(experts, runtime):
             # sent to the GPUs of its experts, a token passes the shared ones where it is
             rows = local_m if model.parallel.exchanges_experts else m
             launches += [
@@ -52,13 +52,29 @@ def _mlp(model: Model, mlp: Mlp, runtime: Runtime, m: Size, count: int) -> list[
     ]
 
 
+def _fuses_shared(experts: MoE, runtime: Runtime) -> bool:
+    """Whether the kernel of the routed experts runs the shared one as one more that every token takes."""
+    alike = (
+        experts.shared == experts.inter and experts.shared_form == experts.form and not experts.shared_gate
+    )
+    is_whole = experts.held == experts.experts
+    return runtime.engine is not None and bool(runtime.engine.fuses_shared) and alike and is_whole
+
+
 def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime: Runtime) -> list[Launch]:
-    """Router and routed experts of layers that have them; the latter hold their activation."""
+    """Router and routed experts of layers that have them; the latter hold their activation.
+
+    Of experts spread over GPUs those of the busiest one, for which the others wait.
+    """
     local_m = workload.on_one_gpu(model.parallel).rows
-    share = experts.held / experts.experts
+    ranks = experts.experts // experts.held
     routing = (experts.experts, experts.topk, workload.batch, workload.query_tokens, workload.overlap)
-    few, many = union_band(*routing)
+    hit, few, many = (
+        of_busiest(each, ranks, experts.held) for each in (union(*routing), *union_band(*routing))
+    )
+    pairs = of_busiest(np.asarray(workload.rows) * experts.topk, ranks)
     stored = model.in_form(experts.form)
+    fused = int(_fuses_shared(experts, runtime))
     kernel = Experts(
         name="experts",
         dtype=stored.dtype,
@@ -66,11 +82,11 @@ def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime
         tokens=workload.rows,
         hidden=model.hidden,
         inter=experts.inter,
-        experts=experts.experts,
-        topk=experts.topk,
-        local_experts=experts.held,
-        hit=share * union(*routing),
-        rows=np.asarray(workload.rows) * experts.topk * share,
+        experts=experts.experts + fused,
+        topk=experts.topk + fused,
+        local_experts=experts.held + fused,
+        hit=hit + fused,
+        rows=pairs + np.asarray(workload.rows) * fused,
         gated=experts.gated,
     )
     return [
@@ -79,6 +95,6 @@ def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime
             operator=kernel,
             part="experts",
             count=count,
-            ends=(replace(kernel, hit=share * few), replace(kernel, hit=share * many)),
+            ends=(replace(kernel, hit=few + fused), replace(kernel, hit=many + fused)),
         ),
     ]

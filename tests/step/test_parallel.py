@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import medusa_sim as ms
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.operators.collective import Collective, Dispatch
@@ -29,6 +30,7 @@ from medusa_sim.step.expert_union import (
     INDEPENDENT,
     OVERLAPS,
     TREE,
+    of_busiest,
     overlap_of,
     union,
     union_band,
@@ -101,7 +103,7 @@ def test_data_parallel_attention_works_on_its_own_sequences():
     assert (float(attention.batch), attention.heads) == (8, 128)
     assert isinstance(experts, Experts)
     assert (experts.local_experts, experts.inter) == (32, 2048)
-    assert float(np.asarray(experts.rows)) == 64 * 2 * 8 / 8
+    assert float(np.asarray(experts.rows)) == pytest.approx(128 + 1.4345 * (128 * 7 / 8) ** 0.5, rel=1e-3)
     sent = launches["dispatch"]
     assert isinstance(sent.operator, Dispatch)
     assert (float(np.asarray(sent.operator.tokens)), sent.count) == (16, 58)
@@ -278,3 +280,28 @@ def test_a_published_count_of_a_chain_is_met_and_an_unknown_law_named():
     assert union(128, 8, 1, 4, INDEPENDENT) > 1.4 * 20.36
     with pytest.raises(UsageError, match="unknown overlap of experts 'chian'; did you mean 'chain'"):
         overlap_of("chian")
+
+
+def test_the_busiest_of_spread_experts_is_that_of_a_draw():
+    generator = np.random.default_rng(5)
+    experts, topk, ranks, tokens = 256, 8, 8, 16
+    draws = np.argsort(generator.random((400, tokens, experts)), axis=2)[..., :topk]
+    hit = np.array([np.bincount(np.unique(draw) // (experts // ranks), minlength=ranks) for draw in draws])
+    pairs = np.array([np.bincount((draw // (experts // ranks)).ravel(), minlength=ranks) for draw in draws])
+    whole, held = union(experts, topk, tokens, 1), experts // ranks
+    assert float(of_busiest(whole, ranks, held)) == pytest.approx(hit.max(axis=1).mean(), rel=0.03)
+    assert float(of_busiest(tokens * topk, ranks)) == pytest.approx(pairs.max(axis=1).mean(), rel=0.03)
+    assert float(of_busiest(whole, 1, experts)) == float(whole)
+    assert float(of_busiest(experts, ranks, held)) == held
+
+
+@pytest.mark.parametrize(("card", "ep", "fused"), [("h200-sxm", 1, 1), ("h200-sxm", 8, 0), ("b200", 1, 0)])
+def test_sglang_runs_the_shared_expert_with_the_routed_ones(card, ep, fused):
+    scenario = ms.Scenario(gpu=card, model="deepseek-r1", runtime="sglang-0.5", tp=8, ep=ep)
+    shard = on_one_gpu(scenario.model, scenario.parallel)
+    launches = {
+        launch.operator.name: launch.operator
+        for launch in model_launches(shard, decode(4, 1024), scenario.setting.runtime)
+    }
+    assert launches["experts"].topk == 8 + fused
+    assert ("shared_down_proj" in launches) == (not fused)
