@@ -11,7 +11,7 @@ are any left (what benchmarks call balanced).
 Under expert parallelism each of R ranks holds E / R experts, and all wait for the one that most of the union
 falls to. Of u experts in E (or, without an end, of pairs) it has
 
-    (X8)  u / R + c sqrt(u / R (1 - 1 / R) (1 - u / E)),   c = quantile of (R - 3/8) / (R + 1/4)
+    (X7)  u / R + c sqrt(u / R (1 - 1 / R) (1 - u / E)),   c = quantile of (R - 3/8) / (R + 1/4)
 
 the normal's, which is the expected largest of R normals (Blom 1958, within 5 % from two ranks on).
 """
@@ -101,7 +101,7 @@ def union(
 
 
 def of_busiest(whole: Size, ranks: int, held: Size = np.inf) -> FloatArray:
-    """Of so many experts or pairs of all ranks those of the busiest one, an expectation (X8).
+    """Of so many experts or pairs of all ranks those of the busiest one, an expectation (X7).
 
     held: the most that one rank can have. Never below an even share.
     """
