@@ -36,6 +36,7 @@ from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.requests import Requests, checked_requests
 from medusa_sim.load.serving_loop import run
 from medusa_sim.load.step_table import StepTable
+from medusa_sim.step.prompts import PromptTerms
 from medusa_sim.units import US_PER_S
 from medusa_sim.writing import write_text
 
@@ -81,7 +82,7 @@ def table_of(steps: FloatArray, drafts: int, rates: FloatArray) -> StepTable:
             chunk_ends=np.array([1.0, 4096.0]),
             attention_s=np.zeros((2, 2)),
             drafter_s=np.zeros(tokens.size),
-            are_apart=True,
+            terms=PromptTerms(are_apart=True),
         ),
         rates=rates[:drafts],
         drafting_share=np.zeros((drafts + 1, every.size)),

@@ -76,7 +76,7 @@ class LoadArguments(Declared):
     )
     prompt_interval: int = argument(
         1, WHOLE,
-        "Steps between two that may carry prompts (vLLM prefill_schedule_interval, SGLang "
+        "Every how many steps one may carry prompts (vLLM prefill_schedule_interval, SGLang "
         "--prefill-decode-interval).",
         _SERVER, least=1, most=_MOST_STEPS,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """Rates that a scenario carries: where it saturates, up to where it keeps its limits, where drafts lose.
 
 Searches run the requests and seeds of the test. Shares that keep the limits are pooled over the seeds; where
-each seed alone crosses the wanted share gives the interval.
+each seed alone crosses the wanted share gives the interval. Where drafts lose is searched with the
+first seed alone: they never do where they win at the rate at which the first of both servers is full.
 """
 
 from __future__ import annotations
@@ -254,7 +255,10 @@ def _spread(tried: dict[float, FloatArray], wanted: float) -> float | None:
 def _loses_from(
     test: LoadTest, server: PolicyServer, plain: PolicyServer, top: float, advance: Advance | None
 ) -> float | None:
-    """The rate from which the mean request takes longer than with `plain`, pairs of the same requests."""
+    """The rate from which the mean request takes longer than with `plain`; None where it does not at `top`.
+
+    By pairs of the first seed's requests.
+    """
 
     def loses(rate: float) -> bool:
         with_drafts, without = (_metrics_at(test, one, rate, advance) for one in (server, plain))

@@ -59,8 +59,8 @@ def energy_of(
 ) -> Energy | None:
     """What steps of a scenario draw; None where the GPU's power is not known.
 
-    options: chains of 1, 2, ... drafts. length: mean committed tokens of a request in flight; prompt: mean
-    tokens of a prompt.
+    options: chains of 1, 2, ... drafts. length: mean committed tokens of a request in flight, at which
+    steps are both timed and metered; prompt: mean tokens of a prompt.
     """
     gpu, power = scenario.gpu, scenario.gpu.power
     if power is None:
@@ -69,7 +69,7 @@ def energy_of(
     steps = price(scenario, batch, [max(round(length), 1)], options).by_count
     setting, sizes = steps.surface.setting, batch[:, None, None].astype(np.float64)
     rows = sizes * np.asarray(processed_tokens(setting, steps.candidates), dtype=np.float64)
-    joules = steps.in_flight.joules + sampling_joules(gpu, power, setting, rows)
+    joules = steps.joules + sampling_joules(gpu, power, setting, rows)
     sampled_us = steps.step_us + sampled(setting, sizes, steps.candidates, steps.tokens_per_step).time_us
     above = np.broadcast_to(joules / sampled_us * US_PER_S, steps.shape)[:, 0].T
     return Energy(

@@ -173,7 +173,7 @@ class LoadTest:
         """One policy at one rate, over the seeds."""
         values: list[Metrics] = []
         for seed in range(self.seeds):
-            requests, dropped = self.requests(rate_per_s, seed)
+            requests, left_out = self.requests(rate_per_s, seed)
             record = server.run(requests, seed, advance)
             metrics = metrics_of(record, server.table, server.limits, self.goals)
             price, gpus, energy = self.scenario.usd_per_gpu_hour, self.scenario.gpus, self.energy
@@ -183,7 +183,7 @@ class LoadTest:
             metrics["joule_per_token"] = np.nan if energy is None else energy.joule_per_token(record)
             values.append(metrics)
             if seed == 0:
-                first = record
+                first, dropped = record, left_out
                 offered = requests.rate_per_s if np.isfinite(requests.rate_per_s) else np.nan
         return LoadPoint(
             policy=server.name,

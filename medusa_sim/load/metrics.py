@@ -57,11 +57,11 @@ def _growth(record: Record, inside: BoolArray, met: BoolArray) -> Metrics:
         return nothing
     arrival = record.arrival_s[inside]
     gone = np.searchsorted(np.sort(record.finish_s), arrival, side="right")
-    waiting = np.arange(record.arrival_s.size)[inside] - gone
+    in_system = np.arange(record.arrival_s.size)[inside] - gone
     third = met.size // 3
     since = arrival - arrival.mean()
     return {
-        "queue_growth_per_s": float((since * waiting).sum() / (since**2).sum()),
+        "queue_growth_per_s": float((since * in_system).sum() / (since**2).sum()),
         "goodput_share_first": float(met[:third].mean()),
         "goodput_share_last": float(met[-third:].mean()),
     }
@@ -135,7 +135,7 @@ def _shares(record: Record, table: StepTable) -> Metrics:
     return {
         "drafts": in_steps,
         "accepted_drafts": record.accepted / record.speculated if record.speculated else 0.0,
-        "share_verification": (busy_s - drafting - prompts_s) / whole,
+        "share_decoding": (busy_s - drafting - prompts_s) / whole,
         "share_drafting": drafting / whole,
         "share_prompts": prompts_s / whole,
         "share_idle": max(1.0 - busy_s / whole, 0.0),

@@ -16,7 +16,8 @@ from medusa_sim.load.record import Record
 class LoadPoint:
     """One policy at one rate (None: the source's own), over its seeds.
 
-    values: every seed's metrics. first_record: of the first seed. dropped: requests that were too long.
+    values: every seed's metrics. first_record, dropped (requests that were too long): of the
+    first seed.
     """
 
     policy: str

@@ -277,7 +277,12 @@ class Budget(Policy):
 
 
 def schedule_for(table: StepTable, length: float, switching_gain: float = SWITCHING_GAIN) -> BySize:
-    """The schedule by requests that `recommend` would write at one length: few entries that lose little."""
+    """A schedule by requests at the length of the table nearest to `length`: few entries that lose little.
+
+    By steps of the server with its filters (N6) and without prompts, over plain ones with the drafter loaded.
+    `recommend` merges as it does, by the time per token of a server whose prompts ride along and whose plain
+    steps load no drafter, so that its entries differ; those of a runtime without a server are the same.
+    """
     j = int(np.argmin(np.abs(table.lengths - length)))
     seconds = table.step_s[:, 1:, j].copy()
     seconds[0] *= 1.0 + table.idle_share[1:]

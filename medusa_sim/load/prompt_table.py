@@ -1,14 +1,17 @@
 """What prompts add to a step, as a table that a scheduler looks up: tokens of prompts, and their attention.
 
-(L1)  t = t(b, s, K) + linear(m + c) - linear(m) + sum attention(q_i, e_i) + drafter(c)
-      linear(c) in place of the difference where prompts have passes of their own
+(L1)  t = |t(b, s, K) + g more + g read, launches|_3 + beside      prompts ride on the step (N8)
+        = t(b, s, K) + |g linear(c) + g read, launches|_3 + beside     they have passes of their own
+      more = linear(m + c) - linear(m),  read = sum attention(q_i, e_i) + drafter(c)
       m = b (1 + z K) tokens of b requests, c = sum q_i tokens of prompts whose chunks end at e_i
+
+g, launches, beside and the law itself are those of `step.mixed_steps`: `PromptTerms.carrying_us`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,8 +20,8 @@ from medusa_sim.arrays import FloatArray, distinct
 from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.host import overlapped_us
 from medusa_sim.step.prompts import (
+    PromptTerms,
     drafter_prompt_us,
     graph_rows,
     launching_host_us,
@@ -26,7 +29,6 @@ from medusa_sim.step.prompts import (
     prompt_attention_us,
     prompt_host_us,
     prompt_terms,
-    prompts_apart,
 )
 from medusa_sim.step.setting import Setting
 from medusa_sim.units import US_PER_S
@@ -41,11 +43,10 @@ class PromptTable:
     """Seconds that prompts add to a step.
 
     linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
-    (Q,) that ends at chunk_ends (E,); drafter_s: (T,) what the drafter adds for tokens of prompts. are_apart:
-    prompts have passes of their own; host_s: of these at least, else of the whole step that prompts ride on;
+    (Q,) that ends at chunk_ends (E,); drafter_s: (T,) what the drafter adds for tokens of prompts. terms: of
+    the engine. host_s: launches of a pass of prompts, or of the whole step that prompts ride on;
     plain_host_s: the same where no drafter is loaded. graph_rows: most rows of a step that a graph holds;
-    eager_s: of the host in a step of more. share: of what prompts read that an engine's own kernels take;
-    beside_s: of a step that carries any.
+    eager_s: of the host in a step of more.
     """
 
     linear_s: FloatArray
@@ -53,13 +54,11 @@ class PromptTable:
     chunk_ends: FloatArray
     attention_s: FloatArray
     drafter_s: FloatArray
-    are_apart: bool = False
+    terms: PromptTerms = field(default_factory=PromptTerms)
     host_s: float = 0.0
     plain_host_s: float = 0.0
     graph_rows: float = np.inf
     eager_s: float = 0.0
-    share: float = 1.0
-    beside_s: float = 0.0
 
     def without_drafter(self) -> PromptTable:
         """Of a server that loads no drafter."""
@@ -72,17 +71,16 @@ class PromptTable:
         """
         linear_s, drafter_s = self._by_tokens
         tokens = sum([chunk for chunk, _ in chunks])
-        rides = rows > 0 and not self.are_apart
+        if not tokens:
+            return 0.0
+        rides = rows > 0 and not self.terms.are_apart
         shared_s = linear_s[rows + tokens] - linear_s[rows] if rides else linear_s[tokens]
-        read_s = max(shared_s, 0.0) + sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
-        read_s *= self.share
+        read_s = drafter_s[tokens] + sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
         host_s = self.host_s
         if not host_s and rides and rows <= self.graph_rows < rows + tokens:
             host_s = self.eager_s
-        if host_s:
-            decoding_s = 0.0 if self.are_apart else step_s
-            read_s = float(overlapped_us(np.asarray(decoding_s + read_s), host_s)) - decoding_s
-        return read_s + drafter_s[tokens] + self.beside_s * (tokens > 0)
+        in_us = (seconds * US_PER_S for seconds in (step_s, max(shared_s, 0.0), read_s, host_s))
+        return float(self.terms.carrying_us(*in_us)) / US_PER_S - step_s
 
     def attention_of_s(self, tokens: int, end: int) -> float:
         """The attention of one chunk, bilinear between those of the table."""
@@ -126,18 +124,15 @@ def prompt_table(
     chunks = geometric(1, max(min(limits.token_budget, longest), 2), _CHUNK_RATIO).astype(np.float64)
     read, until = chunks[:, None], ends[None, :]
     attention_us = prompt_attention_us(setting, read, np.maximum(until, read))
-    are_apart, (share, beside_us) = prompts_apart(setting), prompt_terms(setting)
     return PromptTable(
         linear_s=by_tokens_s(linear_us(setting, sizes)),
         chunk_tokens=chunks,
         chunk_ends=ends,
         attention_s=np.broadcast_to(attention_us / US_PER_S, (chunks.size, ends.size)),
         drafter_s=by_tokens_s(drafter_prompt_us(setting, drafter, sizes)),
-        are_apart=are_apart,
+        terms=prompt_terms(setting),
         host_s=prompt_host_us(setting, drafts=drafter is not None) / US_PER_S,
         plain_host_s=prompt_host_us(setting, drafts=False) / US_PER_S,
         graph_rows=graph_rows(setting),
         eager_s=launching_host_us(setting) / US_PER_S,
-        share=share,
-        beside_s=beside_us / US_PER_S,
     )

@@ -58,7 +58,6 @@ class Timeline:
     drafts: FloatArray
     tokens_per_s: FloatArray
     prompt_tokens_per_s: FloatArray
-    busy_share: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,7 +135,7 @@ class Recorder:
         self._gap_sum_s = 0.0
         self._rows: list[Span] = []
         self._bin_s = _FIRST_BIN_S
-        self._bins = np.zeros((7, _BINS))
+        self._bins = np.zeros((6, _BINS))
         self._counts_gaps = True
 
     def add(self, span: Span) -> None:
@@ -184,7 +183,7 @@ class Recorder:
         self._add_to_bins(
             start,
             span,
-            np.stack([requests, waiting, kv, drafts, emitted / span, prompted / span, np.ones_like(span)]),
+            np.stack([requests, waiting, kv, drafts, emitted / span, prompted / span]),
         )
 
     def _add_to_bins(self, start: FloatArray, span: FloatArray, values: FloatArray) -> None:

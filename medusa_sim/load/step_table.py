@@ -1,6 +1,6 @@
 """Step times of a scenario as a table that a scheduler looks up: drafts x requests x length, and prompts.
 
-Decoding and verification steps are those of `grid.cells.price` seen through the server (`step.server`, N6),
+Decoding and verification steps are those of `grid.cells.price` seen through the server (`step.sampling`, N6),
 at every number of requests; between two lengths time is linear. A step that carries prompts takes longer by
 (N8), which `load.prompt_table` has; a step of prompts alone is the step of one request with the prompts'
 tokens in place of its own.

@@ -33,7 +33,6 @@ from medusa_sim.step.chance import Hits, binomial, log_normal, sums_by_place
 from medusa_sim.step.closed_loop import ClosedLoop
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import padded_tokens
-from medusa_sim.step.host import overlapped_us
 from medusa_sim.step.prompts import (
     drafter_prompt_us,
     graph_rows,
@@ -48,7 +47,6 @@ from medusa_sim.step.prompts import (
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic
 
-_LEAST_US = 1e-9
 _LEAST_PROMPTS = 1e-9
 
 
@@ -152,15 +150,13 @@ class MixedStepLaw:
 
     def _riding_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """t(n, S) where prompts ride on the step; tokens: (n, K), S."""
-        loop, (share, beside_us) = self.loop.at(place), prompt_terms(self.setting)
+        loop = self.loop.at(place)
         decoding = np.maximum(loop.requests - prompts, 0.0) * loop.decoding_share
         step_us = loop.step_us - (loop.requests - decoding) * loop.request_attention_us
         rows = (decoding * loop.verified_tokens)[:, None] + tokens
         more_us = np.interp(rows, self.rows, self.linear_us) - self.padded_linear_us[place][:, None]
-        # the share is of what prompts add, not of what a step without padding saves
-        more_us = np.where(more_us > 0.0, share * more_us, more_us)
-        whole_us = step_us[:, None] + share * self._read_us(loop, prompts, tokens) + more_us
-        return overlapped_us(whole_us, self._riding_host_us(loop, rows)) + beside_us
+        read_us, host_us = self._read_us(loop, prompts, tokens), self._riding_host_us(loop, rows)
+        return prompt_terms(self.setting).carrying_us(step_us[:, None], more_us, read_us, host_us)
 
     def _riding_host_us(self, loop: ClosedLoop, rows: FloatArray) -> FloatArray | float:
         """Host that launches a step of so many rows, (n, K), where its prompts take it out of a graph."""
@@ -172,12 +168,13 @@ class MixedStepLaw:
 
     def _pass_apart_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """t(n, S) where prompts have passes of their own; tokens: (n, K), S."""
-        loop, (share, beside_us) = self.loop.at(place), prompt_terms(self.setting)
+        loop = self.loop.at(place)
         linear_us = np.interp(tokens, self.rows, self.linear_us) * (tokens > 0.0)
-        pass_us = share * (self._read_us(loop, prompts, tokens) + linear_us)
-        host_us = np.where(loop.verified_tokens > 1.0, self.drafting_host_us, self.plain_host_us)
-        launched_us = overlapped_us(np.maximum(pass_us, _LEAST_US), host_us[:, None])
-        return self.empty_us(place)[:, None] + np.where(tokens > 0.0, launched_us, 0.0) + beside_us
+        read_us = self._read_us(loop, prompts, tokens)
+        host_us = np.where(loop.verified_tokens > 1.0, self.drafting_host_us, self.plain_host_us)[:, None]
+        launched_us = np.where(tokens > 0.0, host_us, 0.0)
+        step_us = self.empty_us(place)[:, None]
+        return prompt_terms(self.setting).carrying_us(step_us, linear_us, read_us, launched_us)
 
     def _read_us(self, loop: ClosedLoop, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """read(S): attention and drafter of so many tokens of so many prompts, at cells that draft or not."""

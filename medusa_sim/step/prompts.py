@@ -6,6 +6,8 @@ mixed chunks).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
@@ -15,7 +17,7 @@ from medusa_sim.specs.term import Term
 from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.host import launching_us
+from medusa_sim.step.host import launching_us, overlapped_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_time import StepTime, device_us, work_time
 from medusa_sim.step.setting import Setting
@@ -23,6 +25,7 @@ from medusa_sim.step.workload import Workload, decode, prefill
 
 _ONCE_A_PROMPT = ("lm_head", "next_token")
 """Operators that a carried prompt adds only once for all its tokens."""
+_LEAST_US = 1e-9
 _ROWS = ((16, 1024), (32, 2048), (64, 8192), (256, 32_768), (2048, 1 << 62))
 """(spacing, up to): rows at which the linear layers are timed; between them time is linear. Tiles are 64 rows
 and more, and beside many rows one of them is little."""
@@ -53,12 +56,45 @@ def prompt_host_us(setting: Setting, *, drafts: bool) -> float:
     return term.value * sum(launch.kernels for launch in launches)
 
 
-def prompt_terms(setting: Setting) -> tuple[float, float]:
-    """(share of fitted kernels that an engine's own of prompts take, microseconds of a step with prompts)."""
+class PromptTerms(NamedTuple):
+    """What turns the kernels of prompts into the time of a step that carries them."""
+
+    share: float = 1.0
+    """g: of fitted kernels that an engine's own take."""
+    beside_us: float = 0.0
+    """Of a step with prompts."""
+    are_apart: bool = False
+    """Whether prompts have passes of their own."""
+
+    def carrying_us(
+        self,
+        step_us: FloatArray | float,
+        more_us: FloatArray | float,
+        read_us: FloatArray | float,
+        host_us: FloatArray | float,
+    ) -> FloatArray:
+        """(N8): microseconds of a step that carries prompts; all broadcast.
+
+        step_us: without them; more_us: what its linear layers take for their tokens, below 0 where a padded
+        step takes longer than one with prompts; read_us: attention and drafter of prompts; host_us: of the
+        launches that no graph holds, 0: there are none.
+        """
+        # the share is of what prompts add, not of what a step without padding saves
+        added_us = self.share * (read_us + np.maximum(more_us, 0.0)) + np.minimum(more_us, 0.0)
+        before_us, pass_us = (step_us, added_us) if self.are_apart else (0.0, step_us + added_us)
+        return before_us + overlapped_us(np.maximum(pass_us, _LEAST_US), host_us) + self.beside_us
+
+
+def prompt_terms(setting: Setting) -> PromptTerms:
+    """The terms of an engine; without one kernels are all."""
     engine = setting.runtime.engine
     if engine is None:
-        return 1.0, 0.0
-    return engine.prompt_share.value, setting.model.layers * engine.prompt_us_per_layer.value
+        return PromptTerms()
+    return PromptTerms(
+        share=engine.prompt_share.value,
+        beside_us=setting.model.layers * engine.prompt_us_per_layer.value,
+        are_apart=prompts_apart(setting),
+    )
 
 
 def graph_rows(setting: Setting) -> float:

@@ -154,7 +154,7 @@ def test_what_the_time_went_to_and_how_full_the_cache_is():
     table = constant_table(0.01, (0.0,), drafting_share=share)
     found = measured_once(requests([0.0], prompt=[1000], output=[1001]), table, drafts=1)
     assert found["share_drafting"] == pytest.approx(0.25 * 1000 / 1001, rel=1e-6)
-    assert found["share_verification"] == pytest.approx(0.75 * 1000 / 1001, rel=1e-6)
+    assert found["share_decoding"] == pytest.approx(0.75 * 1000 / 1001, rel=1e-6)
     assert found["drafts"] == pytest.approx(1.0)
     assert found["accepted_drafts"] == 0.0
     assert found["kv_share"] == pytest.approx(1500 / 16_000, rel=0.01)
@@ -352,6 +352,19 @@ def test_watts_of_steps_are_joules_of_their_kernels_and_of_the_filter():
         step_s = test.table.decoding_s(drafts, batch, length)
         assert energy.above_w[drafts, batch] == pytest.approx((kernels + filtered) / step_s, rel=0.01)
         assert filtered > 0.03 * kernels
+
+
+def test_watts_of_steps_are_those_at_the_length_in_flight_whatever_traffic_a_scenario_has():
+    served = SCENARIO.but(prompt_tokens=200, output_tokens=4000)
+    alone, with_traffic = (energy_of(each, chains(each, 2), 64, 2200, 200.0) for each in (SCENARIO, served))
+    np.testing.assert_allclose(with_traffic.above_w, alone.above_w, rtol=1e-6)
+
+
+def test_requests_left_out_are_those_of_the_first_seed():
+    test = load_test(SCENARIO, policies=("none",), requests=30, seeds=2)
+    asked, _ = test.requests(1.0, 0)
+    test.requests = lambda rate_per_s, seed: (asked, 5 + seed)
+    assert test.point(test.servers[0], 1.0).dropped == 5
 
 
 def test_rates_are_tried_on_both_sides_of_a_knee_below_saturation():

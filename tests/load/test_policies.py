@@ -7,6 +7,7 @@ from load_tables import constant_table, limits, requests
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import closed_loop
 from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.load_test import load_test
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
@@ -16,9 +17,12 @@ from medusa_sim.load.policies import (
     ThroughputAware,
     schedule_for,
 )
-from medusa_sim.load.policy_names import policy_of
+from medusa_sim.load.policy_names import drafts_asked, policy_of
 from medusa_sim.load.serving_loop import run
 from medusa_sim.load.step_table import StepTable
+from medusa_sim.plan.recommend import recommend
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 
 STEP_S = 0.01
 
@@ -63,6 +67,24 @@ def test_budget_and_schedule_choose_less_at_larger_batches():
     rate = table.rate_per_s[:, 1:, 0]
     taken = [budget.drafts(state(b)) for b in range(1, 65)]
     np.testing.assert_array_equal(taken, np.argmax(rate, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("names", "most"),
+    [(["schedule=1:3,32:0"], 3), (["schedule=1:0"], 1), (["2", "schedule=1:1"], 2), (["2", "budget"], 16)],
+)
+def test_a_test_is_sized_for_the_longest_draft_that_its_policies_may_run(names, most):
+    assert drafts_asked(names, 16) == most
+
+
+def test_the_schedule_is_what_recommend_writes_where_no_server_adds_to_steps():
+    given = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "runtime": "cuda-graph", "drafter": "eagle3"}
+    test = load_test(Scenario(**given), policies=("schedule",), requests=30, seeds=1, max_num_seqs=128)
+    length = int(test.table.lengths[np.argmin(np.abs(test.table.lengths - 1024))])
+    rows = recommend(Scenario(**given), Question(batch_max=128, seq_len=(length,))).schedule
+    entries = schedule_for(test.table, 1024).entries
+    assert [(row.batch_min, row.drafts) for row in rows] == list(entries)
+    assert len(entries) > 1
 
 
 def test_adaptive_policies_follow_acceptance_and_cost():

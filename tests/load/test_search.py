@@ -78,7 +78,7 @@ def test_the_sentence_and_the_rows_name_both_rates_and_every_metric(answer):
     assert {"policy", "rate_per_s", "ttft_p99_s", "itl_p50_s", "goodput_per_s", "kv_share", "e2e_ratio_low",
             "usd_per_million_tokens", "share_prompts"} <= set(rows.column_names)  # fmt: skip
     shares = sum(rows.column(name).to_numpy() for name in
-                 ("share_verification", "share_drafting", "share_prompts", "share_idle"))  # fmt: skip
+                 ("share_decoding", "share_drafting", "share_prompts", "share_idle"))  # fmt: skip
     np.testing.assert_allclose(shares, 1.0, atol=1e-9)
     assert carried_values(answer)[0]["gpus_needed"] >= carried_values(answer)[1]["gpus_needed"]
     line = timeline_arrow(answer)

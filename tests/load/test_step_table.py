@@ -23,7 +23,7 @@ from medusa_sim.step.memory import (
     step_memory_bytes,
     usable_memory_bytes,
 )
-from medusa_sim.step.prompts import linear_us, prompt_attention_us, prompt_terms
+from medusa_sim.step.prompts import PromptTerms, linear_us, prompt_attention_us, prompt_terms
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import prefill_step
 
@@ -64,10 +64,10 @@ def test_prompts_ride_as_in_the_server(table):
     setting, prompt = SCENARIO.setting, 480
     with_prompt, without = linear_us(setting, np.array([32.0 + prompt, 32.0]))
     carried = with_prompt - without + prompt_attention_us(setting, prompt, prompt)
-    share, beside_us = prompt_terms(setting)
-    carried = share * carried + beside_us
-    drafter = float(table.prompts.drafter_s[prompt])
-    assert table.prompts_s(0, 32, [(prompt, prompt)], step_s=10.0) - drafter == pytest.approx(
+    share, beside_us, _ = prompt_terms(setting)
+    drafter_us = 1e6 * float(table.prompts.drafter_s[prompt])
+    carried = share * (carried + drafter_us) + beside_us
+    assert table.prompts_s(0, 32, [(prompt, prompt)], step_s=10.0) == pytest.approx(
         1e-6 * float(carried), rel=0.03
     )
 
@@ -78,10 +78,7 @@ def test_prompts_that_fill_a_step_beyond_its_graphs_wait_for_their_launches(tabl
     assert table.prompts.eager_s == pytest.approx(launching_s)
     bare = replace(table, prompts=replace(table.prompts, eager_s=0.0))
     for tokens, waits in ((480, False), (481, True)):
-        drafter_s = float(table.prompts.drafter_s[tokens])
-        with_law, without = (
-            own_s + of.prompts_s(0, 32, [(tokens, tokens)], own_s) - drafter_s for of in (table, bare)
-        )
+        with_law, without = (own_s + of.prompts_s(0, 32, [(tokens, tokens)], own_s) for of in (table, bare))
         smooth = float(norm_max(np.asarray(without), np.asarray(launching_s), HOST_OVERLAP))
         assert with_law == pytest.approx(smooth if waits else without)
         assert (with_law > without) == waits
@@ -90,7 +87,7 @@ def test_prompts_that_fill_a_step_beyond_its_graphs_wait_for_their_launches(tabl
 def test_a_step_of_prompts_alone_is_a_prefill(table):
     for tokens in (64, 512, 4096):
         alone = table.decoding_s(0, 0, 0.0) + table.prompts_s(0, 0, [(tokens, tokens)])
-        without = alone - float(table.prompts.drafter_s[tokens])
+        without = alone - table.prompts.terms.share * float(table.prompts.drafter_s[tokens])
         # the server's filters of one row are in the one and not in the other
         assert 1e6 * without == pytest.approx(
             float(prefill_step(SCENARIO.setting, 1, tokens).time_us), rel=0.06
@@ -163,20 +160,20 @@ def test_prompts_by_hand():
     read, until = np.array([[1.0], [2000.0]]), np.array([[1.0, 2000.0]])
     own = PromptTable(
         linear_s=1e-6 * tokens, chunk_tokens=read[:, 0], chunk_ends=until[0], drafter_s=2e-6 * tokens,
-        attention_s=1e-6 * (3.0 * read + 0.5 * until), share=0.5, beside_s=1e-5,
+        attention_s=1e-6 * (3.0 * read + 0.5 * until), terms=PromptTerms(share=0.5, beside_us=10.0),
     )  # fmt: skip
     for chunks in ([(300, 300)], [(300, 900)], [(300, 300), (200, 700)]):
         count = sum(size for size, _ in chunks)
         read_us = count + sum(3.0 * size + 0.5 * end for size, end in chunks)
-        expected = 0.5 * read_us + 2.0 * count + 10.0
+        expected = 0.5 * (read_us + 2.0 * count) + 10.0
         for rows in (0, 64):
             assert own.added_s(rows, chunks, 1.0) == pytest.approx(1e-6 * expected)
     assert own.without_drafter().added_s(64, [(300, 900)], 1.0) == pytest.approx(
         1e-6 * (0.5 * (300 + 900 + 450) + 10.0)
     )
-    apart = replace(own, are_apart=True, host_s=3e-3)
-    smooth = (0.5 * 1650.0) ** HOST_OVERLAP + 3000.0**HOST_OVERLAP
-    expected = smooth ** (1 / HOST_OVERLAP) + 2.0 * 300 + 10.0
+    apart = replace(own, terms=own.terms._replace(are_apart=True), host_s=3e-3)
+    smooth = (0.5 * (1650.0 + 2.0 * 300)) ** HOST_OVERLAP + 3000.0**HOST_OVERLAP
+    expected = smooth ** (1 / HOST_OVERLAP) + 10.0
     assert apart.added_s(64, [(300, 900)], 1.0) == pytest.approx(1e-6 * expected)
     assert apart.without_drafter().host_s == 0.0
     assert replace(own, host_s=3e-3, plain_host_s=2e-3).without_drafter().host_s == 2e-3

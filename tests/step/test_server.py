@@ -105,7 +105,7 @@ def test_times_are_those_of_steps_that_are_drawn():
     one = float(prompt_attention_us(of, CHAT.prompt_tokens, CHAT.prompt_tokens))
     idle = (begin + gone) / batch * attention_us
     # a step without prompts is padded; an engine's own kernels take a share of what prompts add
-    share_read, beside_us = prompt_terms(of)
+    share_read, beside_us, _ = prompt_terms(of)
     unpadded = np.where(begin > 0, np.where(own > 0.0, share_read * own, own), 0.0)
     attended = share_read * one * (1 + CHAT.prompt_cv**2 * 0.1) * begin
     drawn = float(whole.time_us) + added + unpadded - idle + attended + beside_us * (begin > 0)
@@ -287,7 +287,7 @@ def test_clients_that_begin_at_once_wait_for_half_of_all_prompts(runtime):
     of, traffic = setting(runtime), Traffic(prompt_tokens=1024.0, output_tokens=256.0)
     seen = full(of, np.array([64, 128]), traffic)
     prompt = np.array([1024.0])
-    share = prompt_terms(of)[0]
+    share = prompt_terms(of).share
     each_us = share * float((linear_us(of, 8.0 * prompt) / 8.0 + prompt_attention_us(of, prompt, prompt))[0])
     assert float(np.diff(seen._start_us)[0]) == pytest.approx(32.0 * each_us, rel=0.15)
     later_us = 0.0 if of.runtime.engine is None else of.runtime.engine.load_test_us.value
@@ -413,7 +413,7 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
     assert isinstance(seen, FullServer)
     step_us += float(sampled(of, batch, 1, 1.0).time_us)
     engine = of.runtime.engine
-    apart, (share, beside_us) = engine.prompts_apart, prompt_terms(of)
+    share, beside_us, apart = prompt_terms(of)
     decodes, others = output - 1.0, min(batch - 1.0, 1.0)
     away = others * (engine.steps_ahead.value + seen.server_us / step_us + 0.5 * (seen.server_us > 0.0))
     most, budget = step_limits(of.runtime, LATENCY.gpu)

@@ -187,11 +187,11 @@ def test_a_pass_for_its_last_token_alone_runs_the_last_mlp_and_the_head_for_one_
 
 
 def test_prompts_take_an_engines_share_of_kernels_and_its_host_by_layer():
-    assert prompt_terms(setting()) == (1.0, 0.0)
+    assert prompt_terms(setting()) == (1.0, 0.0, False)
     assert launching_host_us(setting()) == 0.0
     served = setting("vllm-0.11")
     engine = served.runtime.engine
-    assert prompt_terms(served) == (engine.prompt_share.value, 32 * engine.prompt_us_per_layer.value)
+    assert prompt_terms(served) == (engine.prompt_share.value, 32 * engine.prompt_us_per_layer.value, False)
     # beyond the largest captured size the host launches every layer
     assert launching_host_us(served) == 32 * engine.eager_us_per_layer.value
 

@@ -182,7 +182,7 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
         drafting = f", {percent(mean['share_drafting'], 0)} drafting" if mean["share_drafting"] else ""
         yield Fact(
             "Time goes to",
-            f"{policy_text(point.policy)}: {percent(mean['share_verification'], 0)} "
+            f"{policy_text(point.policy)}: {percent(mean['share_decoding'], 0)} "
             f"{'verification' if drafting else 'decoding'}{drafting}, {percent(mean['share_prompts'], 0)} "
             f"prompts, {percent(mean['share_idle'], 0)} idle, "
             f"{significant(mean['requests_decoding'], 3)} requests decoding{at_rate(point)}",
