@@ -322,7 +322,7 @@ def _scaled_transfers() -> Iterator[Pair]:
 def _lent(lender: Gpu, taker: Gpu, kernel_set: str, operator: Operator, time_us: FloatArray) -> Beside:
     held = lender.kernels[kernel_set]
     section = operator.FAMILY
-    lent = {key: carried(kernel, lender.chip, taker.chip) for key, kernel in held.table(section).items()}
+    lent = {key: carried(kernel, lender.chip, taker.chip, key) for key, kernel in held.table(section).items()}
     sets = lender.kernels | {kernel_set: msgspec.structs.replace(held, **{section: lent})}
     carrier = dataclasses.replace(taker, kernels=sets)
     found = CalibratedLatency(carrier, kernel_set, cold=False).time(operator)
@@ -356,7 +356,7 @@ def transfer_formats(gpus: list[str]) -> None:
                     other = held.moe.get(form)
                     if other is None or other is kernel or other.fit.inherited_from:
                         continue
-                    other = carried(other, lender.chip, gpu.chip)
+                    other = carried(other, lender.chip, gpu.chip, form)
                     found = experts_time(gpu, other, rows.operator, cold=False, form=form).time_us
                     bias = float(np.expm1(np.mean(np.log(found / rows.time_us))))
                     lines.append((gpu.name, place, kernel.name, f"{lender.name}:{name}:{form}",

@@ -124,7 +124,7 @@ def transfer_mixers(_: list[str]) -> None:
             rows = frame[frame["gpu"] == borrower].reset_index(drop=True)
             card, other, found = load_gpu(borrower), load_gpu(lender), defaultdict(list)
             for section, index, operator, own in _rows_of_kernels(rows, other):
-                kernel = carried(own, other.chip, card.chip)
+                kernel = carried(own, other.chip, card.chip, section)
                 time = stream_time(card, kernel, operator, cold=False)
                 ends = (rows["time_us"].to_numpy()[index], time.low_us, time.high_us)
                 waits = is_host_bound(card, kernel, operator) + np.zeros(index.size)

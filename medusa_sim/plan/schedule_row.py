@@ -184,6 +184,17 @@ class ScheduleRow(Cell):
         limit_us = self.question.max_latency_us
         return None if limit_us is None else bool(self.tpot_us <= limit_us)
 
+    @property
+    def step_speedup(self) -> float:
+        """Speedup of the step alone, without the prompts that a server reads beside it; 1 of a plain row."""
+        return float(self.cells.step_speedup[self.b, self.s, 0])
+
+    @property
+    def kernels_speedup(self) -> float | None:
+        """Speedup with the engine's kernels alone, 1 of a plain row; None where the runtime is no engine."""
+        alone = self.cells.with_kernels_alone
+        return None if alone is None else float(alone.step_speedup[self.b, self.s, 0])
+
     # What speculates: the row's configuration, or of a plain row the best that could.
 
     @property
@@ -204,17 +215,6 @@ class ScheduleRow(Cell):
             if self._configuration != PLAIN
             else self.every.with_index(np.full((1, 1, 1), self._shown))
         )
-
-    @property
-    def step_speedup(self) -> float:
-        """Speedup of the step alone, without the prompts that a server reads beside it."""
-        return float(self._shown_cells.step_speedup[self.b, self.s, 0])
-
-    @property
-    def kernels_speedup(self) -> float | None:
-        """Speedup with the engine's kernels alone; None where the runtime is no engine."""
-        alone = self._shown_cells.with_kernels_alone
-        return None if alone is None else float(alone.step_speedup[self.b, self.s, 0])
 
     @property
     def speculative_candidates(self) -> int:

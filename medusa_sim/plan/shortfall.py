@@ -101,6 +101,9 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
         yield iter([tried("--kv-dtype fp8", kv_dtype="fp8")])
     yield largest(1, seq_len, lambda length: tried(f"--seq {length}", length=length))
     yield (
-        tried(f"--gpu {gpu.name} --tp {tp}", gpu=gpu.name, tp=tp) for tp in tps for gpu in reversed(larger)
+        tried(f"--gpu {gpu.name} --tp {tp}", gpu=gpu.name, tp=tp)
+        for tp in tps
+        for gpu in larger
+        if tried(f"--gpu {gpu.name}", gpu=gpu.name) is None  # what one does takes no several
     )
     yield (tried(f"--weight-dtype int4 --tp {tp}", weight_dtype="int4", tp=tp) for tp in tps)

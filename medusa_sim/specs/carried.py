@@ -1,24 +1,31 @@
-"""A lender's kernel on another card: what of its rates memory decides, and what multiprocessors do.
+"""A lender's kernel on another card: which of its rates follow memory and which its multiprocessors.
 
-Rates are stored in units of a datasheet's bandwidth and peak. Few of them scale with these: with F the FLOPs
-that a multiprocessor's Tensor Cores do in a clock, B the bytes that memory brings it in one, f and a the
-fraction and ratio of the lender l,
+Rates are stored as shares of a datasheet's peak and multiples of its bandwidth. Per multiprocessor and
+clock let F be the FLOPs of its Tensor Cores and B the bytes that memory brings it; f and a are the stored
+share and multiple, and l marks the lender's numbers. Between cards of one architecture
 
-    peak_fraction = 1 / (1 + (1 / f - 1) F / F_l)    where F < F_l                                        (I2)
-    load_ratio    = a B_l / B                                  where a > 2                                (I3)
+    peak_fraction = 1 / (1 + (1 / f - 1) F / F_l)    where F < F_l, else f                                (I2)
+    load_ratio    = a B_l / B                             unless experts unpack weights of 4 bits         (I3)
 
-Beside its Tensor Cores a multiprocessor does in a clock what its relative does: reading shared memory, the
-softmax, the epilogue. These are the clocks that a lender's kernel takes beyond its arithmetic, and on a card
-that computes slower they are fewer beside it: of an H20's peak more is reached than of an H100's. Tiles come
-through L2, at a rate in bytes a clock that faster memory behind it leaves alone: fits to an H100 and to an
-H200 give 17.2 and 17.1 TB/s. Kernels that unpack weights of 4 bits load at 1.2 to 2 times the bandwidth of
-memory, whatever it is (an A100, an H100): that is memory itself. Both hold among cards of one architecture.
-Kernels of another differ by more, and what is stored is taken as it is.
+(I2): besides its arithmetic a kernel spends clocks on shared memory, softmax and epilogue. A card whose
+Tensor Cores are slower spends as many, which is a smaller part of its time: an H20 reaches more of its peak
+than an H100. (I3): tiles come through L2, which brings as many bytes a clock whatever the memory behind it:
+fits to an H100 and an H200 give 17.2 and 17.1 TB/s. Kernels of experts that unpack weights of 4 bits to 16
+load at 1.2 to 2 times memory's bandwidth on an A100 and on an H100, and are taken to follow memory: a
+stays.
 
-Sources: `python benchmarks/kernels.py transfer linear` and `transfer formats`. Linear layers of one card on
-another of its architecture err by 8.4 % in the mean over pairs with both, by 9.3 without; in formats with
-scales of blocks by 8.1 (13.1); an A100's on an A40 by 7.8 (11.1). Experts in blocks of fp8 of an H100 on an
-H200, and the reverse, err by 5.6 and 4.0 % (9.3, 9.4). Nothing was measured on an H20.
+Three rules for what is not such a pair:
+
+- Another architecture: rates stay as they are stored, since kernels differ by more than these laws say.
+- Streams (recurrent layers, chunked prefill), whatever the architecture: what takes more than 1.6 times its
+  bytes at the datasheet's bandwidth is bound by multiprocessors, and faster memory shortens the rest alone.
+- Another vendor's cards: tiles are chosen by time, not by a library's rule.
+
+Sources: `python benchmarks/kernels.py transfer linear`, `formats` and `mixers`. Linear layers of one card
+on another of its architecture err by 8.4 % on average over pairs in both directions, by 9.3 without these
+laws; in formats with scales of blocks by 8.1 (13.1); an A100's on an A40 by 7.8 (11.1). Experts in blocks
+of fp8 of an H100 on an H200, and the reverse, err by 5.6 and 4.0 % (9.3, 9.4). Nothing was measured on an
+H20, and no kernel that unpacks 4 bits on two cards whose bytes in a clock differ.
 """
 
 from __future__ import annotations
@@ -30,6 +37,7 @@ import numpy as np
 
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, ExpertKernel, LatentKernel
 from medusa_sim.specs.kernels import GemmKernel, Kernel, StreamKernel, chosen_by_time
+from medusa_sim.units import BYTES_PER_ELEMENT, FORMATS, HALVES
 
 OTHER_VENDOR = "cdna"
 """Architecture of cards that no library here runs on: neither its clusters nor its rules for tiles."""
@@ -37,12 +45,10 @@ KernelT = TypeVar("KernelT", bound=Kernel)
 
 _FASTEST_HZ = 2.7e9
 """An SM's FLOPs in a clock are the power of two that puts its clock between half of this and this."""
-_FROM_MEMORY = 2.0
-"""Times memory's bandwidth up to which tiles load at its rate."""
-_ASKED_BYTES_PER_S = 20e9
-_MEMORY_RATIO = 1.6
-"""Beside memory of more bytes per second and multiprocessor than that, what a kernel takes beyond so many
-times its bytes at the datasheet's bandwidth is bound by multiprocessors, whatever class it was fitted to.
+_FAST_BYTES_PER_S = 20e9
+"""Of memory, for each multiprocessor: on lenders above this, streams may be bound by multiprocessors."""
+_STREAM_RATIO = 1.6
+"""Times a stream's bytes at the datasheet's bandwidth that memory explains; multiprocessors take the rest.
 
 Chunked prefill of attention takes 0.96 to 1.02 of an H100's time on an H200, whose memory is 1.43 times as
 fast. Sources: aiconfigurator-core 0.12, `python benchmarks/kernels.py transfer mixers` (H100 to B200).
@@ -74,25 +80,26 @@ class Chip(NamedTuple):
         return self.bytes_per_s * self.flops_per_clock / self.flops_per_s
 
 
-def carried(kernel: KernelT, lender: Chip, borrower: Chip) -> KernelT:
-    """A lender's kernel on another card.
+def carried(kernel: KernelT, lender: Chip, borrower: Chip, entry: str) -> KernelT:
+    """A lender's kernel on the borrower's card, by the laws and rules above.
 
-    Rules for tiles and clusters are those of a library that another vendor's cards do not run: theirs take
-    the fastest.
+    entry: what the kernel is called in its section (`int4`, `mxfp4@name`), which tells its format.
     """
-    return cast("KernelT", _carried(kernel, lender, borrower))
+    return cast("KernelT", _carried(kernel, lender, borrower, entry))
 
 
-def _carried(kernel: Kernel, lender: Chip, borrower: Chip) -> Kernel:
+def _carried(kernel: Kernel, lender: Chip, borrower: Chip, entry: str) -> Kernel:
     if isinstance(kernel, GemmKernel) and borrower.architecture == OTHER_VENDOR:
         return chosen_by_time(kernel)
     if isinstance(kernel, StreamKernel):
-        kernel = _streamed(kernel, borrower.bytes_per_s / lender.bytes_per_s, lender)
+        kernel = _streamed(kernel, lender, borrower)
     if lender.architecture != borrower.architecture:
         return kernel
     slower = max(lender.flops_per_clock / borrower.flops_per_clock, 1.0)
     if isinstance(kernel, GemmKernel | ExpertKernel):
-        return _tiled(kernel, slower, borrower.bytes_per_clock / lender.bytes_per_clock)
+        follows_memory = isinstance(kernel, ExpertKernel) and _unpacks_four_bits(entry)
+        faster = 1.0 if follows_memory else borrower.bytes_per_clock / lender.bytes_per_clock
+        return _tiled(kernel, slower, faster)
     return kernel if slower == 1.0 else _computing(kernel, slower)
 
 
@@ -101,19 +108,27 @@ def _fraction(fraction: float, slower: float) -> float:
     return 1.0 / (1.0 + (1.0 / fraction - 1.0) / slower) if fraction < 1.0 else fraction
 
 
+def _unpacks_four_bits(entry: str) -> bool:
+    """Whether a kernel of that name unpacks weights of 4 bits or fewer to 16."""
+    form = FORMATS.get(entry.partition("@")[0])
+    return form is not None and form.dtype in HALVES and BYTES_PER_ELEMENT[form.weight_dtype] < 1.0
+
+
 def _tiled(kernel: GemmKernel | ExpertKernel, slower: float, faster: float) -> GemmKernel | ExpertKernel:
-    """Products in tiles, beside so much slower Tensor Cores and so much faster memory in a clock."""
+    """Products in tiles. slower: F_l / F of (I2); faster: B / B_l of (I3), or 1."""
     if isinstance(kernel, ExpertKernel) and slower > 1.0:
         kernel = _by_time(kernel)
     share = _fraction(kernel.peak_fraction, slower)
     if isinstance(kernel, GemmKernel) and slower > 1.0:
         kernel = _paced(kernel, share, slower)
-    rate = kernel.load_ratio / (faster if kernel.load_ratio > _FROM_MEMORY else 1.0)
-    return msgspec.structs.replace(kernel, peak_fraction=share, load_ratio=rate)
+    return msgspec.structs.replace(kernel, peak_fraction=share, load_ratio=kernel.load_ratio / faster)
 
 
 def _paced(kernel: GemmKernel, share: float, slower: float) -> GemmKernel:
-    """What a tile takes beyond its sizes are clocks beside its arithmetic too (I2). share: of all tiles."""
+    """The pace of each tile on slower Tensor Cores: its own share of the peak follows (I2) as well.
+
+    share: of the peak, that the kernel's fraction becomes.
+    """
 
     def pace(of_tile: float) -> float:
         own = kernel.peak_fraction / of_tile
@@ -128,7 +143,7 @@ def _paced(kernel: GemmKernel, share: float, slower: float) -> GemmKernel:
 
 
 def _computing(kernel: Kernel, slower: float) -> Kernel:
-    """What is told by shares of the peak alone, on Tensor Cores so many times as slow in a clock."""
+    """Kernels other than products in tiles: their shares of the peak by (I2)."""
     if isinstance(kernel, StreamKernel):  # its coefficients are one over a fraction
         work = {
             each: 1.0 / _fraction(1.0 / ratio, slower) if ratio else 0.0
@@ -147,7 +162,7 @@ def _computing(kernel: Kernel, slower: float) -> Kernel:
 
 
 def _by_time(kernel: ExpertKernel) -> ExpertKernel:
-    """Tiles chosen by time: a rule is that of a lender's arithmetic, and libraries tune theirs to such cards.
+    """Tiles chosen by time: the lender's rule suits its own arithmetic, and libraries tune one for each card.
 
     vLLM and SGLang ship configurations for an H20; by an H100's rule 70 requests took twice as long as 64.
     """
@@ -161,11 +176,12 @@ def _path(path: AttentionPath, slower: float) -> AttentionPath:
     return msgspec.structs.replace(path, **{name: _fraction(getattr(path, name), slower) for name in names})
 
 
-def _streamed(kernel: StreamKernel, pace: float, lender: Chip) -> StreamKernel:
-    """Where memory is faster for each multiprocessor, what these bounded keeps its time."""
-    if pace <= 1.0 or lender.bytes_per_s <= _ASKED_BYTES_PER_S:
+def _streamed(kernel: StreamKernel, lender: Chip, borrower: Chip) -> StreamKernel:
+    """Beside faster memory for each multiprocessor, what these bounded keeps its time."""
+    faster = borrower.bytes_per_s / lender.bytes_per_s
+    if faster <= 1.0 or lender.bytes_per_s <= _FAST_BYTES_PER_S:
         return kernel
     loads = {
-        each: ratio + max(ratio - _MEMORY_RATIO, 0.0) * (pace - 1.0) for each, ratio in kernel.loads.items()
+        each: ratio + max(ratio - _STREAM_RATIO, 0.0) * (faster - 1.0) for each, ratio in kernel.loads.items()
     }
     return msgspec.structs.replace(kernel, loads=loads)

@@ -187,7 +187,7 @@ def inherit_kernels(
             borrowed,
             lambda gpu, name: lookup(gpu, name).table(section),
             is_alike,
-            lambda kernel, gpu: carried(kernel, chips[gpu], own_chip),
+            lambda kernel, gpu, entry: carried(kernel, chips[gpu], own_chip, entry),
         )
 
     tables: dict[str, object] = {section: merged(section) for section in BORROWED}
@@ -224,7 +224,7 @@ def _section(
     borrowed: Inheritance,
     lookup: Callable[[str, str], Mapping[str, Kernel]],
     is_alike: Callable[[str], bool],
-    carry: Callable[[Kernel, str], Kernel],
+    carry: Callable[[Kernel, str, str], Kernel],
 ) -> dict[str, Kernel]:
     merged = dict(own)
     for wanted_section, entry, reference in borrowed.references:
@@ -234,7 +234,7 @@ def _section(
         pairs = [(name, name) for name in relative] if entry == EVERY_ENTRY else [(entry, reference.entry)]
         for mine, theirs in pairs:
             if mine not in merged and theirs in relative:
-                kernel = carry(relative[theirs], reference.gpu)
+                kernel = carry(relative[theirs], reference.gpu, theirs)
                 fit = _borrowed_fit(kernel.fit, reference, borrowed, (section, mine), is_alike)
                 merged[mine] = msgspec.structs.replace(kernel, fit=fit)
     return merged

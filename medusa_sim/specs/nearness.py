@@ -216,7 +216,7 @@ def nearest(place: Place, others: Sequence[Place]) -> Nearest:
 
     def away(index: int) -> tuple[int, bool, list[int], tuple[int, int]]:
         ranks = [KINDS.index(kind) for kind in new[index]] or [0]
-        return ranks[0], "version" in new[index], ranks, _apart(place.runtime, others[index].runtime)
+        return ranks[0], "version" in new[index], ranks, _apart(place, others[index])
 
     found = min(range(len(others)), key=away)
     kind: Kind = next(iter(new[found]), "measured")
@@ -255,9 +255,11 @@ def nearness(place: Place) -> Nearness:
     )  # fmt: skip
 
 
-def _apart(runtime: str, other: str) -> tuple[int, int]:
-    """Majors and minors between two versions."""
-    (major, minor), (other_major, other_minor) = _version(runtime), _version(other)
+def _apart(place: Place, other: Place) -> tuple[int, int]:
+    """Majors and minors between two versions; none between engines, whose numbers do not compare."""
+    if place.library != other.library:
+        return 0, 0
+    (major, minor), (other_major, other_minor) = _version(place.runtime), _version(other.runtime)
     return abs(major - other_major), abs(minor - other_minor)
 
 

@@ -101,9 +101,9 @@ class Served:
     server_us: float
     """The way of a request to the engine and of its tokens back."""
 
-    @property
+    @cached_property
     def itl_us(self) -> FloatArray:
-        """Median time between two chunks of a request."""
+        """Median time between two chunks of a request; with traffic (N9)."""
         return self.quantile_us(0.5)
 
     def quantile_us(self, share: float) -> FloatArray:
@@ -162,11 +162,6 @@ class FullServer(Served):
     """Of step_us, what sampling adds in a server."""
 
     # The equations.
-
-    @cached_property
-    def itl_us(self) -> FloatArray:
-        """(N9)."""
-        return self.quantile_us(0.5)
 
     @property
     def tpot_us(self) -> FloatArray:

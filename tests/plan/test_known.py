@@ -118,7 +118,7 @@ def test_every_form_of_an_answer_tells_one_verdict():
     values = document("recommend", *words, "--runtime", "sglang", "--batch", "1..64")
     (by_length,) = values["break_even_batch_by_seq_len"]
     assert [each["kind"] for each in by_length["known"]] == kinds
-    assert [tuple(each) for each in by_length["pays"]] == list(crossing_.spans)
+    assert [tuple(each) for each in by_length["drafts_made"]] == list(crossing_.spans)
     for row in told.recommendation.schedule:
         on = row.candidates > 1
         assert on == any(first <= row.batch_min and row.batch_max <= last for first, last in crossing_.spans)

@@ -1,6 +1,7 @@
 """What the parts of an answer give by hand: batches tried, what is slower with more, what would fit."""
 
 from dataclasses import replace
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,6 +127,27 @@ def test_a_change_that_would_fit_is_the_least_that_does():
     assert [fits(SMALL, 2, int(length) + more) for more in (0, 1)] == [True, False]
     # a format of half the bytes does at 60,000 tokens, and at none where the cache alone is too large
     assert shortfall(SMALL, 1, 60_000).changes[0].option == "--weight-dtype fp8"
+
+
+def test_several_of_another_card_are_the_fewest_and_smallest_that_do():
+    """Where one of a card does, several of it are no change that is told."""
+    large = SMALL.but(model="llama-3.1-70b")
+    for gpu in ("rtx-4090", "a40", "h100-sxm"):
+        asked = large.but(gpu=gpu)
+        for change in (
+            each for kind in _kinds_of_changes(asked, 1, 1024) for each in islice(filter(None, kind), 1)
+        ):
+            words = change.option.split()
+            if words[::2] != ["--gpu", "--tp"]:
+                continue
+            card, tp = words[1], int(words[3])
+            assert not fits(asked.but(gpu=card), 1, 1024), change.option
+            room = asked.gpu.memory_bytes, load_gpu(card).memory_bytes
+            smaller = [name for name in gpu_names() if room[0] < load_gpu(name).memory_bytes < room[1]]
+            assert not any(fits(asked.but(gpu=name, tp=tp), 1, 1024) for name in smaller), change.option
+            break
+        else:
+            raise AssertionError(gpu)
 
 
 def test_a_shortfall_is_weights_cache_and_activations():

@@ -123,6 +123,17 @@ def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_t
     assert step_text(answer, answer.schedule[0]) == ""
 
 
+def test_a_plain_row_is_as_fast_as_plain_decoding_whatever_the_best_drafts_would_gain():
+    """Speedups of a row are those of what it runs; `speculative_` ones those of the best that it could."""
+    scenario = Scenario(**COMMON, drafter="eagle", acceptance=0.3, runtime="vllm", prompt_tokens=2000,
+                        output_tokens=300)  # fmt: skip
+    answer = recommend(scenario, Question(batch_max=256, seq_len=(1024,)))
+    (row, *_) = [row for row in answer.schedule if row.candidates == 1]
+    assert row.speculative_speedup != 1.0
+    for name in ("speedup", "step_speedup", "server_speedup", "kernels_speedup"):
+        assert row_values(row)[name] == pytest.approx(1.0), name
+
+
 @pytest.mark.parametrize("asked", [{}, {"prompt_tokens": 2000, "output_tokens": 300}], ids=["step", "server"])
 def test_two_speedups_have_one_name_in_every_command(asked):
     """`step_speedup` and `server_speedup` in rows of a sweep, of a schedule and by count; without requests

@@ -36,7 +36,7 @@ def test_an_h20_has_a_quarter_of_an_h100s_tensor_cores():
 def test_clocks_beside_the_arithmetic_are_the_lenders():
     """(I2): of a kernel in clocks, arithmetic takes four times as long on an H20 and the rest as long."""
     kernel = H100.kernels["sglang"].gemm["fp8_block"]
-    found = carried(kernel, H100.chip, H20.chip)
+    found = carried(kernel, H100.chip, H20.chip, "fp8_block")
     arithmetic, whole = (
         1.0 / H100.chip.flops_per_clock,
         1.0 / H100.chip.flops_per_clock / kernel.peak_fraction,
@@ -44,7 +44,7 @@ def test_clocks_beside_the_arithmetic_are_the_lenders():
     told = 4.0 * arithmetic / (4.0 * arithmetic + whole - arithmetic)
     assert found.peak_fraction == pytest.approx(told)
     assert (
-        carried(kernel, H20.chip, H100.chip).peak_fraction == kernel.peak_fraction
+        carried(kernel, H20.chip, H100.chip, "fp8_block").peak_fraction == kernel.peak_fraction
     )  # no law for faster ones
 
 
@@ -52,14 +52,14 @@ def test_tiles_load_in_as_many_clocks_as_a_lenders():
     """(I3): half as much memory bandwidth behind L2 changes nothing of it."""
     kernel = H100.kernels["sglang"].gemm["bf16"]
     half = H100.chip._replace(bytes_per_s=H100.chip.bytes_per_s / 2.0)
-    found = carried(kernel, H100.chip, half)
+    found = carried(kernel, H100.chip, half, "bf16")
     assert found.load_ratio * half.bytes_per_s == pytest.approx(kernel.load_ratio * H100.chip.bytes_per_s)
     assert found.peak_fraction == kernel.peak_fraction
 
 
 def test_another_architecture_takes_rates_as_they_are():
     kernel = H100.kernels["sglang"].gemm["bf16"]
-    assert carried(kernel, H100.chip, load_gpu("l40s").chip) is kernel
+    assert carried(kernel, H100.chip, load_gpu("l40s").chip, "bf16") is kernel
 
 
 def _share(gpu, time_us, flops):
@@ -100,7 +100,7 @@ def test_no_borrowed_kernel_holds_a_lenders_fraction_where_tensor_cores_are_slow
                 section, _, key = place.partition(".")
                 stored = other.kernels[set_name or name].table(section)[entry or key]
                 assert kernel == msgspec.structs.replace(
-                    carried(stored, other.chip, gpu.chip), fit=kernel.fit
+                    carried(stored, other.chip, gpu.chip, entry or key), fit=kernel.fit
                 )
 
 
@@ -133,10 +133,26 @@ def test_a_card_borrows_all_that_its_relative_has(gpu):
             assert not lacks, f"{gpu.name} {name} from {lender.name}"
 
 
-def test_weights_of_four_bits_come_at_the_rate_of_memory():
+def test_experts_of_four_bits_come_at_the_rate_of_memory():
+    """By their kind: what else loads as slowly follows multiprocessors, with no jump at any rate."""
     kernel = H100.kernels["vllm"].moe["mxfp4"]
-    faster = H100.chip._replace(bytes_per_s=2.0 * H100.chip.bytes_per_s)
-    assert carried(kernel, H100.chip, faster).load_ratio == kernel.load_ratio
+    for times in (0.5, 2.0):
+        other = H100.chip._replace(bytes_per_s=times * H100.chip.bytes_per_s)
+        for entry in ("mxfp4", "mxfp4@name", "int4"):
+            assert carried(kernel, H100.chip, other, entry).load_ratio == kernel.load_ratio
+        for entry in ("bf16", "nvfp4", "mxfp4_fp8", "fp8_block@name"):
+            for rate in (1.0, 2.0, 2.01, 5.0):
+                lent = msgspec.structs.replace(kernel, load_ratio=rate)
+                assert carried(lent, H100.chip, other, entry).load_ratio == pytest.approx(rate / times)
+
+
+def test_streams_alone_are_carried_to_another_architecture():
+    """What takes 1.84 times its bytes: 1.6 of them follow memory that is 2.1 times as fast."""
+    kernel = H100.kernels["sglang"].recurrent["gdn_conv_context"]
+    kernel = msgspec.structs.replace(kernel, loads=dict.fromkeys(kernel.loads, 1.84))
+    other = H100.chip._replace(architecture="blackwell", bytes_per_s=2.1 * H100.chip.bytes_per_s)
+    found = carried(kernel, H100.chip, other, "gdn_conv_context")
+    assert list(found.loads.values()) == pytest.approx([1.84 + 0.24 * 1.1] * len(kernel.loads))
 
 
 def test_tiles_of_experts_are_chosen_by_time_on_slower_tensor_cores():

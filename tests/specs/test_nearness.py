@@ -58,6 +58,13 @@ def test_of_places_as_near_the_one_with_the_least_besides_counts_in_any_order():
         ranked = ranked[1:]
 
 
+def test_versions_of_other_engines_are_not_compared():
+    """Of two groups of other engines, alike in all else, the first counts whatever their numbers."""
+    own = HOME._replace(library="another", runtime="another-9.9")
+    others = [HOME._replace(runtime="vllm-0.15"), HOME._replace(library="third", runtime="third-9.9")]
+    assert [nearest(own, order).place for order in (others, others[::-1])] == [0, 0]
+
+
 def test_an_engine_is_as_wide_as_its_groups_lie_from_fits_without_them():
     """An engine of which nothing was measured has the mean engine's widths."""
     new_model = HOME._replace(sizes="7 layers of 64")

@@ -29,7 +29,7 @@ class Answer:
 
     @property
     def enable(self) -> bool:
-        """Whether speculation pays anywhere that was asked for."""
+        """Whether drafts are made anywhere that was asked for (`Recommendation.enable`)."""
         return self.recommendation.enable
 
     @property

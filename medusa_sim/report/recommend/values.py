@@ -131,13 +131,13 @@ def row_values(row: ScheduleRow) -> dict[str, Any]:
 def break_even_values(break_even: BreakEven) -> dict[str, Any]:
     """Where and in which direction, with the range that was searched.
 
-    known: what is certain and what is not; pays: where drafts are made.
+    known: what is certain and what is not; drafts_made: first and last value of each range with drafts.
     """
     return {
         "at": break_even.at,
         "direction": break_even.direction,
         "searched": [break_even.searched_from, break_even.searched_to],
-        "pays": [list(span) for span in break_even.spans],
+        "drafts_made": [list(span) for span in break_even.spans],
         "known": [
             {"first": stretch.first, "last": stretch.last, "kind": stretch.verdict}
             for stretch in break_even.known

@@ -16,8 +16,8 @@ from medusa_sim.step.axes import Grid
 def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
     """One sentence each, those that apply to these settings and this grid."""
     yield (
-        "Every time is a prediction. The 80 % interval joins the scatter of kernel times on shapes that the "
-        "fit had not seen with the uncertainty of the acceptance profile; it does not cover another engine, "
+        "Every time is a prediction. The 80 % interval joins the errors of kernels, of an engine's terms and "
+        "of the acceptance profile with what is new about the set-up beside measured ones; it does not cover "
         "another clock or another driver."
     )
     for item in settings:
@@ -67,8 +67,8 @@ def _latency_caveats(item: Scenario) -> Iterator[str]:
     name = item.latency.name
     if name == "roofline":
         yield (
-            f"`{item.gpu.name}`: the roofline is a floor; it falls 31 to 45 % short of measured linear "
-            "layers (docs/method.md)."
+            f"`{item.gpu.name}`: the roofline is a floor; the README's table of errors says how far it falls "
+            "short of measured layers."
         )
     if name != "calibrated":
         return
