@@ -92,7 +92,7 @@ def single_step(scenario: Scenario, batch: int, seq_len: int, candidates: int) -
         described = at_counts(scenario.options(candidates), np.asarray([candidates]))
         options = described or (_undescribed(scenario, candidates),)
     steps = price(scenario, [batch], [seq_len], options).by_count
-    return SingleStep(cells=steps, b=0, s=0, k=len(options[:1]))
+    return SingleStep(cells=steps, b=0, s=0, k=1 if options else 0)
 
 
 def _undescribed(scenario: Scenario, candidates: int) -> DraftOption:

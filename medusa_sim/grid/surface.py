@@ -30,7 +30,8 @@ from medusa_sim.step.traffic import served_length
 
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""
-_TOGETHER = 4
+_LENGTHS_TOGETHER = 4
+"""Lengths that are priced in one go: few, so that their arrays stay small."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -253,4 +254,7 @@ def surface_at(
 
 def in_groups(lengths: int) -> list[slice]:
     """Slices of the lengths that a search prices together."""
-    return [slice(first, min(first + _TOGETHER, lengths)) for first in range(0, lengths, _TOGETHER)]
+    return [
+        slice(first, min(first + _LENGTHS_TOGETHER, lengths))
+        for first in range(0, lengths, _LENGTHS_TOGETHER)
+    ]

@@ -17,7 +17,7 @@ from medusa_sim.plan.break_even import CoarseSearch
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 
-_EVERY_BATCH_TO = 64
+_EVERY_COARSE_TO = 64
 _CAPACITY_RATIO = 1.05
 """Every batch is tried to the first, beyond it every 5 % as long as it fits, and each around the best."""
 _NEAR = 4
@@ -47,7 +47,7 @@ class Capacity:
 
 def batches_tried(largest: int) -> IntArray:
     """Batches at which throughput is looked at first, up to the largest that fits without speculation."""
-    return every_to(_EVERY_BATCH_TO, 1, largest, _CAPACITY_RATIO)
+    return every_to(_EVERY_COARSE_TO, 1, largest, _CAPACITY_RATIO)
 
 
 def capacities(

@@ -26,7 +26,7 @@ from medusa_sim.step.memory import MemoryParts
 class Free:
     """Free budgets, one entry per (batch, seq_len): of the whole step, and of verification without drafting.
 
-    largest: the count to which was searched.
+    largest: the largest count searched.
     """
 
     whole: IntArray

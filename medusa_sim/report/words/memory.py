@@ -53,7 +53,7 @@ def shortfall_facts(lacking: Shortfall) -> Iterator[Fact]:
 
 
 def memory_text(parts: MemoryParts) -> str:
-    """`weights 13.5, KV cache 0.5, activations 0.1 GB`: of one GPU, what is nothing left out.
+    """`weights 13.5, KV cache 0.5, activations 0.1 GB`: of one GPU; parts of 0 are left out.
 
     A tenth from 1 GB on, a hundredth below: figures of a sum, which nobody reads finer.
     """
