@@ -14,6 +14,9 @@ P and N the mean tokens of a prompt and an output:
                                             steps or until they fill the room, those that join it half of that
     J    = (b - 1) (1 - (1 - pi)^h)         how many join it
     (N7) pi = 1 / (D + I + W + H + R)       probability that it begins its prompt on a given step
+
+Without a way to the client (server_us = 0) I has no half step. Where prompts have passes of their own no step
+is queued for or read on: pi leaves out W and R. H is worked out from the pi without it, and put in once.
 """
 
 from __future__ import annotations

@@ -229,11 +229,11 @@ def overhead_halves(step: Cost, plain: Cost) -> Halves:
 def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> Cost:
     """What one pass takes, whose kernels are timed.
 
-    device = sum of kernel times + launches x launch_us. host = launches x host_us_per_launch, and
-    host_us_per_step for a forward pass of its own. exposed: what an engine's host adds to the target's pass
-    (N1), and what a pass that no graph holds (N3) or a draft model's small kernels leave idle. whole_graph:
-    whether a graph holds the whole pass, attention included; else the host plans it, and with several queries
-    runs it in pieces (N16).
+    device = sum of kernel times + launches x launch_us. host = launches x host_us_per_launch, for a forward
+    pass of its own host_us_per_step, and what an engine hides or launches outside a graph (N3) in the target's
+    pass. exposed: what an engine's host adds to the target's pass (N1), what a draft model's small kernels
+    leave idle, and pieces (N16). whole_graph: whether a graph holds the whole pass, attention included; else
+    the host plans it, and with several queries runs it in pieces.
 
     The band adds the half-widths of different kernels in quadrature (their residuals are taken as
     independent), those of one kernel in every layer linearly, and so those of kernels that nobody measured on

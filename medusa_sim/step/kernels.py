@@ -1,7 +1,8 @@
 """One launch -> its time: by the latency model, and in an engine by what its own kernels take.
 
 (N4)   choice = sampling_us + r V sampling_bytes / B      a token for each of r rows of V logits
-(N18)  time   = share x fitted kernel + added             of every other kernel
+(N18)  time   = share x fitted kernel + added             of every other kernel; of experts at least that of
+                                                          the roofline, where it is below the fitted kernel
 """
 
 from __future__ import annotations

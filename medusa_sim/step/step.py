@@ -122,7 +122,7 @@ def processed_tokens(setting: Setting, candidates: Size) -> Size:
     """Tokens that a step of `candidates` processes per sequence in the mean over (N5).
 
     Drafts that are looked up in the text are verified where the look-up finds any; elsewhere the step is
-    plain.
+    plain. Drafts that end early because the drafter is not sure of them (`sure_shares`) are all counted here.
     """
     if setting.match_rate == 1.0:
         return candidates
