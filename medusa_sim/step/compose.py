@@ -230,7 +230,7 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
     """What one pass takes, whose kernels are timed.
 
     device = sum of kernel times + launches x launch_us. host = launches x host_us_per_launch, for a forward
-    pass of its own host_us_per_step, and in the target's pass what an engine hides or launches outside a graph
+    pass of its own host_us_per_step, and in the target's pass what an engine hides or launches outside graphs
     (N3). exposed: what an engine's host adds to the target's pass (N1), what a draft model's small kernels
     leave idle, and pieces (N16). whole_graph: whether a graph holds the whole pass, attention included; else
     the host plans it, and with several queries runs it in pieces.

@@ -399,6 +399,7 @@ def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path, wanted):
     assert "were there" in run(*SWEEP, *CASES, *LONG, "--out", grid).stderr or not wanted
 
 
+@pytest.mark.nightly  # it starts six processes, one after the other
 def test_a_part_that_ends_its_processes_is_given_up_in_one_line(tmp_path, monkeypatch):
     parts = work()
     folder = PartFolder.of(tmp_path, parts.description)
