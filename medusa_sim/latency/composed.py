@@ -8,14 +8,13 @@ from typing import Protocol
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.latency.base import OperatorTime, Source, filled
+from medusa_sim.latency.base import LatencyModel, OperatorTime, Source, filled
 from medusa_sim.latency.choice import Asked, Choice, choose
 from medusa_sim.latency.laws import law_of_kind
 from medusa_sim.operators.kinds import SPARSE
 from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Operator
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.window import WindowAttention
-from medusa_sim.specs.gpu import Gpu
 
 REPLAYED = ("dsa", "dsa_no_indexer")
 """Modules of which rows of some libraries hold the host's launches and those of others a graph."""
@@ -23,21 +22,12 @@ _GRAPH_SHARE = 0.6
 """Of the shortest rows of such a module, what published steps leave: 48 of 76 to 79 us a layer (vLLM)."""
 
 
-class KernelTimes(Protocol):
+class KernelTimes(LatencyModel, Protocol):
     """What these laws ask of the model of one GPU (`latency.calibrated`)."""
-
-    @property
-    def gpu(self) -> Gpu:
-        """The GPU."""
-        ...
 
     @property
     def cold(self) -> bool:
         """Whether operands come from HBM."""
-        ...
-
-    def time(self, operator: Operator) -> OperatorTime:
-        """Time of one launch of any operator."""
         ...
 
     def chosen_time(self, operator: Operator) -> OperatorTime:
