@@ -38,6 +38,21 @@ def why_no_such_files(runtime: Runtime, stored: str) -> str:
     return ""
 
 
+def formats_asked(
+    published: Model, runtime: Runtime, dtype: str | None, weight_dtype: str | None
+) -> tuple[str | None, str | None]:
+    """(dtype, weight dtype) to change a checkpoint to: none where it is asked for as it was published.
+
+    A checkpoint whose experts alone are stored in a format is named by it (`Model.precision`: gpt-oss's
+    mxfp4, Kimi-K2.5's int4), and an engine that is asked to serve it so leaves everything else in 16 bits.
+    Local engines have a type of file of that name.
+    """
+    is_named_by_experts = weight_dtype == published.precision != published.form
+    if is_named_by_experts and dtype in (None, published.dtype) and not runtime.local:
+        return None, None
+    return dtype, weight_dtype
+
+
 def as_run(
     published: Model,
     runtime: Runtime,
@@ -52,6 +67,7 @@ def as_run(
     """
     if reason := why_not_on_card(runtime, gpu):
         raise SpecError(reason)
+    dtype, weight_dtype = formats_asked(published, runtime, dtype, weight_dtype)
     if dtype is not None and UNPACKED.get(dtype) == FP8_ALONE and gpu.lacks("fp8"):
         raise SpecError(
             f"{gpu.name} has no fp8 arithmetic, only {', '.join(gpu.peak_flops_per_s)}; engines unpack such "

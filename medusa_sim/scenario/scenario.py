@@ -25,7 +25,7 @@ from medusa_sim.latency.cached import cached
 from medusa_sim.latency.local import LocalLatency, clock_under
 from medusa_sim.scenario.acceptance import acceptance_of, matched
 from medusa_sim.scenario.arguments import ARGUMENTS, Arguments
-from medusa_sim.scenario.as_run import as_run, check_fit
+from medusa_sim.scenario.as_run import as_run, check_fit, formats_asked
 from medusa_sim.scenario.declare import WHOLE, check, takes
 from medusa_sim.scenario.defaults import (
     CANDIDATES_MAX,
@@ -146,7 +146,8 @@ class Scenario:
     def precision(self) -> str:
         """Format of the checkpoint: as published or asked for, whatever the card unpacks."""
         asked = self.arguments
-        return with_dtypes(self.published, asked.dtype, asked.weight_dtype).precision
+        formats = formats_asked(self.published, self.runtime, asked.dtype, asked.weight_dtype)
+        return with_dtypes(self.published, *formats).precision
 
     @property
     def engine(self) -> str:

@@ -490,3 +490,16 @@ def test_a_mean_length_is_above_one_and_at_most_a_token_more_than_drafts(tokens,
         return
     rate = mean_length(tokens, drafts).heads.accuracy[:, 0]
     assert 1.0 + np.cumprod(np.full(drafts, rate[0])).sum() == pytest.approx(tokens)
+
+
+NAMED_BY_EXPERTS = [name for name in model_names() if load_model(name).precision != load_model(name).form]
+
+
+@pytest.mark.parametrize("name", NAMED_BY_EXPERTS)
+def test_a_checkpoint_asked_for_in_its_own_format_is_the_one_published(name):
+    set_up = {"gpu": "b200", "model": name, "tp": 8, "runtime": "vllm", "drafter": "ngram"}
+    published, model = ms.Scenario(**set_up), load_model(name)
+    for asked in ({}, {"dtype": model.dtype}):
+        given = ms.Scenario(**set_up, weight_dtype=model.precision, **asked)
+        assert given.model == published.model
+        assert given.precision == published.precision == model.precision
