@@ -11,7 +11,7 @@ from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, local_runtime_names
 from medusa_sim.specs.variants import unpacked_where, with_dtypes
-from medusa_sim.units import FP8_ALONE, UNPACKED
+from medusa_sim.units import FORMATS, FP8_ALONE, UNPACKED
 
 
 def why_not_on_card(runtime: Runtime, gpu: Gpu) -> str:
@@ -47,8 +47,9 @@ def formats_asked(
     mxfp4, Kimi-K2.5's int4), and an engine that is asked to serve it so leaves everything else in 16 bits.
     Local engines have a type of file of that name.
     """
-    is_named_by_experts = weight_dtype == published.precision != published.form
-    if is_named_by_experts and dtype in (None, published.dtype) and not runtime.local:
+    is_named_by_experts = published.precision != published.form
+    is_stored_so = weight_dtype == FORMATS[published.precision].weight_dtype
+    if is_named_by_experts and is_stored_so and dtype in (None, published.dtype) and not runtime.local:
         return None, None
     return dtype, weight_dtype
 

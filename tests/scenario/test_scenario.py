@@ -30,6 +30,7 @@ from medusa_sim.specs.runtime import load_runtime, local_runtime_names, runtime_
 from medusa_sim.step.axes import Grid
 from medusa_sim.step.drafter import drafter_names, drafters
 from medusa_sim.step.step import decode_step, verification_step
+from medusa_sim.units import FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -500,6 +501,6 @@ def test_a_checkpoint_asked_for_in_its_own_format_is_the_one_published(name):
     set_up = {"gpu": "b200", "model": name, "tp": 8, "runtime": "vllm", "drafter": "ngram"}
     published, model = ms.Scenario(**set_up), load_model(name)
     for asked in ({}, {"dtype": model.dtype}):
-        given = ms.Scenario(**set_up, weight_dtype=model.precision, **asked)
+        given = ms.Scenario(**set_up, weight_dtype=FORMATS[model.precision].weight_dtype, **asked)
         assert given.model == published.model
         assert given.precision == published.precision == model.precision
