@@ -22,6 +22,7 @@ is queued for or read on: pi leaves out W and R. H is worked out from the pi wit
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -35,7 +36,7 @@ _LEAST = 1e-9
 """Steps of a request that neither decodes nor is away."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ClosedLoop:
     """(M,) for each cell of a grid: the step with all its requests decoding, and what a request does."""
 
@@ -66,39 +67,39 @@ class ClosedLoop:
     begin_chance: FloatArray
     """pi."""
 
-    @property
+    @cached_property
     def decoding_share(self) -> FloatArray:
         """D / (D + I + H): of the requests that neither queue nor read, those that decode."""
         return self.decode_steps / np.maximum(self.decode_steps + self.absent_steps, _LEAST)
 
-    @property
+    @cached_property
     def away_share(self) -> FloatArray:
         """(I + H) / (D + I + H): the others."""
         return self.absent_steps / np.maximum(self.decode_steps + self.absent_steps, _LEAST)
 
-    @property
+    @cached_property
     def absent_steps(self) -> FloatArray:
         """I + H."""
         return self.away_steps + self.held_steps
 
-    @property
+    @cached_property
     def first_held_steps(self) -> FloatArray:
         """h: steps that the first of several prompts is held."""
         begun = np.maximum(self.requests - 1.0, 0.0) * self.begin_chance
         until_full = np.maximum(self.prompts_in_room - 1.0, 0.0) / np.maximum(begun, _LEAST)
         return np.minimum(self.most_held_steps, until_full)
 
-    @property
+    @cached_property
     def joining_chance(self) -> FloatArray:
         """1 - (1 - pi)^h: probability that another request's prompt comes meanwhile."""
         return np.asarray(1.0 - np.maximum(1.0 - self.begin_chance, 0.0) ** self.first_held_steps)
 
-    @property
+    @cached_property
     def joining(self) -> FloatArray:
         """J."""
         return np.maximum(self.requests - 1.0, 0.0) * self.joining_chance
 
-    @property
+    @cached_property
     def held_steps(self) -> FloatArray:
         """H."""
         return self.first_held_steps * (1.0 + self.joining / 2.0) / (1.0 + self.joining)

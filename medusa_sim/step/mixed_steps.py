@@ -24,6 +24,7 @@ means.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -126,64 +127,68 @@ class MixedStepLaw:
 
     def steps(self, place: IntArray, prompts: FloatArray) -> MixedSteps:
         """(n,) steps of the cells at `place`, on which so many prompts begin."""
-        loop, traffic = self.loop.at(place), self.traffic
-        decoding = np.maximum(loop.requests - prompts, 0.0) * loop.decoding_share
+        traffic = self.traffic
         some_prompts = np.maximum(prompts, _LEAST_PROMPTS)
         spread = log_normal(traffic.prompt_cv / np.sqrt(some_prompts))
         prompt_tokens = prompts[:, None] * traffic.prompt_tokens * spread  # S
-        room = loop.room_tokens[:, None]
+        room = self.loop.room_tokens[place][:, None]
         further = np.floor(prompt_tokens / room)
         last_tokens = prompt_tokens - further * room
 
         carrying_us = self._pass_apart_us if prompts_apart(self.setting) else self._riding_us
-        empty_us = self.empty_us(place)[:, None]
+        empty_us = self.empty_us[place][:, None]
         time_us = np.where(prompts[:, None] > 0.0, carrying_us(place, prompts, last_tokens), empty_us)
         further_us = carrying_us(place, prompts, room) if further.any() else empty_us
-        return MixedSteps(decoding, time_us, further, further_us)
+        return MixedSteps(self._decoding(place, prompts), time_us, further, further_us)
 
-    def empty_us(self, place: IntArray) -> FloatArray:
-        """t(0) of some cells."""
-        loop = self.loop.at(place)
+    @cached_property
+    def empty_us(self) -> FloatArray:
+        """(M,) t(0)."""
+        loop = self.loop
         away = loop.requests - loop.requests * loop.decoding_share
-        saved_us = self.padded_linear_us[place] - self.empty_linear_us[place]
-        return loop.step_us - away * loop.request_attention_us - saved_us
+        return (
+            loop.step_us - away * loop.request_attention_us - (self.padded_linear_us - self.empty_linear_us)
+        )
+
+    def _decoding(self, place: IntArray, prompts: FloatArray) -> FloatArray:
+        """d(n)."""
+        return np.maximum(self.loop.requests[place] - prompts, 0.0) * self.loop.decoding_share[place]
 
     def _riding_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """t(n, S) where prompts ride on the step; tokens: (n, K), S."""
-        loop = self.loop.at(place)
-        decoding = np.maximum(loop.requests - prompts, 0.0) * loop.decoding_share
-        step_us = loop.step_us - (loop.requests - decoding) * loop.request_attention_us
-        rows = (decoding * loop.verified_tokens)[:, None] + tokens
+        loop, decoding = self.loop, self._decoding(place, prompts)
+        absent = loop.requests[place] - decoding
+        step_us = loop.step_us[place] - absent * loop.request_attention_us[place]
+        rows = (decoding * loop.verified_tokens[place])[:, None] + tokens
         more_us = np.interp(rows, self.rows, self.linear_us) - self.padded_linear_us[place][:, None]
-        read_us, host_us = self._read_us(loop, prompts, tokens), self._riding_host_us(loop, rows)
+        read_us, host_us = self._read_us(place, prompts, tokens), self._riding_host_us(place, rows)
         return prompt_terms(self.setting).carrying_us(step_us[:, None], more_us, read_us, host_us)
 
-    def _riding_host_us(self, loop: ClosedLoop, rows: FloatArray) -> FloatArray | float:
+    def _riding_host_us(self, place: IntArray, rows: FloatArray) -> FloatArray | float:
         """Host that launches a step of so many rows, (n, K), where its prompts take it out of a graph."""
         if self.plain_host_us:
             return self.plain_host_us
         most_rows = graph_rows(self.setting)
-        in_graph = (loop.requests * loop.verified_tokens <= most_rows)[:, None]
+        in_graph = (self.loop.requests * self.loop.verified_tokens <= most_rows)[place][:, None]
         return np.where(in_graph & (rows > most_rows), launching_host_us(self.setting), 0.0)
 
     def _pass_apart_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """t(n, S) where prompts have passes of their own; tokens: (n, K), S."""
-        loop = self.loop.at(place)
         linear_us = np.interp(tokens, self.rows, self.linear_us) * (tokens > 0.0)
-        read_us = self._read_us(loop, prompts, tokens)
-        host_us = np.where(loop.verified_tokens > 1.0, self.drafting_host_us, self.plain_host_us)[:, None]
+        read_us, drafts = self._read_us(place, prompts, tokens), self.loop.verified_tokens > 1.0
+        host_us = np.where(drafts, self.drafting_host_us, self.plain_host_us)[place][:, None]
         launched_us = np.where(tokens > 0.0, host_us, 0.0)
-        step_us = self.empty_us(place)[:, None]
+        step_us = self.empty_us[place][:, None]
         return prompt_terms(self.setting).carrying_us(step_us, linear_us, read_us, launched_us)
 
-    def _read_us(self, loop: ClosedLoop, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
+    def _read_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """read(S): attention and drafter of so many tokens of so many prompts, at cells that draft or not."""
         gpus = float(self.setting.parallel.schedulers)  # each attends to its own prompts
         prompts_a_gpu = np.maximum(prompts / gpus, np.minimum(prompts, 1.0))
         attention_us = self.prompt_attention_us * prompts_a_gpu
         all_tokens = np.maximum(prompts, _LEAST_PROMPTS) * self.traffic.prompt_tokens
         drafter_us = np.interp(tokens, self.rows, self.drafter_us) * (tokens > 0.0)
-        drafts = (loop.verified_tokens > 1.0)[:, None]
+        drafts = (self.loop.verified_tokens > 1.0)[place][:, None]
         return np.asarray((attention_us / all_tokens)[:, None] * tokens + drafts * drafter_us)
 
 

@@ -182,7 +182,7 @@ class FullServer(Served):
         """(N17) of the cells of a law."""
         loop = law.loop
         waits_us = loop.idle_trip_us + (loop.away_steps + loop.queued_steps) * means.step_us
-        waits_us = waits_us + loop.held_steps * law.empty_us(np.arange(loop.requests.size))
+        waits_us = waits_us + loop.held_steps * law.empty_us
         if prompts_apart(self.setting):  # no step follows a pass where nobody decodes
             waits_us = waits_us - np.maximum(2.0 - loop.requests, 0.0) * loop.step_us
         return waits_us + means.prompts_us
@@ -262,7 +262,7 @@ class FullServer(Served):
         steps = law.steps(cell, begun.number)
         whole_us = (steps.time_us + steps.further * steps.further_us).mean(axis=1)
         # further steps are no steps more: they stand in place of some that carry nothing
-        in_place_us = whole_us - steps.further.mean(axis=1) * law.empty_us(cell)
+        in_place_us = whole_us - steps.further.mean(axis=1) * law.empty_us[cell]
 
         def summed(values: FloatArray) -> FloatArray:
             return sums_by_place(values, begun.place, place.size)
