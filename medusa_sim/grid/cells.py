@@ -14,20 +14,17 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import Band, BoolArray, FloatArray, Halves, IntArray, as_float, distinct
+from medusa_sim.grid.beyond import widest_below
 from medusa_sim.grid.configurations import PLAIN, Configurations
-from medusa_sim.grid.step_reader import Field, StepReader, picked
+from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import Surface, surface_at
-from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.compose import COST_FIELDS, Cost, overhead_halves, step_us
-from medusa_sim.step.kernel_sums import WAITS
-from medusa_sim.step.launch import PARTS, Part
+from medusa_sim.step.compose import overhead_halves
 from medusa_sim.step.memory import MemoryParts, memory_parts
-from medusa_sim.step.pass_time import StepTime, bound_codes
 from medusa_sim.step.server import Served, served
 from medusa_sim.step.step import processed_tokens
-from medusa_sim.step.watts import launch_joules, served_joules, watts
+from medusa_sim.step.watts import served_joules, watts
 from medusa_sim.units import US_PER_S
 
 FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER = 0.22, 0.74
@@ -177,74 +174,19 @@ class Cells:
     # What a step takes.
 
     @cached_property
-    def _step(self) -> StepReader:
-        return StepReader(self.surface, self.index)
+    def steps(self) -> Steps:
+        """The step of each cell, pass by pass."""
+        return Steps(self.surface, self.index)
 
-    @cached_property
-    def cost(self) -> Cost:
-        """Of the plain step, or of verification and drafting."""
-        return Cost(**{name: self._step.whole(_cost_field(name)) for name in COST_FIELDS})
-
-    @cached_property
+    @property
     def step_us(self) -> FloatArray:
         """The whole step."""
-        parts = (self._step.whole(_cost_field(name)) for name in ("device_us", "host_us", "exposed_us"))
-        return np.broadcast_to(step_us(*parts), self.shape)
+        return self.steps.time_us
 
     @property
     def decode_us(self) -> FloatArray:
         """The plain step at the same batch and length, broadcasts with (B, S, 1)."""
         return self.surface.decode.time_us
-
-    @cached_property
-    def parts_us(self) -> dict[Part, FloatArray]:
-        """Kernels of the step by what they are for, in the order in which they stack; launch gaps apart."""
-        steps = [self.surface.decode, self.surface.verify, *self._step.drafting_steps]
-        known = {part for step in steps for part in step.parts_us}
-
-        def part_us(part: Part) -> FloatArray:
-            read = self._step.whole if part == "drafter" else self._step.target
-            return np.broadcast_to(read(_part(part)), self.shape)
-
-        return {part: part_us(part) for part in PARTS if part in known or part == "drafter"}
-
-    @cached_property
-    def bound(self) -> CodeArray:
-        """`Bound` codes."""
-        waits = {code: self._step.whole(_waits(code)) for code in WAITS}
-        return bound_codes(waits, self.cost)
-
-    @cached_property
-    def source(self) -> CodeArray:
-        """Worst `Source` code of the step's kernels."""
-        drafted = self._step.drafting(lambda step: step.source).astype(np.int8)
-        return np.asarray(np.maximum(self._step.target(lambda step: step.source), drafted))
-
-    @property
-    def target_us(self) -> FloatArray:
-        """The target's pass alone, without drafting."""
-        return np.asarray(self._step.target(lambda step: step.time_us))
-
-    @cached_property
-    def attention_us(self) -> FloatArray:
-        """Attention of the target in the step."""
-        return np.broadcast_to(self._step.target(_part("attention")), self.shape)
-
-    @cached_property
-    def joules(self) -> FloatArray:
-        """Joules of one GPU above idle in a step; nan where its power is not known."""
-        gpu, power = self.scenario.gpu, self.scenario.gpu.power
-        if power is None:
-            return np.full((), np.nan)
-        known: dict[int, FloatArray] = {}  # drafts of every length share their first passes
-
-        def joules(step: StepTime) -> FloatArray:
-            for work in step.works:
-                if id(work) not in known:
-                    known[id(work)] = launch_joules(gpu, power, work.launches)
-            return sum((known[id(work)] for work in step.works), start=np.zeros(()))
-
-        return self._step.whole(joules)
 
     # What a step gives.
 
@@ -279,7 +221,7 @@ class Cells:
 
         The tokens of a step and its overhead in quadrature; exact where a step emits one token.
         """
-        overhead = self._widened(lambda cells: overhead_halves(cells.cost, cells.surface.decode.cost))
+        overhead = self._widened(lambda cells: overhead_halves(cells.steps.cost, cells.surface.decode.cost))
         return self._band_unless_exact(value, overhead.of_inverse.joined_by(self.token_halves))
 
     @cached_property
@@ -322,11 +264,11 @@ class Cells:
         The step's, weighted by its share of the time per token. What both servers spend beside steps errs in
         both alike: it moves their ratio by the difference of its two shares.
         """
-        steps, others = self.in_flight, np.zeros(())
+        in_flight, others = self.in_flight, np.zeros(())
         for place, half in enumerate(self.served.halves):
             others = others + (half - self._of_plain(_half(place))) ** 2
-        share = self.served.step_share
-        down, up = (np.log1p(share * (steps.step_speedup / end - 1.0)) for end in steps.step_band)
+        share, gain = self.served.step_share, in_flight.step_speedup
+        down, up = (np.log1p(share * (gain / end - 1.0)) for end in in_flight.step_band)
         return Halves(np.sqrt(down**2 + others), np.sqrt(up**2 + others))
 
     def _of_plain(self, read: Callable[[Served], FloatArray]) -> FloatArray:
@@ -350,10 +292,10 @@ class Cells:
 
     def _served_where(self, here: Callable[[FloatArray | IntArray], FloatArray]) -> Served:
         """`served` of the cells whose numbers `here` picks."""
-        steps = self.in_flight
+        steps = self.in_flight.steps
         return served(
             self.surface.setting,
-            here(steps.step_us),
+            here(steps.time_us),
             here(self.batch),
             here(self.candidates),
             here(self.tokens_per_step),
@@ -371,7 +313,7 @@ class Cells:
             int(self.candidates[0, 0, cell]),
             tokens_per_step,
             self.scenario.traffic,
-            attention_us=self.in_flight.attention_us[0, 0, cell],
+            attention_us=self.in_flight.steps.attention_us[0, 0, cell],
             drafter=self.surface.loaded_drafter,
         )
 
@@ -397,13 +339,13 @@ class Cells:
 
     def _measured_token_us_halves(self) -> Halves:
         """Half-widths of the time per token; prompts err as the steps of the set-up do."""
-        steps, seen = self.in_flight, self.served
-        beside = sum((half**2 for half in seen.halves), np.zeros(()))
-        shared = (1.0 - seen.step_share**2) * (steps.cost.setup_half_us / steps.step_us) ** 2
-        beside = beside + shared
-        of_steps = Halves.within(steps.low_us, steps.step_us, steps.high_us)
-        down, up = of_steps.joined_by(self.token_halves.of_inverse).times(seen.step_share)
-        return Halves(np.sqrt(down**2 + beside), np.sqrt(up**2 + beside))
+        in_flight, share = self.in_flight, self.served.step_share
+        step_us = in_flight.step_us
+        others = sum((half**2 for half in self.served.halves), np.zeros(()))
+        others = others + (1.0 - share**2) * (in_flight.steps.cost.setup_half_us / step_us) ** 2
+        of_steps = Halves.within(in_flight.low_us, step_us, in_flight.high_us)
+        down, up = of_steps.joined_by(self.token_halves.of_inverse).times(share)
+        return Halves(np.sqrt(down**2 + others), np.sqrt(up**2 + others))
 
     @cached_property
     def tokens_per_s(self) -> FloatArray:
@@ -425,7 +367,7 @@ class Cells:
         scenario, setting, power = self.scenario, self.surface.setting, self.scenario.gpu.power
         if power is None or scenario.scope == "block":
             return np.full((), np.nan)
-        joules, tokens = self.in_flight.joules, self.tokens_per_step
+        joules, tokens = self.in_flight.steps.joules, self.tokens_per_step
         if (traffic := scenario.traffic) is not None:
             rows = self.batch * np.asarray(processed_tokens(setting, self.candidates), dtype=np.float64)
             joules = joules + served_joules(scenario.gpu, power, setting, self.batch, rows, tokens, traffic)
@@ -476,44 +418,52 @@ class Cells:
     @cached_property
     def _step_halves(self) -> Halves:
         """Half-widths of the step."""
-        return self._widened(lambda cells: cells.cost.halves)
+        return self._widened(lambda cells: cells.steps.cost.halves)
 
     def _widened(self, halves_of: Callable[[Cells], Halves]) -> Halves:
-        """Half-widths, at least those at every measured edge (of batch or length) below.
+        """Half-widths that narrow beyond what was measured in neither requests nor tokens (`grid.beyond`)."""
 
-        What an engine adds was measured to so many requests of so many tokens (`Surface.at_edges`,
-        `at_long_edges`): its share of a step falls beyond, and what is known about it does not grow.
+        def along_batches(cells: Cells) -> Halves:
+            surface = cells.surface
+            return cells._at_least(halves_of, cells._at_batch_edges, surface.batch_edges, surface.batch, 0)
+
+        every = self._at_length_edges
+        edges = np.empty(0, np.int64) if every is None else every.surface.seq_len
+        return self._at_least(along_batches, every, edges, self.surface.seq_len, 1)
+
+    def _at_least(
+        self,
+        halves_of: Callable[[Cells], Halves],
+        every: Cells | None,
+        edges: IntArray,
+        asked: IntArray,
+        axis: int,
+    ) -> Halves:
+        """Half-widths, at least those at the edges below what is asked along batches (0) or lengths (1).
+
+        every: configuration at batches or lengths that hold the edges; None: there are none.
         """
-        return self._widened_along(1, lambda cells: cells._widened_along(0, halves_of))
-
-    def _widened_along(self, axis: int, halves_of: Callable[[Cells], Halves]) -> Halves:
-        """The same along batches (0) or lengths (1)."""
         here = halves_of(self)
-        every = (self._at_edges, self._at_long_edges)[axis]
         if every is None:
             return here
-        known, asked = ((of.batch, of.seq_len)[axis] for of in (every.surface, self.surface))
-        edges = self.surface.edges if axis == 0 else known
-        rows = [int(np.flatnonzero(known == edge)[0]) for edge in edges]
-        place = np.searchsorted(edges, asked, side="left") - 1
-        is_beyond = (place >= 0)[:, None, None] if axis == 0 else (place >= 0)[None, :, None]
+        there = here if every is self else halves_of(every)
+        priced = (every.surface.batch, every.surface.seq_len)[axis]
+        places = [int(np.flatnonzero(priced == edge)[0]) for edge in edges]
 
         def widened(half: FloatArray, every_half: FloatArray) -> FloatArray:
-            at_edges = np.broadcast_to(every_half, every.shape).take(rows, axis=axis)
-            least = np.maximum.accumulate(at_edges, axis=axis)
-            of_cells = picked(least.take(np.maximum(place, 0), axis=axis), self.index)
-            return np.where(is_beyond, np.maximum(half, of_cells), half)
+            at_edges = np.broadcast_to(every_half, every.shape).take(places, axis=axis)
+            least = picked(widest_below(edges, at_edges, asked, axis), self.index)
+            return np.asarray(np.maximum(half, least))
 
-        there = here if every is self else halves_of(every)
         return Halves(widened(here.down, there.down), widened(here.up, there.up))
 
     @cached_property
-    def _at_edges(self) -> Cells | None:
-        return self._every_of(self.surface.at_edges)
+    def _at_batch_edges(self) -> Cells | None:
+        return self._every_of(self.surface.at_batch_edges)
 
     @cached_property
-    def _at_long_edges(self) -> Cells | None:
-        return self._every_of(self.surface.at_long_edges)
+    def _at_length_edges(self) -> Cells | None:
+        return self._every_of(self.surface.at_length_edges)
 
     def _every_of(self, surface: Surface | None) -> Cells | None:
         """Every cell of a surface; this object, where it is just that."""
@@ -521,18 +471,6 @@ class Cells:
             return None
         every = Cells.every(surface)
         return self if surface is self.surface and np.array_equal(self.index, every.index) else every
-
-
-def _cost_field(name: str) -> Field:
-    return lambda step: getattr(step.cost, name)
-
-
-def _waits(code: Bound) -> Field:
-    return lambda step: step.waits_us[code]
-
-
-def _part(name: Part) -> Field:
-    return lambda step: step.parts_us.get(name, np.zeros(()))
 
 
 def _half(place: int) -> Callable[[Served], FloatArray]:

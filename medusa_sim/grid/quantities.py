@@ -151,7 +151,7 @@ def verify_only_us(cells: Cells) -> FloatArray:
     """
     setting = cells.surface.setting
     if setting.match_rate == 1.0:
-        return cells.target_us
+        return cells.steps.target_us
     found = replace(setting, match_rate=1.0)
     verified = verification_step(found, cells.batch, cells.seq_len, cells.candidates).time_us
     return np.where(cells.index == PLAIN, cells.decode_us, verified)
@@ -226,11 +226,12 @@ DECLARED = (
     _OVERHEAD,
     replace(_OVERHEAD, name="baseline_overhead", read=lambda cells: cells.step_us / baseline_us(cells)),
     Quantity(
-        name="bound", read=lambda cells: cells.bound, title="bound by",
+        name="bound", read=lambda cells: cells.steps.bound, title="bound by",
         labels=tuple(code.name.lower() for code in Bound),
     ),
     Quantity(
-        name="source", read=lambda cells: cells.source, labels=tuple(code.name.lower() for code in Source)
+        name="source", read=lambda cells: cells.steps.source,
+        labels=tuple(code.name.lower() for code in Source),
     ),
     Quantity(name="free_candidates", title="free", better="more"),
     # what a request waits for

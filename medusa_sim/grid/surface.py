@@ -15,6 +15,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, among
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.beyond import edges_below
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
@@ -131,32 +132,32 @@ class Surface:
         return np.rint(lengths).astype(np.int64)
 
     @cached_property
-    def edges(self) -> IntArray:
-        """The most requests that the engine was measured with and its doublings, below the largest batch."""
+    def batch_edges(self) -> IntArray:
+        """Requests that the engine was measured with, at most, and their doublings (`grid.beyond`)."""
         engine = self.setting.runtime.engine
-        return _doublings(0 if engine is None else engine.measured_requests, self.batch)
+        return edges_below(0 if engine is None else engine.measured_requests, self.batch)
 
     @cached_property
-    def at_edges(self) -> Surface | None:
-        """The same surface at its `edges`, if there are any; itself, where it has their batches."""
-        if not self.edges.size:
+    def at_batch_edges(self) -> Surface | None:
+        """The same surface at `batch_edges`, if there are any; itself, where it has their batches."""
+        if not self.batch_edges.size:
             return None
-        if among(self.edges, self.batch).all():
+        if among(self.batch_edges, self.batch).all():
             return self
-        if self.nominal is not None and self.nominal.at_edges is not None:
-            return self.nominal.at_edges.in_flight
-        sibling = None if self.sibling is None else self.sibling.at_edges
-        return replace(self, batch=self.edges, sibling=sibling)
+        if self.nominal is not None and self.nominal.at_batch_edges is not None:
+            return self.nominal.at_batch_edges.in_flight
+        sibling = None if self.sibling is None else self.sibling.at_batch_edges
+        return replace(self, batch=self.batch_edges, sibling=sibling)
 
     @cached_property
-    def at_long_edges(self) -> Surface | None:
-        """The same at the longest requests that were measured and doublings of that, if below the longest."""
+    def at_length_edges(self) -> Surface | None:
+        """The same at the longest requests that were measured and their doublings, if there are any."""
         runtime = self.setting.runtime
-        edges = _doublings(0 if runtime.engine is None or runtime.local else longest_tokens(), self.seq_len)
+        edges = edges_below(0 if runtime.engine is None or runtime.local else longest_tokens(), self.seq_len)
         if not edges.size:
             return None
-        if self.nominal is not None and self.nominal.at_long_edges is not None:
-            return self.nominal.at_long_edges.in_flight
+        if self.nominal is not None and self.nominal.at_length_edges is not None:
+            return self.nominal.at_length_edges.in_flight
         return replace(self, seq_len=edges, nominal=None, sibling=None)
 
     @cached_property
@@ -210,15 +211,6 @@ class Surface:
             loaded_us = loaded_us + drafting.time_us
         share = loaded_us / self.decode.time_us - 1.0
         return np.asarray(np.broadcast_to(share[..., 0], self.shape))
-
-
-def _doublings(known: int, asked: IntArray) -> IntArray:
-    """`known` and its doublings that lie below the largest value asked; none for 0."""
-    most, edges = asked.max(initial=0), []
-    while 0 < known < most:
-        edges.append(known)
-        known *= 2
-    return np.asarray(edges, dtype=np.int64)
 
 
 def surface_at(

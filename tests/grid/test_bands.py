@@ -49,7 +49,7 @@ def test_a_tokens_time_is_as_sure_as_steps_tokens_and_server(cells, count):
     fewer, more = (at(half, count) for half in cells.token_halves)
     share, us = at(seen.step_share, count), at(steps.step_us, count)
     beside = sum(at(half, count) ** 2 for half in seen.halves)
-    beside += (1 - share**2) * (at(steps.cost.setup_half_us, count) / us) ** 2
+    beside += (1 - share**2) * (at(steps.steps.cost.setup_half_us, count) / us) ** 2
     faster = sqrt(share**2 * (log(us / at(steps.low_us, count)) ** 2 + more**2) + beside)
     slower = sqrt(share**2 * (log(at(steps.high_us, count) / us) ** 2 + fewer**2) + beside)
     found = [at(end, count) for end in cells.token_band]

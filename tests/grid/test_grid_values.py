@@ -9,12 +9,13 @@ import pytest
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.beyond import edges_below
 from medusa_sim.grid.cells import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, price
 from medusa_sim.grid.configurations import NO_LIMIT, Configurations
 from medusa_sim.grid.costs import joule_band, joule_per_token, usd_per_million_tokens, watts_band
 from medusa_sim.grid.quantities import BY_NAME, values
 from medusa_sim.grid.request_latency import RequestLatency, _mean, request_latency
-from medusa_sim.grid.surface import _doublings, in_groups, surface_at
+from medusa_sim.grid.surface import in_groups, surface_at
 from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.grid.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
@@ -102,7 +103,7 @@ def test_watts_are_those_of_all_gpus_over_the_time_of_a_step():
     """Without traffic a step's joules over its own time; a block has none."""
     scenario = SERVED.but(prompt_tokens=None, output_tokens=None)
     cells = price(scenario, [4], [1024]).by_count
-    assert cells.watts == pytest.approx(2 * watts(scenario.gpu.power, cells.joules, cells.step_us))
+    assert cells.watts == pytest.approx(2 * watts(scenario.gpu.power, cells.steps.joules, cells.step_us))
     assert np.isnan(price(scenario.but(scope="block", tp=1), [4], [1024]).watts)
 
 
@@ -112,7 +113,7 @@ def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
     power, card, of = SERVED.gpu.power, SERVED.gpu, cells.surface.setting
     prompts = cells.batch * cells.tokens_per_step / 200 * prompt_joules(card, power, of, 2000)
     chosen = sampling_joules(card, power, of, cells.batch * cells.candidates)
-    joules = cells.in_flight.joules + prompts + chosen
+    joules = cells.in_flight.steps.joules + prompts + chosen
     assert float(prompts.min()) > float(np.max(chosen)) >= 0.0
     expected = 2 * watts(power, joules, cells.token_us * cells.tokens_per_step)
     assert cells.watts == pytest.approx(expected)
@@ -141,10 +142,10 @@ def test_a_look_up_that_finds_something_is_a_whole_verification():
 # Pieces of a grid.
 
 
-def test_edges_are_doublings_of_what_was_measured():
-    assert _doublings(256, np.array([1, 2000])).tolist() == [256, 512, 1024]
-    assert _doublings(256, np.array([257])).tolist() == [256]
-    assert _doublings(256, np.array([256])).size == _doublings(0, np.array([99])).size == 0
+def test_edges_areedges_below_of_what_was_measured():
+    assert edges_below(256, np.array([1, 2000])).tolist() == [256, 512, 1024]
+    assert edges_below(256, np.array([257])).tolist() == [256]
+    assert edges_below(256, np.array([256])).size == edges_below(0, np.array([99])).size == 0
 
 
 def test_lengths_are_priced_four_at_a_time():
@@ -315,7 +316,7 @@ def test_a_table_has_the_counts_that_were_asked_for_in_their_order():
 def test_parts_of_a_cell_are_those_of_verification_and_of_its_drafter():
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
     setting = cells.surface.setting
-    parts = cells.parts_us
+    parts = cells.steps.parts_us
     for place in range(1, cells.shape[-1]):
         drafts = int(cells.configuration_at(0, 0, place))
         option = cells.configurations.options[int(cells.configurations.option[drafts])]
@@ -333,4 +334,4 @@ def test_parts_of_a_cell_are_those_of_verification_and_of_its_drafter():
     assert parts["drafter"][0, 0, 0] == 0.0
     assert parts["attention"][0, 0, 0] == pytest.approx(float(plain["attention"]))
     assert "exchange" in parts
-    assert "exchange" not in price(TREES, [1], [512]).by_count.parts_us
+    assert "exchange" not in price(TREES, [1], [512]).by_count.steps.parts_us

@@ -72,32 +72,32 @@ def _simulated(batches: Sequence[int], seq_lens: Sequence[int], data_dir: DataDi
         acceptance="paper-fig21",
         data_dir=data_dir,
     )
-    steps = price(scenario, batches, seq_lens, at_counts(scenario.options(), np.asarray(CANDIDATES))).by_count
-    assert list(steps.configurations.counts) == list(CANDIDATES)  # noqa: S101  # the paper's counts, plain decoding first
+    cells = price(scenario, batches, seq_lens, at_counts(scenario.options(), np.asarray(CANDIDATES))).by_count
+    assert list(cells.configurations.counts) == list(CANDIDATES)  # noqa: S101  # the paper's counts, plain decoding first
     batch, seq_len, candidates = (
-        axis.ravel() for axis in np.meshgrid(batches, seq_lens, steps.configurations.counts, indexing="ij")
+        axis.ravel() for axis in np.meshgrid(batches, seq_lens, cells.configurations.counts, indexing="ij")
     )
     fixed_us = decode_step(scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN).time_us
-    baseline_us: dict[Baseline, FloatArray] = {"same": steps.decode_us, "fixed": fixed_us}
+    baseline_us: dict[Baseline, FloatArray] = {"same": cells.decode_us, "fixed": fixed_us}
 
     def column(values: FloatArray) -> FloatArray:
-        return np.broadcast_to(values, steps.shape).ravel()
+        return np.broadcast_to(values, cells.shape).ravel()
 
     return pd.DataFrame(
         {
             "batch": batch,
             "seq_len": seq_len,
             "candidates": candidates,
-            "predicted_tokens_per_step": column(steps.tokens_per_step),
-            "decode_step_us": column(steps.decode_us),
-            "verify_step_us": column(steps.step_us),
-            "predicted_normalized_latency": column(steps.step_us / fixed_us),
+            "predicted_tokens_per_step": column(cells.tokens_per_step),
+            "decode_step_us": column(cells.decode_us),
+            "verify_step_us": column(cells.step_us),
+            "predicted_normalized_latency": column(cells.step_us / fixed_us),
             **{
-                f"predicted_{share}": column(steps.parts_us[part] / fixed_us)
+                f"predicted_{share}": column(cells.steps.parts_us[part] / fixed_us)
                 for part, share in _SHARES.items()
             },
             **{
-                f"speedup_{name}": column(steps.tokens_per_step * baseline_us[name] / steps.step_us)
+                f"speedup_{name}": column(cells.tokens_per_step * baseline_us[name] / cells.step_us)
                 for name in BASELINES
             },
         }

@@ -1,0 +1,172 @@
+"""What the steps of cells take, put together from the passes that a surface has priced.
+
+A surface has the plain step, verification of each number of candidates, and what each way of drafting adds.
+The step of a cell is the plain one, or the verification of its count with its own drafting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.grid.surface import Surface
+from medusa_sim.latency.base import Bound, CodeArray
+from medusa_sim.step.compose import COST_FIELDS, Cost, along, step_us
+from medusa_sim.step.kernel_sums import WAITS
+from medusa_sim.step.launch import PARTS, Part
+from medusa_sim.step.pass_time import StepTime, bound_codes
+from medusa_sim.step.watts import launch_joules
+
+Field = Callable[[StepTime], Any]
+"""A number of a step."""
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The step of each cell; arrays broadcast with (B, S, K), times are microseconds.
+
+    index: configuration of each cell, broadcasts with (B, S, K).
+    """
+
+    surface: Surface
+    index: IntArray
+
+    @cached_property
+    def time_us(self) -> FloatArray:
+        """(B, S, K) the whole step."""
+        parts = (self._whole(_cost_field(name)) for name in ("device_us", "host_us", "exposed_us"))
+        return np.broadcast_to(step_us(*parts), self._shape)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Of the whole step, with what its band is made of."""
+        return Cost(**{name: self._whole(_cost_field(name)) for name in COST_FIELDS})
+
+    @property
+    def target_us(self) -> FloatArray:
+        """The target's pass, without drafting."""
+        return np.asarray(self._target(lambda step: step.time_us))
+
+    @cached_property
+    def attention_us(self) -> FloatArray:
+        """(B, S, K) attention of the target."""
+        return np.broadcast_to(self._target(_part("attention")), self._shape)
+
+    @cached_property
+    def parts_us(self) -> dict[Part, FloatArray]:
+        """(B, S, K) kernels by what they are for, in the order in which they stack; launch gaps apart."""
+        steps = [self.surface.decode, self.surface.verify, *self._drafting_steps]
+        known = {part for step in steps for part in step.parts_us}
+
+        def part_us(part: Part) -> FloatArray:
+            read = self._whole if part == "drafter" else self._target
+            return np.broadcast_to(read(_part(part)), self._shape)
+
+        return {part: part_us(part) for part in PARTS if part in known or part == "drafter"}
+
+    @cached_property
+    def bound(self) -> CodeArray:
+        """`Bound` codes."""
+        waits = {code: self._whole(_waits(code)) for code in WAITS}
+        return bound_codes(waits, self.cost)
+
+    @cached_property
+    def source(self) -> CodeArray:
+        """Worst `Source` code of the kernels."""
+        drafted = self._drafting(lambda step: step.source).astype(np.int8)
+        return np.asarray(np.maximum(self._target(lambda step: step.source), drafted))
+
+    @cached_property
+    def joules(self) -> FloatArray:
+        """Joules of one GPU above idle; nan where its power is not known."""
+        gpu = self.surface.scenario.gpu
+        power = gpu.power
+        if power is None:
+            return np.full((), np.nan)
+        known: dict[int, FloatArray] = {}  # drafts of every length share their first passes
+
+        def joules(step: StepTime) -> FloatArray:
+            for work in step.works:
+                if id(work) not in known:
+                    known[id(work)] = launch_joules(gpu, power, work.launches)
+            return sum((known[id(work)] for work in step.works), start=np.zeros(()))
+
+        return self._whole(joules)
+
+    # Reading numbers of passes.
+
+    def _whole(self, field: Field) -> FloatArray:
+        """What adds up over a step: of the plain one, or of verification and drafting."""
+        return np.asarray(self._target(field) + self._drafting(field))
+
+    def _target(self, field: Field) -> npt.NDArray[Any]:
+        """A number of the target's pass: of the plain step, or of verification."""
+        columns = self.surface.configurations.counts.size
+        plain, verify = np.asarray(field(self.surface.decode)), np.asarray(field(self.surface.verify))
+        if columns == 1 or (plain.size == verify.size == 1 and plain.flat[0] == verify.flat[0]):
+            return plain
+        shape = np.broadcast_shapes(plain.shape, verify.shape, (columns,))
+        both = np.broadcast_to(verify, shape).copy()
+        both[..., :1] = plain
+        return picked(both, self._column)
+
+    def _drafting(self, field: Field) -> npt.NDArray[Any]:
+        """A number of the drafting, 0 where nothing is drafted or a drafter costs nothing."""
+        if not self._drafting_steps:
+            return np.zeros(())
+        configurations = self.surface.configurations
+        values = [np.zeros(()) if step is None else np.asarray(field(step)) for step in self.surface.drafting]
+        if not any(value.any() for value in values):
+            return np.zeros(())
+        lead = np.broadcast_shapes(*(value.shape[:-1] for value in values))
+        table = np.zeros((*lead, configurations.candidates.size))
+        for value, place in zip(values, configurations.places, strict=True):
+            table[..., place] = along(value, configurations.column[place])
+        return picked(table, self.index)
+
+    @property
+    def _drafting_steps(self) -> list[StepTime]:
+        """Those of the drafters that cost anything."""
+        return [step for step in self.surface.drafting if step is not None]
+
+    @cached_property
+    def _column(self) -> IntArray:
+        """Place of each cell among the columns of verification."""
+        columns = self.surface.configurations.column[self.index]
+        first = columns[:1, :1]
+        return first if np.array_equal(np.broadcast_to(first, columns.shape), columns) else columns
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """(B, S, K)."""
+        return *self.surface.shape, self.index.shape[-1]
+
+
+def _cost_field(name: str) -> Field:
+    return lambda step: getattr(step.cost, name)
+
+
+def _waits(code: Bound) -> Field:
+    return lambda step: step.waits_us[code]
+
+
+def _part(name: Part) -> Field:
+    return lambda step: step.parts_us.get(name, np.zeros(()))
+
+
+def picked(table: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:
+    """table[b, s, index[b, s, k]]; what does not vary along an axis has one entry there."""
+    if table.ndim == 0 or table.shape[-1] == 1:
+        return table
+    columns = table.shape[-1]
+    if index.shape[:-1] == (1, 1):
+        is_whole = np.array_equal(index[0, 0], np.arange(columns))
+        return table if is_whole else np.asarray(table[..., index[0, 0]])
+    rows = np.arange(table.size // columns).reshape(*table.shape[:-1], 1)
+    return np.asarray(table.ravel().take(columns * rows + index))
