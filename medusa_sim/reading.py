@@ -260,17 +260,18 @@ def parsed(
         raise error(f"{named(where)}: cannot be parsed: {reason[:200]}; give {what}") from wrong
     level = [content]
     for _ in range(DEEPEST):
-        if any(isinstance(entry, float) and not math.isfinite(entry) for entry in level):
-            key = next(_not_finite_at(content), "")
-            raise error(f"{named(where)}:{key}: given nan or infinity; allowed: a finite number")
-        level = [
-            child
-            for entry in level
-            if isinstance(entry, dict | list)
-            for child in (entry.values() if isinstance(entry, dict) else entry)
-        ]
-        if not level:
+        below: list[Any] = []
+        for entry in level:
+            if isinstance(entry, dict):
+                below += entry.values()
+            elif isinstance(entry, list):
+                below += entry
+            elif isinstance(entry, float) and not math.isfinite(entry):
+                key = next(_not_finite_at(content), "")
+                raise error(f"{named(where)}:{key}: given nan or infinity; allowed: a finite number")
+        if not below:
             return content
+        level = below
     raise error(f"{named(where)}: lists or tables are nested more than {DEEPEST} deep; give {what}")
 
 

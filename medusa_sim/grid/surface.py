@@ -23,7 +23,7 @@ from medusa_sim.specs.nearness import longest_tokens
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.drafting import SharedPasses, drafting_steps
+from medusa_sim.step.drafting import drafting_steps_of
 from medusa_sim.step.pass_time import StepTime, work_time
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, decode_work, verification_step
@@ -82,17 +82,12 @@ class Surface:
 
     @cached_property
     def drafting(self) -> tuple[StepTime | None, ...]:
-        """What each option adds, broadcasts with the same; None where a drafter costs nothing.
-
-        Passes that options share are timed once.
-        """
-        shared = SharedPasses()
-        steps = []
-        for option in self.configurations.options:
-            setting = replace(self.setting, drafter=option.drafter)
-            timed = drafting_steps(setting, *self._places, self._counts, shared)
-            steps.append(reduce(add, timed) if timed else None)
-        return tuple(steps)
+        """What each option adds, broadcasts with the same; None where a drafter costs nothing."""
+        settings = [replace(self.setting, drafter=option.drafter) for option in self.configurations.options]
+        if not settings:
+            return ()
+        every = drafting_steps_of(settings, *self._places, self._counts)
+        return tuple(reduce(add, steps) if steps else None for steps in every)
 
     @property
     def _places(self) -> tuple[IntArray, IntArray]:

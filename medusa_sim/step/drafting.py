@@ -2,47 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.compose import PassWork, drafting_cost, eager_levels_us
-from medusa_sim.step.pass_time import StepTime, work_time
+from medusa_sim.step.pass_time import StepTime
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.workload import verify
+from medusa_sim.step.together import work_times
+from medusa_sim.step.workload import Workload, verify
 
 
-@dataclass(slots=True)
-class SharedPasses:
-    """Passes that depths of one drafter have in common on a grid, so that each is timed once."""
-
-    by_level: dict[tuple[int, int], PassWork] = field(default_factory=dict)
-    """By (width, level): one of the drafter's passes (`drafter.base.level_passes`)."""
-    timed: dict[int, tuple[PassWork, StepTime]] = field(default_factory=dict)
-    """By the pass' id, which stays its own as long as it is held here."""
-
-    def time(self, setting: Setting, work: PassWork) -> StepTime:
-        """The time of a pass."""
-        if id(work) not in self.timed:
-            self.timed[id(work)] = work, work_time(setting.latency, work)
-        return self.timed[id(work)][1]
+def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> tuple[StepTime, ...]:
+    """What drafting adds to a verification step, pass by pass; nothing for scope `block`."""
+    (steps,) = drafting_steps_of((setting,), batch, seq_len, candidates)
+    return steps
 
 
-def drafting_steps(
-    setting: Setting, batch: Size, seq_len: Size, candidates: Size, shared: SharedPasses | None = None
-) -> tuple[StepTime, ...]:
-    """What drafting adds to a verification step, pass by pass; nothing for scope `block`.
+def drafting_steps_of(
+    settings: Sequence[Setting], batch: Size, seq_len: Size, candidates: Size
+) -> list[tuple[StepTime, ...]]:
+    """The same of settings that differ in their drafter alone.
 
-    shared: passes that one drafter at other depths has on the same batches and lengths in the same setting.
+    Depths of one drafter share passes, which are timed once.
     """
-    drafter, shared = setting.drafter, shared or SharedPasses()
+    workload = replace(verify(batch, seq_len, candidates), drafter_passes={})
+    works = [_passes(setting, workload) for setting in settings]
+    every = {id(work): work for passes in works for work in passes}
+    times = work_times(settings[0].latency, list(every.values())) if every else []
+    time_of = dict(zip(every, times, strict=True))
+    return [
+        _steps(setting, batch, passes, tuple(time_of[id(work)] for work in passes))
+        for setting, passes in zip(settings, works, strict=True)
+    ]
+
+
+def _passes(setting: Setting, workload: Workload) -> tuple[PassWork, ...]:
+    if setting.scope == "block" or setting.drafter is None:
+        return ()
+    return setting.drafter.work(setting.shard, workload, setting.runtime)
+
+
+def _steps(
+    setting: Setting, batch: Size, passes: tuple[PassWork, ...], steps: tuple[StepTime, ...]
+) -> tuple[StepTime, ...]:
+    """The timed passes in the share of rounds in which they run, and what an engine adds."""
+    drafter = setting.drafter
     if setting.scope == "block" or drafter is None:
         return ()
-    workload = replace(verify(batch, seq_len, candidates), drafter_passes=shared.by_level)
-    passes = drafter.work(setting.shard, workload, setting.runtime)
-    steps = tuple(shared.time(setting, work) for work in passes)
     if setting.sure_shares and drafter.has_levels:
         shares = _passes_reached(setting, len(passes))
         steps = tuple(_in_share(step, share) for step, share in zip(steps, shares, strict=True))
