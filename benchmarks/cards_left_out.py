@@ -8,7 +8,7 @@ it (`specs/inheritance.py`). Beside its own kernels engines' terms are the same 
 come from a fit without the card's cells (`hierarchy.py`), and the band from what is then new about it.
 
 What borrowed kernels of one kind are off by together (`inheritance.TOGETHER`) follows from all pairs of
-LENDERS and OTHERS: the part of single rows' bands with which bands of steps hold 80 % in the mean over pairs,
+LENDERS and OTHERS: the part of single rows' bands with which bands of steps hold 80 % on average over pairs,
 of the same architecture and of another one. Held out: what a card's bands hold by the part of pairs that it
 is no part of.
 """
@@ -173,7 +173,7 @@ def steps(card: str, lender: str, folder: Path) -> Iterator[pd.DataFrame]:
 
 
 def part_of(cells: pd.DataFrame) -> float:
-    """The least part with which the bands of steps hold PROMISED in the mean over pairs."""
+    """The least part with which the bands of steps hold PROMISED on average over pairs."""
     for part in PARTS:
         if (cells.needed <= part).groupby([cells.card, cells.lender]).mean().mean() >= PROMISED:
             return float(part)

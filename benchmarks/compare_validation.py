@@ -173,7 +173,7 @@ def scores(rows: pd.DataFrame) -> tuple[list[str], pd.DataFrame]:
         table = choices(part, SURE).assign(traffic=f"{prompt}/{output}")
         every.append(table)
         lines.append(
-            f"{prompt}/{output}: {len(part)} cells, given up {table.given_up.mean():.1%} in the mean, "
+            f"{prompt}/{output}: {len(part)} cells, given up {table.given_up.mean():.1%} on average, "
             f"{table.given_up.max():.1%} at most; target missed by {table.missed.max():.1%} at most; "
             f"frontier off by {frontier_error(part):.1%}"
         )

@@ -8,7 +8,7 @@ around them are.
 
 How many tokens a round emits is no column, but follows from means: requests that stream every tenth step
 (TensorRT-LLM) or at every tenth token (SGLang, where a round meets it once in ten rounds) wait ten rounds
-between two chunks in the mean, so that tau = mean ITL / mean TPOT / 10 but for the last, shorter chunk. Of
+between two chunks on average, so that tau = mean ITL / mean TPOT / 10 but for the last, shorter chunk. Of
 plain rows the same ratio is 1. Rows without means take the tau of rows of the same lengths and drafts;
 medians are no help, since they lie between the modes. Drafts are those of the
 recipes (benchmarks/single_node of github.com/SemiAnalysisAI/InferenceX): TensorRT-LLM 3, with data-parallel

@@ -4,12 +4,12 @@
     python benchmarks/engine_bands.py --write    # the shares into medusa_sim/specs/runtimes.toml
 
 `gain_share` of a version: the least with which 80 % intervals of its published speedups, each predicted by a
-fit without its source, hold 80 % in the mean over sources, and no source of LARGE cells or more falls below
+fit without its source, hold 80 % on average over sources, and no source of LARGE cells or more falls below
 LEAST_HELD; look-ups and passes apart, mixtures as well where they need more. A version with fewer than LARGE
-such cells takes what all versions of its engine need in the mean over sources, an engine without any what all
+such cells takes what all versions of its engine need on average over sources, an engine without any what all
 engines need so.
 The newest vLLM, of which nothing was measured, is judged by what older ones measured, priced as the newest:
-speedups, and for `between_share` plain steps and rounds, in the mean over sources alone.
+speedups, and for `between_share` plain steps and rounds, on average over sources alone.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def page(found: EngineValidation) -> str:
 
 
 def _steadiness(found: EngineValidation) -> str:
-    told = f"The passes differ by {found.passes_differ:.1%} of a step in the mean"
+    told = f"The passes differ by {found.passes_differ:.1%} of a step on average"
     if found.record.meta.passes < 2:
         told = "One pass only, with nothing to compare it with"
     told += f"; other programs made the wall clock run {found.wall_share:.2f} times as long"

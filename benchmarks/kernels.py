@@ -341,7 +341,7 @@ def transfer_spread(gpus: list[str]) -> None:
         lines.append((gpu.name, place, kernel.name, *sizes, *shares))
     headers = "GPU | kernels | kernel | rows | error | too long by | in its own band"
     print(table(f"{headers} | in the band of spread experts", 3, lines))
-    print(f"\nFor 80 % of the rows of a kernel, in the mean over kernels, add {width_to_add(found):.2f}")
+    print(f"\nFor 80 % of the rows of a kernel, on average over kernels, add {width_to_add(found):.2f}")
 
 
 def transfer_formats(gpus: list[str]) -> None:

@@ -116,7 +116,7 @@ def _growth(rows: Rows[Any], predicted_us: FloatArray, axis: str) -> float:
 def transfer_mixers(_: list[str]) -> None:
     """One GPU's parameters on another's rows, by operator; what an eager path's host bounds stands apart.
 
-    Then what bands of each section lack on other cards, in the mean over these, and rows inside with it.
+    Then what bands of each section lack on other cards, on average over these, and rows inside with it.
     """
     device: dict[tuple[str, bool], list[Beside]] = defaultdict(list)
     for frame in mixers():

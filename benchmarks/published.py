@@ -56,7 +56,7 @@ LENGTHS = (
     (r"ShareGPT", (250, 220)),
     (r"", (150, 350)),
 )
-"""`context` -> tokens of a prompt and an output; random lengths are half of the largest in the mean."""
+"""`context` -> tokens of a prompt and an output; random lengths are half of the largest on average."""
 DRAFTERS = {"sps": "draft-model", "pld": "ngram", "eagle2": "eagle"}
 DRAFT_MODELS = {"vicuna-7b": "llama-68m", "llama-3.3-70b": "llama-3.2-1b", "llama-2-70b": "llama-2-7b"}
 DRAFTS = {"best": 3, "10?": 10, "5?": 5, "6 tokens": 5, "11 tokens": 10}

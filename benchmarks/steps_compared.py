@@ -23,7 +23,7 @@ from medusa_sim.lab.validate.comparison import CountChoice, Deviation, choice_of
 FIT_BATCHES = (1, 64)
 FIT_DRAFTS = 3
 UNSTEADY = 0.15
-"""Passes that differ by more than this in the mean cannot judge a model that is to be right within 10 %."""
+"""Passes that differ by more than this on average cannot judge a model that is to be right within 10 %."""
 QUANTITIES = {"plain": "plain step", "ngram": "n-gram step", "draft": "draft-model step"}
 
 
@@ -114,7 +114,7 @@ class ChainBreakEven(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineValidation:
     """A scored record. choices: by target and method. passes_differ: mean of cells with two. wall_share:
-    wall clock over the time of a step, in the mean of the chosen passes: how far other programs held it up.
+    wall clock over the time of a step, on average of the chosen passes: how far other programs held it up.
     """
 
     record: EngineRecord

@@ -133,7 +133,7 @@ class Beside:
 
 
 def width_to_add(found: Sequence[Beside]) -> float:
-    """What bands need more, in quadrature, to hold PROMISED of the rows in the mean; 0 where they do."""
+    """What bands need more, in quadrature, to hold PROMISED of the rows on average; 0 where they do."""
     if np.mean([each.coverage() for each in found]) >= PROMISED:
         return 0.0
     return float(brentq(lambda x: np.mean([each.coverage(x) for each in found]) - PROMISED, 0.0, 2.0))

@@ -229,7 +229,7 @@ def ways(drafts: tuple[int, ...]) -> Iterator[tuple[str, int]]:
 class Counted(NamedTuple):
     """What the engine counts of a way of drafting.
 
-    share: of the rounds with drafts. drafts: of such a round in the mean; a look-up may find fewer than asked
+    share: of the rounds with drafts. drafts: of such a round on average; a look-up may find fewer than asked
     for. rates: shares of such rounds that accept the first, second, ...
     """
 

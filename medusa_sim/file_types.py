@@ -172,7 +172,7 @@ def shares(file: str, role: Role) -> Shares:
 
 
 def bytes_per_weight(file: str, role: Role) -> float:
-    """Of the matrices of a role, in the mean over layers; of experts without a type: gate, up and down."""
+    """Of the matrices of a role, on average over layers; of experts without a type: gate, up and down."""
     if role == "experts" and role not in FILES[file]:
         return (2.0 * bytes_per_weight(file, "linear") + bytes_per_weight(file, "down")) / 3.0
     return sum(TYPES[of] * share for of, share in shares(file, role))

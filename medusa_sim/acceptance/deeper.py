@@ -50,7 +50,7 @@ FALLS = {
 """By kind of drafter (`Drafter.falls_as`): five EAGLE profiles, six of MTP, all 13 with DSpark's.
 
 Half-widths from models that the fit had not seen. Accepted drafts of such models at the guessed depths: EAGLE
-1.5 % off in the mean, MTP 1.6, all 1.7; from a mean length 1.4, 11.0, 5.5 (`benchmarks/deeper_rates.py`).
+1.5 % off on average, MTP 1.6, all 1.7; from a mean length 1.4, 11.0, 5.5 (`benchmarks/deeper_rates.py`).
 """
 
 

@@ -8,7 +8,7 @@ with probability p:
 
 c is the rate of a draft, given that the one before was accepted, K how little certainty differs (0: always
 sure or never; infinite: always c). K = 2 meets the acceptance of Qwen3.8-27B's own head at eight p-min from 0
-to 0.8 (five drafts, RTX PRO 6000 Max-Q, August 2026) within 1.5 % in the mean.
+to 0.8 (five drafts, RTX PRO 6000 Max-Q, August 2026) within 1.5 % on average.
 """
 
 from __future__ import annotations

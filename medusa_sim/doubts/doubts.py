@@ -330,7 +330,7 @@ def verification_by_other_kernels(scenario: Scenario) -> Iterator[str]:
     elif scenario.model.blocks(Latent):
         yield (
             f"latent attention of {scenario.model.name} was fitted at one query: its verification is "
-            "extrapolated, 10 to 20 % from public rows in the mean, with wider bands"
+            "extrapolated, 10 to 20 % from public rows on average, with wider bands"
         )
 
 

@@ -51,7 +51,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
-    """What the lines with the most requests say together, in the mean. drafts: None where they do not say.
+    """What the lines with the most requests say together, on average. drafts: None where they do not say.
 
     reads: whether some of the running requests read their prompts meanwhile.
     """

@@ -60,7 +60,7 @@ class LoadAnswer:
 
     @cached_property
     def context(self) -> tuple[int, BreakEven] | None:
-        """(requests that decode in the mean at the last rate, the contexts at which chains pay for so many).
+        """(requests that decode on average at the last rate, the contexts at which chains pay for so many).
 
         Of the policy that drafts with the most of them; None where none drafts.
         """

@@ -41,7 +41,7 @@ class Lengths:
         if most is not None and self.prompt_tokens + self.output_tokens > most:
             raise UsageError(
                 f"requests of {self.prompt_tokens:.10g} prompt and {self.output_tokens:.10g} output tokens "
-                f"in the mean do not fit: model and KV cache hold {most} tokens of one request; ask for "
+                f"on average do not fit: model and KV cache hold {most} tokens of one request; ask for "
                 "shorter ones, or choose another model or card"
             )
         random = np.random.default_rng([seed, 1])

@@ -227,7 +227,7 @@ class ThroughputAware(Policy):
 
 @lru_cache(maxsize=1 << 15)  # a mean of few rows, which come again and again
 def _one_rate(accepted: float, drafts: int) -> float:
-    """The acceptance of every position with which a chain of so many drafts gives so many in the mean.
+    """The acceptance of every position with which a chain of so many drafts gives so many on average.
 
     Newton's steps down from where all positions give as little as the last: the mean rises ever faster with
     the rate.

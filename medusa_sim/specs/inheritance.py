@@ -64,7 +64,7 @@ TOGETHER_ALIKE, TOGETHER = 0.19, 0.37
 """By which part of its band a borrowed kernel is off together with all of its kind in a step.
 
 Bands are those of single rows, at all sizes and from any card; whole steps by another card's kernels err by
-less. With these parts 80 % bands hold 80 % of plain steps in the mean over pairs of cards, of the same
+less. With these parts 80 % bands hold 80 % of plain steps on average over pairs of cards, of the same
 architecture and of another one (kinds in quadrature). Source: `python benchmarks/cards_left_out.py`.
 """
 GRACE = frozenset({"gb200", "gb300"})

@@ -355,7 +355,7 @@ TRANSFER_ERROR_STREAMED = {
 """What a kernel of another GPU adds to its own band (as `inheritance.TRANSFER_ERROR`), of what is told by
 what it streams: of the same architecture and of another; no file stretches them further.
 Source: `python benchmarks/kernels.py transfer mixers`, for 80 % of the rows of B200 and GB200 with each
-other's kernels, and of B200 and RTX PRO 6000 with an H100's and an L40S's, in the mean over operators and
+other's kernels, and of B200 and RTX PRO 6000 with an H100's and an L40S's, on average over operators and
 pairs: 77 to 90 % of an operator inside (KDA 64 %), and 50 to 100 %. Sparse modules on the same chip need
 nothing more; what is borrowed is never surer than its lender.
 """

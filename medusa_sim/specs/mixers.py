@@ -131,7 +131,7 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
     size: Window | None = None
     """Tokens that a query looks back over, itself included (None: all)."""
     chunked: bool = False
-    """Whether a query looks back to the start of a chunk of that size, half of it in the mean (Llama 4)."""
+    """Whether a query looks back to the start of a chunk of that size, half of it on average (Llama 4)."""
 
     def __post_init__(self) -> None:
         """Query heads share K/V heads evenly. Raises ValueError."""

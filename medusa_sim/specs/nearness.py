@@ -90,7 +90,7 @@ class Near(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     groups: Annotated[int, Meta(ge=0)]
     """Groups of these."""
     held: _Share
-    """Share of the cells in their bands, in the mean over groups."""
+    """Share of the cells in their bands, on average over groups."""
     note: str = ""
 
 

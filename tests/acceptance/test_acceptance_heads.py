@@ -330,7 +330,7 @@ def test_schemes_and_workloads_are_ratios_of_accepted_drafts_in_the_papers_figur
     assert scheme_ratio("typical", 0.01) == pytest.approx(2.5 / (usual - 1))
     with pytest.raises(UsageError):
         scheme_tokens_per_step("greedy", 0.1)
-    # Figure 3(b): eight categories of 2.91 in the mean; 3.47 tokens over all of them
+    # Figure 3(b): eight categories of 2.91 on average; 3.47 tokens over all of them
     mean = (2.58 + 2.58 + 2.7 + 2.72 + 2.77 + 3.01 + 3.29 + 3.62) / 8
     assert workload_ratio("coding") == pytest.approx((3.29 / mean * 3.47 - 1) / 2.47)
 

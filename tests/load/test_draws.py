@@ -52,7 +52,7 @@ def test_drafts_are_found_as_often_as_said_in_runs_as_long_as_said(rate, runs, s
 
 @pytest.mark.parametrize("spread", [0.0, 1.0])
 def test_tokens_of_the_cells_are_those_of_the_profile(spread):
-    # each number as often as it is probable: no chance in the mean
+    # each number as often as it is probable: no chance on average
     rates, longest = (0.7, 0.5, 0.1), 50
     output = np.full(3000, longest)
     luck = Draws(constant_table(STEP_S, rates=rates), output, seed=3, spread=spread)

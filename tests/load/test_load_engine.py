@@ -48,7 +48,7 @@ def test_one_slot_with_constant_steps_is_an_md1_queue(load):
     for i, gap in enumerate(np.diff(arriving.arrival_s)):
         expected[i + 1] = max(expected[i] + service_s - gap, 0.0)
     np.testing.assert_allclose(waited, expected, atol=1e-6)
-    # in the mean: rho S / 2 (1 - rho), as far as 12,000 correlated waits tell it
+    # on average: rho S / 2 (1 - rho), as far as 12,000 correlated waits tell it
     assert waited.mean() == pytest.approx(load * service_s / (2.0 * (1.0 - load)), rel=0.1)
 
 
@@ -314,7 +314,7 @@ def test_lengths_have_their_means_and_limits_say_what_is_wrong():
     short, rest = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0, most=512)
     assert (short + rest).max() <= 512
     assert rest.min() >= 1
-    with pytest.raises(UsageError, match="in the mean do not fit: model and KV cache hold 256"):
+    with pytest.raises(UsageError, match="on average do not fit: model and KV cache hold 256"):
         Lengths(prompt_tokens=300, output_tokens=120).drawn(10, seed=0, most=256)
     for arguments, told in (
         ({"max_requests": 0}, "max-num-seqs 0"),

@@ -253,7 +253,7 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length():
         ({"tpot_ms": -1.0}, "tpot ms -1"),
         ({"share": 1.5}, "share 1.5"),
         ({"prompt_tokens": 0.0}, "prompt tokens 0"),
-        ({"prompt_tokens": 200_000.0}, "in the mean do not fit"),
+        ({"prompt_tokens": 200_000.0}, "on average do not fit"),
         ({"length_cv": 99.0}, "length cv 99"),
         ({"users": 0}, "users 0"),
         ({"max_num_seqs": 512, "max_num_batched_tokens": 100}, "below max-num-seqs"),

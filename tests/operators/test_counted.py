@@ -311,7 +311,7 @@ def test_a_verification_stands_beside_a_plain_step_of_its_kind():
 
 @pytest.mark.parametrize(("architecture", "together"), [("hopper", 2), ("blackwell", 4), ("ampere", 2)])
 def test_an_indexer_takes_few_queries_of_a_request_together(architecture, together):
-    """More are so many requests, each behind half of the others in the mean."""
+    """More are so many requests, each behind half of the others on average."""
     few, many = (sparse(phase=GENERATION, q_len=queries) for queries in (together, together + 1))
     assert few.as_run(architecture) is few
     apart = many.as_run(architecture)

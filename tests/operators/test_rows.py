@@ -222,7 +222,7 @@ def test_weights_are_read_once_for_each_expert_that_is_woken():
 def test_rows_are_padded_to_whole_tiles_as_counted_and_as_expected_elsewhere():
     counted = experts(padded16=1300.0, padded64=5200.0, padded128=10400.0)
     assert counted.padded_rows(16) == 1300.0
-    # 80 experts for 128 rows, each with 1.6 in the mean: 80 t / (1 - (1 - 1 / 1.6)^t); half way, in powers of
+    # 80 experts for 128 rows, each with 1.6 on average: 80 t / (1 - (1 - 1 / 1.6)^t); half way, in powers of
     # two, the share by which tiles of 16 and of 64 differ from that
     spread = {tile: 80 * tile / (1 - 0.375**tile) for tile in (16, 32, 64)}
     between = spread[32] * np.sqrt(1300 / spread[16] * 5200 / spread[64])

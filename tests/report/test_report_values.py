@@ -102,7 +102,7 @@ def test_a_roof_is_drawn_from_below_the_least_intensity_to_above_the_ridge():
 
 
 def test_an_overview_weighs_groups_by_their_rows():
-    """10 rows err by 10 % and 30 by 2 %: 4 % in the mean; the furthest off is 30 % too fast."""
+    """10 rows err by 10 % and 30 by 2 %: 4 % on average; the furthest off is 30 % too fast."""
     same = {"kind": "step", "what": "", "engine": "vllm", "card": "h100-sxm", "model": "m", "family": "f",
             "weights": "bf16", "version": "", "gpus": "1", "requests": "1", "bias": 0.0, "fitted": "",
             "data": "", "source": ""}  # fmt: skip

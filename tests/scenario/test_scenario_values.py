@@ -220,7 +220,7 @@ def rows(*entries: dict[str, object]) -> list[tuple[int, float, float]]:
 
 
 def test_a_generation_is_as_deep_as_half_of_what_it_makes():
-    """64 tokens behind 100: 132 in the mean, each 1 s / 100; a prompt of 8 at 400 tokens/s takes 20 ms."""
+    """64 tokens behind 100: 132 on average, each 1 s / 100; a prompt of 8 at 400 tokens/s takes 20 ms."""
     assert rows(entry(n_gen=64, n_depth=100)) == [(1, 132.0, 10_000.0)]
     assert rows(entry(n_prompt=8, avg_ts=400.0)) == [(8, 1.0, 20_000.0)]
     assert rows(entry(n_prompt=64), entry(n_prompt=65), entry(n_gen=64)) == [

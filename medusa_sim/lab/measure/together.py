@@ -33,7 +33,7 @@ from medusa_sim.lab.measure.timing import CpuBench
 from medusa_sim.specs.measurement import Environment
 
 STEADY = 0.01
-"""Passes that differ by less, in the mean over the speedups, need no more rounds."""
+"""Passes that differ by less, on average over the speedups, need no more rounds."""
 _FEWEST_ROUNDS = 5
 _SETTLE_S = 0.08
 _PATIENCE = 0.4
@@ -46,7 +46,7 @@ class Together:
     """One model's run. cases: what its steps are made of; more: shapes from which kernels are fitted besides.
 
     record: where the operators' rows go; folder: where the steps go. disagreement: how far the passes of a
-    grid differ, in the mean over its speedups. Every round leaves complete files.
+    grid differ, on average over its speedups. Every round leaves complete files.
     """
 
     folder: Path

@@ -55,7 +55,7 @@ class CountChoice:
 
     grid_steps: how many places of the measured grid lie between them. regret: share of the attainable
     speedup that the predicted choice gives away. gain: measured speedup of the best tree over none. floor:
-    how far halves of the passes disagree about it, or about all gains in the mean if that is more; None where
+    how far halves of the passes disagree about it, or about all gains on average if that is more; None where
     that is not known.
     """
 

@@ -35,7 +35,7 @@ from medusa_sim.specs.gpu import Gpu
 class RunsCell(Cell):
     """Generations. speedup: tokens/s over plain decoding, same batch; speedups: of each pass.
 
-    step_us: of the fastest pass; tokens_per_step: in the mean over the passes.
+    step_us: of the fastest pass; tokens_per_step: on average over the passes.
     """
 
     tokens_per_step: float

@@ -137,7 +137,7 @@ def floor_line(validation: DecoderValidation) -> str:
         )
     floor, effect = speedups[0].floor, validation.effect
     text = (
-        f"halves of the {passes} passes differ by {percent(floor)} in the mean over the speedups; "
+        f"halves of the {passes} passes differ by {percent(floor)} on average over the speedups; "
         f"the best tree of a batch changes its throughput by {percent(effect)}"
     )
     return f"{text}: cannot be judged here" if floor >= effect else text

@@ -97,7 +97,7 @@ class DecoderValidation:
 
     @property
     def effect(self) -> float:
-        """|gain - 1| of each batch's best tree, in the mean: what a measurement must be able to tell."""
+        """|gain - 1| of each batch's best tree, on average: what a measurement must be able to tell."""
         gains = [choice.gain for choice in self.choices if choice.gain is not None]
         return float(np.mean(np.abs(np.asarray(gains) - 1.0))) if gains else 0.0
 
@@ -304,7 +304,7 @@ def _gain_differs(base: StepCell, cell: StepCell) -> float:
 
 
 def _floor(cells: Sequence[StepCell], plain: StepCell, best: StepCell) -> float | None:
-    """How far halves of the passes disagree about a gain, or about all of its model in the mean if that is
+    """How far halves of the passes disagree about a gain, or about all of its model on average if that is
     more: with few passes two halves may agree by chance. None for one pass.
     """
     if len(best.passes_us) == 1:
@@ -315,7 +315,7 @@ def _floor(cells: Sequence[StepCell], plain: StepCell, best: StepCell) -> float 
 
 
 def speedups_differ(rows: Sequence[StepRow]) -> float:
-    """How far the passes of one model disagree, in the mean over the speedups of its trees."""
+    """How far the passes of one model disagree, on average over the speedups of its trees."""
     passes: dict[tuple[int, int, int], list[float]] = {}
     for row in rows:
         passes.setdefault((row.batch, row.seq_len, row.candidates), []).append(row.time_us)

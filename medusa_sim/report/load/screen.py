@@ -38,7 +38,7 @@ def load_screen(answer: LoadAnswer) -> Screen:
 def headline(test: LoadTest) -> str:
     """What was asked: the requests, the set-up, and that trees are left out."""
     requests = test.requests(test.any_rate, 0)[0]
-    served = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean()) + " in the mean"
+    served = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean()) + " on average"
     source = test.source
     if isinstance(source, Drawn):
         served = request_text(source.lengths.prompt_tokens, source.lengths.output_tokens)
@@ -70,7 +70,7 @@ def server_facts(test: LoadTest) -> Iterator[Fact]:
     yield Fact("Runs", runs_text(test))
     mean = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean())
     if isinstance(source, Drawn):
-        yield Fact("Runs", f"{mean} in the mean of the requests drawn", detail=True)
+        yield Fact("Runs", f"{mean} on average of the requests drawn", detail=True)
 
 
 def runs_text(test: LoadTest) -> str:
@@ -163,7 +163,7 @@ def _compared(last: Sequence[LoadPoint]) -> str:
     """The mean request with the best policy against the first policy, at one rate."""
     if len(last) < 2:
         return (
-            f"A request takes {ms_text(last[0].mean['e2e_mean_s'])} ms in the mean, "
+            f"A request takes {ms_text(last[0].mean['e2e_mean_s'])} ms on average, "
             f"{ms_text(last[0].mean['tpot_mean_s'])} ms a token."
         )
     best = min(last[1:], key=lambda point: point.mean["e2e_mean_s"])

@@ -135,7 +135,7 @@ def heldout_text(scenario: Scenario) -> str:
     if not errors:
         return ""
     text = ", ".join(f"{section} {span_of_percents(values)}" for section, values in errors.items())
-    return f"of kernels on held-out shapes, in the mean: {text}"
+    return f"of kernels on held-out shapes, on average: {text}"
 
 
 def span_of_percents(values: Sequence[float]) -> str:

@@ -295,7 +295,7 @@ def test_published_batch_curves(shared_data):
     # Without an engine's own time the model is too fast everywhere, and the share it must add is 10-40 %.
     assert (eagle3["predicted_speedup"] > eagle3["published_speedup"]).all()
     assert eagle3["engine_share"].between(0.05, 0.45).all()
-    # The shape of the curve, acceptance cancelled, is met within about 13 % in the mean.
+    # The shape of the curve, acceptance cancelled, is met within about 13 % on average.
     assert eagle3["relative_error"].abs().mean() < 0.16
 
 

@@ -37,7 +37,7 @@ GPU = load_gpu("h100-sxm")
 
 
 def test_deviations_are_shares_of_what_was_measured():
-    """Ratios of 1.2, 0.9 and 1.0: 10 % in the mean, 3.3 % too long, two of three within 2 + 10 %."""
+    """Ratios of 1.2, 0.9 and 1.0: 10 % on average, 3.3 % too long, two of three within 2 + 10 %."""
     found = comparison("step", np.array([1.2, 0.9, 1.0]), [0.01, 0.03, math.nan], ["a", "b", "c"])
     assert (found.cells, found.worst_at) == (3, "a")
     assert [found.mean, found.worst, found.bias] == pytest.approx([0.1, 0.2, 0.1 / 3])
@@ -104,7 +104,7 @@ def test_gains_are_known_as_far_as_halves_of_the_passes_agree():
     plain = cell(1, (100.0, 110.0), 100.0)
     floor = 2.0 * (110 - 100) / (110 + 100)
     assert _floor([plain, TREE], plain, TREE) == pytest.approx(floor)
-    # of all trees in the mean, if that is more
+    # of all trees on average, if that is more
     odd = cell(16, (200.0, 110.0), 200.0)
     other = 2.0 * abs(100 / 200 - 110 / 110) / (100 / 200 + 110 / 110)
     assert _floor([plain, TREE, odd], plain, TREE) == pytest.approx((floor + other) / 2)
