@@ -17,7 +17,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.recommendation import Recommendation, scheduled_counts
+from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths, scheduled_counts
 from medusa_sim.plan.verdict import runs_of_equals
 from medusa_sim.specs.runtime import load_runtime
 
@@ -123,6 +123,16 @@ def best_static(grid: ChainGrid) -> int:
     values = grid.log_speedup[pays, 1:]
     least = (values - values.max(axis=1, keepdims=True)).min(axis=0)
     return int(grid.drafts[1 + np.argmax(least)])
+
+
+def scheduled_numbers(answer: Recommendation) -> set[int]:
+    """Numbers of drafts in the schedule of an answer about chains, over the batches that fit; 0 is off.
+
+    Empty where trees were searched: a row of candidates is then no number of drafts.
+    """
+    if not answer.chains:
+        return set()
+    return {row.drafts for row in schedule_all_lengths(answer) if row.fits_memory}
 
 
 def best_tiers(
@@ -235,6 +245,7 @@ def chain_plan(
 ) -> ChainPlan:
     """The plan for one engine: tiers only if it runs them and they gain `margin` over one fixed number.
 
+    An answer that drafts one number wherever it drafts is written with that number.
     Raises UsageError where no chain pays at any batch or the profile knows no chains.
     """
     grid = chain_grid(answer)
@@ -243,7 +254,9 @@ def chain_plan(
             f"nothing to export: no chain pays for certain at batch {grid.batch[0]}..{grid.batch[-1]}; "
             "leave speculation off"
         )
-    static = best_static(grid)
+    numbers = scheduled_numbers(answer)
+    drafted = sorted(numbers - {0})
+    static = drafted[0] if len(drafted) == 1 else best_static(grid)
     possible = best_tiers(grid, captured, gain=answer.question.switching_gain, idle_cost=idle_cost)
     taxed = grid.mean_gain(drafts_by_batch(grid, possible))
     if idle_cost is not None:
@@ -251,7 +264,7 @@ def chain_plan(
         lost = np.asarray([np.log1p(idle_cost(int(batch))) for batch in grid.batch])
         taxed -= float(np.average(np.where(off, lost, 0.0), weights=grid.weight))
     gain = float(np.expm1(taxed - grid.mean_gain(np.full(grid.batch.size, static))))
-    use = scheduled and len(possible) > 1 and possible[0].drafts > 0 and gain >= margin
+    use = scheduled and len(numbers) != 1 and len(possible) > 1 and possible[0].drafts > 0 and gain >= margin
     whole = (Tier(int(grid.batch[0]), int(grid.batch[-1]), static),)
     tiers = possible if use else whole
     drafts = max(tier.drafts for tier in tiers)

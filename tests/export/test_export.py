@@ -14,7 +14,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES, exports
 from medusa_sim.export.ab import ab_script
-from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
+from medusa_sim.export.chains import best_static, chain_grid, drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.engines import METHODS, engine_settings
 from medusa_sim.export.settings import length_note
 from medusa_sim.plan.break_even import BreakEven
@@ -384,6 +384,17 @@ def test_settings_and_launch_commands_name_one_drafter(eagle, engine):
     assert known in settings.text
     assert any(known in note for note in settings.notes)
     assert "mine" in engine_settings(eagle, engine, draft_path="mine").text
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_a_schedule_of_one_number_is_written_with_that_number(engine):
+    """The table says 8 at 1..16; 7 would lose least at the batch where one number loses most."""
+    answer = answered("eagle3", constant_rate(0.8), batch_max=16)
+    (row,) = answer.schedule
+    assert best_static(chain_grid(answer)) == 7
+    plan = engine_settings(answer, engine).plan
+    assert plan is not None
+    assert (row.drafts, plan.drafts, plan.dynamic) == (8, 8, False)
 
 
 @pytest.mark.parametrize(("acceptance", "batch_max"), [(0.8, 64), (0.7, 256), (0.5, 64)])
