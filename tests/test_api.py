@@ -104,7 +104,7 @@ def test_the_page_about_python_runs():
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("medusa_sim", "--speculative-config"), ("slow_engine", "Outside of the band")]
+    ("name", "told"), [("medusa_sim", "--speculative-config"), ("slow_engine", "Outside the band")]
 )
 def test_a_notebook_runs(name, told, capsys):
     notebook = json.loads((DOCS / f"{name}.ipynb").read_text(encoding="utf-8"))

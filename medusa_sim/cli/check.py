@@ -54,7 +54,7 @@ def check(
 
     Acceptance by position, the time of a round and, where it was measured, of plain decoding are compared
     with their 80 % bands; the sentence names what is off, its milliseconds, and what to look at next. Exit 3
-    where a part is outside of its band.
+    where a part is outside its band.
     """
     from medusa_sim.acceptance.engine_counters import combined
     from medusa_sim.engine_runs.run import engine_run, told_by
@@ -87,7 +87,7 @@ def check(
         say(answer.sentence)
         output.rows(answer.frame, "check", **answer.values)
     if not answer.is_inside:
-        raise ThresholdError(f"{' and '.join(answer.off)} outside of the 80 % band")
+        raise ThresholdError(f"{' and '.join(answer.off)} outside the 80 % band")
 
 
 def sorted_out(

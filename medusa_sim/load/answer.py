@@ -76,9 +76,9 @@ class LoadAnswer:
     @property
     def last(self) -> tuple[LoadPoint, ...]:
         """Every policy at the last rate."""
-        return self.beside(self.points[-1])
+        return self.at_rate_of(self.points[-1])
 
-    def beside(self, point: LoadPoint) -> tuple[LoadPoint, ...]:
+    def at_rate_of(self, point: LoadPoint) -> tuple[LoadPoint, ...]:
         """Every policy at the rate of a point."""
         return tuple(other for other in self.points if other.rate_per_s == point.rate_per_s)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from medusa_sim.outside.escaping import for_markdown, printable
@@ -85,24 +86,20 @@ class TextTable:
         return [place for place, right in enumerate(self.right) if place and not right]
 
     def folded(self, width: int) -> TextTable:
-        """The table with its longest words broken over lines, so that none is wider where that can be."""
-        table = self
-        for _ in self.headers:
-            over = sum(table.widths) + BETWEEN * (len(table.headers) - 1) - width
-            if over <= 0 or not table._foldable:
+        """The table with columns of words broken over lines, the widest first, so that it fits if it can."""
+        widths = self.widths
+        over = sum(widths) + BETWEEN * (len(widths) - 1) - width
+        while over > 0 and self._foldable:
+            widest = max(self._foldable, key=lambda i: widths[i])
+            if widths[widest] <= _NARROWEST:
                 break
-            longest = max(table._foldable, key=lambda i: table.widths[i])
-            table = table._broken(longest, max(table.widths[longest] - over, _NARROWEST))
-        return table
-
-    def _broken(self, column: int, width: int) -> TextTable:
-        """The cells of one column over as many lines as they take."""
-        rows: list[tuple[str, ...]] = []
-        for row in self.rows:
-            lines = textwrap.wrap(row[column], width, break_on_hyphens=False) or [""]
-            rows.append((*row[:column], lines[0], *row[column + 1 :]))
-            before, after = ("",) * column, ("",) * (len(row) - column - 1)
-            rows += [(*before, line, *after) for line in lines[1:]]
+            widths[widest] -= 1
+            over -= 1
+        lines = (
+            [_lines(cell, most) if i in self._foldable else [cell] for i, (cell, most) in enumerate(cells)]
+            for cells in (tuple(zip(row, widths, strict=True)) for row in self.rows)
+        )
+        rows = (line for cells in lines for line in zip_longest(*cells, fillvalue=""))
         return replace(self, rows=tuple(rows))
 
     def fitted(self, width: int) -> TextTable:
@@ -165,6 +162,24 @@ class TextTable:
             right=tuple(is_number(values) for values in columns.values()),
             title=title,
         )
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """Text in lines of at most `width` characters; a longer word breaks behind one of its marks if it can.
+
+    >>> _lines("as host_us_per_request", 12)
+    ['as', 'host_us_per_', 'request']
+    """
+    words: list[str] = []
+    for word in text.split():
+        rest = word
+        while len(rest) > width:
+            marks = [place for place, mark in enumerate(rest[:width]) if mark in "_-/.,:"]
+            end = marks[-1] + 1 if marks else width
+            words.append(rest[:end])
+            rest = rest[end:]
+        words.append(rest)
+    return textwrap.wrap(" ".join(words), width, break_on_hyphens=False) or [""]
 
 
 def aligned(table: TextTable) -> str:

@@ -87,7 +87,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Whether no row told this term alone: it is what its runtime says of all."""
 
     def outside(self, case: Case) -> tuple[Side, ...]:
-        """The ranges that a set-up is outside of."""
+        """The ranges that a set-up lies outside."""
         sides: dict[Side, bool] = {
             "forms": not self.forms or case.form in self.forms,
             "gpus": self.gpus is None or self.gpus[0] <= case.gpus <= self.gpus[1],

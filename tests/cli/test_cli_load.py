@@ -157,5 +157,5 @@ def test_several_runs_are_told_apart_and_a_plain_run_is_not_taken_for_one_with_d
     assert {row["part"] for row in found["rows"]} == {"acceptance", "round", "plain"}
     hand = ("--batch", 8, "--drafts", 3, "--tokens-per-step", 2.33, "--measured-itl-ms", 90)
     result = run("check", *SET_UP, *hand)
-    assert "\n\nOutside of the band" in result.stdout
+    assert "\n\nOutside the band" in result.stdout
     assert "round" in result.stdout

@@ -72,7 +72,7 @@ def test_the_sentence_and_the_rows_name_both_rates_and_every_metric(answer):
     told = answer_text(answer)
     assert told.startswith("With 3 drafts a step the server sustains ")
     assert "requests/s within 12.0 ms a token" in told
-    assert " without); " in told
+    assert " without. " in told
     rows = load_arrow(answer)
     assert rows.num_rows == 4
     assert {"policy", "rate_per_s", "ttft_p99_s", "itl_p50_s", "goodput_per_s", "kv_share", "e2e_ratio_low",

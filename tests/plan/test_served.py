@@ -112,7 +112,7 @@ def test_the_limit_stands_beside_the_answer_of_an_engine_and_kernels_alone_are_t
     found = sweep_answer(scenario, Grid.of([row.batch_max], [row.seq_len], [1, row.candidates]))
     if found.column("candidates")[0] == row.candidates:  # a sweep says the same
         assert found.column("kernels_speedup")[0] == pytest.approx(row.kernels_speedup)
-    assert f"{row.kernels_speedup:.2f}x of kernels alone" in step_text(answer, row)
+    assert f"{row.kernels_speedup:.2f}x with the kernels alone" in step_text(answer, row)
     values = recommendation_values(answer)["schedule"][0]
     assert values["kernels_speedup"] == row.kernels_speedup
     assert values["itl_us"] >= row.verify_step_us

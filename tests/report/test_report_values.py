@@ -154,8 +154,10 @@ def within_limits(plain: float, *drafting: float) -> list[str]:
         *(carried("3", each, best_share=0.7) for each in drafting),
     ]
     point = SimpleNamespace(mean={"e2e_mean_s": 0.5, "tpot_mean_s": 0.011})
-    answer = SimpleNamespace(test=SimpleNamespace(goals=goals), points=[point], beside=lambda first: [first])
-    return re.findall(r"[\d.]*\d", _within_limits(answer, every[0], every))
+    answer = SimpleNamespace(
+        test=SimpleNamespace(goals=goals), points=[point], at_rate_of=lambda first: [first]
+    )
+    return re.findall(r"[\d.]*\d", " ".join(_within_limits(answer, every[0], every)))
 
 
 def test_the_headline_of_limits_names_the_best_policy_with_its_rate_and_the_plain_one():

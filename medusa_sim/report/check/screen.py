@@ -20,7 +20,7 @@ def check_screen(check: EngineCheck) -> Screen:
         facts.append(Fact("Acceptance", _as_measured(check)))
     return Screen(
         asked=headline(check),
-        answer=(answer_text(check),),
+        answer=answer_lines(check),
         tables=(parts_table(check),),
         facts=(*facts, *kernel_facts(check.scenario)),
         warnings=tuple(check.warnings),
@@ -36,7 +36,7 @@ def headline(check: EngineCheck) -> str:
 
 def sentence(check: EngineCheck) -> str:
     """What ran, the answer, and what to look at next."""
-    lines = [f"{headline(check)}.", answer_text(check)]
+    lines = [f"{headline(check)}.", *answer_lines(check)]
     if check.run.undescribed:
         lines.append(f"Acceptance is {_as_measured(check)}.")
     if check.off:
@@ -44,15 +44,14 @@ def sentence(check: EngineCheck) -> str:
     return " ".join(lines)
 
 
-def answer_text(check: EngineCheck) -> str:
-    """The verdict with the time per token, and a sentence for each part that is off."""
+def answer_lines(check: EngineCheck) -> tuple[str, ...]:
+    """The verdict with the time per token, then a line for each part that is off."""
     whole = (
         f"{duration(check.run.time_us)} a token, predicted {duration(check.predicted_us)} (80 %: "
         f"{duration(check.low_us)} to {duration(check.high_us)})"
     )
-    return " ".join(
-        [f"{_verdict(check)}: {whole}.", *(f"{capitalised(_part_text(check, part))}." for part in check.off)]
-    )
+    parts = (f"{capitalised(_part_text(check, part))}." for part in check.off)
+    return (f"{_verdict(check)}: {whole}.", *parts)
 
 
 def _verdict(check: EngineCheck) -> str:
@@ -60,7 +59,7 @@ def _verdict(check: EngineCheck) -> str:
     if check.is_inside:
         return "Inside the band"
     inside = check.low_us <= check.run.time_us <= check.high_us
-    return "A part outside of its band" if inside else "Outside of the band"
+    return "A part is outside its band" if inside else "Outside the band"
 
 
 def _as_measured(check: EngineCheck) -> str:
@@ -93,16 +92,17 @@ def _part_text(check: EngineCheck, part: CheckedPart) -> str:
             where = f" at position {k} ({run.accepted[k]:.2f} of the steps, profile {check.accepted[k]:.2f})"
         return (
             f"acceptance is {'low' if slow else 'high'}{where}: {significant(run.tokens_per_step, 3)} tokens "
-            f"a step for {significant(check.tokens_per_step, 3)}, {cost} {'more' if slow else 'less'}"
+            f"a step, {significant(check.tokens_per_step, 3)} predicted, which is {cost} "
+            f"{'more' if slow else 'less'}"
         )
     times = run.tokens_per_step if part.name == "round" else 1.0
     what = "the round" if part.name == "round" else "plain decoding"
     off_us = abs(part.measured_us - part.predicted_us) * times
     text = (
         f"{what} is {duration(off_us)} too {'slow' if slow else 'fast'} "
-        f"({duration(part.measured_us * times)} for {duration(part.predicted_us * times)})"
+        f"({duration(part.measured_us * times)}, predicted {duration(part.predicted_us * times)})"
     )
-    return f"{text}, {cost}" if run.drafts else text
+    return f"{text}, which is {cost}" if run.drafts else text
 
 
 def next_text(check: EngineCheck, part: CheckedPart) -> str:

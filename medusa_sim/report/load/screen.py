@@ -18,7 +18,7 @@ from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_tex
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.measured import measured_facts
-from medusa_sim.report.words.numbers import percent, significant
+from medusa_sim.report.words.numbers import capitalised, percent, significant
 from medusa_sim.report.words.scenario import acceptance_facts, asked_text, at_once, kernel_facts, request_text
 from medusa_sim.units import KILO
 
@@ -28,7 +28,7 @@ def load_screen(answer: LoadAnswer) -> Screen:
     tables = [load_table(answer), *([carried_table(answer)] if answer.carried else [])]
     return Screen(
         asked=headline(answer.test),
-        answer=(answer_text(answer),),
+        answer=answer_lines(answer),
         tables=tuple(reversed(tables)),
         facts=tuple(facts(answer)),
         warnings=tuple(warnings(answer)),
@@ -70,7 +70,7 @@ def server_facts(test: LoadTest) -> Iterator[Fact]:
     yield Fact("Runs", runs_text(test))
     mean = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean())
     if isinstance(source, Drawn):
-        yield Fact("Runs", f"{mean} on average of the requests drawn", detail=True)
+        yield Fact("Runs", f"{mean} on average over the requests drawn", detail=True)
 
 
 def runs_text(test: LoadTest) -> str:
@@ -87,21 +87,26 @@ def only_chains(test: LoadTest) -> str:
 
 
 def answer_text(answer: LoadAnswer) -> str:
+    """`answer_lines` as one paragraph."""
+    return " ".join(answer_lines(answer))
+
+
+def answer_lines(answer: LoadAnswer) -> tuple[str, ...]:
     """What speculation is worth under this load: the rates that are carried, or the times at a rate."""
     every = sorted(answer.carried, key=lambda each: each.policy == NO_DRAFTS)
     plain = next((each for each in every if each.policy == NO_DRAFTS), None)
     if not every:
-        return _compared(answer.last)
+        return (_compared(answer.last),)
     if any(each.largest_per_s is not None for each in every):
         return _within_limits(answer, plain, every)
-    return f"{_saturated(plain, every)} {_compared(answer.last)}"
+    return (*_saturated(plain, every), _compared(answer.last))
 
 
 SAME = 0.01
 """Relative difference below which two rates are the same: searches end there."""
 
 
-def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Carried]) -> str:
+def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Carried]) -> tuple[str, ...]:
     goals = answer.test.goals
     best = max(every, key=lambda each: each.largest_per_s or 0.0)
     limits = {"to the first token": goals.ttft_s, "a token": goals.tpot_s, "in all": goals.e2e_s}
@@ -112,23 +117,25 @@ def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Ca
         nearest = max(every, key=lambda each: each.best_share or 0.0)
         return (
             f"No policy keeps {within} for {percent(goals.share, 0)} of the requests at any rate: at the "
-            f"lowest, {percent(nearest.best_share or 0.0)} keep it with {policy_text(nearest.policy)}."
+            f"lowest, {percent(nearest.best_share or 0.0)} keep it with {policy_text(nearest.policy)}.",
         )
     drafting = [each for each in every if each is not plain]
     if not drafting or plain is None:
         sustained = f"{rate_text(best.largest_per_s)} requests/s within {within}"
-        return f"With {policy_text(best.policy)} the server sustains {sustained}."
+        return (f"With {policy_text(best.policy)} the server sustains {sustained}.",)
     named = max(drafting, key=lambda each: each.largest_per_s or 0.0)
     if carries_no_more(named, plain):
         fewer = (named.largest_per_s or 0.0) < (1.0 - SAME) * (plain.largest_per_s or 0.0)
         return (
             f"With {policy_text(named.policy)} the server sustains {'fewer' if fewer else 'no more'} "
             f"requests/s within {within}: {rate_text(named.largest_per_s or 0.0)}, and "
-            f"{rate_text(plain.largest_per_s or 0.0)} without. {_compared(answer.beside(answer.points[0]))}"
+            f"{rate_text(plain.largest_per_s or 0.0)} without.",
+            _compared(answer.at_rate_of(answer.points[0])),
         )
     return (
         f"With {policy_text(named.policy)} the server sustains {rate_text(named.largest_per_s or 0.0)} "
-        f"requests/s within {within} ({rate_text(plain.largest_per_s or 0.0)} without); {_losing(named)}."
+        f"requests/s within {within}, {rate_text(plain.largest_per_s or 0.0)} without.",
+        f"{capitalised(_losing(named))}.",
     )
 
 
@@ -148,15 +155,15 @@ def _losing(carried: Carried) -> str:
     return f"{loses}: {off}" if off else loses
 
 
-def _saturated(plain: Carried | None, every: Sequence[Carried]) -> str:
+def _saturated(plain: Carried | None, every: Sequence[Carried]) -> tuple[str, ...]:
     parts = [
         f"{rate_text(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
         for i, each in enumerate(every)
     ]
     text, first = f"The server saturates at {', '.join(parts)}.", every[0]
     if plain is None or first is plain or not first.searched:
-        return text
-    return f"{text} With {policy_text(first.policy)} {_losing(first)}."
+        return (text,)
+    return (text, f"With {policy_text(first.policy)} {_losing(first)}.")
 
 
 def _compared(last: Sequence[LoadPoint]) -> str:
@@ -170,7 +177,7 @@ def _compared(last: Sequence[LoadPoint]) -> str:
     ratio, low, high = best.ratio_to(last[0], "e2e_mean_s")
     interval = "" if math.isnan(low) else f" (95 %: {low:.2f} to {high:.2f})"
     return (
-        f"With {policy_text(best.policy)} a request takes {ratio:.2f} times as long as with "
+        f"A request takes {ratio:.2f} times as long with {policy_text(best.policy)} as with "
         f"{policy_text(last[0].policy)}{at_rate(best)}{interval}."
     )
 
@@ -195,7 +202,10 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
     yield from (Fact("Sessions", line) for line in sessions_text(answer.test))
     yield from (Fact("By context", line) for line in context_text(answer))
     if any(each.off_from is not None for each in answer.carried):
-        yield Fact("Off above", "a step with drafts then emits fewer tokens/s than a plain one")
+        yield Fact(
+            "Off above",
+            "with more requests in flight a step with drafts emits fewer tokens/s than a plain one",
+        )
     yield from acceptance_facts(answer.test.scenario)
     yield from measured_facts(answer.test.scenario)
     yield from server_facts(answer.test)

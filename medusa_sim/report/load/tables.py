@@ -32,7 +32,9 @@ def load_table(answer: LoadAnswer) -> TextTable:
     }
     if not answer.test.goals.given:
         del columns["goodput_share"]
-    title = "times in ms: TTFT, ITL median, TPOT mean; rate: arriving requests per second"
+    title = "times in ms: TTFT, ITL median, TPOT mean"
+    if set(columns["rate_per_s"]) != {NOTHING}:
+        title += "; rate: requests that arrive a second"
     return quantity_table(columns, words=("policy",), title=title, expendable=_EXPENDABLE)
 
 
@@ -79,6 +81,8 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     columns["off_from"] = lambda each: never(each, None if each.off_from is None else str(each.off_from))
     if rate is not None:
         columns["gpus_needed"] = lambda each: str(each.gpus_for(rate, gpus) or NOTHING)
-    title = "rates in requests/s (in brackets: 80 %)"
     cells = {name: [cell(each) for each in answer.carried] for name, cell in columns.items()}
+    has_intervals = any("(" in cell for cell in cells["largest_per_s"])
+    title = "rates in requests/s" + ", in brackets their 80 % intervals" * has_intervals
+    title += "; off above: requests in flight"
     return quantity_table(cells, words=("policy",), title=title)

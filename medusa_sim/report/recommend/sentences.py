@@ -142,7 +142,7 @@ def step_text(answer: Recommendation, row: ScheduleRow) -> str:
     if answer.scenario.traffic is not None:
         parts.append(f"{times(row.step_speedup)} without prompts between steps")
     if row.kernels_speedup is not None:
-        parts.append(f"{times(row.kernels_speedup)} of kernels alone")
+        parts.append(f"{times(row.kernels_speedup)} with the kernels alone")
     return f"{', '.join(parts)}, at batch {row.batch_max}" if parts else ""
 
 

@@ -60,23 +60,30 @@ def detail_table(entry: SpecEntry) -> TextTable:
 
 
 def entry_sentence(entry: SpecEntry) -> str:
-    """What it is, in a sentence: of a GPU its speed and memory; how many facts, from how many sources."""
+    """How much is known of it: of a GPU its speed and memory; how many facts, from how many sources."""
     told = f"{len(entry.rows)} facts from {len({row.source for row in entry.rows})} sources"
     shown = {row.key: shown_value(row) for row in entry.rows}
     named = {
         "peak_flops_per_s.bf16": "in bf16", "bandwidth_bytes_per_s": "from memory", "memory_bytes": "of it"
     }  # fmt: skip
     speeds = [f"{shown[key]} {what}" for key, what in named.items() if key in shown]
-    return f"{entry.name}: {', '.join([*speeds, told])}."
+    return f"{'; '.join([*([', '.join(speeds)] if speeds else []), told])}."
 
 
 def entry_screen(entry: SpecEntry) -> Screen:
     """Every number of one entry."""
     return Screen(
-        asked=f"{entry.kind} {entry.name}", answer=(entry_sentence(entry),), tables=(detail_table(entry),)
+        asked=_ASKED[entry.kind].format(entry.name),
+        answer=(entry_sentence(entry),),
+        tables=(detail_table(entry),),
     )
 
 
+_ASKED = {
+    "gpu": "GPU {}", "model": "model {}", "runtime": "runtime {}", "acceptance": "acceptance profile {}",
+    "price": "prices of GPUs",
+}  # fmt: skip
+"""What a screen of one entry is about."""
 _LISTED = {
     "gpu": "GPUs", "model": "Models", "runtime": "Runtimes", "acceptance": "Profiles", "price": "Prices"
 }  # fmt: skip
