@@ -76,8 +76,6 @@ def reproduce(
 
         names = result.frame.get("gpu", [DEFAULT_GPU])
         charts = reproduction_charts(result, load_gpu(str(next(iter(names))), data_dir))
-        columns = min(len(charts), 3)
-        width, height = 2.5 + 5.0 * columns, 3.6 * -(-len(charts) // columns) + 1.0
         title = "" if len(charts) == 1 else result.title
-        save(lines_figure(*charts, columns=columns, title=title, width=width, height=height), plot)
+        save(lines_figure(*charts, columns=min(len(charts), 3), title=title), plot)
         say(f"wrote {plot}")

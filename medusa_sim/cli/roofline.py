@@ -89,5 +89,5 @@ def roofline(
         from medusa_sim.report.figures.files import save
 
         charts = (roofline_chart(points, of.gpu, of.shard.dtype, group) for group in GROUPS)
-        save(lines_figure(*charts, columns=2, width=11.5), plot)
+        save(lines_figure(*charts, columns=2), plot)
         say(f"wrote {plot}")

@@ -83,7 +83,7 @@ def _plot(history: list[dict[str, float]], path: Path) -> None:
     columns = {name: [record[name] for record in history] for name in history[0]}
     steps = columns.pop("step")
     for name, values in columns.items():
-        axes.plot(steps, values, label=name, linewidth=0.8)
+        axes.plot(steps, values, label=name)
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per token)")
     axes.legend()

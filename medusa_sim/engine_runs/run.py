@@ -132,7 +132,7 @@ def _refuse_others(scenario: Scenario, row: BenchRow) -> None:
 
 def _serving(scenario: Scenario, run: BenchRow | AcceptanceCounts) -> Scenario:
     """The scenario with the requests of a run, where it says their lengths and the scenario does not."""
-    if scenario.traffic is not None or run.prompt <= 0.0 or run.output <= 0.0:
+    if scenario.traffic is not None or not run.prompt or not run.output:
         return scenario
     return scenario.but(prompt_tokens=run.prompt, output_tokens=run.output)
 

@@ -56,6 +56,7 @@ def test_a_run_with_drafts_needs_their_number(files):
     (row,) = read_bench(drafted, Shape(drafts=3))
     assert row.acceptance_length == pytest.approx(3.4)
     assert row.tpot_us == pytest.approx(5000.0)
+    assert row.concurrency == 1.0
 
 
 def test_what_neither_file_nor_user_says_is_nothing():

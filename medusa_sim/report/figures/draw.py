@@ -46,19 +46,21 @@ _SLIM_LETTERS = 42
 def lines_figure(
     *charts: LineChart,
     columns: int = 1,
-    width: float = 8.2,
-    height: float = 4.6,
+    height: float | None = None,
     title: str = "",
     slim: bool = False,
 ) -> Figure:
     """Charts beside and below each other, with one legend where all have the same names.
 
+    height: in inches, of the whole figure; as its rows need where none is given.
     slim: for a telephone, below each other with the legend under them.
     """
+    rows = -(-len(charts) // columns)
+    width = 8.2 if columns == 1 else 2.5 + 5.0 * columns
+    height = 1.0 + 3.6 * rows if height is None else height
     if slim:
         entries = max(len(chart.legend_names) for chart in charts)
-        columns, width, height = 1, _SLIM, 3.2 * len(charts) + 0.17 * entries + 0.3
-    rows = -(-len(charts) // columns)
+        columns, rows, width, height = 1, len(charts), _SLIM, 3.2 * len(charts) + 0.17 * entries + 0.3
     with drawing(width, height, columns=columns, rows=rows) as (figure, axes):
         for axis, chart in zip(axes, charts, strict=False):
             _lines(axis, chart, slim=slim)

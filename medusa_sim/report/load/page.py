@@ -74,8 +74,6 @@ def _plots(answer: LoadAnswer) -> list[Block]:
                     rate_chart(answer, "ttft_at_share_s", title),
                     rate_chart(answer, "tpot_at_share_s"),
                     columns=2,
-                    width=10.4,
-                    height=4.2,
                 ),
                 "latency",
                 "The share of the requests that must keep the limits is below the line, half of them below "
@@ -100,7 +98,6 @@ def _plots(answer: LoadAnswer) -> list[Block]:
             partial(
                 lines_figure,
                 *(time_chart(last, field, "" if i else f"{title}{at}") for i, field in enumerate(OVER_TIME)),
-                width=9.2,
                 height=7.4,
             ),
             "timeline",

@@ -1,0 +1,451 @@
+"""Thresholds of the command line: the last value on one side and the first on the other."""
+
+import dataclasses
+import io
+import os
+import re
+import sys
+from types import SimpleNamespace
+
+import click
+import pytest
+from asking import HEADS, answered, document, frame, run
+from click.testing import CliRunner
+
+from medusa_sim.cli import acceptance, calibrate, help_page, sweep, train, validate
+from medusa_sim.cli import app as app_command
+from medusa_sim.cli import progress as progress_of
+from medusa_sim.cli.load import rates_of
+from medusa_sim.cli.options import PositiveFloat, _number, option_of
+from medusa_sim.cli.values import BATCH, CANDIDATES, DRAFTS, SEQ_LEN, TP, Threads, _listed
+from medusa_sim.doubts import doubts as doubt_rules
+from medusa_sim.doubts import terms as doubt_terms
+from medusa_sim.engine_runs.bench_row import BenchRow
+from medusa_sim.errors import DataError, ThresholdError, UsageError
+from medusa_sim.lab.calibrate.engine_fit import FittedRow, FittedRuntime
+from medusa_sim.lab.validate.operators import Score
+from medusa_sim.load.arguments import LOAD
+from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.defaults import CANDIDATES_MAX
+from medusa_sim.scenario.question import QUESTION
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.axes import Grid
+from medusa_sim.step.rows import predicted_rows
+
+
+@pytest.mark.parametrize(("cores", "most"), [(None, 64), (4, 64), (16, 64), (17, 68), (100, 400)])
+def test_threads_are_at_most_four_for_each_core_and_64(monkeypatch, cores, most):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert Threads().convert(str(most), None, None) == most
+    with pytest.raises(click.BadParameter):
+        Threads().convert(str(most + 1), None, None)
+    for outside in ("0", "1025"):
+        with pytest.raises(click.BadParameter):
+            Threads().convert(outside, None, None)
+
+
+def test_many_values_of_equal_steps_are_told_as_a_grid():
+    assert _listed(range(2, 18, 2)) == "2 4 6 8 10 12 14 16"
+    assert _listed(range(2, 20, 2)) == "2..18:2"
+    uneven = [*range(1, 160), 161]
+    assert _listed(uneven) == " ".join(map(str, uneven))
+    assert _listed([*uneven, 163]) == f"{' '.join(map(str, range(1, 81)))} ... 163 (161 values)"
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ("SD,2,1.9\n,4,2.4\nSD,8,2.6\n", "line 3: decoder"),
+        ("SD,2,1.9\nSD,,2.4\n,8,2.6\n", "line 4: decoder"),
+        ("SD,2,1.0\nSD,4,0.99\nSD,8,0.9\n", "line 3: block_efficiency '0.99'"),
+        ("SD,2,1.0\nSD,4,2.0\nSD,8,inf\n", "line 4: block_efficiency 'inf'"),
+    ],
+)
+def test_the_first_wrong_line_of_acceptances_is_named(tmp_path, rows, told):
+    path = tmp_path / "seen.csv"
+    path.write_text("decoder,spec,block_efficiency\n" + rows)
+    with pytest.raises(DataError, match=re.escape(told)):
+        acceptance._rows(path, ("decoder", "spec", "block_efficiency"))
+
+
+def sectioned(options: int) -> str:
+    """The help page of a command with so many options, its --help among them."""
+    made = [click.Option([f"--own{place}"]) for place in range(options - 1)]
+    return CliRunner().invoke(help_page.Sectioned("made", params=made), ["--help"]).stdout
+
+
+def test_fifteen_options_are_put_in_sections():
+    # --help alone has a place among the sections
+    titles = [
+        [line.removesuffix(":") for line in sectioned(count).splitlines() if re.fullmatch(r"\w.*:", line)]
+        for count in (14, 15)
+    ]
+    assert titles[0][-1:] == ["Options"]
+    assert titles[1][-1:] == ["Output"]
+
+
+def test_the_first_six_that_a_command_has_lead_its_page():
+    names = help_page.FIRST[:8]
+    made = [click.Option([name]) for name in names] + [click.Option([f"--own{at}"]) for at in range(9)]
+    page = CliRunner().invoke(help_page.Sectioned("made", params=made), ["--help"]).stdout
+    first = page.partition("First:\n")[2].partition("\n\n")[0]
+    assert re.findall(r"--[\w-]+", first) == list(names[:6])
+
+
+@pytest.mark.parametrize(("length", "stays"), [(24, True), (25, False)])
+def test_a_list_of_names_stands_behind_its_option_up_to_24_characters(length, stays):
+    names = ["a" * 10, "b" * (length - 12)]  # with a bar between them and the bracket that ends them
+    option = click.Option(["--which"], type=click.Choice(names), help="Chooses.")
+    told = help_page.help_line(option, click.Context(click.Command("made")))
+    assert told is not None
+    assert (names[0] in told[0], names[0] in told[1]) == (stays, not stays)
+
+
+@pytest.mark.parametrize(
+    ("kind", "short"),
+    [(click.INT, "N"), (click.IntRange(1, 9), "N"), (click.FLOAT, "X"), (PositiveFloat(), "X")],
+)
+def test_a_number_is_a_letter_on_a_help_page(kind, short):
+    told = help_page.help_line(click.Option(["--many"], type=kind), click.Context(click.Command("made")))
+    assert told is not None
+    assert told[0] == f"--many {short}"
+
+
+@pytest.mark.parametrize(
+    ("least", "above", "most", "taken", "refused"),
+    [
+        (None, 0, None, (1e-9, 5.0), (0.0, -1.0)),
+        (0, None, None, (0.0, 5.0), (-0.1,)),
+        (None, 0, 1, (0.5, 1.0), (0.0, 1.1)),
+        (0, None, 1, (0.0, 1.0), (1.1,)),
+        (None, None, None, (-1e9,), ()),
+    ],
+)
+def test_a_number_is_taken_within_its_range(least, above, most, taken, refused):
+    kind = _number(SimpleNamespace(least=least, above=above, most=most))
+    assert [kind.convert(str(value), None, None) for value in taken] == list(taken)
+    for value in refused:
+        with pytest.raises(click.BadParameter):
+            kind.convert(str(value), None, None)
+    if most is None and above == 0:
+        with pytest.raises(click.BadParameter):
+            kind.convert("inf", None, None)
+
+
+def test_the_runtime_is_read_before_what_depends_on_it():
+    def eager(name: str) -> bool:
+        @option_of(ARGUMENTS[name])
+        def made() -> None: ...
+
+        return made.__click_params__[0].is_eager
+
+    assert {name: eager(name) for name in ("runtime", "model", "gpu")} == {
+        "runtime": True, "model": False, "gpu": False,
+    }  # fmt: skip
+
+
+def test_a_run_a_tenth_off_is_no_word_worth(capsys):
+    """Runs of 10 ms given as 9.001 or 10.999 ms, and as 8.95 or 11.05: more than a tenth off."""
+    run_of = BenchRow(source="own", tool="csv", concurrency=1.0, itl_us=10_000.0)
+    for fitted_us, lines in ((9_001.0, 1), (10_999.0, 1), (8_950.0, 2), (11_050.0, 2)):
+        row = FittedRow(row=run_of, fitted_us=fitted_us, leave_one_out_us=None)
+        calibrate._tell(FittedRuntime(runtime=load_runtime("vllm"), terms={}, rows=(row,)))
+        assert len(capsys.readouterr().err.splitlines()) == lines
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_begins_after_a_second(monkeypatch):
+    """Told of at 0.9 s and at 1.1 s after it began at 5 s."""
+    import rich.progress
+
+    told: list[tuple[str, object]] = []
+
+    class Bar:
+        def __init__(self, *columns: object, **more: object) -> None: ...
+
+        def add_task(self, unit: str, **more: object) -> int:
+            return 7
+
+        def start(self) -> None:
+            told.append(("start", None))
+
+        def stop(self) -> None: ...
+
+        def update(self, task: int, *, completed: int, total: int, left: str) -> None:
+            told.append((left, (task, completed, total)))
+
+    now = iter([5.0, 5.9, 6.1])
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(rich.progress, "Progress", Bar)
+    monkeypatch.setattr(progress_of.time, "monotonic", lambda: next(now))
+    with progress_of.progress("rows") as advance:
+        advance(1, 101, None)
+        advance(2, 4, None)
+    assert told == [("1:30 left", (7, 1, 101)), ("start", None), ("0:01 left", (7, 2, 4))]
+
+
+def test_rows_are_counted_from_nothing(monkeypatch):
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        progress_of, "_line_by_line", lambda unit: lambda done, total, left: told.append((done, total))
+    )
+    tables = [SimpleNamespace(num_rows=rows) for rows in (3, 4)]
+    assert list(progress_of.count_rows(tables, 7, "rows")) == tables
+    assert told == [(3, 7), (7, 7)]
+
+
+def test_training_on_a_terminal_keeps_to_one_line(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    told = train._Progress(2)
+    for step in (1, 2):
+        told(step, {"loss": 1.0})
+    assert stream.getvalue().count("\n") == 1
+    assert stream.getvalue().endswith("\n")
+
+
+@pytest.mark.parametrize(("charts", "columns"), [(1, 1), (2, 2), (3, 3), (5, 3)])
+def test_charts_of_a_reproduction_stand_three_in_a_row(monkeypatch, tmp_path, charts, columns):
+    """One chart says itself what it shows, several share a title."""
+    drawn: list[tuple[int, int, bool]] = []
+    monkeypatch.setattr(
+        "medusa_sim.lab.reproduce.charts.reproduction_charts", lambda *given: [object()] * charts
+    )
+    monkeypatch.setattr(
+        "medusa_sim.report.figures.draw.lines_figure",
+        lambda *given, columns, title: drawn.append((len(given), columns, bool(title))),
+    )
+    monkeypatch.setattr("medusa_sim.report.figures.files.save", lambda figure, path: None)
+    answered("reproduce", "table7", "--plot", tmp_path / "x.png")
+    assert drawn == [(charts, columns, charts > 1)]
+
+
+def test_coverage_is_listed_of_a_card_a_model_or_an_engine():
+    every = frame("specs", "--kind", "coverage")
+    engine = str(every.engine[0])
+    named = every.dropna(subset=["card", "model"])
+    for option, column in (("--gpu", "card"), ("--model", "model")):
+        value = named[column].iloc[0]
+        found = frame("specs", "--kind", "coverage", option, value)
+        assert len(found) == (every[column] == value).sum()
+        assert set(found[column]) == {value}
+    found = frame("specs", "--kind", "coverage", "--runtime", engine)
+    assert set(found.engine) == {engine}
+    assert len(found) == (every.engine == engine).sum()
+
+
+def test_a_set_up_says_how_far_it_lies_from_what_was_measured():
+    said = document("specs", "--kind", "coverage", "--gpu", "h100-sxm", "--model", "llama-3.1-8b")
+    assert {"class", "nearest", "expected_error", "half_width"} <= said.keys()
+    assert run("specs", "--kind", "coverage", "--gpu", "h100-sxm", "--drafter", "eagle3").exit_code == 2
+
+
+def test_one_tree_and_its_tokens_give_the_correlation(tmp_path):
+    """A chain of two whose heads are right in 1/2 and 1/4 gives 1 + 1/2 + 1/8 tokens as a product."""
+    heads, shape = tmp_path / "heads.csv", tmp_path / "tree.json"
+    heads.write_text(HEADS)
+    shape.write_text("[[0], [0, 0]]")
+    words = ("acceptance", "fit", "--source", "own", "--head-accuracy", heads, "--tree", shape)
+
+    def made(tokens: str) -> object:
+        return run(*words, "--tokens-per-step", tokens, "-o", tmp_path / f"{tokens}.toml")
+
+    for tokens, code in (("0.99", 2), ("1.0", 0), ("1.7", 0), ("3.0", 0), ("3.01", 2)):
+        assert made(tokens).exit_code == code, tokens
+    # as many as the product gives, or fewer, correlate by nothing
+    text = (tmp_path / "1.0.toml").read_text()
+    assert "correlation" not in text or re.search(r"correlation = 0(\.0)?\n", text)
+    assert float(re.search(r"correlation = ([\d.]+)", (tmp_path / "1.7.toml").read_text())[1]) > 0.0
+
+
+def test_the_apps_folder_is_looked_in_first(monkeypatch, tmp_path):
+    (tmp_path / "warm.py").write_text("asked = []\ndef first_page(): asked.append(1)\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "warm", raising=False)
+    app_command._warm_up(tmp_path)
+    assert (sys.path[0], sys.modules["warm"].asked) == (str(tmp_path), [1])
+    monkeypatch.delitem(sys.modules, "warm")
+
+
+@pytest.mark.parametrize(
+    ("axis", "largest"),
+    [(BATCH, 65_536), (SEQ_LEN, 16_777_216), (CANDIDATES, 65_536), (TP, 1_024), (DRAFTS, 64)],
+)
+def test_an_axis_ends_where_it_says(axis, largest):
+    """Nineteen digits are a number out of range, a hundred no other."""
+    assert axis.values(str(largest)) == (largest,)
+    for beyond in (largest + 1, "1" + "0" * 18, "1" + "0" * 19, "1" + "0" * 99):
+        with pytest.raises(UsageError):
+            axis.values(str(beyond))
+
+
+def test_rows_are_doubted_to_the_ends_of_their_grid(monkeypatch):
+    """Of batches 2 to 8 at lengths 512 and 1,024, to 16 candidates; a table finds the best of all counts."""
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(doubt_rules, "doubts", lambda scenario, largest: asked.append((largest,)) or ())
+    monkeypatch.setattr(
+        doubt_terms, "beyond_measured", lambda scenario, longest, ends: asked.append((longest, ends)) or ()
+    )
+    words = (
+        "sweep",
+        "--batch",
+        "2..8",
+        "--seq",
+        "512,1024",
+        "--candidates",
+        "1,4,16",
+        "--latency",
+        "roofline",
+    )
+    answered(*words, "--format", "csv")
+    assert asked == [(16,), (1024, (2, 8))]
+    answered(*words)
+    assert asked[2][0] == CANDIDATES_MAX > 16
+
+
+def test_the_worst_operator_over_all_sizes_is_held_to_the_threshold(monkeypatch, tmp_path):
+    """12 % of all sizes, not the 40 % of small ones and not the 3 % of another operator."""
+    scores = [("gemm", "all", 0.12), ("gemm", "small", 0.4), ("norm", "all", 0.03)]
+    made = [
+        Score(
+            **{field.name: 0.0 for field in dataclasses.fields(Score)}
+            | {"op": op, "dtype": "bf16", "size": size, "mean": mean, "worst_at": "here"}
+        )
+        for op, size, mean in scores
+    ]
+    monkeypatch.setattr("medusa_sim.lab.validate.operators.scores", lambda rows, card: made)
+    monkeypatch.setattr("medusa_sim.lab.validate.operators.regrets", lambda rows, profile: [])
+    rows = tmp_path / "rows.csv"
+    rows.write_text("op,m,n,k,dtype,time_us\nup_proj,1,4096,4096,fp16,20.0\n")
+    words = ("validate", "rows", "--gpu", "a100-80gb-pcie", rows, "--format", "csv", "--fail-above")
+    assert run(*words, "12.1").exit_code == 0
+    refusal = run(*words, "11.9")
+    assert refusal.exit_code == ThresholdError("").exit_code
+    assert "gemm bf16" in refusal.stderr
+
+
+def grid_of(batches: int, lengths: int, counts: int = 1) -> Grid:
+    return Grid.of(range(1, batches + 1), range(64, 64 + lengths), range(1, counts + 1))
+
+
+def test_a_table_for_people_has_at_most_two_thousand_batches_and_lengths(monkeypatch):
+    """50 batches at 20 lengths in each of two answers are 2,000; at 21 in two 2,100, in one 1,050."""
+    monkeypatch.setattr("medusa_sim.plan.sweep_answer.sweep_answer", lambda one, grid: None)
+    monkeypatch.setattr(
+        "medusa_sim.report.sweep.screen.sweep_screen",
+        lambda answer, warned, several: SimpleNamespace(warnings=()),
+    )
+    shown: list[int] = []
+    output = SimpleNamespace(screens=lambda screens: shown.append(len(screens)))
+    monkeypatch.setattr(sweep, "warned_once", list)
+    for lengths, answers in ((20, 2), (21, 1)):
+        sweep._show_best(output, [(None, ())] * answers, grid_of(50, lengths))
+    assert shown == [2, 1]
+    for batches, lengths, answers in ((50, 21, 2), (2001, 1, 1), (1, 2001, 1)):
+        with pytest.raises(UsageError):
+            sweep._show_best(output, [(None, ())] * answers, grid_of(batches, lengths))
+
+
+@pytest.mark.parametrize(
+    ("counts", "form", "fits"), [(10, "table", True), (11, "table", False), (11, "csv", True)]
+)
+def test_a_table_has_at_most_twenty_thousand_rows(monkeypatch, counts, form, fits):
+    """50 batches at 40 lengths of ten counts are 20,000."""
+    scenario = SimpleNamespace(covered=lambda candidates: candidates)
+    grid = grid_of(50, 40, counts)
+    assert sweep.rows_of([scenario, scenario], grid) == 2 * 50 * 40 * counts
+    monkeypatch.setattr("medusa_sim.grid.sweep.sweep", lambda *given: iter(()))
+    # what follows the check has nothing to write
+    with pytest.raises(StopIteration if fits else UsageError):
+        sweep._write_rows(SimpleNamespace(form=form), (scenario,), grid, ())
+
+
+def test_a_hundred_rates_are_run_at_once():
+    assert len(rates_of(",".join(map(str, range(1, 101))))) == 100
+    with pytest.raises(UsageError, match="101 rates"):
+        rates_of(",".join(map(str, range(1, 102))))
+    assert rates_of("2,1,2") == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("command", ["recommend", "card"])
+def test_a_question_goes_from_its_least_batch_to_its_largest(monkeypatch, tmp_path, command):
+    asked: list[tuple[int, int]] = []
+
+    def stop(scenario: object, question: object) -> None:
+        asked.append((question.batch_min, question.batch_max))
+        raise UsageError("asked")
+
+    monkeypatch.setattr("medusa_sim.plan.recommend.recommend", stop)
+    more = ["-o", tmp_path / "card.png"] if command == "card" else []
+    assert run(command, "--batch", "16,2,4", *more).exit_code == 2
+    assert asked == [(2, 16)]
+
+
+@pytest.mark.parametrize(("tokens", "error", "least"), [(1.05, 0.2, 1.0), (1.4, 0.1, 1.3)])
+def test_a_tree_emits_its_root_at_least(monkeypatch, tokens, error, least):
+    monkeypatch.setattr("medusa_sim.acceptance.heads.expected_tokens_per_step", lambda *given: tokens)
+    monkeypatch.setattr("medusa_sim.acceptance.heads.tokens_per_step_error", lambda *given: error)
+    said = document("tree", "build", "--head-accuracy", "medusa1-vicuna-7b", "--candidates", "4")
+    low, high = said["tokens_per_step_low"], said["tokens_per_step_high"]
+    assert (low, high) == (pytest.approx(least), pytest.approx(tokens + error))
+
+
+@pytest.mark.parametrize("cache", ["cold", "as-measured"])
+def test_operators_are_timed_with_the_cache_that_is_said(monkeypatch, tmp_path, cache):
+    rows, asked = tmp_path / "rows.csv", list[bool]()
+    rows.write_text("op,m,n,k,dtype\nup_proj,1,4096,4096,fp16\n")
+
+    def predicted(*given: object, **more: object) -> object:
+        asked.append(more["cold"])
+        return predicted_rows(*given, **more)
+
+    monkeypatch.setattr("medusa_sim.step.rows.predicted_rows", predicted)
+    answered("time", "--gpu", "a100-80gb-pcie", "--cache", cache, "--ops", rows)
+    assert asked == [cache == "cold"]
+
+
+def test_an_option_is_listed_by_its_long_name():
+    made = [click.Option(["-o", "--output"])] + [click.Option([f"--own{at}"]) for at in range(15)]
+    page = CliRunner().invoke(help_page.Sectioned("made", params=made), ["--help"]).stdout
+    assert "--output" in page.partition("Output:")[2]
+
+
+def test_declared_options_stand_in_the_section_that_they_name():
+    sections = help_page.sections()
+    for known in (ARGUMENTS, QUESTION, LOAD):
+        for each in known.values():
+            if each.section in sections:
+                assert each.option.partition("/")[0] in sections[each.section]
+    listed = [name for names in sections.values() for name in names]
+    assert len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize(
+    ("mean", "floor", "limit", "passes"),
+    [(0.10, 0.04, 6.1, True), (0.10, 0.04, 5.9, False), (0.05, 0.0, None, True)],
+)
+def test_only_an_error_beyond_what_passes_differ_by_counts(monkeypatch, tmp_path, mean, floor, limit, passes):
+    """10 % where passes differ by 4: 6 % count."""
+    compared = [SimpleNamespace(quantity="step", mean=mean, floor=floor, worst_at="here")]
+    monkeypatch.setattr(validate, "_steps", lambda *given, **more: compared)
+    limits = [] if limit is None else ["--fail-above", limit]
+    done = run("validate", "decoder", "--gpu", "a100-80gb-pcie", tmp_path, *limits)
+    assert done.exit_code == (0 if passes else ThresholdError("").exit_code), done.stderr
+
+
+def test_a_profile_says_to_which_count_it_goes_and_leaves_larger_ones_out():
+    """Of four heads with one rank each chains go to five candidates."""
+    table = frame("acceptance", "show", "0.7,0.5,0.3,0.2", "--candidates", "1..6")
+    assert table.candidates.tolist() == [1, 2, 3, 4, 5]
+    assert table.heads_worth_running.tolist() == [0, 1, 2, 3, 4]
+    assert table.depth.tolist() == [0, 1, 2, 3, 4]
+    for counts, told in (("1..6", True), ("1..5", False)):
+        notes = answered(
+            "acceptance", "show", "0.7,0.5,0.3,0.2", "--candidates", counts, "--format", "csv"
+        ).stderr
+        assert ("larger ones left out" in notes) == told
+    assert run("acceptance", "show", "0.7,0.5,0.3,0.2", "--candidates", "6").exit_code == 2

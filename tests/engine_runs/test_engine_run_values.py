@@ -1,0 +1,233 @@
+"""What each tool's file says, by hand: numbers of a made-up run on every reader's path."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medusa_sim.acceptance.engine_counters import AcceptanceCounts
+from medusa_sim.engine_runs.bench import is_bench, read_bench
+from medusa_sim.engine_runs.bench_row import BenchRow, Shape, checked, with_shape
+from medusa_sim.engine_runs.load_generators import rows_of_result
+from medusa_sim.engine_runs.log import lines_of, logged
+from medusa_sim.engine_runs.run import _of_counts, _of_row, _rows, told_by
+from medusa_sim.errors import DataError, UsageError
+from medusa_sim.scenario.scenario import Scenario
+
+SERVED = {
+    "completed": 10, "max_concurrency": 4, "median_itl_ms": 20.0, "median_tpot_ms": 8.0,
+    "total_input_tokens": 5000, "total_output_tokens": 2000, "output_throughput": 480.0,
+}  # fmt: skip
+WHERE, NOTHING = Path("run.json"), Shape()
+
+
+def row_of(document: dict, shape: Shape = NOTHING) -> BenchRow:
+    (row,) = rows_of_result(document, WHERE, shape)
+    return row
+
+
+def test_vllms_client_tells_steps_and_tokens_apart():
+    drafted = {
+        "spec_decode_num_drafts": 100, "spec_decode_draft_tokens": 300, "spec_decode_acceptance_length": 2.5,
+    }  # fmt: skip
+    row = row_of({**SERVED, **drafted})
+    assert (row.concurrency, row.prompt, row.output, row.tokens_per_s) == (4.0, 500.0, 200.0, 480.0)
+    assert (row.itl_us, row.tpot_us, row.step_us) == (20_000.0, 8_000.0, 20_000.0)
+    assert (row.drafts, row.acceptance_length) == (3.0, 2.5)
+    # fewer requests than slots: no more than all of them run at once
+    assert row_of({**SERVED, "max_concurrency": 64}).concurrency == 10.0
+    assert row_of({**SERVED, "max_concurrency": None}, Shape(concurrency=2.0)).concurrency == 2.0
+    for broken in ({"completed": 0}, {"failed": 1}, {"max_concurrency": None}):
+        with pytest.raises(DataError):
+            row_of({**SERVED, **broken})
+    assert row_of({**SERVED, "completed": 1}).prompt == 5000.0
+
+
+def test_sglangs_client_has_no_steps_where_it_drafts():
+    sglang = {**SERVED, "backend": "sglang-oai"}
+    assert row_of(sglang).itl_us == 20_000.0
+    assert row_of({**sglang, "accept_length": 1.0}, Shape(drafts=3)).itl_us == 20_000.0
+    # one step in twenty kept a draft
+    assert row_of({**sglang, "accept_length": 1.05}, Shape(drafts=3)).itl_us is None
+    drafted = row_of({**sglang, "accept_length": 2.0}, Shape(drafts=3))
+    assert (drafted.itl_us, drafted.drafts, drafted.acceptance_length) == (None, 3, 2.0)
+    # two tokens a step of 8 ms each
+    assert drafted.step_us == 16_000.0
+
+
+def test_offline_runs_are_shared_out_among_their_tokens():
+    shape = Shape(concurrency=8.0, prompt=100, output=50)
+    # 50 tokens of each of 8 requests in 2 s; 4 requests of 50 tokens a second
+    latency = row_of({"avg_latency": 2.0}, shape)
+    assert (latency.tpot_us, latency.concurrency, latency.offline) == (40_000.0, 8.0, True)
+    throughput = row_of({"requests_per_second": 4.0}, shape)
+    assert (throughput.tokens_per_s, throughput.tpot_us) == (200.0, 40_000.0)
+
+
+def benchmark(strategy: dict, model: str) -> dict:
+    metrics = {
+        "inter_token_latency_ms": {"successful": {"median": 10.0}},
+        "prompt_token_count": {"successful": {"mean": 300.0}},
+        "output_token_count": {"successful": {"mean": 100.0}},
+        "output_tokens_per_second": {"successful": {"mean": 500.0}},
+        "request_concurrency": {"successful": {"mean": 4.5}},
+    }
+    return {"metrics": metrics, "config": {"strategy": strategy, "backend": {"model": model}}}
+
+
+def test_streams_of_guidellm_are_asked_counted_or_one():
+    strategies = ({"streams": 6}, {"type_": "synchronous"}, {"type_": "constant"})
+    report = {"benchmarks": [benchmark(strategy, "served") for strategy in strategies]}
+    rows = list(rows_of_result(report, WHERE, NOTHING))
+    assert [row.concurrency for row in rows] == [6.0, 1.0, 4.5]
+    assert {(row.tpot_us, row.prompt, row.output, row.tokens_per_s) for row in rows} == {
+        (10_000.0, 300.0, 100.0, 500.0)
+    }
+
+
+def test_a_model_is_named_where_each_tool_names_it():
+    aiperf = {
+        "inter_token_latency": {"avg": 12.0}, "concurrency": 2, "input_sequence_length": {"avg": 300.0},
+        "output_sequence_length": {"avg": 100.0}, "output_token_throughput": {"avg": 150.0},
+        "input_config": {"endpoint": {"model_names": ["first", "second"]}},
+    }  # fmt: skip
+    row = row_of(aiperf)
+    assert (row.model, row.tpot_us, row.prompt, row.output) == ("first", 12_000.0, 300.0, 100.0)
+    report = {"benchmarks": [benchmark({"streams": 6}, "served"), benchmark({"streams": 8}, "another")]}
+    assert [row.model for row in rows_of_result(report, WHERE, NOTHING)] == ["served", "served"]
+    assert row_of({**SERVED, "model": " ", "model_id": "of vllm"}).model == "of vllm"
+
+
+VLLM = (
+    "Avg prompt throughput: {prompts} tokens/s, Avg generation throughput: {rate} tokens/s, Running: 8 reqs\n"
+)
+
+
+def test_a_log_counts_what_ran_and_who_read():
+    """A tenth of a token a second is one, and so is a prompt's; none is none."""
+    line = (VLLM.format(prompts=prompts, rate=rate) for prompts, rate in (("0.05", "0.05"), ("0.0", "0.0")))
+    (one,) = lines_of("".join(line))
+    assert (one.tokens_per_s, one.reads, one.running) == (0.05, True, 8)
+    assert logged(VLLM.format(prompts="0.0", rate="4.0")).reads is False
+
+
+def test_drafts_of_sglangs_log_are_what_was_accepted_over_its_share():
+    """1.41 more than one token at a rate of 0.47: three drafts."""
+    line = (
+        "Decode batch. #running-req: 16, accept len: {length}, accept rate: {share}, "
+        "gen throughput (token/s): 9.0"
+    )
+    assert lines_of(line.format(length=2.41, share=0.47))[0].drafts == pytest.approx(3.0)
+    assert lines_of(line.format(length=1.0, share=0.47))[0].drafts is None
+    assert lines_of(line.format(length=1.05, share=0.05))[0].drafts == pytest.approx(1.0)
+
+
+def test_three_lines_or_more_lose_the_first():
+    def lines(*rates: float) -> str:
+        return "".join(VLLM.format(prompts="0.0", rate=rate) for rate in rates)
+
+    assert logged(lines(4.0, 8.0)).tokens_per_s == 6.0
+    assert logged(lines(4.0, 8.0, 10.0)).tokens_per_s == 9.0
+    # seven of eight running are fewer than 0.9 of them, nine of ten are not
+    fewer = lines(4.0).replace("8 reqs", "7 reqs")
+    assert logged(fewer + lines(8.0)).lines == 1
+    both = lines(4.0).replace("8 reqs", "9 reqs") + lines(8.0).replace("8 reqs", "10 reqs")
+    assert (logged(both).lines, logged(both).running) == (2, 9.5)
+
+
+def made(**given: float) -> BenchRow:
+    usual = {"concurrency": 4.0, "tpot_us": 1e4, "prompt": 50.0, "output": 60.0}
+    return BenchRow(source="x", tool="csv", **{**usual, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "fits"),
+    [
+        ({"tpot_us": 49.9}, False), ({"tpot_us": 50.0}, True), ({"tpot_us": 60e6}, True),
+        ({"tpot_us": 60.1e6}, False), ({"itl_us": 49.9}, False), ({"concurrency": 1.0}, True),
+        ({"concurrency": 0.99}, False), ({"prompt": 1.0}, True), ({"prompt": 0.99}, False),
+        ({"output": 0.99}, False), ({"acceptance_length": 0.99}, False),
+        ({"acceptance_length": 4.0, "drafts": 3.0}, True), ({"drafts": -0.05}, False),
+        ({"acceptance_length": 4.05, "drafts": 3.0}, False),
+    ],
+)  # fmt: skip
+def test_numbers_that_cannot_be_are_refused(given, fits):
+    """A step takes 50 us to a minute; requests, tokens of each and tokens a step are one or more."""
+    if fits:
+        assert checked(made(**given), WHERE) == made(**given)
+    else:
+        with pytest.raises(DataError):
+            checked(made(**given), WHERE)
+
+
+def test_a_run_that_kept_any_draft_made_those_that_are_said():
+    assert with_shape(made(acceptance_length=1.05), Shape(drafts=3)).drafts == 3
+    assert with_shape(made(acceptance_length=1.0), Shape(drafts=3)).drafts == 0
+
+
+def test_units_are_compared_by_steps_where_no_token_is_timed():
+    """Four requests with two tokens in each step of 10 ms make 800 tokens/s; 4,000 are five times as many."""
+    step = {"source": "x", "tool": "own", "concurrency": 4.0, "itl_us": 1e4, "acceptance_length": 2.0}
+    assert checked(BenchRow(**step, drafts=3, prompt=9, output=9, tokens_per_s=3999.0), WHERE)
+    with pytest.raises(DataError):
+        checked(BenchRow(**step, drafts=3, prompt=9, output=9, tokens_per_s=4001.0), WHERE)
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("us", 1.0), ("ms", 1e3), ("s", 1e6), ("seconds", 1e6)])
+def test_a_columns_unit_is_in_its_name(tmp_path, unit, factor):
+    path = tmp_path / "own.csv"
+    path.write_text(f"concurrency,prompt,output,itl_{unit}\n1,50,60,{9_000 / factor}\n")
+    assert read_bench(path)[0].itl_us == pytest.approx(9_000.0, rel=1e-12)
+
+
+def test_what_an_engine_counts_is_the_run_where_no_client_timed_it():
+    """Of 100 drafts at two positions 80 and 50 were kept: 2.3 tokens a step, of 8 ms a token."""
+    counts = AcceptanceCounts(
+        engine="vllm", model="", steps=100, tried=np.array([100, 80]), accepted=np.array([80, 50]),
+        tpot_us=8_000.0, running=3.6,
+    )  # fmt: skip
+    own = {"drafts": 2, "accepted_by_position": (0.8, 0.5), "tokens_per_step": pytest.approx(2.3)}
+    assert _of_counts(counts, {}) == {**own, "tpot_ms": 8.0, "batch": 4}
+    assert _of_counts(counts, {"itl_ms": 9.0, "batch": 2}) == own
+
+
+def csv(folder: Path, *lines: str) -> Path:
+    path = folder / "own.csv"
+    path.write_text("concurrency,prompt,output,drafts,acceptance_length,itl_ms\n" + "\n".join(lines))
+    return path
+
+
+def test_a_runs_plain_one_is_that_of_as_many_requests(tmp_path):
+    path = csv(tmp_path, "4,500,200,0,1,8", "8,500,200,0,1,9", "8,500,200,3,2.5,12", "16,500,200,3,2.5,14")
+    rows = read_bench(path)
+    assert [row.source.rpartition(" ")[2] for row in rows] == ["2", "3", "4", "5"]
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7)
+    _, row, plain = _rows([path], {"batch": 8.0}, scenario)
+    assert (row.drafts, row.itl_us, plain.itl_us) == (3.0, 12_000.0, 9_000.0)
+    assert _of_row(row, plain) == {
+        "batch": 8, "drafts": 3, "tokens_per_step": 2.5, "itl_ms": 12.0, "plain_tpot_ms": 9.0,
+    }  # fmt: skip
+    with pytest.raises(UsageError, match="2 runs"):
+        _rows([path], {}, scenario)
+    with pytest.raises(UsageError, match="no run at 5"):
+        _rows([path], {"batch": 5.0}, scenario)
+    _, alone, nothing = _rows([path], {"batch": 4.0}, scenario)
+    assert (alone.drafts, nothing) == (0.0, None)
+    # as many within 2 %
+    near = csv(tmp_path, "50,500,200,0,1,8", "51,500,200,3,2.5,12")
+    assert _rows([near], {}, scenario)[2].concurrency == 50.0
+    assert _rows([csv(tmp_path, "50,500,200,0,1,8", "52,500,200,3,2.5,12")], {}, scenario)[2] is None
+    with pytest.raises(UsageError, match=r"no run at 2\."):
+        _rows([csv(tmp_path, "2,500,200,0,1,8")], {"batch": 2.05}, scenario)
+
+
+def test_files_of_two_models_are_refused(tmp_path):
+    paths = []
+    for name in ("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-8B"):
+        paths.append(tmp_path / f"{len(paths)}.json")
+        paths[-1].write_text(json.dumps({**SERVED, "model_id": name}))
+    assert all(map(is_bench, paths))
+    assert told_by(paths[:1]) == {"model": "llama-3.1-8b", "drafter": "ngram"}
+    with pytest.raises(UsageError, match=r"llama-3\.1-8b and qwen3-8b"):
+        told_by(paths)
