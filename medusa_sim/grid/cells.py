@@ -7,29 +7,25 @@ best of these `best`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import Band, BoolArray, FloatArray, Halves, IntArray, as_float, distinct
-from medusa_sim.grid.beyond import widest_below
+from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, as_float, distinct
+from medusa_sim.grid.bands import Bands
 from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import Surface, surface_at
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.compose import overhead_halves
 from medusa_sim.step.memory import MemoryParts, memory_parts
-from medusa_sim.step.server import Served, served
+from medusa_sim.step.server import Served
 from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.watts import served_joules, watts
 from medusa_sim.units import US_PER_S
 
-FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER = 0.22, 0.74
-"""By how much (of the logarithm) first tokens of measured servers come sooner and later: one in ten by more,
-groups alike (`benchmarks/first_tokens.py`). Late are prompts that the host launches and those that queue."""
 _TIE = 1e-12
 """Share by which an option must beat the one before it: times that differ by rounding are equal."""
 _ALWAYS_LAST = 1e9
@@ -93,7 +89,7 @@ class Cells:
     @cached_property
     def candidates(self) -> IntArray:
         """Tokens that a step verifies for each sequence, root included."""
-        return self.configurations.candidates[self.index]
+        return self.steps.candidates
 
     @property
     def drafts(self) -> IntArray:
@@ -193,13 +189,7 @@ class Cells:
     @cached_property
     def tokens_per_step(self) -> FloatArray:
         """Mean tokens that a step emits for each sequence."""
-        return self.configurations.tokens_per_step[self.index]
-
-    @cached_property
-    def token_halves(self) -> Halves:
-        """Half-widths of the tokens per step."""
-        of_all = self.configurations.token_halves
-        return Halves(of_all.down[self.index], of_all.up[self.index])
+        return self.steps.tokens_per_step
 
     @cached_property
     def overhead(self) -> FloatArray:
@@ -212,19 +202,6 @@ class Cells:
         return self.tokens_per_step / self.overhead
 
     @cached_property
-    def step_band(self) -> Band:
-        """80 % of `step_speedup`."""
-        return self.step_band_around(self.step_speedup)
-
-    def step_band_around(self, value: FloatArray) -> Band:
-        """80 % of a speedup of the step over any plain one.
-
-        The tokens of a step and its overhead in quadrature; exact where a step emits one token.
-        """
-        overhead = self._widened(lambda cells: overhead_halves(cells.steps.cost, cells.surface.decode.cost))
-        return self._band_unless_exact(value, overhead.of_inverse.joined_by(self.token_halves))
-
-    @cached_property
     def speedup(self) -> FloatArray:
         """Plain decoding's time per token over the cell's: of steps, with traffic of the server.
 
@@ -233,89 +210,26 @@ class Cells:
         """
         if self.scenario.traffic is None:
             return self.step_speedup
-        return np.asarray(self._of_plain(lambda seen: seen.token_us) / self.token_us)
-
-    @cached_property
-    def band(self) -> Band:
-        """80 % of `speedup`."""
-        if self.scenario.traffic is None:
-            return self.step_band
-        return self._band_unless_exact(self.speedup, self._widened(Cells._served_speedup_halves))
-
-    @property
-    def log_speedup_half(self) -> FloatArray:
-        """Half the width of `band` on the logarithm, (B, S, K); 0 of plain decoding."""
-        return np.asarray(np.broadcast_to(np.log(self.band.high / self.band.low) / 2.0, self.shape))
+        return np.asarray(self._baseline.first(self._baseline.served.token_us) / self.token_us)
 
     def speedup_at(self, b: int, s: int) -> FloatArray:
         """(K,) `speedup` at one batch and length; the first cell must be plain decoding."""
-
-        def here(values: FloatArray | IntArray) -> FloatArray:
-            return as_float(np.broadcast_to(values, self.shape)[b, s])
-
         if self.scenario.traffic is None:
-            return here(self.step_speedup)
-        token_us = self._served_where(here).token_us
+            return as_float(np.broadcast_to(self.step_speedup, self.shape)[b, s])
+        token_us = self.steps.served_at(b, s).token_us
         return np.asarray(token_us[0] / token_us)
 
-    def _served_speedup_halves(self) -> Halves:
-        """Half-widths of a server's speedup.
-
-        The step's, weighted by its share of the time per token. What both servers spend beside steps errs in
-        both alike: it moves their ratio by the difference of its two shares.
-        """
-        in_flight, others = self.in_flight, np.zeros(())
-        for place, half in enumerate(self.served.halves):
-            others = others + (half - self._of_plain(_half(place))) ** 2
-        share, gain = self.served.step_share, in_flight.step_speedup
-        down, up = (np.log1p(share * (gain / end - 1.0)) for end in in_flight.step_band)
-        return Halves(np.sqrt(down**2 + others), np.sqrt(up**2 + others))
-
-    def _of_plain(self, read: Callable[[Served], FloatArray]) -> FloatArray:
-        """A number of the server that decodes plainly, read off the first cell where that is this one."""
-        if (self.index[..., 0] != PLAIN).any():
-            return read(self.plain.served)
-        return np.broadcast_to(read(self.served), self.shape)[..., :1]
-
-    def _band_unless_exact(self, value: FloatArray, halves: Halves) -> Band:
-        """The interval of such half-widths; the value itself where a step emits one token."""
-        exact = self.tokens_per_step == 1.0
-        low, high = Halves(*(np.where(exact, 0.0, half) for half in halves)).ratios()
-        return Band(value * low, value * high)
+    @property
+    def _baseline(self) -> Steps:
+        """Steps of which the first is plain decoding: these, or that alone."""
+        return self.plain.steps if (self.index[..., 0] != PLAIN).any() else self.steps
 
     # In a server.
 
-    @cached_property
+    @property
     def served(self) -> Served:
         """Steps seen through a server that stays full with the scenario's traffic (`step/server.py`)."""
-        return self._served_where(np.asarray)
-
-    def _served_where(self, here: Callable[[FloatArray | IntArray], FloatArray]) -> Served:
-        """`served` of the cells whose numbers `here` picks."""
-        steps = self.in_flight.steps
-        return served(
-            self.surface.setting,
-            here(steps.time_us),
-            here(self.batch),
-            here(self.candidates),
-            here(self.tokens_per_step),
-            self.scenario.traffic,
-            attention_us=here(steps.attention_us),
-            drafter=self.surface.loaded_drafter,
-        )
-
-    def served_as(self, step_us: FloatArray, cell: int, tokens_per_step: FloatArray) -> Served:
-        """A cell at the first batch and length, if its step took so long and emitted so many tokens."""
-        return served(
-            self.surface.setting,
-            step_us,
-            int(self.surface.batch[0]),
-            int(self.candidates[0, 0, cell]),
-            tokens_per_step,
-            self.scenario.traffic,
-            attention_us=self.in_flight.steps.attention_us[0, 0, cell],
-            drafter=self.surface.loaded_drafter,
-        )
+        return self.steps.served
 
     @cached_property
     def tpot_us(self) -> FloatArray:
@@ -326,26 +240,6 @@ class Cells:
     def token_us(self) -> FloatArray:
         """The same with its own prompt: batch / token_us is the rate of all requests."""
         return self.served.token_us
-
-    @cached_property
-    def token_band(self) -> Band:
-        """80 % of the time per token, as ratios to it."""
-        return self.token_us_halves.ratios()
-
-    @cached_property
-    def token_us_halves(self) -> Halves:
-        """Half-widths of the time per token, widened beyond what was measured."""
-        return self._widened(Cells._measured_token_us_halves)
-
-    def _measured_token_us_halves(self) -> Halves:
-        """Half-widths of the time per token; prompts err as the steps of the set-up do."""
-        in_flight, share = self.in_flight, self.served.step_share
-        step_us = in_flight.step_us
-        others = sum((half**2 for half in self.served.halves), np.zeros(()))
-        others = others + (1.0 - share**2) * (in_flight.steps.cost.setup_half_us / step_us) ** 2
-        of_steps = Halves.within(in_flight.low_us, step_us, in_flight.high_us)
-        down, up = of_steps.joined_by(self.token_halves.of_inverse).times(share)
-        return Halves(np.sqrt(down**2 + others), np.sqrt(up**2 + others))
 
     @cached_property
     def tokens_per_s(self) -> FloatArray:
@@ -367,17 +261,11 @@ class Cells:
         scenario, setting, power = self.scenario, self.surface.setting, self.scenario.gpu.power
         if power is None or scenario.scope == "block":
             return np.full((), np.nan)
-        joules, tokens = self.in_flight.steps.joules, self.tokens_per_step
+        joules, tokens = self.steps.in_flight.joules, self.tokens_per_step
         if (traffic := scenario.traffic) is not None:
             rows = self.batch * np.asarray(processed_tokens(setting, self.candidates), dtype=np.float64)
             joules = joules + served_joules(scenario.gpu, power, setting, self.batch, rows, tokens, traffic)
         return np.asarray(scenario.gpus * watts(power, joules, self.token_us * tokens))
-
-    @property
-    def first_token_band(self) -> Band:
-        """80 % of the time to the first token, as ratios to it."""
-        down, up = self.token_us_halves
-        return Halves(np.hypot(down, FIRST_TOKEN_SOONER), np.hypot(up, FIRST_TOKEN_LATER)).ratios()
 
     # What it needs.
 
@@ -403,78 +291,39 @@ class Cells:
         """Whether the batch fits in memory."""
         return np.asarray(self.batch <= self.max_batch)
 
-    # How sure that is.
+    # How sure that is: ends of 80 % bands.
 
     @cached_property
+    def bands(self) -> Bands:
+        """Half-widths of all of them."""
+        return Bands(self.steps, self._baseline)
+
+    @cached_property
+    def band(self) -> Band:
+        """Of `speedup`."""
+        served = self.scenario.traffic is not None
+        low, high = (self.bands.server_speedup if served else self.bands.step_speedup).ratios()
+        return Band(self.speedup * low, self.speedup * high)
+
+    @property
+    def log_speedup_half(self) -> FloatArray:
+        """Half the width of `band` on the logarithm, (B, S, K); 0 of plain decoding."""
+        return np.asarray(np.broadcast_to(np.log(self.band.high / self.band.low) / 2.0, self.shape))
+
+    @property
     def low_us(self) -> FloatArray:
-        """Lower end of the 80 % band of the step."""
-        return np.asarray(self.step_us * self._step_halves.ratios().low)
+        """Lower end of the step."""
+        return np.asarray(self.step_us * self.bands.step.ratios().low)
 
-    @cached_property
+    @property
     def high_us(self) -> FloatArray:
-        """Upper end of the 80 % band of the step."""
-        return np.asarray(self.step_us * self._step_halves.ratios().high)
+        """Upper end of the step."""
+        return np.asarray(self.step_us * self.bands.step.ratios().high)
 
-    @cached_property
-    def _step_halves(self) -> Halves:
-        """Half-widths of the step."""
-        return self._widened(lambda cells: cells.steps.cost.halves)
-
-    def _widened(self, halves_of: Callable[[Cells], Halves]) -> Halves:
-        """Half-widths that narrow beyond what was measured in neither requests nor tokens (`grid.beyond`)."""
-
-        def along_batches(cells: Cells) -> Halves:
-            surface = cells.surface
-            return cells._at_least(halves_of, cells._at_batch_edges, surface.batch_edges, surface.batch, 0)
-
-        every = self._at_length_edges
-        edges = np.empty(0, np.int64) if every is None else every.surface.seq_len
-        return self._at_least(along_batches, every, edges, self.surface.seq_len, 1)
-
-    def _at_least(
-        self,
-        halves_of: Callable[[Cells], Halves],
-        every: Cells | None,
-        edges: IntArray,
-        asked: IntArray,
-        axis: int,
-    ) -> Halves:
-        """Half-widths, at least those at the edges below what is asked along batches (0) or lengths (1).
-
-        every: configuration at batches or lengths that hold the edges; None: there are none.
-        """
-        here = halves_of(self)
-        if every is None:
-            return here
-        there = here if every is self else halves_of(every)
-        priced = (every.surface.batch, every.surface.seq_len)[axis]
-        places = [int(np.flatnonzero(priced == edge)[0]) for edge in edges]
-
-        def widened(half: FloatArray, every_half: FloatArray) -> FloatArray:
-            at_edges = np.broadcast_to(every_half, every.shape).take(places, axis=axis)
-            least = picked(widest_below(edges, at_edges, asked, axis), self.index)
-            return np.asarray(np.maximum(half, least))
-
-        return Halves(widened(here.down, there.down), widened(here.up, there.up))
-
-    @cached_property
-    def _at_batch_edges(self) -> Cells | None:
-        return self._every_of(self.surface.at_batch_edges)
-
-    @cached_property
-    def _at_length_edges(self) -> Cells | None:
-        return self._every_of(self.surface.at_length_edges)
-
-    def _every_of(self, surface: Surface | None) -> Cells | None:
-        """Every cell of a surface; this object, where it is just that."""
-        if surface is None:
-            return None
-        every = Cells.every(surface)
-        return self if surface is self.surface and np.array_equal(self.index, every.index) else every
-
-
-def _half(place: int) -> Callable[[Served], FloatArray]:
-    return lambda seen: seen.halves[place]
+    @property
+    def token_band(self) -> Band:
+        """Of the time per token, as ratios to it."""
+        return self.bands.token_us.ratios()
 
 
 def price(

@@ -51,7 +51,7 @@ def _rate_that_fits(cells: Cells) -> FloatArray:
 
 def watts_band(cells: Cells) -> Band:
     """80 % of the watts, as ratios to them: a card's parameters, and the time in which a step draws."""
-    low, high = _with_error_of_card(cells, cells.token_us_halves.of_inverse.times(1.0 - _idle_share(cells)))
+    low, high = _with_error_of_card(cells, cells.bands.token_us.of_inverse.times(1.0 - _idle_share(cells)))
     power = cells.scenario.gpu.power
     limit = np.nan if power is None else cells.scenario.gpus * power.limit_watts
     return Band(low, np.minimum(high, limit / cells.watts))
@@ -59,7 +59,7 @@ def watts_band(cells: Cells) -> Band:
 
 def joule_band(cells: Cells) -> Band:
     """80 % of the joules of a token, as ratios to them: a longer step lets cards draw idle power longer."""
-    return _with_error_of_card(cells, cells.token_us_halves.times(_idle_share(cells)))
+    return _with_error_of_card(cells, cells.bands.token_us.times(_idle_share(cells)))
 
 
 def _with_error_of_card(cells: Cells, halves: Halves) -> Band:

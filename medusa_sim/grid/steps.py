@@ -1,4 +1,4 @@
-"""What the steps of cells take, put together from the passes that a surface has priced.
+"""What the steps of cells take and give, put together from the passes that a surface has priced.
 
 A surface has the plain step, verification of each number of candidates, and what each way of drafting adds.
 The step of a cell is the plain one, or the verification of its count with its own drafting.
@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, Halves, IntArray, as_float
 from medusa_sim.grid.surface import Surface
 from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.step.compose import COST_FIELDS, Cost, along, step_us
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.pass_time import StepTime, bound_codes
+from medusa_sim.step.server import Served, served
 from medusa_sim.step.watts import launch_joules
 
 Field = Callable[[StepTime], Any]
@@ -37,11 +38,86 @@ class Steps:
     surface: Surface
     index: IntArray
 
+    @classmethod
+    def every(cls, surface: Surface) -> Steps:
+        """Those of every configuration at every batch and length."""
+        return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(B, S, K)."""
+        return *self.surface.shape, self.index.shape[-1]
+
+    def first(self, values: FloatArray) -> FloatArray:
+        """(B, S, 1) a number of the first cell at each batch and length."""
+        return np.broadcast_to(values, self.shape)[..., :1]
+
+    @cached_property
+    def in_flight(self) -> Steps:
+        """Those of the requests in flight around each length."""
+        surface = self.surface.in_flight
+        return self if surface is self.surface else Steps(surface, self.index)
+
+    # What a step gives.
+
+    @cached_property
+    def candidates(self) -> IntArray:
+        """Tokens that it verifies for each sequence, root included."""
+        return self.surface.configurations.candidates[self.index]
+
+    @cached_property
+    def tokens_per_step(self) -> FloatArray:
+        """Mean tokens that it emits for each sequence."""
+        return self.surface.configurations.tokens_per_step[self.index]
+
+    @cached_property
+    def token_halves(self) -> Halves:
+        """Half-widths of the tokens per step."""
+        of_all = self.surface.configurations.token_halves
+        return Halves(of_all.down[self.index], of_all.up[self.index])
+
+    @cached_property
+    def served(self) -> Served:
+        """Steps of requests in flight, in a server that stays full with the scenario's traffic."""
+        return self._served(np.asarray)
+
+    def served_at(self, b: int, s: int) -> Served:
+        """(K,) the same at one batch and length."""
+        return self._served(lambda values: as_float(np.broadcast_to(values, self.shape)[b, s]))
+
+    def served_as(self, k: int, step_us: FloatArray, tokens_per_step: FloatArray) -> Served:
+        """A cell at the first batch and length, if its step took so long and emitted so many tokens."""
+        return served(
+            self.surface.setting,
+            step_us,
+            int(self.surface.batch[0]),
+            int(self.candidates[0, 0, k]),
+            tokens_per_step,
+            self.surface.scenario.traffic,
+            attention_us=self.in_flight.attention_us[0, 0, k],
+            drafter=self.surface.loaded_drafter,
+        )
+
+    def _served(self, some: Callable[[npt.NDArray[Any]], FloatArray]) -> Served:
+        """Some of the cells in a server: those whose numbers `some` takes."""
+        return served(
+            self.surface.setting,
+            some(self.in_flight.time_us),
+            some(self.surface.batch[:, None, None]),
+            some(self.candidates),
+            some(self.tokens_per_step),
+            self.surface.scenario.traffic,
+            attention_us=some(self.in_flight.attention_us),
+            drafter=self.surface.loaded_drafter,
+        )
+
+    # What a step takes.
+
     @cached_property
     def time_us(self) -> FloatArray:
         """(B, S, K) the whole step."""
         parts = (self._whole(_cost_field(name)) for name in ("device_us", "host_us", "exposed_us"))
-        return np.broadcast_to(step_us(*parts), self._shape)
+        return np.broadcast_to(step_us(*parts), self.shape)
 
     @cached_property
     def cost(self) -> Cost:
@@ -56,7 +132,7 @@ class Steps:
     @cached_property
     def attention_us(self) -> FloatArray:
         """(B, S, K) attention of the target."""
-        return np.broadcast_to(self._target(_part("attention")), self._shape)
+        return np.broadcast_to(self._target(_part("attention")), self.shape)
 
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
@@ -66,7 +142,7 @@ class Steps:
 
         def part_us(part: Part) -> FloatArray:
             read = self._whole if part == "drafter" else self._target
-            return np.broadcast_to(read(_part(part)), self._shape)
+            return np.broadcast_to(read(_part(part)), self.shape)
 
         return {part: part_us(part) for part in PARTS if part in known or part == "drafter"}
 
@@ -141,11 +217,6 @@ class Steps:
         columns = self.surface.configurations.column[self.index]
         first = columns[:1, :1]
         return first if np.array_equal(np.broadcast_to(first, columns.shape), columns) else columns
-
-    @property
-    def _shape(self) -> tuple[int, int, int]:
-        """(B, S, K)."""
-        return *self.surface.shape, self.index.shape[-1]
 
 
 def _cost_field(name: str) -> Field:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import add
+from typing import NamedTuple
 
 import numpy as np
 
@@ -127,33 +128,33 @@ class Surface:
         return np.rint(lengths).astype(np.int64)
 
     @cached_property
-    def batch_edges(self) -> IntArray:
-        """Requests that the engine was measured with, at most, and their doublings (`grid.beyond`)."""
+    def batch_edges(self) -> Edges | None:
+        """At the most requests that the engine was measured with, and its doublings; None: all are below."""
         engine = self.setting.runtime.engine
-        return edges_below(0 if engine is None else engine.measured_requests, self.batch)
-
-    @cached_property
-    def at_batch_edges(self) -> Surface | None:
-        """The same surface at `batch_edges`, if there are any; itself, where it has their batches."""
-        if not self.batch_edges.size:
+        edges = edges_below(0 if engine is None else engine.measured_requests, self.batch)
+        if not edges.size:
             return None
-        if among(self.batch_edges, self.batch).all():
-            return self
-        if self.nominal is not None and self.nominal.at_batch_edges is not None:
-            return self.nominal.at_batch_edges.in_flight
-        sibling = None if self.sibling is None else self.sibling.at_batch_edges
-        return replace(self, batch=self.batch_edges, sibling=sibling)
+        if among(edges, self.batch).all():
+            surface = self
+        elif self.nominal is not None and self.nominal.batch_edges is not None:
+            surface = self.nominal.batch_edges.surface.in_flight
+        else:
+            sibling = None if self.sibling is None else self.sibling.batch_edges
+            surface = replace(self, batch=edges, sibling=None if sibling is None else sibling.surface)
+        return Edges(surface, edges, places=_places(edges, surface.batch), asked=self.batch)
 
     @cached_property
-    def at_length_edges(self) -> Surface | None:
-        """The same at the longest requests that were measured and their doublings, if there are any."""
+    def length_edges(self) -> Edges | None:
+        """At the most tokens of a request that were measured, and its doublings; None: all are below."""
         runtime = self.setting.runtime
         edges = edges_below(0 if runtime.engine is None or runtime.local else longest_tokens(), self.seq_len)
         if not edges.size:
             return None
-        if self.nominal is not None and self.nominal.at_length_edges is not None:
-            return self.nominal.at_length_edges.in_flight
-        return replace(self, seq_len=edges, nominal=None, sibling=None)
+        if self.nominal is not None and self.nominal.length_edges is not None:
+            surface = self.nominal.length_edges.surface.in_flight
+        else:
+            surface = replace(self, seq_len=edges, nominal=None, sibling=None)
+        return Edges(surface, surface.seq_len, places=np.arange(surface.seq_len.size), asked=self.seq_len)
 
     @cached_property
     def kernels_alone(self) -> Surface | None:
@@ -206,6 +207,24 @@ class Surface:
             loaded_us = loaded_us + drafting.time_us
         share = loaded_us / self.decode.time_us - 1.0
         return np.asarray(np.broadcast_to(share[..., 0], self.shape))
+
+
+class Edges(NamedTuple):
+    """A surface where measurements end, along batches or lengths (`grid.beyond`)."""
+
+    surface: Surface
+    """What holds them: the same steps with them, or with others as well."""
+    values: IntArray
+    """The edges, rising."""
+    places: IntArray
+    """Where they stand in the surface."""
+    asked: IntArray
+    """Batches or lengths that may lie beyond."""
+
+
+def _places(edges: IntArray, values: IntArray) -> IntArray:
+    """Where each edge stands among values."""
+    return np.asarray([np.flatnonzero(values == edge)[0] for edge in edges])
 
 
 def surface_at(

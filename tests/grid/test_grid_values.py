@@ -9,8 +9,9 @@ import pytest
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER
 from medusa_sim.grid.beyond import edges_below
-from medusa_sim.grid.cells import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, price
+from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import NO_LIMIT, Configurations
 from medusa_sim.grid.costs import joule_band, joule_per_token, usd_per_million_tokens, watts_band
 from medusa_sim.grid.quantities import BY_NAME, values
@@ -93,7 +94,7 @@ def test_energy_is_as_sure_as_a_cards_parameters_and_the_time_in_which_it_draws(
     assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, (1 - idle) * slower)))
     most = 2 * power.limit_watts / cells.watts
     assert high == pytest.approx(np.minimum(np.exp(np.hypot(power.fit.error, (1 - idle) * faster)), most))
-    sooner, later = cells.first_token_band
+    sooner, later = cells.bands.first_token.ratios()
     assert sooner == pytest.approx(np.exp(-np.hypot(faster, 0.22)))
     assert later == pytest.approx(np.exp(np.hypot(slower, 0.74)))
     assert (FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER) == (0.22, 0.74)

@@ -28,7 +28,7 @@ def halves(cells: Cells) -> dict[str, np.ndarray]:
     of_step, speedup = cells.step_us, cells.speedup
     ends = {"slower": cells.high_us / of_step, "faster": of_step / cells.low_us}
     ends |= {"gain, more": cells.band[1] / speedup, "gain, less": speedup / cells.band[0]}
-    for name, (low, high) in (("token", cells.token_band), ("first token", cells.first_token_band)):
+    for name, (low, high) in (("token", cells.token_band), ("first token", cells.bands.first_token.ratios())):
         ends |= {f"{name}, later": high, f"{name}, sooner": 1.0 / low}
     return {name: np.broadcast_to(np.log(end), cells.shape) for name, end in ends.items()}
 

@@ -1,0 +1,129 @@
+"""How sure the numbers of cells are: half-widths of their 80 % bands, on the logarithm.
+
+    step            of its kernels, and of what an engine adds (`compose.Cost`)
+    step speedup    of the overhead and of the tokens of a step, in quadrature
+    token_us        share of the step, times those of the step and its tokens; with each thing a server adds
+    server speedup  share of the step, times its speedup's; with the difference that each thing a server adds
+                    makes, since it errs in both servers alike
+
+None of them narrows beyond what was measured, in requests or in their length (`grid.beyond`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, Halves
+from medusa_sim.grid.beyond import widest_below
+from medusa_sim.grid.steps import Steps, picked
+from medusa_sim.grid.surface import Edges
+from medusa_sim.step.compose import overhead_halves
+
+FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER = 0.22, 0.74
+"""By how much (of the logarithm) first tokens of measured servers come sooner and later: one in ten by more,
+groups alike (`benchmarks/first_tokens.py`). Late are prompts that the host launches and those that queue."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """Half-widths of some cells, each broadcasts with (B, S, K).
+
+    steps: of these cells. baseline: steps at the same batches and lengths whose first is plain decoding.
+    """
+
+    steps: Steps
+    baseline: Steps
+
+    @cached_property
+    def step(self) -> Halves:
+        """Of the step."""
+        return self._widened(lambda bands: bands.steps.cost.halves)
+
+    @cached_property
+    def step_speedup(self) -> Halves:
+        """Of tokens per step over overhead; 0 where a step emits one token."""
+        overhead = self._widened(
+            lambda bands: overhead_halves(bands.steps.cost, bands.steps.surface.decode.cost)
+        )
+        return self._unless_plain(overhead.of_inverse.joined_by(self.steps.token_halves))
+
+    @cached_property
+    def server_speedup(self) -> Halves:
+        """Of plain decoding's time per token in a server over the cell's; 0 where a step emits one token."""
+        return self._unless_plain(self._widened(Bands._server_speedup))
+
+    @cached_property
+    def token_us(self) -> Halves:
+        """Of the time per token in a server."""
+        return self._widened(Bands._token_us)
+
+    @property
+    def first_token(self) -> Halves:
+        """Of the time to the first token."""
+        down, up = self.token_us
+        return Halves(np.hypot(down, FIRST_TOKEN_SOONER), np.hypot(up, FIRST_TOKEN_LATER))
+
+    @cached_property
+    def _in_flight(self) -> Bands:
+        return Bands(self.steps.in_flight, self.baseline.in_flight)
+
+    def _server_speedup(self) -> Halves:
+        served, others = self.steps.served, np.zeros(())
+        for half, plain_half in zip(served.halves, self.baseline.served.halves, strict=True):
+            others = others + (half - self.baseline.first(plain_half)) ** 2
+        step = self._in_flight.step_speedup
+        down, up = (np.log1p(served.step_share * np.expm1(half)) for half in (step.down, -step.up))
+        return Halves(np.sqrt(down**2 + others), np.sqrt(up**2 + others))
+
+    def _token_us(self) -> Halves:
+        served, steps = self.steps.served, self.steps.in_flight
+        others = sum((half**2 for half in served.halves), np.zeros(()))
+        # prompts err as the steps of the set-up do
+        others = others + (1.0 - served.step_share**2) * (steps.cost.setup_half_us / steps.time_us) ** 2
+        step = self._in_flight.step.joined_by(self.steps.token_halves.of_inverse).times(served.step_share)
+        return Halves(np.sqrt(step.down**2 + others), np.sqrt(step.up**2 + others))
+
+    def _unless_plain(self, halves: Halves) -> Halves:
+        is_plain = self.steps.tokens_per_step == 1.0
+        return Halves(*(np.where(is_plain, 0.0, half) for half in halves))
+
+    # Beyond what was measured.
+
+    def _widened(self, halves_of: Callable[[Bands], Halves]) -> Halves:
+        """Half-widths, at least those at the edges below in batches, then in lengths."""
+        return self._at_least(1, lambda bands: bands._at_least(0, halves_of))
+
+    def _at_least(self, axis: int, halves_of: Callable[[Bands], Halves]) -> Halves:
+        """Half-widths, at least those at the edges below along batches (0) or lengths (1)."""
+        here, edges, at_edges = halves_of(self), self._edges[axis], self._at_edges[axis]
+        if edges is None or at_edges is None:
+            return here
+        there = here if at_edges is self else halves_of(at_edges)
+
+        def widened(half: FloatArray, half_there: FloatArray) -> FloatArray:
+            on_edges = np.broadcast_to(half_there, at_edges.steps.shape).take(edges.places, axis=axis)
+            least = widest_below(edges.values, on_edges, edges.asked, axis)
+            return np.asarray(np.maximum(half, picked(least, self.steps.index)))
+
+        return Halves(widened(here.down, there.down), widened(here.up, there.up))
+
+    @property
+    def _edges(self) -> tuple[Edges | None, Edges | None]:
+        return self.steps.surface.batch_edges, self.steps.surface.length_edges
+
+    @cached_property
+    def _at_edges(self) -> tuple[Bands | None, Bands | None]:
+        """Bands of every configuration at these; this object, where it is just that."""
+        batches, lengths = map(self._every_of, self._edges)
+        return batches, lengths
+
+    def _every_of(self, edges: Edges | None) -> Bands | None:
+        if edges is None:
+            return None
+        every = Steps.every(edges.surface)
+        is_this = edges.surface is self.steps.surface and np.array_equal(every.index, self.steps.index)
+        return self if is_this else Bands(every, every)
