@@ -67,8 +67,10 @@ _CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate", "lab/measure"
 search begins and ends, what is measured and how often, how a model is trained. A tenth more of one is as
 right, so that no test should notice.
 """
-_DRAWN = "report/figures"
+_DRAWN = ("report/figures", "acceptance/tree_picture")
 """Where numbers are places, widths and sizes on a picture, and its least and largest ones."""
+_DIGITS = {"percent"}
+"""Calls whose second number is how many digits are told."""
 _AXIS = 8
 """More ascending sizes than this in a constant are an axis that is tried: another one is as right."""
 _NOTHING = 2e-9
@@ -134,6 +136,8 @@ class _Reader:
         if isinstance(node, ast.BinOp) and _is_letters(node.left) and isinstance(node.right, ast.Compare):
             return
         yield from self._of(node)
+        if isinstance(node, ast.Call) and _name(node.func) in _DIGITS:
+            node = ast.copy_location(ast.Call(node.func, node.args[:1], []), node)
         for name, child in ast.iter_fields(node):
             if name not in ("annotation", "returns", "decorator_list", "slice"):
                 for each in child if isinstance(child, list) else [child]:
@@ -142,7 +146,7 @@ class _Reader:
 
     def _of(self, node: ast.AST) -> Iterator[Mutation]:
         """Of a node itself."""
-        if _DRAWN in self.path.as_posix() and isinstance(node, ast.Constant | ast.Call):
+        if any(part in self.path.as_posix() for part in _DRAWN) and isinstance(node, ast.Constant | ast.Call):
             return
         match node:
             case ast.Call(func=called) if (name := _name(called)) in _CALLS:
@@ -189,8 +193,16 @@ def mutations_of(path: Path) -> list[Mutation]:
         mutation
         for node in ast.parse(reader.text).body
         if not (isinstance(node, (ast.Assign, ast.AnnAssign)) and (is_chosen or _is_axis(node)))
-        for mutation in reader.below(node)
+        for mutation in reader.below(_without_defaults(node) if is_chosen else node)
     ]
+
+
+def _without_defaults(node: ast.stmt) -> ast.stmt:
+    """A class without the values that its fields are given; anything else as it is."""
+    if not isinstance(node, ast.ClassDef):
+        return node
+    kept = [each for each in node.body if not isinstance(each, ast.Assign | ast.AnnAssign)]
+    return ast.copy_location(ast.ClassDef(node.name, node.bases, node.keywords, kept, []), node)
 
 
 def _is_axis(node: ast.stmt) -> bool:

@@ -153,7 +153,7 @@ class Cells:
     @cached_property
     def plain(self) -> Cells:
         """Plain decoding, one cell at each batch and length."""
-        return self.with_index(np.full((1, 1, 1), PLAIN)) if self.whole is None else self.whole.plain
+        return self.with_index(np.array([[[PLAIN]]])) if self.whole is None else self.whole.plain
 
     @cached_property
     def in_flight(self) -> Cells:

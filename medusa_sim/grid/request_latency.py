@@ -125,7 +125,7 @@ def request_latency(
     options = () if option is None else at_counts([option], np.asarray([candidates]))
     every = price(scenario, [batch], contexts, options)
     return RequestLatency(
-        steps=every.with_index(np.full((1, 1, 1), every.shape[-1] - 1)),
+        steps=every.with_index(np.array([[[every.shape[-1] - 1]]])),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
     )

@@ -211,9 +211,7 @@ class ScheduleRow(Cell):
     def _shown_cells(self) -> Cells:
         """(B, S, 1) the configuration of `_shown` at every batch and length."""
         return (
-            self.cells
-            if self._configuration != PLAIN
-            else self.every.with_index(np.full((1, 1, 1), self._shown))
+            self.cells if self._configuration != PLAIN else self.every.with_index(np.array([[[self._shown]]]))
         )
 
     @property
