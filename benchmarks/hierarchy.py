@@ -262,13 +262,14 @@ RUNTIME = {"tensorrt-llm": "tensorrt-llm-1.2", "sglang": "sglang-0.5"}
 
 
 def experts_by(engine: str, card: str, version: str, experts_in: str) -> str:
-    """Whether an engine runs a layer of experts as one kernel or as groups of products with launches between.
+    """Whether a layer of experts runs as the kernel that times it, or (grouped) with launches that it lacks.
 
-    TensorRT-LLM has one kernel on Blackwell alone (TRTLLM; before 1.2 not for blocks of fp8, DEEPGEMM), and
-    groups on Hopper: CUTLASS for DeepSeek, TRITON for gpt-oss (recipes of InferenceX).
+    TensorRT-LLM groups the experts' products where no kernel of its own was fitted: GROUPED (TRITON, of
+    gpt-oss), before 1.2 OLD_GROUPED as well (DEEPGEMM; recipes of InferenceX). On Blackwell it has one kernel
+    (TRTLLM) otherwise; on Hopper its CUTLASS kernels were measured whole.
     """
-    grouped = engine == "trtllm" and (card == "hopper" or (version == "old" and experts_in == OLD_GROUPED))
-    return "grouped" if grouped else "fused"
+    places = (GROUPED, OLD_GROUPED) if version == "old" else (GROUPED,)
+    return "grouped" if engine == "trtllm" and (card, experts_in) in places else "fused"
 
 
 def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataFrame:
@@ -806,12 +807,11 @@ FIELDS = {
     "experts_in": 'formats = ["{}"]',
     "layers_of": 'forms = ["mixture", "latent", "sparse", "hybrid"], formats = ["{}"]',
     "gpus": f"gpus = [{MANY}, 1024]",
-    "experts_by": 'cards = ["hopper"]',
 }
 MEASURED = 'measured = { gpus = [1, 8], cards = ["hopper", "blackwell"], requests = 256 }'
 KEPT = r", measured = \{.*?\}, elsewhere = \[\{.*?\}\]"
-OLD_GROUPED = "fp8_block"
-"""Experts that old versions group on Blackwell as well (`experts_by`)."""
+GROUPED, OLD_GROUPED = ("hopper", "mxfp4"), ("blackwell", "fp8_block")
+"""Cards and format of experts where TensorRT-LLM groups them; where its old versions do besides."""
 LEAST, LEAST_PLUS = 0.005, 0.05
 """Relative deviations below the first are not written, nor times per layer below the second."""
 
@@ -836,17 +836,20 @@ def written_terms(
             shown = float(f"{value:.3g}") if effect.plus else float(f"{np.exp(value):.4g}")
             if abs(value) < (0.02 * min(prior for _, prior in effect.levels) if effect.plus else LEAST):
                 continue
-            fields = [FIELDS[key].format(each) for key, each in at.items() if key in FIELDS]
+            where = [FIELDS[key].format(each) for key, each in at.items() if key in FIELDS]
+            fields = [f"plus = {shown:g}" if effect.plus else f"times = {shown:g}"]
             if effect.of_seen and value > 0.0:
                 here = (fit.cells[list(at)] == pd.Series(at)).all(axis=1)
-                fields.append(f"forms = {sorted(set(fit.cells.form[here]))}".replace("'", '"'))
-            fields.append(f"plus = {shown:g}" if effect.plus else f"times = {shown:g}")
+                where.append(f"forms = {sorted(set(fit.cells.form[here]))}".replace("'", '"'))
             if model := fit.only_model(place):
                 fields.append(f'only = "{model}"')
-            (old if "version" in at else deviations).append(f"{{ {', '.join(fields)} }}")
-            if at.get("experts_by") and at.get("experts_in", OLD_GROUPED) == OLD_GROUPED:
-                there = [FIELDS["card"].format("blackwell"), FIELDS["experts_in"].format(OLD_GROUPED)]
-                old.append(f"{{ {', '.join([*there, *fields[-1 - bool(model) :]])} }}")
+            if "experts_by" not in at:
+                (old if "version" in at else deviations).append(f"{{ {', '.join([*where, *fields])} }}")
+                continue
+            for (card, experts_in), lines in ((GROUPED, deviations), (OLD_GROUPED, old)):
+                if at.get("experts_in", experts_in) == experts_in:
+                    there = [FIELDS["card"].format(card), FIELDS["experts_in"].format(experts_in)]
+                    lines.append(f"{{ {', '.join([*there, *fields])} }}")
         own = found.x[of_all].sum()
         spread = max(variance, left_open[np.ix_(of_all, of_all)].sum()) ** 0.5
         least = 0.02 * min(prior for _, prior in effect.levels)

@@ -208,7 +208,8 @@ def test_another_format_is_extrapolated_and_a_gpu_without_kernels_refuses():
         CalibratedLatency(gpu_with(sglang=KernelSet()), "sglang").time(layer())
 
 
-def test_an_engine_takes_its_own_kernels_where_they_were_measured_on_the_gpu():
+def test_an_engine_takes_its_own_kernels_of_experts_from_a_relative_before_anothers_of_the_gpu():
+    """Blocks of fp8 at 16 tokens: 4 % off between an H100 and an H200, 46 between libraries."""
     own = KernelSet(moe={"bf16": named("triton", 30.0)})
     others = KernelSet(moe={"bf16": named("triton", 10.0)})
     measured = CalibratedLatency(gpu_with(sglang=others, vllm=own), "sglang", library="vllm").time(layer())
@@ -217,7 +218,8 @@ def test_an_engine_takes_its_own_kernels_where_they_were_measured_on_the_gpu():
     lent = msgspec.structs.replace(KERNEL.fit, inherited_from="h200-sxm:vllm")
     borrowed = KernelSet(moe={"bf16": msgspec.structs.replace(named("triton", 30.0), fit=lent)})
     found = CalibratedLatency(gpu_with(sglang=others, vllm=borrowed), "sglang", library="vllm").time(layer())
-    assert found.kernels == "sglang:bf16"
+    assert found.kernels == "vllm:bf16"
+    assert found.source == Source.BORROWED
     lent_too = KernelSet(moe={"bf16": msgspec.structs.replace(named("triton", 10.0), fit=lent)})
     nothing = CalibratedLatency(gpu_with(sglang=lent_too, vllm=borrowed), "sglang", library="vllm")
     assert nothing.time(layer()).kernels == "vllm:bf16"  # where all is borrowed, as on the card that lends
@@ -301,3 +303,14 @@ def test_experts_spread_over_gpus_are_less_certain(gpu, kernels, form):
     half, wider = (np.log(each.high_us / each.low_us) / 2.0 for each in (found, spread))
     assert wider == pytest.approx(np.hypot(half, SPREAD_ERROR))
     assert np.all((spread.low_us < spread.time_us) & (spread.time_us < spread.high_us))
+
+
+def test_experts_of_one_library_take_no_less_on_an_h200_than_its_memory_explains():
+    """One chip: TensorRT-LLM's experts took SGLang's time on an H200, half of its own on an H100."""
+    one = in_format("fp8_block", 4, inter=2048, hidden=7168)
+    times = [
+        float(CalibratedLatency(load_gpu(name), "sglang", library="trtllm").time(one).time_us)
+        for name in ("h100-sxm", "h200-sxm")
+    ]
+    faster = load_gpu("h200-sxm").bandwidth_bytes_per_s / load_gpu("h100-sxm").bandwidth_bytes_per_s
+    assert 1.0 <= times[0] / times[1] <= faster

@@ -176,12 +176,12 @@ def test_a_value_knows_the_model_whose_cells_alone_tell_it():
 @pytest.mark.parametrize(
     ("card", "version", "experts_in", "by"),
     [
-        ("hopper", "new", "mxfp4", "grouped"), ("hopper", "new", "fp8_block", "grouped"),
+        ("hopper", "new", "mxfp4", "grouped"), ("hopper", "new", "fp8_block", "fused"),
         ("blackwell", "new", "fp8_block", "fused"), ("blackwell", "old", "fp8_block", "grouped"),
         ("blackwell", "old", "nvfp4", "fused"),
     ],
 )  # fmt: skip
-def test_tensorrt_llm_runs_experts_as_its_recipes_say(card, version, experts_in, by):
+def test_tensorrt_llm_groups_experts_where_no_kernel_of_its_own_was_fitted(card, version, experts_in, by):
     assert hierarchy.experts_by("trtllm", card, version, experts_in) == by
     assert hierarchy.experts_by("sglang", card, version, experts_in) == "fused"
 
