@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.heads import (
-    NORMAL_90TH,
-)
+from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import Band, FloatArray
 from medusa_sim.errors import CoverageError, DataError, UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 def checked_candidates(candidates: npt.ArrayLike, candidates_max: int, name: str) -> FloatArray:

@@ -48,7 +48,9 @@ def ending_unsure(profile: AcceptanceProfile, p_min: float) -> tuple[tuple[float
             "--acceptance 0.8,0.6,0.5"
         )
     heads = profile.model.heads
-    sure, accepted = sure_drafts(heads.conditional()[:, 0] * profile.ratio, p_min)
+    rates = heads.conditional()[:, 0].copy()
+    rates[0] = min(1.0, profile.ratio * rates[0])  # so that all accepted drafts are `ratio` times as many
+    sure, accepted = sure_drafts(rates, p_min)
     left = replace(heads, accuracy=accepted[:, None], correlation=0.0)
     model = replace(profile.model, heads=left)
     return tuple(sure.tolist()), replace(profile, model=model, ratio=1.0)

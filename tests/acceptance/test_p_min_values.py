@@ -32,7 +32,17 @@ def test_what_is_left_of_a_profile_are_the_rates_of_kept_drafts_alone():
     kept, left = ending_unsure(profile, 0.4)
     assert kept == pytest.approx((0.6, 0.6, 0.6))
     assert left.heads.conditional()[:, 0].tolist() == pytest.approx([0.42] * 3)
-    kept, left = ending_unsure(profile.with_ratio(0.8), 0.0)
-    assert left.heads.conditional()[:, 0].tolist() == pytest.approx([0.4] * 3)
     with pytest.raises(UsageError, match="no rates of single drafts"):
         ending_unsure(load_acceptance("paper-fig21"), 0.4)
+
+
+@pytest.mark.parametrize("ratio", [0.8, 1.2])
+def test_where_no_draft_ends_early_a_ratio_gives_as_many_tokens_as_without_p_min(ratio):
+    """It multiplies the accepted drafts once, not each draft's rate: 0.8 of 0.5 + 0.25 + 0.125 are 0.7."""
+    profile = constant_rate(0.5, 3).with_ratio(ratio)
+    kept, left = ending_unsure(profile, 0.0)
+    assert kept == (1.0, 1.0, 1.0)
+    assert left.heads.conditional()[:, 0].tolist() == pytest.approx([0.5 * ratio, 0.5, 0.5])
+    assert left.tokens_per_step(4) == pytest.approx(1.0 + ratio * 0.875)
+    assert left.tokens_per_step(4) == pytest.approx(float(profile.tokens_per_step(4)))
+    assert ending_unsure(profile.with_ratio(9.0), 0.0)[1].heads.accuracy[0, 0] == 1.0  # never above one
