@@ -69,7 +69,7 @@ def heldout_windows(checkpoint: Path, count: int, new_tokens: int = 0, seed: int
     """So many texts of PROMPT_TOKENS and `new_tokens` tokens that no shipped model was trained on."""
     texts, tokenizer = corpus.read_corpus().heldout, load_tokenizer(checkpoint)
     sizes = {"prompt_tokens": PROMPT_TOKENS, "continuation_tokens": new_tokens}
-    return corpus.heldout_prompts(texts, tokenizer, count=count, seed=seed, **sizes)
+    return corpus.file_windows(texts, tokenizer, count=count, seed=seed, **sizes)
 
 
 def _table(rows: pd.DataFrame) -> str:

@@ -133,6 +133,8 @@ def _draft(request: Request, tokenizer: Tokenizer, dtype: torch.dtype, device: t
     """The draft model. Raises UsageError where its tokens are not the target's."""
     folder = folder_of(request.draft or SHIPPED_DRAFT, request.data_dir)
     draft = load_checkpoint(folder, dtype=dtype, device=device).model
+    if request.packed:
+        pack(draft)
     if load_tokenizer(folder).get_vocab() != tokenizer.get_vocab():
         raise UsageError(
             f"the draft model {folder.name} has other tokens than the target; both must share one tokenizer "
@@ -153,6 +155,8 @@ def _method(
     tree, accuracy, sized = request.tree, None, None
     if request.method == "medusa":
         tree = tree if tree is not None else "auto"
+        if tree == "auto" and settings.max_new_tokens == 1:  # prefill gives it: no step, and no tree to size
+            return make_method("ar", target, temperature=request.temperature), None
         if tree == "auto" or tree.isdecimal():
             name, note = (
                 (request.acceptance, None)
@@ -200,6 +204,8 @@ def _headline(method: Method, sized: Sizing | None, comparison: BesidePlain, dev
         what = f"{method.drafter.nodes} candidates"
     else:
         what = f"{method.name} {method.tree}".strip()
+    if not comparison.run.steps:
+        return f"{what} on {where}: prefill gave every new token, so that no step was made"
     if comparison.gain is None or comparison.cost is None:
         return f"{what} on {where}: {comparison.tokens_per_step:.2f} tokens per step (--plain compares)"
     if sized is not None and comparison.gain < 1.0:

@@ -72,10 +72,16 @@ def sizing(
     """Times short generations of the prompts by tree size, in turns, for about `budget_s`.
 
     Plain decoding and one tree are always timed. The fastest run of a size counts: other work on the
-    machine only adds. Raises UsageError where the checkpoint has no heads.
+    machine only adds. Raises UsageError where the checkpoint has no heads, and where one new token is asked
+    for: prefill gives that, so that there is no step to time.
     """
     if target.heads is None:
         raise UsageError(f"{target.path} has no Medusa heads; there is no tree to choose")
+    if settings.max_new_tokens < 2:
+        raise UsageError(
+            f"max_new_tokens is {settings.max_new_tokens}: prefill gives the first token and no step "
+            "is left to time; ask for 2 or more"
+        )
     wanted = _ON_CUDA if target.model.device.type == "cuda" else SIZES
     sizes = [size for size in wanted if size <= target.model.config.vocab_size]
     order = optimal_order(accuracy, max(sizes))

@@ -61,7 +61,7 @@ def measure_decoder_runs(folder: Path, grid: RunGrid, tell: Tell = lambda _: Non
         accuracy = load_acceptance(name).heads
         if target.heads is None or accuracy is None:
             raise UsageError(f"{path}: a checkpoint with Medusa heads and a profile of its name are needed")
-        windows = corpus.heldout_prompts(
+        windows = corpus.file_windows(
             texts.heldout,
             load_tokenizer(path),
             count=WINDOWS,

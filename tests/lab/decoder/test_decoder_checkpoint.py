@@ -23,7 +23,7 @@ from medusa_sim.lab.decoder.checkpoint import (
 )
 from medusa_sim.lab.decoder.heads import PREFIX, heads_from_tensors, layout_of_keys, new_heads
 from medusa_sim.lab.decoder.prompts import decode, encode, load_tokenizer, train_tokenizer
-from medusa_sim.lab.decoder.training.corpus import heldout_prompts, is_heldout, read_corpus, token_stream
+from medusa_sim.lab.decoder.training.corpus import file_windows, is_heldout, read_corpus, token_stream
 
 MODEL = tiny_llama(dtype=torch.float32)
 HIDDEN = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
@@ -231,10 +231,10 @@ def test_corpus_holds_whole_files_out(tmp_path):
     tokenizer = train_tokenizer(corpus.training.values(), vocab=270)
     stream = token_stream(corpus.training, tokenizer)
     assert int((stream == 0).sum()) == len(corpus.training)
-    prompts = heldout_prompts(corpus.heldout, tokenizer, count=5, prompt_tokens=8, continuation_tokens=4)
+    prompts = file_windows(corpus.heldout, tokenizer, count=5, prompt_tokens=8, continuation_tokens=4)
     assert [len(prompt) for prompt in prompts] == [12] * 5
-    with pytest.raises(DataError, match="no held-out file has"):
-        heldout_prompts(corpus.heldout, tokenizer, count=1, prompt_tokens=10**6)
+    with pytest.raises(DataError, match="has more than 1000000 tokens"):
+        file_windows(corpus.heldout, tokenizer, count=1, prompt_tokens=10**6)
     with pytest.raises(DataError, match="need at least one of each"):
         read_corpus(tmp_path / "test")
 

@@ -30,7 +30,7 @@ from medusa_sim.lab.decoder.fixed_shapes import (
 from medusa_sim.lab.decoder.generate import Drafter, Generation, GenerationSettings, generate
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.prompts import load_tokenizer
-from medusa_sim.lab.decoder.training.corpus import heldout_prompts, read_corpus
+from medusa_sim.lab.decoder.training.corpus import file_windows, read_corpus
 
 VOCAB, NEW_TOKENS = 31, 24
 TIE = 1e-4
@@ -285,9 +285,7 @@ def _theirs(name: str) -> Any:
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
     tokenizer = load_tokenizer(_folder("python-stdlib-medusa-1"))
-    return heldout_prompts(
-        read_corpus().heldout, tokenizer, count=PROMPTS, prompt_tokens=PROMPT_TOKENS, seed=11
-    )
+    return file_windows(read_corpus().heldout, tokenizer, count=PROMPTS, prompt_tokens=PROMPT_TOKENS, seed=11)
 
 
 @pytest.fixture(scope="module")

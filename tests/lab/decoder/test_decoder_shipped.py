@@ -17,7 +17,7 @@ from medusa_sim.lab.decoder.draft import MedusaDrafter, NgramDrafter, continuati
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
 from medusa_sim.lab.decoder.methods import SHIPPED_CHECKPOINT, medusa_tree
 from medusa_sim.lab.decoder.prompts import load_tokenizer
-from medusa_sim.lab.decoder.training.corpus import heldout_prompts, read_corpus
+from medusa_sim.lab.decoder.training.corpus import file_windows, read_corpus
 from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step, repeated_ngram_share
 from medusa_sim.lab.decoder.trials import acceptance_counts
 from medusa_sim.lab.measure.decoder_runs import LOOKED_UP, write_profiles
@@ -41,7 +41,7 @@ def _tokens_per_step(name: str, temperature: float) -> float:
     target = load_checkpoint(_folder(name))
     assert target.heads is not None
     tokenizer = load_tokenizer(_folder(SHIPPED_CHECKPOINT))
-    prompts = heldout_prompts(_corpus().heldout, tokenizer, count=12, prompt_tokens=48, seed=5)
+    prompts = file_windows(_corpus().heldout, tokenizer, count=12, prompt_tokens=48, seed=5)
     drafter = MedusaDrafter(target.model, target.heads, medusa_tree("64", target, None))
     settings = GenerationSettings(
         max_new_tokens=48, temperature=temperature, acceptance="typical", stop_at_end_of_text=False
@@ -128,7 +128,7 @@ def test_runs_write_how_texts_differ_and_a_load_draws_from_it(tmp_path):
     target = load_checkpoint(_folder(MEDUSA_1))
     assert target.heads is not None
     tokenizer = load_tokenizer(_folder(MEDUSA_1))
-    prompts = heldout_prompts(_corpus().heldout, tokenizer, count=24, prompt_tokens=48, seed=6)
+    prompts = file_windows(_corpus().heldout, tokenizer, count=24, prompt_tokens=48, seed=6)
     settings = GenerationSettings(max_new_tokens=40, stop_at_end_of_text=False)
     steps = tried = accepted = 0
     for text in generate(target.model, prompts, settings).sequences:

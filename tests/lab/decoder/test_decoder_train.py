@@ -15,7 +15,7 @@ from one_line import one_line
 from safetensors.torch import load_file
 
 from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError, UsageError
-from medusa_sim.lab.decoder.arguments import Recipe
+from medusa_sim.lab.decoder.arguments import SEED_MAX, Recipe
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
@@ -132,6 +132,9 @@ def test_self_distillation_writes_responses_of_the_model():
     expected = generate(model, prompts, GenerationSettings(max_new_tokens=7)).sequences
     assert [r.tokens for r in responses] == [s.token_ids for s in expected]
     assert [r.prompt for r in responses] == prompts
+    largest = write_responses(model, prompts, max_new_tokens=2, temperature=0.7, seed=SEED_MAX, batch=2)
+    other = write_responses(model, prompts, max_new_tokens=2, temperature=0.7, seed=1, batch=2)
+    assert [r.tokens for r in largest] != [r.tokens for r in other]
 
 
 def test_a_killed_run_goes_on_with_identical_results(tmp_path):
@@ -279,6 +282,28 @@ def start(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = train_tokenizer(texts, vocab=270).to_str()
     save_checkpoint(path, model, tiny_heads(model, count=3), dtype=torch.float32, tokenizer_json=tokenizer)
     return path
+
+
+def test_what_no_training_can_come_of_is_said_before_its_first_step(library, tmp_path):
+    backbone = Recipe(method="backbone", save=tmp_path / "out", text_folder=library, steps=1, vocab=270)
+    for changes, error, words in (
+        ({"attention_heads": 4, "kv_heads": 3}, UsageError, "no multiple of --kv-heads 3"),
+        ({"hidden": 9, "attention_heads": 3, "kv_heads": 1}, UsageError, "heads 3 wide"),
+        ({"hidden": 8, "attention_heads": 16}, UsageError, "heads 0 wide"),
+        ({"length": 10**6}, DataError, "one text of a batch 1000000"),
+    ):
+        with one_line(error, words):
+            run_recipe(replace(backbone, **changes), report=_never)
+    for path in library.glob("*.py"):  # too short to measure the held-out loss on
+        (tmp_path / "short").mkdir(exist_ok=True)
+        (tmp_path / "short" / path.name).write_text(path.read_text()[:220])
+    with one_line(DataError, "has more than 256 tokens"):
+        run_recipe(replace(backbone, text_folder=tmp_path / "short", length=16), report=_never)
+    assert not list(tmp_path.glob("out*"))
+
+
+def _never(step: int, record: dict[str, float]) -> None:
+    raise AssertionError(step, record)
 
 
 @pytest.fixture

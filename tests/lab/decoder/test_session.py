@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from one_line import one_line
 from tokenizers import Tokenizer, processors
 
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.lab.decoder import fixed_shapes
+from medusa_sim.lab.decoder import fixed_shapes, session
 from medusa_sim.lab.decoder.arguments import Request
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint, save_checkpoint
@@ -216,10 +217,31 @@ def test_sizing_times_plain_decoding_and_a_tree_however_short_the_budget(folder)
     whole = sizing(target, heads, [[1, 2, 3]], settings, budget_s=3.0)
     assert set(whole.step_s) == {1, 2, 3, 4, 6, 8, 16}
     assert whole.tokens_per_step[1] == 1.0
+    with one_line(UsageError, "no step is left"):
+        sizing(target, heads, [[1, 2, 3]], replace(settings, max_new_tokens=1))
     auto = decoded(_request(folder, tree=None, acceptance="medusa1-vicuna-7b"))
     assert auto.headline
     if auto.gain is not None and auto.gain < 1.0:
         assert auto.records[0]["method"] == "ar"
+
+
+@pytest.mark.parametrize(("tree", "method"), [(None, "ar"), ("2-1", "medusa")])
+def test_one_new_token_comes_from_the_prompt_and_has_no_step(folder, tree, method):
+    asked = {"max_new_tokens": 1, "tree": tree, "acceptance": "medusa1-vicuna-7b"}
+    answer = decoded(_request(folder, **asked))
+    row = answer.records[0]
+    assert (row["method"], row["new_tokens"], row["steps"], row["tokens_per_step"]) == (method, 1, 0, None)
+    assert answer.gain is None
+    prompt = encode(load_tokenizer(folder / "target"), "def f")
+    model = load_checkpoint(folder / "target").model
+    assert row["token_ids"] == [int(model.logits(model(torch.tensor([prompt])))[0, -1].argmax())]
+
+
+def test_a_draft_model_is_packed_with_its_target(folder, monkeypatch):
+    packed: list[object] = []
+    monkeypatch.setattr(session, "pack", lambda *modules: packed.extend(modules))
+    decoded(_request(folder, method="sd", tree="2", draft=str(folder / "draft"), packed=True))
+    assert [type(module).__name__ for module in packed] == ["Llama", "MedusaHeads", "Llama"]
 
 
 def test_seeds_and_unknown_rope_settings_are_refused():

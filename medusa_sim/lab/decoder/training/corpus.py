@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from medusa_sim.errors import DataError
+from medusa_sim.lab.decoder.arguments import SEED_MAX
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.outside.limits import SPEC_BYTES
@@ -34,6 +35,9 @@ _SKIPPED_FOLDERS = {
     "encodings",
 }
 HELDOUT_SHARE = 0.05
+"""Of the files, by a hash of their names."""
+_RESPONSE_SEEDS = 10_007
+"""Seeds of generations that lie between one seed of a training and the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +94,16 @@ def token_stream(texts: dict[str, str], tokenizer: Tokenizer) -> Tensor:
 
 
 def window_batch(stream: Tensor, *, batch: int, length: int, seed: int, step: int) -> Tensor:
-    """(batch, length) windows of the stream, by seed and step alone, so that a run resumes exactly."""
+    """(batch, length) windows of the stream, by seed and step alone, so that a run resumes exactly.
+
+    The stream, (tokens,), has at least `length` of them.
+    """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     starts = torch.randint(0, max(stream.numel() - length, 1), (batch,), generator=generator)
     return stream[starts[:, None] + torch.arange(length)]
 
 
-def heldout_prompts(
+def file_windows(
     texts: dict[str, str],
     tokenizer: Tokenizer,
     *,
@@ -105,14 +112,17 @@ def heldout_prompts(
     continuation_tokens: int = 0,
     seed: int = 0,
 ) -> list[list[int]]:
-    """`count` windows of held-out files, each of prompt_tokens + continuation_tokens tokens of one file."""
+    """`count` windows of these files in turn, each of prompt_tokens + continuation_tokens tokens of one file.
+
+    Raises DataError where no file is longer than that.
+    """
     need = prompt_tokens + continuation_tokens
     encoded = [
         e.ids for e in tokenizer.encode_batch([texts[n] for n in sorted(texts)], add_special_tokens=False)
     ]
     long_enough = [ids for ids in encoded if len(ids) > need]
     if not long_enough:
-        raise DataError(f"no held-out file has {need} tokens; ask for shorter prompts")
+        raise DataError(f"none of {len(encoded)} files has more than {need} tokens; give longer ones")
     generator = torch.Generator().manual_seed(seed)
     prompts = []
     for i in range(count):
@@ -142,9 +152,8 @@ def write_responses(
     """The model's own continuation of every prompt, drawn at `temperature` in batches."""
     responses: list[Response] = []
     for start in range(0, len(prompts), batch):
-        settings = GenerationSettings(
-            max_new_tokens=max_new_tokens, temperature=temperature, seed=seed * 10_007 + start
-        )
+        batch_seed = (seed * _RESPONSE_SEEDS + start) % (SEED_MAX + 1)
+        settings = GenerationSettings(max_new_tokens=max_new_tokens, temperature=temperature, seed=batch_seed)
         run = generate(model, prompts[start : start + batch], settings)
         responses += [Response(s.prompt, s.token_ids) for s in run.sequences]
     return responses

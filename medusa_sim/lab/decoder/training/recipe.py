@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.decoder.arguments import Recipe
 from medusa_sim.lab.decoder.checkpoint import (
     DTYPES,
@@ -93,11 +93,11 @@ def run_recipe(
         seed=recipe.seed,
     )
     heads = _heads(recipe, subject, note)
-    batches = _batches(recipe, subject, texts)
-    history = _train(recipe, replace(subject, heads=heads), batches, settings, _origin(recipe, texts), report)
-    windows = corpus.heldout_prompts(
+    windows = corpus.file_windows(
         texts.heldout, subject.tokenizer, count=_HELDOUT_WINDOWS, prompt_tokens=_HELDOUT_LENGTH
     )
+    batches = _batches(recipe, subject, texts)
+    history = _train(recipe, replace(subject, heads=heads), batches, settings, _origin(recipe, texts), report)
     top1: list[float] = []
     if heads is not None:
         top1 = text_counts(subject.model, heads, windows, first=0, ranks=1).accuracy().accuracy[:, 0].tolist()
@@ -124,8 +124,23 @@ def _check(recipe: Recipe) -> None:
         raise UsageError(f"--method {recipe.method} starts from a checkpoint; give --checkpoint DIR")
     if recipe.method == "backbone" and recipe.data == "self":
         raise UsageError("a backbone cannot learn from its own text; use --data text")
+    if recipe.method == "backbone":
+        _check_attention(recipe)
     check_replaceable(recipe.save, overwrite=recipe.overwrite)
     check_room(recipe.save)
+
+
+def _check_attention(recipe: Recipe) -> None:
+    """Raises UsageError where heads of a new backbone do not share K/V heads evenly, or cannot be rotated."""
+    heads, kv_heads = recipe.attention_heads, recipe.kv_heads
+    if heads % kv_heads:
+        raise UsageError(f"--attention-heads {heads} is no multiple of --kv-heads {kv_heads}; change one")
+    width = recipe.hidden // heads
+    if width < 2 or width % 2:
+        raise UsageError(
+            f"--hidden {recipe.hidden} over --attention-heads {heads} makes heads {width} wide; rotary "
+            "embedding takes pairs: an even width from 2 is needed"
+        )
 
 
 def _subject(recipe: Recipe, texts: corpus.Corpus) -> _Subject:
@@ -151,7 +166,7 @@ def _subject(recipe: Recipe, texts: corpus.Corpus) -> _Subject:
 
 def _batches(recipe: Recipe, subject: _Subject, texts: corpus.Corpus) -> Batches:
     if recipe.data == "self":
-        prompts = corpus.heldout_prompts(
+        prompts = corpus.file_windows(
             texts.training,
             subject.tokenizer,
             count=recipe.responses,
@@ -170,6 +185,11 @@ def _batches(recipe: Recipe, subject: _Subject, texts: corpus.Corpus) -> Batches
             responses, batch=recipe.batch, length=length, seed=recipe.seed, step=step
         )
     stream = corpus.token_stream(texts.training, subject.tokenizer)
+    if stream.numel() < recipe.length:
+        raise DataError(
+            f"the training text has {stream.numel()} tokens, one text of a batch {recipe.length}; give more "
+            "text (--text), or shorter ones (--length)"
+        )
 
     def windows(step: int) -> tuple[Tensor, Tensor]:
         tokens = corpus.window_batch(
