@@ -47,7 +47,7 @@ CASES = (
     "--gpu", "a100-80gb-pcie,h100-sxm,a40,l4,l40s,rtx-4090",
     "--model", "llama-7b,llama-13b,llama-33b,llama-3-8b",
 )  # fmt: skip
-LONG = ("--seq", ",".join(map(str, range(16, 2048, 32))), "--batch", "1..384:1")
+LONG = ("--seq", ",".join(map(str, range(16, 2048, 32))), "--batch", "1..64:1")
 """What makes a part of each case long enough to be disturbed."""
 
 
