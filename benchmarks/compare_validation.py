@@ -14,6 +14,9 @@ it. Of choices that give up more than MUCH it says what was predicted and measur
 Few concurrencies were measured, a user may run any: *between* lets every measured set-up run all numbers of
 requests that `compare` tries, up to NEAR times fewer and more than measured ones: what it would measure there
 is the prediction with the error of the measured ones, linear in the logarithm of the requests.
+
+What any prediction gives up on such a grid is told beside: *as measured* takes what was measured for the
+prediction and keeps the bands, and neighbours on the measured frontier lie some tens of per cent apart.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from deepseek_rows import predicted as time_per_token
 from study import named_rows
 
 import medusa_sim as ms
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.comparison import sureness
@@ -135,6 +139,32 @@ def choices(rows: pd.DataFrame, sure: float) -> pd.DataFrame:
     return table.assign(given_up=table.given_up.clip(lower=0.0), missed=table.missed.clip(lower=0.0))
 
 
+def as_measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells as if each had been predicted as it was measured, with the bands that they have."""
+    right = rows.speed / rows.predicted_speed
+    ends = {f"predicted_speed_{end}": rows[f"predicted_speed_{end}"] * right for end in ("low", "high")}
+    return rows.assign(predicted_speed=rows.speed, predicted_rate=rows.rate, **ends)
+
+
+def frontier_steps(rows: pd.DataFrame) -> FloatArray:
+    """What each step along the measured frontier to the next faster cell gives up of tokens/s a GPU."""
+    speed, rate = rows.speed.to_numpy(), rows.rate.to_numpy()
+    kept = on_frontier(speed, rate)
+    along = rate[kept][np.argsort(speed[kept])]
+    return np.asarray(1.0 - along[1:] / along[:-1])
+
+
+def least_given_up(rows: pd.DataFrame) -> Iterator[str]:
+    """What choices give up on this grid that rest on no error at all."""
+    table = scores(as_measured(rows))[1]
+    steps = np.concatenate([frontier_steps(part) for _, part in rows.groupby(TRAFFIC)])
+    yield (
+        f"as measured, with these bands: given up {table.given_up.mean():.1%}, {table.given_up.max():.0%} at "
+        f"most; a step along the measured frontier gives up {np.median(steps):.0%} in the median, "
+        f"{steps.max():.0%} at most"
+    )
+
+
 def frontier_error(rows: pd.DataFrame) -> float:
     """Mean distance of the predicted frontier from the points of the measured one.
 
@@ -213,10 +243,11 @@ def main() -> None:
             print(f"{name}:", *scores(part)[0], *by_certainty(part), sep="\n  ")
         times, rates = found.speed / found.predicted_speed, found.predicted_rate / found.rate
         print(f"time per token {abs(times - 1.0).mean():.1%}, tokens/s a GPU {abs(rates - 1.0).mean():.1%}")
+        print(*least_given_up(found), sep="\n")
         print(scores(found)[1].to_string(index=False, float_format="{:.3f}".format))
     found = predicted(rows, between=True)
     print(f"\nshipped acceptance, between measured numbers of requests, {len(found)} cells")
-    print("every card:", *scores(found)[0], *by_certainty(found), sep="\n  ")
+    print("every card:", *scores(found)[0], *by_certainty(found), *least_given_up(found), sep="\n  ")
 
 
 if __name__ == "__main__":

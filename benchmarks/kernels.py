@@ -22,6 +22,7 @@ of weights or more, ramp and bandwidth of its bf16 kernel, since the plugin's la
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -55,6 +56,14 @@ from medusa_sim.report.words.numbers import NOTHING, percent
 from medusa_sim.specs.carried import carried
 from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.inheritance import (
+    TRANSFER_ERROR,
+    TRANSFER_ERROR_ALIKE,
+    TRANSFER_ERROR_ATTENTION,
+    TRANSFER_ERROR_LIBRARY,
+    TRANSFER_ERROR_SCALED,
+    TRANSFER_ERROR_SCALED_ALIKE,
+)
 from medusa_sim.specs.inheritance import fitted_kernels as stored_kernels
 from medusa_sim.units import SCALED
 
@@ -271,18 +280,36 @@ def left_out_ranks(_: list[str]) -> None:
     print(table("engine | version | collective | 2 ranks (the other machine) | 4 ranks (held out)", 3, lines))
 
 
-def transfer_linear(_: list[str]) -> None:
-    """Pairs of cards and their error; then by family and architecture what bands lack."""
+STORED_WIDTHS = {
+    (True, "gemm"): TRANSFER_ERROR_ALIKE,
+    (False, "gemm"): TRANSFER_ERROR,
+    (False, "attention"): TRANSFER_ERROR_ATTENTION,
+    (True, "scaled"): TRANSFER_ERROR_SCALED_ALIKE,
+    (False, "scaled"): TRANSFER_ERROR_SCALED,
+    (False, "scaled, other library"): math.hypot(TRANSFER_ERROR_SCALED, TRANSFER_ERROR_LIBRARY),
+}
+"""Whether cards are of one architecture, family of kernels -> what their bands get (specs/inheritance.py)."""
+
+
+def transferred() -> dict[tuple[bool, str], list[Beside]]:
+    """Rows by lent kernels, by the keys of STORED_WIDTHS; prints each pair of cards and its error."""
     found: dict[tuple[bool, str], list[Beside]] = defaultdict(list)
     for family, place, lender, taker, rows in (*_transfers(), *_scaled_transfers()):
         found[lender.architecture == taker.architecture, family].append(rows)
         print(f"{place:27} {lender.name:>15} -> {taker.name:15} error {rows.error:6.1%}, "
               f"inside the kernel's own band {rows.coverage():4.0%}")  # fmt: skip
-    for (alike, family), group in sorted(found.items(), key=lambda each: not each[0][0]):
+    return found
+
+
+def transfer_linear(_: list[str]) -> None:
+    """Pairs of cards and their error; then by family and architecture what bands lack and what they get."""
+    for place, group in sorted(transferred().items(), key=lambda each: not each[0][0]):
+        alike, family = place
         error, own = (np.mean([each.error for each in group]), np.mean([each.coverage() for each in group]))
-        kin = "the same" if alike else "another"
+        kin, stored = "the same" if alike else "another", STORED_WIDTHS.get(place)
         print(f"{family}, {kin} architecture: {len(group)} pairs, error {error:.1%}, inside the own band "
-              f"{own:.0%}, for 80% add {width_to_add(group):.2f}")  # fmt: skip
+              f"{own:.0%}, for 80% add {width_to_add(group):.2f}"
+              + ("" if stored is None else f" (stored: {stored:.2f})"))  # fmt: skip
 
 
 Pair = tuple[str, str, Gpu, Gpu, Beside]

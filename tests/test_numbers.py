@@ -32,6 +32,9 @@ STATED = {
     "method: batch # and length # of the same GPU": (
         "scenario.defaults:FIXED_BASELINE_BATCH, scenario.defaults:FIXED_BASELINE_SEQ_LEN"
     ),
+    "method: # of the bands of their single rows from a card of the same architecture, # from another": (
+        "specs.inheritance:TOGETHER_ALIKE, specs.inheritance:TOGETHER"
+    ),
     "method: no drafts are made, on 1..#": "plan.break_even:BATCHES_SEARCHED",
     "method: optimal trees of 2 to # candidates": "scenario.defaults:CANDIDATES_MAX",
     "method: # contexts, trapezoid": "grid.request_latency:_CONTEXTS",
