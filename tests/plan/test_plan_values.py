@@ -16,10 +16,11 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import gains_by_batch, scheduled_counts, scheduled_row_at
 from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
 from medusa_sim.plan.slowdowns import slower_with_more
-from medusa_sim.plan.sweep_answer import _drafting_share
+from medusa_sim.plan.sweep_answer import _drafting_share, sweep_answer
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.step.axes import Grid
 from medusa_sim.step.step import decode_step, drafting_steps
 
 SMALL = Scenario(
@@ -238,3 +239,24 @@ def test_drafting_is_told_of_the_shortest_draft():
     )
     assert _drafting_share(cells) == pytest.approx(one / plain_us, rel=1e-6)
     assert two > 1.2 * one
+
+
+def test_what_is_free_at_every_length_is_the_least_of_them():
+    answer = recommend(SMALL, Question(batch_min=1, batch_max=2, seq_len=(64, LONG)))
+    every = answer.free_candidates
+    assert {batch for batch, _, _ in every} == {1, 2}
+    for batch, free in answer.free_candidates_by_batch.items():
+        assert free == min(count for at, _, count in every if at == batch)
+
+
+def test_the_best_on_a_grid_is_one_of_its_counts():
+    """Of two or three tokens, where four are the best of all."""
+    answer = sweep_answer(SMALL.but(max_drafts=3), Grid.of([1, 4], [512], [2, 3]))
+    assert set(answer.best.candidates.ravel()) == {4}
+    assert set(answer.best_on_grid.candidates.ravel()) == {3}
+
+
+def test_a_model_of_810_gb_takes_sixteen_cards_of_80():
+    """101 GB each on eight."""
+    large = Scenario(gpu="h100-sxm", model="llama-3.1-405b", drafter="ngram", acceptance=0.5)
+    assert "--tp 16" in [change.option for change in shortfall(large, 1, 64).changes]

@@ -36,7 +36,7 @@ from medusa_sim.lab.validate.published import error_summary, tree_comparison
 from medusa_sim.scenario.acceptance import acceptance_of
 from medusa_sim.step.drafter import drafter_kind, drafters
 
-DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[4] / "shared" / "data")) / "acceptance"
+DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[3] / "shared" / "data")) / "acceptance"
 HAS_DATA = pytest.mark.skipif(
     not DATA.exists(), reason="needs the public acceptance data beside the checkout"
 )

@@ -1,0 +1,49 @@
+"""Chances and pieces of a server's steps by hand."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.chance import normal_values
+from medusa_sim.step.gathering import gathered_chances
+from medusa_sim.step.mixed_steps import mixed_step_law
+from medusa_sim.step.server import FullServer, served
+from medusa_sim.step.step import decode_step
+
+
+def test_clients_that_begin_at_once_are_normal_around_their_next_requests():
+    """Of one more request each, whose outputs of 300 steps differ by 2 %: a deviation of 6 steps.
+
+    On a step x off the middle begin exp(-x^2 / 2 s^2) / (s sqrt(2 pi)), with s^2 wider by one step's own.
+    """
+    loop = SimpleNamespace(
+        requests=np.array([12.0]), prompts_in_room=np.array([1.0]), decode_steps=np.array([300.0]),
+        begin_chance=np.array([1 / 312]),
+    )  # fmt: skip
+    spread = np.sqrt(12.0**2 / 12.0 + 6.0**2)
+    width = np.sqrt(spread**2 + 1.0 / (2.0 * np.pi))
+    chances = np.sort(np.exp(-((spread * normal_values() / width) ** 2) / 2) / (np.sqrt(2 * np.pi) * width))
+    halves = chances.reshape(2, -1).mean(axis=1)
+    np.testing.assert_allclose(gathered_chances(loop, 0.02, 2), [halves], rtol=1e-12)
+
+
+@pytest.mark.parametrize("verified", [1, 4])
+def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(verified):
+    """One and 64 requests whose prompts take what room is left: no row beyond the last that was timed."""
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="vllm",
+        prompt_tokens=512, output_tokens=256,
+    )  # fmt: skip
+    setting, batch = scenario.setting, np.array([1.0, 64.0])
+    step = decode_step(setting, batch, 640)
+    found = served(
+        setting, step.time_us, batch, verified, np.ones(2), scenario.traffic,
+        attention_us=step.parts_us["attention"],
+    )  # fmt: skip
+    assert isinstance(found, FullServer)
+    loop = found._loop
+    law = mixed_step_law(setting, scenario.traffic, None, loop)
+    assert law.rows[-1] >= 64.0 * verified + loop.room_tokens.max()
+    assert np.all(np.diff(law.rows) > 0)
