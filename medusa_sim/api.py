@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -311,6 +311,8 @@ def _listed(argument: Argument, given: Any) -> Any:
     """A list where the argument is one: of names, or of whole numbers."""
     if given is None or argument.type.allowed != (tuple,):
         return given
+    if isinstance(given, Sized) and not len(given):
+        raise UsageError(f"{argument.name} is empty: give at least one, or leave it out for the usual ones")
     return (
         names(argument.name, given)
         if argument.type.wanted == "names"

@@ -319,8 +319,19 @@ def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
     except pd.errors.ParserWarning:
         raise DataError(f"{named(path)}: rows have more fields than the header; name every column") from None
     except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError, MemoryError) as error:
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise DataError(f"{named(path)}: cannot be read ({reason}); give {wanted}") from error
+        raise DataError(f"{named(path)}: {_unread(error)}; give {wanted}") from error
+
+
+def _unread(error: Exception) -> str:
+    """Why a table cannot be read, in words."""
+    import pandas as pd
+
+    if isinstance(error, pd.errors.EmptyDataError):
+        return "cannot be read (no columns are in it)"
+    if isinstance(error, UnicodeDecodeError):
+        return "cannot be read (it is no text in UTF-8)"
+    reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    return f"cannot be read ({reason})"
 
 
 def read_csv_table(

@@ -124,6 +124,11 @@ def scenario() -> ms.Scenario:
     )
 
 
+def test_a_list_of_no_cards_is_refused_and_not_read_as_all():
+    with pytest.raises(UsageError, match="gpus is empty"):
+        ms.compare(gpus=[])
+
+
 def test_frames_are_the_command_lines(scenario):
     frame = scenario.sweep(batch=[1, 4], candidates=[1, 2, 3])
     line = scenario.command("sweep").split()[1:]

@@ -17,6 +17,7 @@ import click
 
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
+from medusa_sim.cli.values import Whole
 from medusa_sim.errors import UsageError, install, shown
 
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9:][A-Za-z0-9.:-]{0,252}")
@@ -24,7 +25,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @take.command("medusa-sim app", "medusa-sim app --port 8600 --no-browser")
-@click.option("--port", default=8501, show_default=True, type=click.IntRange(1, 65535), help="Port.")
+@click.option("--port", default=8501, show_default=True, type=Whole(1, 65535), help="Port.")
 @click.option(
     "--address",
     default="localhost",

@@ -10,7 +10,7 @@ import click
 from medusa_sim.cli import options as take
 from medusa_sim.cli import say
 from medusa_sim.cli.recommend import EVERY_BATCH, users_machine
-from medusa_sim.cli.values import grid
+from medusa_sim.cli.values import Whole, grid
 from medusa_sim.scenario.defaults import DEFAULT_BATCHES
 from medusa_sim.scenario.question import QUESTION, Question
 
@@ -27,7 +27,7 @@ from medusa_sim.scenario.question import QUESTION, Question
     type=grid(EVERY_BATCH),
     help="Range of batches that the curve shows.",
 )
-@click.option("--at", type=click.IntRange(min=1), help="Batch that the card is about [the smallest].")
+@click.option("--at", type=Whole(min=1), help="Batch that the card is about [the smallest].")
 @take.lengths
 @take.arguments("asked", QUESTION)
 @click.option("--dark", is_flag=True, help="Light letters on a dark page.")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ import click
 from medusa_sim.cli import examples, say
 from medusa_sim.cli.help_page import Sectioned
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
-from medusa_sim.cli.values import NAMES, RUNTIME, NameType
+from medusa_sim.cli.values import NAMES, RUNTIME, Finite, NameType, Whole
 from medusa_sim.errors import UsageError, install
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.declare import (
@@ -71,18 +70,11 @@ class OneOf(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
-class PositiveFloat(click.FloatRange):
-    """A finite number above 0; click's own range lets nan pass."""
+class PositiveFloat(Finite):
+    """A finite number above 0."""
 
     def __init__(self) -> None:
         super().__init__(min=0.0, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Fails for nan and infinity as for what is out of range."""
-        number = click.FLOAT.convert(value, param, ctx)
-        if not 0.0 < number < math.inf:
-            self.fail(f"{value} is not a finite number above 0", param, ctx)
-        return number
 
 
 def is_given(option: str) -> bool:
@@ -135,7 +127,7 @@ def _type(argument: Argument) -> Any:
         return NAMES[argument.names] if argument.names else OneOf(argument)
     if argument.type is WHOLE:
         least, most = (None if end is None else int(end) for end in (argument.least, argument.most))
-        return click.IntRange(least, most)
+        return Whole(least, most)
     if argument.type is NUMBER:
         return _number(argument)
     if argument.type in (PATH, FOLDER):
@@ -150,7 +142,7 @@ def _number(argument: Argument) -> click.ParamType[float]:
         return PositiveFloat()
     if least is above is most is None:
         return click.FLOAT
-    return click.FloatRange(least if above is None else above, most, min_open=above is not None)
+    return Finite(least if above is None else above, most, min_open=above is not None)
 
 
 def gathered(

@@ -12,6 +12,7 @@ import click
 from medusa_sim.cli import examples, say
 from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output, command_line
+from medusa_sim.cli.values import Whole
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.scenario.declare import FLAG, PATH, REQUIRED, WHOLE, WORD, Declared, argument
 
@@ -86,7 +87,7 @@ _TREE = take.record("given", TreeFile)
 
 @take.command("medusa-sim tree build --head-accuracy heads.csv --candidates 64 --format json", into=tree)
 @take.record("asked", Accuracies, head_accuracy=_NEEDED)
-@click.option("--candidates", type=click.IntRange(1, 65536), required=True, help="Nodes and root.")
+@click.option("--candidates", type=Whole(1, 65536), required=True, help="Nodes and root.")
 @take.output
 @take.data_dir
 def build(*, asked: Accuracies, candidates: int, output: Output, data_dir: Path | None) -> None:

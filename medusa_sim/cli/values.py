@@ -8,6 +8,7 @@ Names of GPUs, models, runtimes and profiles may be lists, and the shell complet
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +21,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from medusa_sim.cli import say, warn
-from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.errors import MedusaSimError, UsageError, shown
 
 MAX_VALUES = 65_536
 """Values on one axis; the rows of all axes together are not limited."""
@@ -285,7 +286,40 @@ def numbers(text: str, of: click.ParamType[float] = click.FLOAT) -> tuple[float,
     return tuple(of.convert(part.strip(), None, None) for part in text.split(","))
 
 
-class Threads(click.IntRange):
+def _allowed(of: click.IntRange | click.FloatRange) -> str:
+    """`whole numbers from 1 to 64 are allowed`."""
+    what = "whole numbers" if isinstance(of, click.IntRange) else "finite numbers"
+    low = "" if of.min is None else f" {'above' if of.min_open else 'from'} {of.min:g}"
+    high = "" if of.max is None else f" to {of.max:g}"
+    return f"{what}{low}{high} are allowed"
+
+
+class Whole(click.IntRange):
+    """A whole number in a range, refused in words that other doors use too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails for other text and for what is out of range."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{shown(value)}: {_allowed(self)}", param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A finite number in a range, refused in words that other doors use too; click's own lets nan pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails for other text, nan and infinity, and for what is out of range."""
+        try:
+            number = super().convert(value, param, ctx)
+        except click.BadParameter:
+            number = math.nan
+        if not math.isfinite(number):
+            self.fail(f"{shown(value)}: {_allowed(self)}", param, ctx)
+        return number
+
+
+class Threads(Whole):
     """Threads or processes; more than a machine can start would end the command without a word."""
 
     def __init__(self, what: str = "threads") -> None:

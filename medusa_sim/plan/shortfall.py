@@ -99,7 +99,8 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
     yield (tried(f"--gpu {gpu.name}", gpu=gpu.name) for gpu in larger)
     if scenario.model.kv_dtype != "fp8":
         yield iter([tried("--kv-dtype fp8", kv_dtype="fp8")])
-    yield largest(1, seq_len, lambda length: tried(f"--seq {length}", length=length))
+    known = min(seq_len, scenario.model.max_seq_len + 1)
+    yield largest(1, known, lambda length: tried(f"--seq {length}", length=length))
     yield (
         tried(f"--gpu {gpu.name} --tp {tp}", gpu=gpu.name, tp=tp)
         for tp in tps
