@@ -37,8 +37,9 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import BORROWED, TOGETHER, TOGETHER_ALIKE
 from medusa_sim.specs.nearness import beside, between, nearest
 from medusa_sim.step.compose import step_us
-from medusa_sim.step.pass_time import StepTime
+from medusa_sim.step.kernel_sums import Kernels
 from medusa_sim.step.step import decode_step
+from medusa_sim.step.step_time import StepTime
 
 LENDERS = {
     "h100-sxm": "h200-sxm",
@@ -125,6 +126,7 @@ def inside_kernels(step: StepTime, measured_us: FloatArray, share: float) -> Boo
     What engines add has a band of its own, and is the same in both.
     """
     (_, kernels), *_ = step.passes
+    assert isinstance(kernels, Kernels)  # a plain step's are not averaged
     alone, whole = kernels.spread._replace(shared={}).squares, kernels.spread.squares
     below, above = (few + share**2 * (every - few) for few, every in zip(alone, whole, strict=True))
     cost = step.cost

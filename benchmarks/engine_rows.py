@@ -34,11 +34,12 @@ from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
 from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.host import drafting_pass_us, drafting_us, host_us, pieces_us
-from medusa_sim.step.pass_time import StepTime, has_whole_graph
+from medusa_sim.step.pass_time import has_whole_graph
 from medusa_sim.step.sampling import filter_us, sampled
 from medusa_sim.step.server import served
 from medusa_sim.step.setting import Setting, step_kernels
 from medusa_sim.step.step import decode_step, speculative_step, verification_step
+from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.traffic import Traffic, served_length
 
 ACCEPTANCE_ERROR = 0.04

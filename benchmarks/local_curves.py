@@ -37,7 +37,7 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import overhead_halves
-from medusa_sim.step.pass_time import StepTime
+from medusa_sim.step.step_time import StepTime
 
 MODELS = {
     "Qwen2.5-Coder-7B": "qwen2.5-7b", "qwen2 7B": "qwen2.5-7b", "qwen2 32B": "qwen2.5-32b",

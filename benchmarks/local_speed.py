@@ -42,8 +42,8 @@ from medusa_sim.scenario.machine_rows import MachineRow
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import device_names, gpu_name, load_gpu
 from medusa_sim.specs.local import runtimes_of
-from medusa_sim.step.compose import drafting_cost
 from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafting import drafting_cost
 from medusa_sim.step.pass_time import work_time
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.workload import verify

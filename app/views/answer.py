@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from medusa_sim.grid.request_latency import RequestLatency
     from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.schedule_row import ScheduleRow
-    from medusa_sim.step.pass_time import StepTime
+    from medusa_sim.step.step_time import StepTime
 
 _COLUMNS = titles(
     "batch", "candidates", "drafts", "heads", "tokens_per_step", "speedup", "interval", "verify_step_us",

@@ -20,10 +20,11 @@ from medusa_sim.specs.engine import UNITS, Engine
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.host import beyond, drafting_pass_us, launching_us
-from medusa_sim.step.pass_time import StepTime, has_whole_graph
+from medusa_sim.step.pass_time import has_whole_graph
 from medusa_sim.step.prompts import prompt_host_us, prompts_apart
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.step import decode_step, verification_step
+from medusa_sim.step.step_time import StepTime
 
 _MUCH_OF_A_STEP = 0.1
 """Share of a step from which a term is named."""

@@ -20,8 +20,8 @@ from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.step.compose import COST_FIELDS, Cost, along, step_us
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
-from medusa_sim.step.pass_time import StepTime, bound_codes
 from medusa_sim.step.server import Served, served
+from medusa_sim.step.step_time import StepTime, bound_codes
 from medusa_sim.step.watts import launch_joules
 
 Field = Callable[[StepTime], Any]

@@ -25,9 +25,10 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_steps_of
-from medusa_sim.step.pass_time import StepTime, work_time
+from medusa_sim.step.pass_time import work_time
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, decode_work, verification_step
+from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.traffic import served_length
 
 LARGEST_SEARCH = 60_000_000

@@ -24,9 +24,9 @@ from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.pass_time import StepTime
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, speculative_step
+from medusa_sim.step.step_time import StepTime
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

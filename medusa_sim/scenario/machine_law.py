@@ -21,9 +21,10 @@ from medusa_sim.specs.local import Law, TypeLaw
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.last_logits import last_logits
-from medusa_sim.step.pass_time import StepTime, work_time
+from medusa_sim.step.pass_time import work_time
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, verification_work
+from medusa_sim.step.step_time import StepTime
 
 SPREAD = (0.12, 0.35, 0.35, 0.35)
 """How far a device may be from its law: bandwidth, arithmetic, what is fixed and tiles, in the logarithm.

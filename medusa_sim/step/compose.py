@@ -12,29 +12,13 @@ Everything that prices a step (one step, a grid, rows of operators, a search) ad
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, Halves, IntArray, in_quadrature
-from medusa_sim.operators.operator import Size
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.nearness import between
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.host import (
-    drafting_pass_us,
-    drafting_us,
-    host_share,
-    host_us,
-    launching_us,
-    overlapped_us,
-    pieces_us,
-)
-from medusa_sim.step.kernel_sums import Kernels
-from medusa_sim.step.launch import Launch
-from medusa_sim.step.workload import Workload
+from medusa_sim.step.host import overlapped_us
 
 RATIO_SHARE = 0.5
 """Of what the bands of kernels and of an engine's terms add up to in a ratio of its steps, for 80 %.
@@ -43,17 +27,6 @@ With it the bands hold 81 % of 151 published speedups, each predicted without it
 out of this choice the others ask for 0.5 to 0.7 (`python benchmarks/engine_fit.py`). The rows do not tell
 shares of kernels and of terms apart (benchmarks/log).
 """
-EAGER_BAND = 0.3
-"""80 % half-width of what eager code takes around drafts: twice what its plain steps differ by on two
-machines."""
-LEVEL_HIDDEN = 4096
-"""Width of the features of the model that `host_us_per_level` was taken from (Vicuna-7B).
-
-1.3 ms a level there and 2 ms at a width of 5,120: with the square of the width, as the weights and features
-that eager code moves between passes.
-"""
-Pass = Literal["target", "draft", "continued"]
-"""A forward pass of the target, one of a drafter, or kernels that continue the pass before them (heads)."""
 
 
 def step_us(
@@ -67,32 +40,6 @@ def step_us(
 
 def _nothing() -> FloatArray:
     return np.zeros(())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassWork:
-    """Kernels launched one after another, the runtime that launches them, and what they are for."""
-
-    launches: tuple[Launch, ...]
-    runtime: Runtime
-    workload: Workload
-    """The tokens that pass through, by which engines charge."""
-    of: Pass
-    """Which pass they are."""
-    layers: int = 0
-    """Layers of the network that passes."""
-    schedulers: int = 1
-    """Hosts that share its requests."""
-
-    @property
-    def kernels(self) -> int:
-        """How many are launched."""
-        return sum(launch.kernels for launch in self.launches)
-
-    @property
-    def gaps_us(self) -> float:
-        """Gaps on the device between them."""
-        return self.kernels * self.runtime.launch_us
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -224,106 +171,3 @@ def overhead_halves(step: Cost, plain: Cost) -> Halves:
     engine = in_quadrature(shared, np.sqrt(step.draft_square) / step.time_us)
     gain = np.sqrt(step.gain_square)
     return Halves(*(in_quadrature(RATIO_SHARE * in_quadrature(half, engine), gain) for half in kernels))
-
-
-def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> Cost:
-    """What one pass takes, whose kernels are timed.
-
-    device = sum of kernel times + launches x launch_us. host = launches x host_us_per_launch, for a forward
-    pass of its own host_us_per_step, and in the target's pass what an engine hides or launches outside graphs
-    (N3). exposed: what an engine's host adds to the target's pass (N1), what a draft model's small kernels
-    leave idle, and pieces (N16). whole_graph: whether a graph holds the whole pass, attention included; else
-    the host plans it, and with several queries runs it in pieces.
-
-    The band adds the half-widths of different kernels in quadrature (their residuals are taken as
-    independent), those of one kernel in every layer linearly, and so those of kernels that nobody measured on
-    this GPU, of borrowed ones what those of one kind are off by together (`Fit.together`).
-    """
-    device_us = kernels.device_us + work.gaps_us
-    beside = _beside_kernels(work, device_us, whole_graph=whole_graph)
-    below_square, above_square = kernels.spread.squares
-    return replace(
-        beside,
-        device_us=device_us,
-        setup_half_us=_with_experts(work.runtime, kernels, beside.setup_half_us) + kernels.device_half_us,
-        below_square=below_square,
-        above_square=above_square,
-    )
-
-
-def _beside_kernels(work: PassWork, device_us: FloatArray, *, whole_graph: bool) -> Cost:
-    """What a pass takes beside its kernels and the gaps between them (`pass_cost`)."""
-    runtime, engine = work.runtime, work.runtime.engine
-    launches_us = np.asarray(work.kernels * runtime.host_us_per_launch)
-    if work.of == "continued":
-        return Cost(host_us=launches_us)
-    launches_us = launches_us + runtime.host_us_per_step
-    if engine is None:
-        return Cost(host_us=launches_us)
-    query_tokens = work.workload.query_tokens
-    batch = np.ceil(np.asarray(work.workload.batch) / work.schedulers)
-    if work.of == "draft":
-        added = drafting_pass_us(engine, work.layers, device_us)
-    else:
-        added = host_us(engine, batch, work.layers)
-    if not whole_graph:
-        added = added.plus(pieces_us(engine, work.layers, query_tokens))
-    exposed = Cost(
-        host_us=launches_us,
-        exposed_us=added.time_us,
-        setup_half_us=_setup_half_us(engine, device_us + added.time_us),
-    )
-    if work.of == "draft":
-        return replace(exposed, draft_square=np.asarray(added.half_us**2))
-    launching = launching_us(engine, work.layers, batch, batch * query_tokens)
-    hidden_us = launches_us + engine.hidden_us_per_step.value + launching.time_us
-    # a plain step of as many requests may be in a graph: what launching adds is not what both steps share
-    launching_half_us = _nothing()
-    if launching.half_us.any():
-        launching_half_us = host_share(hidden_us, overlapped_us(device_us, hidden_us)) * launching.half_us
-    return replace(
-        exposed,
-        host_us=hidden_us,
-        step_square=np.asarray(added.half_us**2),
-        draft_square=np.asarray(launching_half_us**2),
-    )
-
-
-def _setup_half_us(engine: Engine, time_us: FloatArray) -> FloatArray:
-    """Half-width by which what takes so long in one set-up lies beside that of others."""
-    share = engine.between_share.value
-    return np.asarray(share * time_us) if share else _nothing()
-
-
-def _with_experts(runtime: Runtime, kernels: Kernels, setup_half_us: FloatArray) -> FloatArray:
-    """`_setup_half_us` of a pass with what layers of experts have besides."""
-    share = 0.0 if runtime.engine is None else runtime.engine.experts_between
-    if not share or (experts_us := kernels.parts_us.get("experts")) is None:
-        return setup_half_us
-    return between(setup_half_us, share, experts_us)
-
-
-def drafting_cost(
-    runtime: Runtime, batch: Size, *, looks_up: bool, width: int = 1, levels_us: float = 0.0
-) -> Cost | None:
-    """What an engine (N2) or eager code (N15) adds to a step for drafting; None where it adds nothing.
-
-    levels_us: of eager code between the levels of a tree (`eager_levels_us`).
-    """
-    if runtime.engine is None:
-        waits = runtime.host_us_per_lookup if looks_up else runtime.host_us_per_drafted_step + levels_us
-        square = np.asarray((EAGER_BAND * waits) ** 2)
-        return Cost(exposed_us=np.asarray(waits), draft_square=square) if waits else None
-    added = drafting_us(runtime.engine, batch, looks_up=looks_up, width=width)
-    gain = runtime.engine.lookup_gain_share if looks_up else runtime.engine.gain_share
-    return Cost(
-        exposed_us=added.time_us,
-        draft_square=np.asarray(added.half_us**2),
-        setup_half_us=_setup_half_us(runtime.engine, added.time_us),
-        gain_square=np.asarray(gain.value**2),
-    )
-
-
-def eager_levels_us(runtime: Runtime, hidden: int, levels: int) -> float:
-    """(N15): what eager code does between so many levels of a tree, on features so wide."""
-    return levels * runtime.host_us_per_level * (hidden / LEVEL_HIDDEN) ** 2

@@ -9,11 +9,25 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
-from medusa_sim.step.compose import PassWork, drafting_cost, eager_levels_us
-from medusa_sim.step.pass_time import StepTime
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.compose import Cost
+from medusa_sim.step.host import drafting_us
+from medusa_sim.step.pass_time import setup_half_us
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
+from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.together import work_times
 from medusa_sim.step.workload import Workload, verify
+
+EAGER_BAND = 0.3
+"""80 % half-width of what eager code takes around drafts: twice what its plain steps differ by on two
+machines."""
+LEVEL_HIDDEN = 4096
+"""Width of the features of the model that `host_us_per_level` was taken from (Vicuna-7B).
+
+1.3 ms a level there and 2 ms at a width of 5,120: with the square of the width, as the weights and features
+that eager code moves between passes.
+"""
 
 
 def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> tuple[StepTime, ...]:
@@ -78,3 +92,29 @@ def _passes_reached(setting: Setting, passes: int) -> FloatArray:
 def _in_share(step: StepTime, share: float) -> StepTime:
     """A pass that runs in this share of the rounds."""
     return step.mapped(lambda values: values * share)
+
+
+def drafting_cost(
+    runtime: Runtime, batch: Size, *, looks_up: bool, width: int = 1, levels_us: float = 0.0
+) -> Cost | None:
+    """What an engine (N2) or eager code (N15) adds to a step for drafting; None where it adds nothing.
+
+    levels_us: of eager code between the levels of a tree (`eager_levels_us`).
+    """
+    if runtime.engine is None:
+        waits = runtime.host_us_per_lookup if looks_up else runtime.host_us_per_drafted_step + levels_us
+        square = np.asarray((EAGER_BAND * waits) ** 2)
+        return Cost(exposed_us=np.asarray(waits), draft_square=square) if waits else None
+    added = drafting_us(runtime.engine, batch, looks_up=looks_up, width=width)
+    gain = runtime.engine.lookup_gain_share if looks_up else runtime.engine.gain_share
+    return Cost(
+        exposed_us=added.time_us,
+        draft_square=np.asarray(added.half_us**2),
+        setup_half_us=setup_half_us(runtime.engine, added.time_us),
+        gain_square=np.asarray(gain.value**2),
+    )
+
+
+def eager_levels_us(runtime: Runtime, hidden: int, levels: int) -> float:
+    """(N15): what eager code does between so many levels of a tree, on features so wide."""
+    return levels * runtime.host_us_per_level * (hidden / LEVEL_HIDDEN) ** 2

@@ -31,11 +31,6 @@ class Spread(NamedTuple):
     """Half-widths (downwards, upwards) of what is off together: borrowed kernels by kind (`Fit.together`);
     under no name others that were not measured on it, and those of one law of the device."""
 
-    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Spread:
-        """With every array replaced by what `change` makes of it."""
-        shared = {kind: (change(below), change(above)) for kind, (below, above) in self.shared.items()}
-        return Spread(change(self.below_square), change(self.above_square), shared)
-
     @property
     def squares(self) -> tuple[FloatArray, FloatArray]:
         """(downwards, upwards) squared half-widths of all of them."""
@@ -45,45 +40,9 @@ class Spread(NamedTuple):
         return below, above
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class KernelSums:
-    """Sums over kernels, arrays of their shapes; microseconds."""
-
-    device_us: FloatArray
-    """All of them one after another."""
-    spread: Spread
-    """Half-widths of their band, without what no ratio has (`device_half_us`)."""
-    device_half_us: FloatArray
-    """Half-width by which they are off together, as every kernel of the device is."""
-    parts_us: dict[Part, FloatArray]
-    """Their time by slice of the step."""
-    waits_us: dict[Bound, FloatArray]
-    """Their time by what bounds it, WAITS."""
-    source: CodeArray
-    """Worst `Source` code among them."""
-
-    def mapped(
-        self,
-        change: Callable[[FloatArray], FloatArray],
-        sources: Callable[[CodeArray], CodeArray],
-    ) -> KernelSums:
-        """With every array replaced by what `change` makes of it; sources: the same of the codes."""
-        return KernelSums(
-            device_us=change(self.device_us),
-            spread=self.spread.mapped(change),
-            device_half_us=change(self.device_half_us),
-            parts_us={part: change(time_us) for part, time_us in self.parts_us.items()},
-            waits_us={code: change(time_us) for code, time_us in self.waits_us.items()},
-            source=sources(self.source),
-        )
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kernels:
-    """Timed launches, smallest arrays first: none is broadcast early. Each sum is made when it is read.
-
-    Its sums have the names of `KernelSums`.
-    """
+    """Timed launches, smallest arrays first: none is broadcast early. Sums are in microseconds."""
 
     timed: tuple[tuple[Launch, OperatorTime], ...]
 
@@ -151,21 +110,27 @@ class Kernels:
         """With the time of all launches of each."""
         return tuple((launch, time, launch.count * time.time_us) for launch, time in self.timed)
 
-    def mapped(
-        self,
+
+class Slices(NamedTuple):
+    """Sums of `Kernels` beside their cost, of a pass that stands for several or is one of many."""
+
+    parts_us: dict[Part, FloatArray]
+    waits_us: dict[Bound, FloatArray]
+    source: CodeArray
+
+    @classmethod
+    def of(
+        cls,
+        kernels: Kernels | Slices,
         change: Callable[[FloatArray], FloatArray],
         sources: Callable[[CodeArray], CodeArray],
-    ) -> KernelSums:
-        """Their sums, with every array replaced (`KernelSums.mapped`)."""
-        sums = KernelSums(
-            device_us=self.device_us,
-            spread=self.spread,
-            device_half_us=self.device_half_us,
-            parts_us=self.parts_us,
-            waits_us=self.waits_us,
-            source=self.source,
+    ) -> Slices:
+        """Sums of kernels that `change` and `sources` have gone over."""
+        return cls(
+            parts_us={part: change(time_us) for part, time_us in kernels.parts_us.items()},
+            waits_us={code: change(time_us) for code, time_us in kernels.waits_us.items()},
+            source=sources(kernels.source),
         )
-        return sums.mapped(change, sources)
 
 
 def timed(latency: LatencyModel, runtime: Runtime, launches: Iterable[Launch]) -> Kernels:

@@ -1,131 +1,32 @@
-"""Kernels and a runtime -> the time of a pass: its breakdown, what bounds it and who says so."""
+"""One pass -> its time: kernels are timed, then host and engine put beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.base import Bound, CodeArray, LatencyModel
+from medusa_sim.latency.base import LatencyModel
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Attention
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.engine_facts import backend_of
-from medusa_sim.step.compose import Cost, PassWork, pass_cost
-from medusa_sim.step.kernel_sums import WAITS, Kernels, KernelSums, timed
+from medusa_sim.specs.nearness import between
+from medusa_sim.step.compose import Cost
+from medusa_sim.step.host import (
+    drafting_pass_us,
+    host_share,
+    host_us,
+    launching_us,
+    overlapped_us,
+    pieces_us,
+)
+from medusa_sim.step.kernel_sums import Kernels, timed
 from medusa_sim.step.kernels import decomposed
-from medusa_sim.step.launch import Part
+from medusa_sim.step.pass_work import PassWork
+from medusa_sim.step.step_time import StepTime
 from medusa_sim.units import BYTES_PER_ELEMENT
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepTime:
-    """Time of one step for every shape of a grid, microseconds. Steps add with `+`."""
-
-    cost: Cost
-    """Device, host and engine, which give the time and its 80 % band."""
-    passes: tuple[tuple[PassWork, Kernels | KernelSums], ...] = ()
-    """What was timed, each pass with its kernels, for what else follows from them."""
-
-    @property
-    def works(self) -> tuple[PassWork, ...]:
-        """The passes without their times: energy and doubts count other things of them."""
-        return tuple(work for work, _ in self.passes)
-
-    @property
-    def device_us(self) -> FloatArray:
-        """Kernels and the gaps between them."""
-        return self.cost.device_us
-
-    @property
-    def host_us(self) -> FloatArray:
-        """What the host needs to launch them."""
-        return self.cost.host_us
-
-    @property
-    def time_us(self) -> FloatArray:
-        """Device, host and engine together (`compose.step_us`)."""
-        return self.cost.time_us
-
-    @property
-    def low_us(self) -> FloatArray:
-        """Lower end of the 80 % band."""
-        return self.cost.low_us
-
-    @property
-    def high_us(self) -> FloatArray:
-        """Upper end of the 80 % band."""
-        return self.cost.high_us
-
-    @cached_property
-    def gaps_us(self) -> float:
-        """Gaps between kernels."""
-        return sum(work.gaps_us for work in self.works)
-
-    @property
-    def beside_us(self) -> FloatArray:
-        """What is no kernel: gaps between them, and what of host and engine is not hidden behind them."""
-        return self.time_us - sum(self.parts_us.values(), start=np.zeros(()))
-
-    @cached_property
-    def parts_us(self) -> dict[Part, FloatArray]:
-        """Kernel time by slice, each in the smallest shape that holds it."""
-        parts: dict[Part, FloatArray] = {}
-        for _, kernels in self.passes:
-            for part, time_us in kernels.parts_us.items():
-                parts[part] = parts.get(part, 0.0) + time_us
-        return parts
-
-    @cached_property
-    def waits_us(self) -> dict[Bound, FloatArray]:
-        """Device time by what bounds it, WAITS; the gaps and the rest of the kernels are latency."""
-        waits = dict.fromkeys(WAITS, np.zeros(()))
-        for _, kernels in self.passes:
-            waits = {code: waits[code] + kernels.waits_us[code] for code in WAITS}
-        return waits
-
-    @cached_property
-    def source(self) -> CodeArray:
-        """Worst `Source` code among the kernels."""
-        worst: CodeArray = np.zeros((), dtype=np.int8)
-        for _, kernels in self.passes:
-            worst = np.maximum(worst, kernels.source)
-        return worst
-
-    @cached_property
-    def bound(self) -> CodeArray:
-        """`Bound` codes: what takes the largest share; the host where the device waits for it."""
-        return bound_codes(self.waits_us, self.cost)
-
-    def mapped(
-        self,
-        change: Callable[[FloatArray], FloatArray],
-        sources: Callable[[CodeArray], CodeArray] = np.asarray,
-    ) -> StepTime:
-        """With every array replaced by what `change` makes of it; sources: the same of codes of `Source`.
-
-        The works themselves stay as they are.
-        """
-        passes = tuple((work, kernels.mapped(change, sources)) for work, kernels in self.passes)
-        return StepTime(cost=self.cost.mapped(change), passes=passes)
-
-    def __add__(self, other: StepTime) -> StepTime:
-        """Both one after the other."""
-        return StepTime(cost=self.cost + other.cost, passes=self.passes + other.passes)
-
-
-def bound_codes(waits_us: dict[Bound, FloatArray], cost: Cost) -> CodeArray:
-    """`Bound` codes of steps that wait so long for memory and compute, and cost so much."""
-    memory, compute = (waits_us[code] for code in WAITS)
-    latency = cost.device_us - (memory + compute)
-    code = np.maximum(
-        np.int8(Bound.COMPUTE) * (compute > memory),
-        np.int8(Bound.LATENCY) * (latency > np.maximum(memory, compute)),
-    )
-    waits = cost.host_us + cost.exposed_us > cost.device_us
-    return np.asarray(np.maximum(code, np.int8(Bound.HOST) * waits))
 
 
 def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
@@ -134,6 +35,88 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     kernels = timed(latency, work.runtime, work.launches)
     cost = pass_cost(work, kernels, whole_graph=has_whole_graph(latency, work))
     return StepTime(cost=cost, passes=((work, kernels),))
+
+
+def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> Cost:
+    """What one pass takes, whose kernels are timed.
+
+    device = sum of kernel times + launches x launch_us. host = launches x host_us_per_launch, for a forward
+    pass of its own host_us_per_step, and in the target's pass what an engine hides or launches outside graphs
+    (N3). exposed: what an engine's host adds to the target's pass (N1), what a draft model's small kernels
+    leave idle, and pieces (N16). whole_graph: whether a graph holds the whole pass, attention included; else
+    the host plans it, and with several queries runs it in pieces.
+
+    The band adds the half-widths of different kernels in quadrature (their residuals are taken as
+    independent), those of one kernel in every layer linearly, and so those of kernels that nobody measured on
+    this GPU, of borrowed ones what those of one kind are off by together (`Fit.together`).
+    """
+    runtime, engine = work.runtime, work.runtime.engine
+    device_us = kernels.device_us + work.gaps_us
+    launches_us = np.asarray(work.kernels * runtime.host_us_per_launch)
+    if work.of != "continued":
+        launches_us = launches_us + runtime.host_us_per_step
+    if engine is None or work.of == "continued":
+        added = Cost(host_us=launches_us)
+    elif work.of == "draft":
+        added = _drafting_in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
+    else:
+        added = _target_in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
+    setup_half_us = added.setup_half_us
+    if engine is not None and engine.experts_between and "experts" in kernels.parts_us:
+        setup_half_us = between(setup_half_us, engine.experts_between, kernels.parts_us["experts"])
+    below_square, above_square = kernels.spread.squares
+    return replace(
+        added,
+        device_us=device_us,
+        setup_half_us=setup_half_us + kernels.device_half_us,
+        below_square=below_square,
+        above_square=above_square,
+    )
+
+
+def _target_in_engine(
+    engine: Engine, work: PassWork, device_us: FloatArray, launches_us: FloatArray, *, whole_graph: bool
+) -> Cost:
+    """Host and engine of the target's pass: (N1), (N3), (N16). launches_us: of the host."""
+    query_tokens = work.workload.query_tokens
+    requests = np.ceil(np.asarray(work.workload.batch) / work.schedulers)  # of one host
+    exposed = host_us(engine, requests, work.layers)
+    if not whole_graph:
+        exposed = exposed.plus(pieces_us(engine, work.layers, query_tokens))
+    launching = launching_us(engine, work.layers, requests, requests * query_tokens)
+    hidden_us = launches_us + engine.hidden_us_per_step.value + launching.time_us
+    # a plain step of as many requests may be in a graph: what launching adds is not what both steps share
+    launching_half_us = np.zeros(())
+    if launching.half_us.any():
+        launching_half_us = host_share(hidden_us, overlapped_us(device_us, hidden_us)) * launching.half_us
+    return Cost(
+        host_us=hidden_us,
+        exposed_us=exposed.time_us,
+        setup_half_us=setup_half_us(engine, device_us + exposed.time_us),
+        step_square=np.asarray(exposed.half_us**2),
+        draft_square=np.asarray(launching_half_us**2),
+    )
+
+
+def _drafting_in_engine(
+    engine: Engine, work: PassWork, device_us: FloatArray, launches_us: FloatArray, *, whole_graph: bool
+) -> Cost:
+    """Host and engine of a drafter's pass: (N2), (N16). launches_us: of the host."""
+    exposed = drafting_pass_us(engine, work.layers, device_us)
+    if not whole_graph:
+        exposed = exposed.plus(pieces_us(engine, work.layers, work.workload.query_tokens))
+    return Cost(
+        host_us=launches_us,
+        exposed_us=exposed.time_us,
+        setup_half_us=setup_half_us(engine, device_us + exposed.time_us),
+        draft_square=np.asarray(exposed.half_us**2),
+    )
+
+
+def setup_half_us(engine: Engine, time_us: FloatArray) -> FloatArray:
+    """Half-width by which what takes so long in one set-up differs from others (`Cost.setup_half_us`)."""
+    share = engine.between_share.value
+    return np.asarray(share * time_us) if share else np.zeros(())
 
 
 def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:

@@ -14,13 +14,14 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.term import Term
-from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.host import launching_us, overlapped_us
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.pass_time import StepTime, device_us, work_time
+from medusa_sim.step.pass_time import device_us, work_time
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
+from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import Workload, decode, prefill
 
 _ONCE_A_PROMPT = ("lm_head", "next_token")

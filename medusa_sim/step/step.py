@@ -20,13 +20,14 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.chance import drafted_tokens, found_shares
-from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import step_launches
-from medusa_sim.step.pass_time import StepTime, work_time
+from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
+from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
 _LEAST_RATE = 1e-12

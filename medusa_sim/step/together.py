@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.operators.operator import Operator, Size
-from medusa_sim.step.compose import PassWork
 from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.launch import Launch
-from medusa_sim.step.pass_time import StepTime, work_time
+from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.pass_work import PassWork
+from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import Workload
 
 

@@ -17,17 +17,10 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step.axes import Grid
 from medusa_sim.step.chance import _NORMAL, LENGTHS, drafted_tokens, quantile
-from medusa_sim.step.compose import (
-    Cost,
-    PassWork,
-    drafting_cost,
-    eager_levels_us,
-    overhead_halves,
-    pass_cost,
-)
+from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_cost, drafting_steps, eager_levels_us
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.kernel_sums import Kernels
 from medusa_sim.step.kernels import choice_us, kernel_time
@@ -35,6 +28,8 @@ from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
 from medusa_sim.step.network import model_launches
+from medusa_sim.step.pass_time import pass_cost
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.prompts import drafter_prompt_us, launching_host_us, prompt_terms
 from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.rows import predicted_rows

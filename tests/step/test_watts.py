@@ -16,9 +16,9 @@ from medusa_sim.errors import SpecError
 from medusa_sim.grid.cells import price
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
-from medusa_sim.step.compose import PassWork
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.watts import (
@@ -131,7 +131,7 @@ def test_a_server_draws_more_for_its_prompts_and_a_cpu_or_block_has_no_watts():
 
 def test_the_best_of_a_surface_counts_the_drafter():
     cells = price(Scenario(gpu="h100-sxm", **EAGLE), [8], [1024])
-    joules = cells.by_count.joules[0, 0]
+    joules = cells.by_count.steps.joules[0, 0]
     assert joules[-1] > float(
         np.max(launch_joules(H100, power_of(H100), launched(cells.surface.verify.works)))
     )

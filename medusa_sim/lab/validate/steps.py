@@ -41,12 +41,13 @@ from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.measurement import META, Environment, Meta, read_meta
 from medusa_sim.specs.model import Model, of_dtype
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.launch import elementwise_launch
-from medusa_sim.step.pass_time import StepTime, work_time
+from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, speculative_step
+from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import verify
 
 GRAPHED = "cuda-graph"

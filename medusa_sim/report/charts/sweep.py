@@ -26,7 +26,7 @@ from medusa_sim.report.charts.chart import (
 from medusa_sim.report.length_view import LengthView, evenly
 from medusa_sim.report.palette import BESIDE, PARTS
 from medusa_sim.report.words.numbers import significant
-from medusa_sim.step.pass_time import StepTime
+from medusa_sim.step.step_time import StepTime
 from medusa_sim.units import US_PER_MS
 
 SPEEDUP = "speedup over plain decoding"

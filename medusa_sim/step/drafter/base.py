@@ -15,9 +15,9 @@ import numpy as np
 from medusa_sim.errors import UsageError
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.launch import Launch
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.workload import Workload
 
 

@@ -13,12 +13,12 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes, verified_tokens
 from medusa_sim.step.drafter.layer import Eagle3
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.network import model_launches
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.workload import Workload
 
 PADDED_VOCAB = 0.01

@@ -16,12 +16,12 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes, verified_tokens
 from medusa_sim.step.exchange import logit_exchange
 from medusa_sim.step.launch import Launch, elementwise_launch, head_launch
 from medusa_sim.step.network import model_launches
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.workload import Workload
 from medusa_sim.units import BYTES_PER_ELEMENT
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.compose import PassWork
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.launch import elementwise_launch, head_launch
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.workload import Workload
 from medusa_sim.units import BYTES_PER_ELEMENT
 

@@ -1,0 +1,124 @@
+"""The time of a step: its cost, its kernels by what they are for, what bounds it and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.latency.base import Bound, CodeArray
+from medusa_sim.step.compose import Cost
+from medusa_sim.step.kernel_sums import WAITS, Kernels, Slices
+from medusa_sim.step.launch import Part
+from medusa_sim.step.pass_work import PassWork
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Time of one step for every shape of a grid, microseconds. Steps add with `+`."""
+
+    cost: Cost
+    """Device, host and engine, which give the time and its 80 % band."""
+    passes: tuple[tuple[PassWork, Kernels | Slices], ...] = ()
+    """Each pass with its kernels' times by what they are for."""
+
+    @property
+    def works(self) -> tuple[PassWork, ...]:
+        """The passes without their times: energy and doubts count other things of them."""
+        return tuple(work for work, _ in self.passes)
+
+    @property
+    def device_us(self) -> FloatArray:
+        """Kernels and the gaps between them."""
+        return self.cost.device_us
+
+    @property
+    def host_us(self) -> FloatArray:
+        """What the host needs to launch them."""
+        return self.cost.host_us
+
+    @property
+    def time_us(self) -> FloatArray:
+        """Device, host and engine together (`compose.step_us`)."""
+        return self.cost.time_us
+
+    @property
+    def low_us(self) -> FloatArray:
+        """Lower end of the 80 % band."""
+        return self.cost.low_us
+
+    @property
+    def high_us(self) -> FloatArray:
+        """Upper end of the 80 % band."""
+        return self.cost.high_us
+
+    @cached_property
+    def gaps_us(self) -> float:
+        """Gaps between kernels."""
+        return sum(work.gaps_us for work in self.works)
+
+    @property
+    def beside_us(self) -> FloatArray:
+        """What is no kernel: gaps between them, and what of host and engine is not hidden behind them."""
+        return self.time_us - sum(self.parts_us.values(), start=np.zeros(()))
+
+    @cached_property
+    def parts_us(self) -> dict[Part, FloatArray]:
+        """Kernel time by slice, each in the smallest shape that holds it."""
+        parts: dict[Part, FloatArray] = {}
+        for _, kernels in self.passes:
+            for part, time_us in kernels.parts_us.items():
+                parts[part] = parts.get(part, 0.0) + time_us
+        return parts
+
+    @cached_property
+    def waits_us(self) -> dict[Bound, FloatArray]:
+        """Device time by what bounds it, WAITS; the gaps and the rest of the kernels are latency."""
+        waits = dict.fromkeys(WAITS, np.zeros(()))
+        for _, kernels in self.passes:
+            waits = {code: waits[code] + kernels.waits_us[code] for code in WAITS}
+        return waits
+
+    @cached_property
+    def source(self) -> CodeArray:
+        """Worst `Source` code among the kernels."""
+        worst: CodeArray = np.zeros((), dtype=np.int8)
+        for _, kernels in self.passes:
+            worst = np.maximum(worst, kernels.source)
+        return worst
+
+    @cached_property
+    def bound(self) -> CodeArray:
+        """`Bound` codes: what takes the largest share; the host where the device waits for it."""
+        return bound_codes(self.waits_us, self.cost)
+
+    def mapped(
+        self,
+        change: Callable[[FloatArray], FloatArray],
+        sources: Callable[[CodeArray], CodeArray] = np.asarray,
+    ) -> StepTime:
+        """With every array replaced by what `change` makes of it; sources: the same of codes of `Source`.
+
+        The works themselves stay as they are.
+        """
+        passes = tuple((work, Slices.of(kernels, change, sources)) for work, kernels in self.passes)
+        return StepTime(cost=self.cost.mapped(change), passes=passes)
+
+    def __add__(self, other: StepTime) -> StepTime:
+        """Both one after the other."""
+        return StepTime(cost=self.cost + other.cost, passes=self.passes + other.passes)
+
+
+def bound_codes(waits_us: dict[Bound, FloatArray], cost: Cost) -> CodeArray:
+    """`Bound` codes of steps that wait so long for memory and compute, and cost so much."""
+    memory, compute = (waits_us[code] for code in WAITS)
+    latency = cost.device_us - (memory + compute)
+    code = np.maximum(
+        np.int8(Bound.COMPUTE) * (compute > memory),
+        np.int8(Bound.LATENCY) * (latency > np.maximum(memory, compute)),
+    )
+    waits = cost.host_us + cost.exposed_us > cost.device_us
+    return np.asarray(np.maximum(code, np.int8(Bound.HOST) * waits))
