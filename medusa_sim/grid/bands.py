@@ -41,12 +41,12 @@ class Bands:
     @cached_property
     def step(self) -> Halves:
         """Of the step."""
-        return self._widened(lambda bands: bands.steps.cost.halves)
+        return self.widened(lambda bands: bands.steps.cost.halves)
 
     @cached_property
     def step_speedup(self) -> Halves:
         """Of tokens per step over overhead; 0 where a step emits one token."""
-        overhead = self._widened(
+        overhead = self.widened(
             lambda bands: overhead_halves(bands.steps.cost, bands.steps.surface.decode.cost)
         )
         return self._unless_plain(overhead.of_inverse.joined_by(self.steps.token_halves))
@@ -54,12 +54,12 @@ class Bands:
     @cached_property
     def server_speedup(self) -> Halves:
         """Of plain decoding's time per token in a server over the cell's; 0 where a step emits one token."""
-        return self._unless_plain(self._widened(Bands._server_speedup))
+        return self._unless_plain(self.widened(Bands._server_speedup))
 
     @cached_property
     def token_us(self) -> Halves:
         """Of the time per token in a server."""
-        return self._widened(Bands._token_us)
+        return self.widened(Bands._token_us)
 
     @property
     def first_token(self) -> Halves:
@@ -93,7 +93,7 @@ class Bands:
 
     # Beyond what was measured.
 
-    def _widened(self, halves_of: Callable[[Bands], Halves]) -> Halves:
+    def widened(self, halves_of: Callable[[Bands], Halves]) -> Halves:
         """Half-widths, at least those at the edges below in batches, then in lengths."""
         return self._at_least(1, lambda bands: bands._at_least(0, halves_of))
 
@@ -104,12 +104,12 @@ class Bands:
             return here
         there = here if at_edges is self else halves_of(at_edges)
 
-        def widened(half: FloatArray, half_there: FloatArray) -> FloatArray:
+        def at_least(half: FloatArray, half_there: FloatArray) -> FloatArray:
             on_edges = np.broadcast_to(half_there, at_edges.steps.shape).take(edges.places, axis=axis)
             least = widest_below(edges.values, on_edges, edges.asked, axis)
             return np.asarray(np.maximum(half, picked(least, self.steps.index)))
 
-        return Halves(widened(here.down, there.down), widened(here.up, there.up))
+        return Halves(at_least(here.down, there.down), at_least(here.up, there.up))
 
     @property
     def _edges(self) -> tuple[Edges | None, Edges | None]:

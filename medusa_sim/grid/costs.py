@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import Band, FloatArray, Halves
+from medusa_sim.grid.bands import Bands
 from medusa_sim.grid.cells import Cells
 
 _S_PER_HOUR = 3600.0
@@ -58,8 +59,16 @@ def watts_band(cells: Cells) -> Band:
 
 
 def joule_band(cells: Cells) -> Band:
-    """80 % of the joules of a token, as ratios to them: a longer step lets cards draw idle power longer."""
-    return _with_error_of_card(cells, cells.bands.token_us.times(_idle_share(cells)))
+    """80 % of the joules of a token, as ratios to them: a longer step lets cards draw idle power longer.
+
+    Busier cards draw a smaller share of that, and the band would narrow beyond what was measured.
+    """
+    return _with_error_of_card(cells, cells.bands.widened(_idle_halves))
+
+
+def _idle_halves(bands: Bands) -> Halves:
+    """Half-widths of a token's joules for those of its time."""
+    return bands.token_us.times(_idle_share(Cells(bands.steps.surface, bands.steps.index)))
 
 
 def _with_error_of_card(cells: Cells, halves: Halves) -> Band:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.costs import joule_band
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import longest_tokens
 
@@ -24,12 +25,15 @@ NEWER = (
 
 
 def halves(cells: Cells) -> dict[str, np.ndarray]:
-    """(B, S, K) half-widths of steps, speedups, times per token (so dollars) and to the first token."""
+    """(B, S, K) half-widths of steps, speedups, times per token (so dollars) and to the first, joules."""
     of_step, speedup = cells.step_us, cells.speedup
     ends = {"slower": cells.high_us / of_step, "faster": of_step / cells.low_us}
     ends |= {"gain, more": cells.band[1] / speedup, "gain, less": speedup / cells.band[0]}
-    for name, (low, high) in (("token", cells.token_band), ("first token", cells.bands.first_token.ratios())):
-        ends |= {f"{name}, later": high, f"{name}, sooner": 1.0 / low}
+    for name, (low, high) in (
+        ("token", cells.token_band), ("first token", cells.bands.first_token.ratios()),
+        ("joules", joule_band(cells)),
+    ):  # fmt: skip
+        ends |= {f"{name}, more": high, f"{name}, less": 1.0 / low}
     return {name: np.broadcast_to(np.log(end), cells.shape) for name, end in ends.items()}
 
 
