@@ -104,7 +104,7 @@ _PAGE_WIDTH = 122
 Block: TypeAlias = (
     "Heading | Text | Bullets | Labelled | Code | Cards | Picture | Folded | Appendix | TextTable"
 )
-_MOST_FLAGS = 3
+_MOST_WARNINGS = 3
 """Warnings on the first page; the details have all of them."""
 _WHY = LABELS_OF["where it pays"] + LABELS_OF["why"]
 _SURE = ("If it differs",)
@@ -123,7 +123,7 @@ def answer_page(
 ) -> list[Block]:
     """A report with the same first page in every command, everything else folded behind it.
 
-    The page has the answer, why, how sure, what was measured near it, and flags. numbers: cards (label,
+    The page has the answer, why, how sure, what was measured near it, and warnings. numbers: cards (label,
     value, remark). picture: drawn below the first table. sure: (label, line) of what the answer rests on.
     more: blocks of the details, behind the rest of the screen. foot: blocks that end the page.
     """
@@ -135,14 +135,14 @@ def answer_page(
             if fact.label in labels and (detail or not fact.detail)
         )
 
-    flags, hidden = screen.warnings[:_MOST_FLAGS], len(screen.warnings[_MOST_FLAGS:])
-    flags += (f"{hidden} more below, under Details.",) if hidden else ()
+    warned, hidden = screen.warnings[:_MOST_WARNINGS], len(screen.warnings[_MOST_WARNINGS:])
+    warned += (f"{hidden} more below, under Details.",) if hidden else ()
     parts: dict[str, Block] = {}
     for heading, lines in (
         ("Why", of(_WHY)), ("How sure", (*sure, *of(_SURE))), ("Measured near it", of(LABELS_OF["measured"]))
     ):  # fmt: skip
         parts |= {heading: Labelled(lines)} if lines else {}
-    parts |= {"Flags": Bullets(flags)} if flags else {}
+    parts |= {"Warnings": Bullets(warned)} if warned else {}
     blocks: list[Block] = [Heading(title, level=1), *(Text(line, "lead") for line in screen.answer)]
     blocks += [Text(screen.asked, "soft"), *([Cards(tuple(numbers))] if numbers else []), *screen.tables[:1]]
     blocks += [] if picture is None else [picture]
@@ -160,7 +160,7 @@ def _details(screen: Screen, facts: tuple[tuple[str, str], ...]) -> list[Block]:
     blocks += screen.details
     if screen.code[1]:
         blocks += [Heading(screen.code[0].rstrip(":"), level=3), Code(screen.code[1])]
-    if len(screen.warnings) > _MOST_FLAGS:
+    if len(screen.warnings) > _MOST_WARNINGS:
         blocks += [Heading("Every flag", level=3), Bullets(screen.warnings)]
     return blocks
 

@@ -112,7 +112,7 @@ def test_names_complete_in_the_shell():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [("1024", "at most"), ("99999", "range"), ("0", "range"), ("x", "integer")]
+    ("given", "told"), [("1024", "at most"), ("99999", "to 1024"), ("0", "from 1"), ("x", "whole numbers")]
 )
 def test_more_threads_than_a_machine_can_start_are_refused(given, told, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)

@@ -17,7 +17,7 @@ from medusa_sim.report.recommend.screen import recommend_screen
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import FORMATS, format_text
 
-_ORDER = ["Why", "How sure", "Measured near it", "Flags"]
+_ORDER = ["Why", "How sure", "Measured near it", "Warnings"]
 _MODEL = {"model": "llama-3.1-8b", "drafter": "eagle3"}
 
 
@@ -51,7 +51,7 @@ def test_one_page_in_the_same_order_and_nothing_lost(report):
     assert not any(isinstance(block, Appendix) for block in page)
     headings = [block.text for block in page if isinstance(block, Heading)][1:]
     assert headings == [name for name in _ORDER if name in headings]
-    assert ("Flags" in headings) == bool(screen.warnings)
+    assert ("Warnings" in headings) == bool(screen.warnings)
     assert sum(isinstance(block, Picture) for block in page) <= 1
     first, whole = markdown_page(page), markdown_page(blocks)
     for fact in screen.facts:

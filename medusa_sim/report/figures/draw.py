@@ -105,8 +105,9 @@ def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
                           xytext=(3, 0), textcoords="offset points", fontsize=8)  # fmt: skip
         elif limit.y is not None:
             axis.axhline(limit.y, **drawn)
-            axis.text(1.0, limit.y, for_figure(limit.text), transform=axis.get_yaxis_transform(), fontsize=8,
-                      ha="right", va="top")  # fmt: skip
+            # at the left, where lines begin together: further on they cross the limit
+            axis.annotate(for_figure(limit.text), (0.01, limit.y), xycoords=axis.get_yaxis_transform(),
+                          xytext=(0, -4), textcoords="offset points", fontsize=8, va="top")  # fmt: skip
     if chart.x.ticks:
         axis.set_xticks(chart.x.ticks, [f"{tick:g}" for tick in chart.x.ticks])
         axis.minorticks_off()
