@@ -67,6 +67,15 @@ def test_ticks_are_written_as_they_are_spoken():
     ]  # fmt: skip
 
 
+def test_a_figure_grows_with_its_columns_and_rows():
+    one, beside, below, six = (
+        lines_figure(*[line_chart()] * charts, columns=columns).get_size_inches().tolist()
+        for charts, columns in ((1, 1), (2, 2), (2, 1), (6, 3))
+    )
+    assert one[0] < beside[0] < six[0]
+    assert one[1] == beside[1] < six[1] == below[1] == pytest.approx(2 * one[1] - 1.0)
+
+
 def test_bars_stack_their_parts_and_groups_stand_apart():
     """Of 1 + 2 and 3 and 1 ms: the second group's bar is half a place further down."""
     bars = (

@@ -25,7 +25,7 @@ from medusa_sim.report.compare.screen import queue_text
 from medusa_sim.report.length_view import length_view
 from medusa_sim.report.load.screen import _within_limits, carries_no_more, sessions_text
 from medusa_sim.report.palette import contrast, ink_on
-from medusa_sim.report.recommend.screen import _costs, _drafts, _of_the_server
+from medusa_sim.report.recommend.screen import _costs, _drafts, _of_the_server, drafts_told
 from medusa_sim.report.sweep.page import _cards, _compared, _pays_up_to
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import percent
@@ -96,7 +96,9 @@ def test_a_roof_is_drawn_from_below_the_least_intensity_to_above_the_ridge():
     peak, bandwidth = gpu.peak("bf16") / 1e12, gpu.bandwidth_bytes_per_s / 1e12
     ridge = peak / bandwidth
     for intensity, ends in (([1.0, 10.0], (0.25, 4 * ridge)), ([0.2, 5000.0], (0.1, 10_000.0))):
-        (roof,) = on_roof("made", gpu, "bf16", np.array(intensity), []).series
+        chart = on_roof("made", gpu, "bf16", np.array(intensity), [])
+        assert (chart.x.base, chart.y.base) == (10, 10)
+        (roof,) = chart.series
         assert roof.x == pytest.approx([ends[0], ridge, ends[1]])
         assert roof.y == pytest.approx([ends[0] * bandwidth, peak, peak])
 
@@ -279,3 +281,11 @@ def test_requests_that_follow_another_are_counted(before, told):
     requests = SimpleNamespace(before=np.array(before), count=len(before), pause_s=None)
     test = SimpleNamespace(any_rate=1.0, requests=lambda rate, seed: (requests, None))
     assert re.findall(r"\d+", " ".join(sessions_text(test))) == told
+
+
+@pytest.mark.parametrize(
+    ("candidates", "fits", "told"), [(1, True, "off"), (1, False, "no room"), (2, True, "1"), (4, True, "3")]
+)
+def test_a_row_of_a_schedule_tells_its_drafts_or_why_there_are_none(candidates, fits, told):
+    row = SimpleNamespace(candidates=candidates, fits_memory=fits)
+    assert drafts_told(row, candidates - 1) == told

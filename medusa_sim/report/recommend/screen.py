@@ -74,18 +74,20 @@ def headline(answer: Recommendation) -> str:
     return asked_text(answer.scenario, workload_text(answer.scenario, question.seq_len, requests), limit)
 
 
+def drafts_told(row: ScheduleRow, number: int) -> str:
+    """A number of drafts or candidates of a row that drafts; of one that does not, why."""
+    return str(number) if row.candidates > 1 else "off" if row.fits_memory else "no room"
+
+
 def schedule_table(answer: Recommendation) -> TextTable:
     """One line a row of the schedule; speedup and band from the lowest to the highest of its batches."""
     chains = answer.chains
     drafts = "heads" if answer.scenario.drafting.kind.unit == "head" and not chains else "drafts"
 
-    def count(row: ScheduleRow, number: int) -> str:
-        return str(number) if row.candidates > 1 else "off" if row.fits_memory else "no room"
-
     worded: dict[str, Callable[[ScheduleRow], str]] = {
         "batch": lambda row: span(row.batch_min, row.batch_max),
-        "candidates": lambda row: count(row, row.candidates),
-        drafts: lambda row: count(row, row.drafts) if chains or row.candidates > 1 else NOTHING,
+        "candidates": lambda row: drafts_told(row, row.candidates),
+        drafts: lambda row: drafts_told(row, row.drafts) if chains or row.candidates > 1 else NOTHING,
         "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
         "interval": lambda row: f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
         "free_candidates": lambda row: str(row.free_candidates - chains),
