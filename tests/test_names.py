@@ -292,7 +292,7 @@ def test_foreign_names_are_cited():
 
 @pytest.mark.parametrize(
     "name",
-    ["latency.chosen", "specs.attention_backends", "step.union", "step/step_time.py", "no_such_function",
+    ["latency.chosen", "specs.attention_backends", "step.union", "step/time_of_step.py", "no_such_function",
      "NoSuchClass", "Surface.no_such_field", "medusa_sim.setups.setup.Choices", "np.no_such", "docs/none.md"],
 )  # fmt: skip
 def test_a_name_that_is_gone_is_missed(name):
