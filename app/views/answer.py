@@ -393,8 +393,8 @@ def _as_launched(set_up: SetUp, asked: _Asked, row: ScheduleRow) -> None:
         drafts = plan.drafts_at(row.batch_max)
         st.markdown(
             f"The settings run **{drafts} drafts at batch {row.batch_max}, "
-            f"{times(plan.grid.speedup(row.batch_max, drafts))}**, since the engine "
-            f"{'switches at captured sizes only' if plan.dynamic else 'runs one number for every batch'}."
+            f"{times(plan.grid.speedup(row.batch_max, drafts))}**: "
+            f"{'they switch at captured sizes only' if plan.dynamic else 'one number serves every batch'}."
         )
 
 

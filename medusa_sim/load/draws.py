@@ -1,19 +1,20 @@
 """Draws: how many tokens a request emits in each of its steps, drawn before the run begins.
 
     (L3)  accepted = the number of i <= K with u < r_i,  u uniform
-    (L4)  logit a_k(request) = logit a_k + m + s z,  z normal
-    (L5)  P(found after found) = 1 - (1 - z) / r,  P(found after none) = z / r
+    (L4)  logit a_k(request) = logit a_k + shift + spread x normal
+    (L5)  P(found after found) = 1 - (1 - match) / runs,  P(found after none) = match / runs
 
 Draws stand in a long row: each is one step, and holds the tokens that it emits with the longest draft; each
 number of tokens is there as often as the profile says, in random order. A request starts at a draw of its own
 and goes on by one a step; with K drafts a draw emits at most K + 1. So what a request draws depends neither
 on who is served beside it nor on the policy, and policies can be compared request by request.
 
-In (L4) a_k is the profile's probability that draft k is accepted where those before it were, s its
-`request_spread`. Profiles count by step, and a hard request takes more steps: m is chosen so that the
-harmonic mean of tokens per step over the requests, which throughput follows, stays the profile's. In (L5) z
-is the share of steps in which a look-up finds drafts (`match_rate`), in runs r times as long as of
-independent steps (`match_runs`): a text that is being copied goes on being copied.
+In (L4) a_k is the profile's probability that draft k is accepted where those before it were, spread its
+`request_spread`, normal a draw of the standard normal distribution. Profiles count by step, and a hard
+request takes more steps: shift is chosen so that the harmonic mean of tokens per step over the requests,
+which throughput follows, stays the profile's. In (L5) match is the share of steps in which a look-up finds
+drafts (`match_rate`), in runs so many times as long as those of independent steps (`match_runs`): a text
+that is being copied goes on being copied.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _EDGE = 1e-9
 class Draws:
     """Draws of every request. first: (requests,) the place of each one's first step.
 
-    output_tokens: (requests,) tokens to emit; spread: s of (L4). A request whose first draft is accepted more
-    often than others' are found finds more.
+    output_tokens: (requests,) tokens to emit; spread: that of (L4). Where a request's first draft is accepted
+    more often than drafts are found, they are found as often as it is accepted.
     """
 
     def __init__(self, table: StepTable, output_tokens: IntArray, seed: int, spread: float) -> None:

@@ -37,7 +37,7 @@ def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
 class ServerSettings:
     """Settings of the engine, as `SchedulerLimits` explains them; None: its own default on the card.
 
-    prefix: whose the found part of a prompt is, one of `LOAD_PREFIXES`.
+    prefix: who owns the cached part of a prompt, one of `LOAD_PREFIXES`.
     """
 
     max_requests: int | None = None

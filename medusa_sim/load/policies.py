@@ -279,9 +279,10 @@ class Budget(Policy):
 def schedule_for(table: StepTable, length: float, switching_gain: float = SWITCHING_GAIN) -> BySize:
     """A schedule by requests at the length of the table nearest to `length`: few entries that lose little.
 
-    By steps of the server with its filters (N6) and without prompts, over plain ones with the drafter loaded.
-    `recommend` merges as it does, by the time per token of a server whose prompts ride along and whose plain
-    steps load no drafter, so that its entries differ; those of a runtime without a server are the same.
+    Made from steps without prompts, over plain ones of a server that has the drafter loaded. `recommend`
+    merges batches in the same way, but by the time per token of a server that also reads prompts, and whose
+    plain steps load no drafter: its schedule differs, and is run as `schedule=1:5,45:3`. For a runtime
+    without a server both are the same.
     """
     j = int(np.argmin(np.abs(table.lengths - length)))
     seconds = table.step_s[:, 1:, j].copy()

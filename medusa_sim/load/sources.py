@@ -19,7 +19,7 @@ class Source(Protocol):
 
     @property
     def sets_rate(self) -> bool:
-        """Whether it needs none to be given."""
+        """Whether its requests have times of their own, so that no rate has to be given."""
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
         """Those at a mean rate (None: their own), none longer than `most` tokens where lengths are drawn."""
@@ -27,7 +27,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """Requests that are drawn. ramp_to: the rate goes to so many times the first. users: in a closed loop."""
+    """Drawn requests. ramp_to: times the first rate that the last one is. users: of a closed loop."""
 
     lengths: Lengths = field(default_factory=Lengths)
     count: int = LOAD_REQUESTS
@@ -42,7 +42,7 @@ class Drawn:
 
     @property
     def sets_rate(self) -> bool:
-        """A closed loop has."""
+        """True for a closed loop."""
         return self.users is not None
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
@@ -68,7 +68,7 @@ class Traced:
 
     @property
     def sets_rate(self) -> bool:
-        """A trace has."""
+        """Always."""
         return True
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:

@@ -199,6 +199,12 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
     for policy in made:
         if isinstance(policy, BySize):
             yield Fact("Schedule", f"{policy.name}: {_entries(policy.entries)}")
+    if "schedule" in answer.test.policies:
+        yield Fact(
+            "Schedule",
+            "made from steps without prompts; to run what `recommend` answers, give it: "
+            "--policy none,schedule=1:5,45:3",
+        )
     yield from (Fact("Sessions", line) for line in sessions_text(answer.test))
     yield from (Fact("By context", line) for line in context_text(answer))
     if any(each.off_from is not None for each in answer.carried):

@@ -65,7 +65,7 @@ def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) ->
     mean, parts = point.mean, []
     if not point.is_steady:
         half = point.half_width("queue_growth_per_s")
-        interval = "" if math.isnan(half) else f" (95 %: +-{significant(half, 2)})"
+        interval = "" if math.isnan(half) else f" (95 %: ±{significant(half, 2)})"
         rise = significant(mean["queue_growth_per_s"], 2)
         parts.append(f"{rise} more requests wait every second{interval}")
         first, last = (mean[f"goodput_share_{part}"] for part in ("first", "last"))

@@ -101,7 +101,7 @@ def _power_rows(power: Power) -> list[SpecRow]:
     names = ("idle_watts", "joule_per_byte", "joule_per_flop", "sampling_watts", *_FIT)
     ends = {"joule_per_flop": f".{fit.dtype}"}
     values = {f"power.fit.{name}{ends.get(name, '')}": getattr(fit, name) for name in names}
-    return facts_of(values, fit.source, f"+-{fit.error:.0%} of the watts{origin}")
+    return facts_of(values, fit.source, f"±{fit.error:.0%} of the watts{origin}")
 
 
 def kernel_rows(gpu: Gpu) -> list[SpecRow]:
@@ -209,7 +209,7 @@ def _limit_text(limit: StepLimit) -> str:
 
 def _term_note(term: Term) -> str:
     return _joined(
-        f"+-{term.band:.0%}" if term.band else "",
+        f"±{term.band:.0%}" if term.band else "",
         term.measured.text if term.measured is not None and not term.measured.assumed else "",
         term.valid,
         *(f"{other.value:g} as {other.rule}" for other in term.elsewhere),
