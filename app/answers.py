@@ -34,7 +34,7 @@ from medusa_sim.scenario.question import Objective, Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.measured import NearestFigure, as_measured
 from medusa_sim.setups.question import BATCHES
-from medusa_sim.setups.served_figures import by_nearness, differences, figures, says_something
+from medusa_sim.setups.served_figures import by_nearness, differences, figures
 from medusa_sim.setups.setup import ENGINES
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
@@ -148,8 +148,7 @@ def measured_near(set_up: SetUp, *, every: bool = False) -> list[NearestFigure]:
     of = scenario_of(set_up)
     return [
         NearestFigure(figure=figure, differs=differences(figure, of), curve=_as_measured(place))
-        for figure in by_nearness(of)
-        if every or says_something(figure, of)
+        for figure in by_nearness(of, every=every)
         for place in [figures().index(figure)]
     ]
 

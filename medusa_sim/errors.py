@@ -11,7 +11,6 @@ MedusaSimError
 
 from __future__ import annotations
 
-import difflib
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -152,7 +151,9 @@ def _same_begin(typed: str, name: str) -> int:
 
 def _nearness(typed: str, name: str) -> float:
     """How much of both is the same, a common beginning more than the rest; 0: too little."""
-    alike = difflib.SequenceMatcher(None, typed, name).ratio()
+    from difflib import SequenceMatcher
+
+    alike = SequenceMatcher(None, typed, name).ratio()
     begin = _same_begin(typed, name)
     if alike < _ALIKE and begin < min(_FAMILY, len(name)):
         return 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -109,6 +108,8 @@ class Output:
     @property
     def columns(self) -> int:
         """Characters of a line: as many as the terminal has; in a file or a pipe WIDTH."""
+        import shutil
+
         from medusa_sim.report.screen import WIDTH
 
         return shutil.get_terminal_size().columns if self.on_terminal else WIDTH

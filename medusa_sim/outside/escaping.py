@@ -6,7 +6,6 @@ errors quote of them are in nearly every line that is shown. Whoever writes for 
 
 from __future__ import annotations
 
-import html
 import re
 import shlex
 import zlib
@@ -30,12 +29,16 @@ def for_terminal(text: str) -> str:
 
 def for_html(text: str) -> str:
     """Inside an element or a quoted attribute of HTML; line breaks stay."""
-    return html.escape(for_terminal(text))
+    from html import escape  # a page needs it, a start does not
+
+    return escape(for_terminal(text))
 
 
 def for_svg(text: str) -> str:
     """Inside an element or a quoted attribute of an SVG, whose XML knows no control characters."""
-    return html.escape(printable(text))
+    from html import escape
+
+    return escape(printable(text))
 
 
 _MARKS = re.compile(

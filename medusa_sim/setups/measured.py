@@ -16,7 +16,7 @@ from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import any_drafter, surface_of
 from medusa_sim.setups.question import Question
-from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures, says_something
+from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures
 from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp
 from medusa_sim.specs.models import load_model
 
@@ -111,11 +111,10 @@ def nearest_figure(scenario: Scenario) -> NearestFigure | None:
 
     Kept, since pages and answers show it again whenever they are drawn.
     """
-    for figure in by_nearness(scenario):
-        if says_something(figure, scenario):
-            differs = differences(figure, scenario)
-            return NearestFigure(figure=figure, differs=differs, curve=as_measured(figure))
-    return None
+    figure = next(iter(by_nearness(scenario)), None)
+    if figure is None:
+        return None
+    return NearestFigure(figure=figure, differs=differences(figure, scenario), curve=as_measured(figure))
 
 
 def as_measured(figure: Figure, batches: tuple[int, ...] = ()) -> dict[str, Any]:

@@ -74,26 +74,24 @@ _WORDS = {
 """What a set-up may differ in, as it is told."""
 
 
-def by_nearness(scenario: Scenario) -> list[Figure]:
-    """Every figure, the nearest to a scenario first, by the distance that its bands go by.
+def by_nearness(scenario: Scenario, *, every: bool = False) -> list[Figure]:
+    """Figures that say something of a scenario, the nearest first, by the distance that its bands go by.
 
-    The worst of what is new counts first (`specs.nearness.KINDS`), then the next; then in how much they
-    differ.
+    They are of its layers, or of others in its engine, format and generation; every: all of them. The worst
+    of what is new counts first (`specs.nearness.KINDS`), then the next; then in how much they differ.
     """
     place = _place_of_scenario(scenario)
-
-    def away(figure: Figure) -> tuple[list[int], int]:
+    found: list[tuple[list[int], int, Figure]] = []
+    for figure in figures(scenario.arguments.data_dir):
         new = what_is_new(place, _place_of_figure(figure))
-        return [KINDS.index(kind) for kind in new], len(differences(figure, scenario))
+        of_its_layers = load_model(figure.model).groups == scenario.model.groups
+        if every or of_its_layers or not _FAR & {*new}:
+            found.append(([KINDS.index(kind) for kind in new], len(differences(figure, scenario)), figure))
+    return [figure for *_, figure in sorted(found, key=lambda entry: entry[:2])]
 
-    return sorted(figures(scenario.arguments.data_dir), key=away)
 
-
-def says_something(figure: Figure, scenario: Scenario) -> bool:
-    """Whether a figure is of the scenario's layers, or of others in its engine, format and generation."""
-    new = what_is_new(_place_of_scenario(scenario), _place_of_figure(figure))
-    of_its_layers = load_model(figure.model).groups == scenario.model.groups
-    return of_its_layers or not {"engine", "format", "generation"} & {*new}
+_FAR = {"engine", "format", "generation"}
+"""What is new in figures of other layers that say nothing."""
 
 
 def _place_of_scenario(scenario: Scenario) -> Place:

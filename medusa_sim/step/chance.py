@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from statistics import NormalDist
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,18 +24,13 @@ class Hits(NamedTuple):
     place: IntArray
 
 
-def _normal_nodes(count: int) -> FloatArray:
-    values = np.asarray([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])
-    return np.asarray(values / np.sqrt((values**2).mean()))
-
-
-_NORMAL = _normal_nodes(LENGTHS)
-"""Equally likely values of a standard normal variable."""
-
-
+@cache
 def normal_values() -> FloatArray:
     """(K,) equally likely values of a standard normal variable."""
-    return _NORMAL
+    from statistics import NormalDist
+
+    values = np.asarray([NormalDist().inv_cdf((k + 0.5) / LENGTHS) for k in range(LENGTHS)])
+    return np.asarray(values / np.sqrt((values**2).mean()))
 
 
 def binomial(draws: FloatArray, share: FloatArray) -> Hits:
@@ -59,7 +53,7 @@ def binomial(draws: FloatArray, share: FloatArray) -> Hits:
         parts.append((counts[column], weights[place, column], few[place]))
     if many.size:
         spread = np.sqrt(mean[many] * (1.0 - share[many]))
-        hits = np.maximum(mean[many][:, None] + spread[:, None] * _NORMAL, 0.0)
+        hits = np.maximum(mean[many][:, None] + spread[:, None] * normal_values(), 0.0)
         parts.append((hits.ravel(), np.full(hits.size, 1.0 / LENGTHS), np.repeat(many, LENGTHS)))
     return Hits(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
@@ -126,7 +120,7 @@ def _binomial_parts(draws: float, rate: float) -> tuple[FloatArray, FloatArray]:
 def log_normal(cv: FloatArray) -> FloatArray:
     """(m, K) equally likely values of log-normal lengths of mean 1; cv: (m,) coefficients of variation."""
     sigma = np.sqrt(np.log1p(cv**2))[:, None]
-    values = np.exp(sigma * _NORMAL)
+    values = np.exp(sigma * normal_values())
     return np.asarray(values / values.mean(axis=1, keepdims=True))
 
 

@@ -19,7 +19,6 @@ the normal's, which is the expected largest of R normals (Blom 1958, within 5 % 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -105,6 +104,8 @@ def of_busiest(whole: Size, ranks: int, held: Size = np.inf) -> FloatArray:
 
     held: the most that one rank can have. Never below an even share.
     """
+    from statistics import NormalDist
+
     mean = as_float(whole) / ranks
     spread = np.sqrt(mean * (1.0 - 1.0 / ranks) * np.maximum(1.0 - mean / held, 0.0))
     largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))

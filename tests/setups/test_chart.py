@@ -27,7 +27,7 @@ from medusa_sim.report.figures.files import render
 from medusa_sim.report.words.measured import measured_facts, measured_text, nearest_text
 from medusa_sim.setups.loaded import MOST_FLEETS, ROUTERS, Routed, Router, second_level, under_load
 from medusa_sim.setups.measured import Measured, NearestFigure, as_measured, nearest
-from medusa_sim.setups.served_figures import by_nearness, differences, says_something
+from medusa_sim.setups.served_figures import by_nearness, differences
 
 
 @pytest.fixture(scope="module")
@@ -162,13 +162,12 @@ def test_the_nearest_measurement_is_drawn_where_it_was_measured(tmp_path):
 )
 def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     of = ms.Scenario(**given)
-    near = [(figure, differences(figure, of)) for figure in by_nearness(of)]
-    nearest_one = next(figure for figure, _ in near if says_something(figure, of))
+    nearest_one, *_ = by_nearness(of)
     found = NearestFigure(
         figure=nearest_one, differs=differences(nearest_one, of), curve=as_measured(nearest_one, (1, 16, 64))
     )
     assert found.differs == differs
-    engines = ["engine" in other for _, other in near]
+    engines = ["engine" in differences(figure, of) for figure in by_nearness(of, every=True)]
     assert engines == sorted(engines), "those of the engine first"
     curve, figure = found.curve, found.figure
     assert sorted({1, 16, 64, figure.batch}) == curve["batch"].tolist()
@@ -198,8 +197,7 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
 def test_no_far_measurement_stands_beside_an_answer(given, named):
     """Another model in another engine or another format, which the bands take for far."""
     of = ms.Scenario(**given, drafter="ngram", acceptance=0.5)
-    shown = [figure for figure in by_nearness(of) if says_something(figure, of)]
-    assert [figure.model for figure in shown] == named
+    assert [figure.model for figure in by_nearness(of)] == named
     assert [fact.label for fact in measured_facts(of)].count("Measured") == bool(named)
 
 

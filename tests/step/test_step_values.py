@@ -16,7 +16,7 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step.axes import Grid
-from medusa_sim.step.chance import _NORMAL, LENGTHS, drafted_tokens, quantile
+from medusa_sim.step.chance import LENGTHS, drafted_tokens, normal_values, quantile
 from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3
@@ -49,10 +49,11 @@ def setting(runtime: str = "cuda-graph", **other: object) -> Setting:
 
 
 def test_equally_likely_values_are_those_of_a_standard_normal():
-    assert _NORMAL.mean() == pytest.approx(0.0, abs=1e-12)
-    assert (_NORMAL**2).mean() == pytest.approx(1.0)
+    values = normal_values()
+    assert values.mean() == pytest.approx(0.0, abs=1e-12)
+    assert (values**2).mean() == pytest.approx(1.0)
     quantiles = [NormalDist().inv_cdf((1 + 2 * k) / (2 * LENGTHS)) for k in range(LENGTHS)]
-    assert _NORMAL / quantiles == pytest.approx(np.full(LENGTHS, _NORMAL[0] / quantiles[0]))
+    assert values / quantiles == pytest.approx(np.full(LENGTHS, values[0] / quantiles[0]))
 
 
 def test_a_step_is_the_targets_pass_and_those_that_draft():
