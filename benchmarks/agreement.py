@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medusa_sim.lab.decoder.accept import Draft
-from medusa_sim.lab.decoder.draft import NgramDrafter
+from medusa_sim.lab.decoder.candidates import Draft
 from medusa_sim.lab.decoder.generate import Generation
 from medusa_sim.lab.decoder.model import Llama
+from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
 
 
 def earliest_continuation(text: Sequence[int], length: int, sizes: Sequence[int]) -> list[int]:

@@ -39,11 +39,13 @@ from study import GPU_OF_ROWS, ROOT, Beside, left_out_us, measured, table, width
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.calibrate.collective import fit_collective
-from medusa_sim.lab.calibrate.fit import FOLDS, Rows, growth_mape, mape
+from medusa_sim.lab.calibrate.errors import growth_mape, mape
+from medusa_sim.lab.calibrate.fit import FOLDS, Rows
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start, merged_repeats, unscored_gemm
+from medusa_sim.lab.calibrate.hardware_file import FittedKernel, write_fits, write_kernels
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.lab.calibrate.moe import refitted_experts
-from medusa_sim.lab.calibrate.rows import FittedKernel, fitted_kernels, write_fits, write_kernels
+from medusa_sim.lab.calibrate.rows import fitted_kernels
 from medusa_sim.latency.base import RooflineLatency, residual_band
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time

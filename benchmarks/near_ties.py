@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
-from medusa_sim.lab.decoder.prompts import load_tokenizer
+from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 
 ROUNDINGS = 2.0
 """Distances between 16-bit floats of the logits' size: one for each of the two."""

@@ -24,7 +24,7 @@ from study import left_out, measured_rows, named_rows, table
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError
 from medusa_sim.grid.cells import price
-from medusa_sim.lab.calibrate.rows import write_fits
+from medusa_sim.lab.calibrate.hardware_file import write_fits
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.costs import PowerFit
 from medusa_sim.specs.gpu import load_gpu

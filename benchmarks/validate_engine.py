@@ -30,11 +30,13 @@ from steps_record import text_rows, write_record
 from study import ROOT
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint
+from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.config import read_config
-from medusa_sim.lab.decoder.draft import NgramDrafter, TreeDrafter
 from medusa_sim.lab.decoder.generate import Drafter, GenerationSettings, generate
 from medusa_sim.lab.decoder.model import Llama, random_llama
+from medusa_sim.lab.decoder.model_drafter import TreeDrafter
+from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
 from medusa_sim.lab.measure.environment import environment
 
 CHECKPOINT, DRAFT = "python-stdlib-medusa-1", "python-stdlib-draft"

@@ -33,7 +33,7 @@ from study import ROOT
 
 from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.lab.decoder.prompts import load_tokenizer
+from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.scenario.machine_law import pass_times
 from medusa_sim.scenario.machine_rows import ASK, MachineRow
 from medusa_sim.writing import write_text

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint
+from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.heads import MedusaHeads
 from medusa_sim.lab.decoder.model import Llama
-from medusa_sim.lab.decoder.prompts import load_tokenizer
+from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 
 
 def widened(given: Checkpoint, times: int) -> tuple[Llama, MedusaHeads | None]:

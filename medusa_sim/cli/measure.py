@@ -216,14 +216,15 @@ def _operators(*, asked: Device, resume: bool, allow_different: bool) -> None:
 
     from medusa_sim.data import user_data_dir
     from medusa_sim.lab.measure import hardware
-    from medusa_sim.lab.measure.environment import environment, model_label, raise_clocks, watch_clocks
+    from medusa_sim.lab.measure.bench import bench_of
+    from medusa_sim.lab.measure.clocks import raise_clocks, watch_clocks
+    from medusa_sim.lab.measure.environment import environment, model_label
     from medusa_sim.lab.measure.kernels import DTYPES as DTYPE_OF
     from medusa_sim.lab.measure.kernels import Pool, attention_kernels
     from medusa_sim.lab.measure.record import begin, write_meta
     from medusa_sim.lab.measure.session import measure_cases
     from medusa_sim.lab.measure.shapes import cases
     from medusa_sim.lab.measure.spread import spread_warning
-    from medusa_sim.lab.measure.timing import bench_of
     from medusa_sim.latency.measured import OPERATOR_PROFILES
     from medusa_sim.specs.measurement import SCHEMA, Meta
     from medusa_sim.specs.models import load_model

@@ -131,7 +131,7 @@ def _rows(
 @take.output
 def _trees(*, tree_runs: Path, child_vectors: Path, fail_above: float | None, output: Output) -> None:
     """Errors of predicted tokens per step of trees: every run in files, mean errors by kind at a terminal."""
-    from medusa_sim.lab.validate.published import error_summary, tree_comparison
+    from medusa_sim.lab.validate.tree_runs import error_summary, tree_comparison
 
     comparison = tree_comparison(child_vectors, tree_runs)
     summary = error_summary(comparison)
@@ -154,7 +154,7 @@ def _trees(*, tree_runs: Path, child_vectors: Path, fail_above: float | None, ou
 @take.data_dir
 def _curves(*, file: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
     """Published throughput ratios by batch (CSV) beside what an engine must add to a step to explain them."""
-    from medusa_sim.lab.validate.published import batch_curves
+    from medusa_sim.lab.validate.batch_curves import batch_curves
 
     curves = batch_curves(file, data_dir=data_dir)
     output.rows(curves, "validate-batch-curves")

@@ -32,7 +32,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import find
 from medusa_sim.errors import CoverageError, DataError, UsageError
 from medusa_sim.lab.reproduce.recursive import mbsu
-from medusa_sim.lab.validate.published import error_summary, tree_comparison
+from medusa_sim.lab.validate.tree_runs import error_summary, tree_comparison
 from medusa_sim.scenario.acceptance import acceptance_of
 from medusa_sim.step.drafter import drafter_kind, drafters
 

@@ -11,7 +11,8 @@ from made_up import made_up_fit
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.doubts.doubts import doubts
-from medusa_sim.lab.calibrate.collective import fit_collective, fit_dispatch
+from medusa_sim.lab.calibrate.collective import fit_collective
+from medusa_sim.lab.calibrate.dispatch import fit_dispatch
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source, less_certain
 from medusa_sim.latency.calibrated import CalibratedLatency

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from made_up import made_up_fit
 
 from medusa_sim.errors import DataError, SpecError
-from medusa_sim.lab.calibrate.attention import fit_unfused
 from medusa_sim.lab.calibrate.fit import Rows, residual_bands
+from medusa_sim.lab.calibrate.unfused import fit_unfused
 from medusa_sim.lab.reproduce.published import operator_table
 from medusa_sim.latency.base import Bound
 from medusa_sim.latency.unfused import filled_rows, unfused_attention_time

@@ -27,7 +27,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.data import check_name, find
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.lab.calibrate.rows import not_default
+from medusa_sim.lab.calibrate.hardware_file import not_default
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.ranges import Measured, form_of
 from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names

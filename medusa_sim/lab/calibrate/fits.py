@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from medusa_sim.lab.calibrate.attention import fit_attention, fit_unfused
-from medusa_sim.lab.calibrate.collective import fit_collective, fit_dispatch
+from medusa_sim.lab.calibrate.attention import fit_attention
+from medusa_sim.lab.calibrate.collective import fit_collective
+from medusa_sim.lab.calibrate.dispatch import fit_dispatch
+from medusa_sim.lab.calibrate.elementwise import fit_elementwise
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.lab.calibrate.moe import fit_experts
 from medusa_sim.lab.calibrate.serial import fit_serial_attention, fit_serial_gemm
-from medusa_sim.lab.calibrate.stream import fit_elementwise, fit_stream
+from medusa_sim.lab.calibrate.stream import fit_stream
 from medusa_sim.lab.calibrate.transfer import fit_linear
+from medusa_sim.lab.calibrate.unfused import fit_unfused
 from medusa_sim.operators.kinds import Kind
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Kernel

@@ -1,28 +1,21 @@
-"""A table of measured rows -> fitted kernels of every operator and dtype that it holds.
-
-`write_fits` writes some into a hardware TOML, and leaves everything else as it is.
-"""
+"""A table of measured rows -> fitted kernels of every operator and dtype that it holds."""
 
 from __future__ import annotations
 
-import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-import msgspec
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.data import shipped_dir
-from medusa_sim.errors import DataError, OutputError, SpecError, UsageError
-from medusa_sim.lab.calibrate.attention import fit_unfused
+from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.fit import LEAST_ROWS, Rows
 from medusa_sim.lab.calibrate.fits import fitter
+from medusa_sim.lab.calibrate.hardware_file import FittedKernel
 from medusa_sim.lab.calibrate.transfer import fit_linear
+from medusa_sim.lab.calibrate.unfused import fit_unfused
 from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.columns import texts
@@ -31,71 +24,10 @@ from medusa_sim.operators.kinds import KIND_OF, LINEAR, operator_of
 from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Gemm, Operator
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
-from medusa_sim.outside.limits import SPEC_BYTES
-from medusa_sim.reading import named, read_text, read_toml
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import Kernel
-from medusa_sim.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-_SIGNIFICANT_DIGITS = 6
-
-
-def write_fits(path: Path, fits: Iterable[tuple[Sequence[str], msgspec.Struct]]) -> None:
-    """Put every struct at its place (`kernels`, `torch`, `gemm`, `fp16`) in the hardware TOML at `path`.
-
-    Comments, order and every other table are kept; fields that have their default are left out, floats keep
-    six significant digits. The file is replaced in one step, so a reader sees the old or the new one. Raises
-    SpecError where the file is missing or is no TOML, OutputError where it cannot be written.
-    """
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
-    text = read_text(path, SPEC_BYTES, "a hardware file")
-    try:
-        document = tomlkit.parse(text)
-    except TOMLKitError as error:
-        raise SpecError(f"{path}: cannot be read as a hardware file ({error}); give a TOML") from error
-    for (*parents, last), fit in fits:
-        table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
-        for name in parents:
-            if name not in table:
-                table[name] = tomlkit.table(is_super_table=True)
-            table = table[name]
-        table[last] = _item(fit)
-    write_text(path, tomlkit.dumps(document))
-
-
-def _item(value: Any, *, inline: bool = False) -> Any:
-    """A value as a hardware file states it: tables within a table last, a line for each struct of a list."""
-    import tomlkit
-
-    if isinstance(value, float):
-        return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
-    if isinstance(value, list | tuple):
-        array = tomlkit.array()
-        for each in value:
-            array.append(_item(each, inline=True))
-        return array.multiline(any(isinstance(each, msgspec.Struct) for each in value))
-    if not isinstance(value, _TABLES):
-        return value
-    table: Any = tomlkit.inline_table() if inline else tomlkit.table()
-    held = value if isinstance(value, dict) else not_default(value)
-    for name, each in sorted(held.items(), key=lambda field: isinstance(field[1], _TABLES)):
-        table.add(name, _item(each))
-    return table
-
-
-_TABLES = (dict, msgspec.Struct)
-
-
-def not_default(struct: msgspec.Struct) -> dict[str, Any]:
-    """Fields of a struct that have not their default."""
-    return {field.name: value for field in msgspec.structs.fields(struct)
-            if (value := getattr(struct, field.name)) != field.default}  # fmt: skip
 
 
 _START_SET = "torch"
@@ -103,19 +35,6 @@ SUSPECT_COLUMN = "suspect"
 """Words of whoever recorded a row why it cannot be trusted."""
 NAMED = (Gemm, Experts, Stream)
 """Operators whose rows may name a kernel of the library, each with a fit of its own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedKernel:
-    """A kernel and its place in a hardware file; the key of `unfused` is empty."""
-
-    section: str
-    key: str
-    kernel: Kernel
-
-    def place(self, kernel_set: str) -> tuple[str, ...]:
-        """Keys of the tables that lead to it."""
-        return tuple(name for name in ("kernels", kernel_set, self.section, self.key) if name)
 
 
 def fitted_kernels(
@@ -245,43 +164,3 @@ def _joined(groups: list[tuple[Operator, FloatArray]]) -> Rows[Attention]:
     }
     both = cast("Attention", operator_of("qk", dtypes.pop(), sizes))
     return Rows(both, np.concatenate([time for _, time in groups]))
-
-
-def check_set_name(name: str) -> None:
-    """Refuse a kernel set that a TOML key or an option could not carry. Raises UsageError."""
-    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,40}", name):
-        raise UsageError(f"kernel set {name!r}: a lower-case word is allowed (letters, digits, '-', '_')")
-
-
-def check_not_there(folder: Path, gpu: Gpu, kernel_set: str, fitted: FittedKernel) -> None:
-    """Refuse to replace a kernel of the user's own `folder`/<gpu>.toml. Raises OutputError."""
-    place = fitted.place(kernel_set)
-    own = folder / f"{gpu.name}.toml"
-    held, ships = (_table_at(path, place) for path in (own, shipped_dir() / "hardware" / own.name))
-    if held is not None and held != ships:
-        raise OutputError(
-            f"{named(own)} has [{'.'.join(place)}] already; add --overwrite to replace it, or choose another "
-            "--kernels NAME"
-        )
-
-
-def _table_at(path: Path, place: Sequence[str]) -> Any:
-    table: Any = read_toml(path) if path.exists() else None
-    for name in place:
-        table = table.get(name) if isinstance(table, dict) else None
-    return table
-
-
-def write_kernels(folder: Path, gpu: Gpu, kernel_set: str, fitted: Sequence[FittedKernel]) -> Path:
-    """Write all kernels into `folder`/<gpu>.toml in one step; the path.
-
-    The file starts as the one that the GPU was loaded from, so that the datasheet stays with it. Raises
-    OutputError where the folder cannot be written.
-    """
-    target = folder / f"{gpu.name}.toml"
-    with tempfile.TemporaryDirectory() as building:
-        draft = Path(building) / target.name
-        write_text(draft, read_text(Path(gpu.path), SPEC_BYTES, "a hardware file"))
-        write_fits(draft, [(each.place(kernel_set), each.kernel) for each in fitted])
-        write_text(target, read_text(draft, SPEC_BYTES, "a hardware file"))
-    return target

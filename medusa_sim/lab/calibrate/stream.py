@@ -1,9 +1,7 @@
-"""Fits what `medusa_sim.latency.stream` times to measured rows of one GPU: streams, and elementwise kernels.
+"""Fits what `medusa_sim.latency.stream` times to measured rows of one GPU.
 
 Every class of bytes, FLOPs and steps that the rows tell apart gets a coefficient, by least squares. Held-out
 errors leave out whole groups: numbers of heads, or of tokens.
-
-Elementwise kernels leave out whole row widths n, or blocks of m where there is one width.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.lab.calibrate.fit import (
     UNFITTED,
-    Bounds,
     Law,
     Rows,
     Triples,
@@ -27,13 +24,12 @@ from medusa_sim.lab.calibrate.fit import (
     starts,
     warm,
 )
-from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.stream import joined_us, parts_us, stream_time, terms_of
-from medusa_sim.operators.operator import CONTEXT, Elementwise
+from medusa_sim.operators.operator import CONTEXT
 from medusa_sim.operators.recurrent import CONVOLUTION, Recurrent
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
+from medusa_sim.specs.kernels import StreamKernel
 
 _OWN = starts("bounds", Triples)["stream"]
 _LOAD = (1.2, 1e-3, 100.0)
@@ -210,55 +206,3 @@ def _values(kernel: StreamKernel, classes: Sequence[tuple[str, str, object]]) ->
     """The parameters of a kernel; of a class that it does not know next to nothing."""
     own = [getattr(kernel, name) for name in _OWN]
     return [*own, *(getattr(kernel, table).get(each, _STEP[1]) for table, each, _ in classes)]
-
-
-_PASS_BOUNDS = Bounds.of("elementwise")
-_ROWS_PER_SM = (1, 2, 4, 8, 16)
-_SERIAL_ROWS = 16
-"""PyTorch gathers up to 16 indices with one block that loops over them (indexSelectSmallIndex)."""
-_BLOCKS = 16
-_SEARCH_ROWS = 400
-_PASS_ROWS = 2000
-_PASS_EVALUATIONS = 40
-
-
-def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str, **_: object) -> ElementwiseKernel:
-    """Kernel parameters of measured rows, with `fit` filled in.
-
-    Deterministic, a few seconds for 5000 rows. Raises DataError for fewer than 20 rows.
-    """
-    require_rows(rows, source)
-    law: Law[Elementwise, ElementwiseKernel] = Law(gpu, warm(elementwise_time))
-
-    def refit(kernel: ElementwiseKernel, part: Rows[Elementwise]) -> ElementwiseKernel:
-        limits = dict(_PASS_BOUNDS.limits)
-        if not kernel.serial_rows:
-            del limits["serial_row_us"]
-        return law.refined(kernel, limits, part.thin(_PASS_ROWS, "m", "n"), max_nfev=_PASS_EVALUATIONS)
-
-    subset = rows.thin(_SEARCH_ROWS, "m", "n")
-    candidates = [refit(_start(rows.operator, rows_per_sm), subset) for rows_per_sm in _ROWS_PER_SM]
-    return law.with_fit(
-        refit(law.best(candidates, subset), rows),
-        rows,
-        refit,
-        source=source,
-        groups=_groups(rows),
-        least_rows=_BAND_ROWS,
-    )
-
-
-def _groups(rows: Rows[Elementwise]) -> IntArray:
-    """What is held out together: a label per n, or per sixteenth of the range of m where n is one."""
-    widths = rows.labels("n")
-    if widths.max() > 0:
-        return widths
-    rank = np.argsort(np.argsort(np.asarray(rows.operator.m), kind="stable"), kind="stable")
-    return (rank * _BLOCKS // len(rank)).astype(np.int64)
-
-
-def _start(operator: Elementwise, rows_per_sm: int) -> ElementwiseKernel:
-    serial_rows = _SERIAL_ROWS if operator.kind == "embedding" else 0
-    return ElementwiseKernel(
-        **_PASS_BOUNDS.starts, rows_per_sm=rows_per_sm, serial_rows=serial_rows, fit=UNFITTED
-    )

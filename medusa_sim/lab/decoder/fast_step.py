@@ -12,7 +12,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from medusa_sim.lab.decoder.cache import KVCache, aligned_tensor, attend, mask_bias
+from medusa_sim.lab.decoder.attention import aligned_tensor, attend, mask_bias
+from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.config import DecoderConfig
 from medusa_sim.lab.decoder.rotary import Rotations
 from medusa_sim.lab.decoder.step import CachedStep, NewTokens, Step, cached_step

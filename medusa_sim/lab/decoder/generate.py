@@ -21,19 +21,17 @@ from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.accept import (
     DELTA,
     EPSILON,
-    Draft,
-    Draws,
-    TreeShape,
     Verdict,
     accept_by_rejection,
     accept_greedy,
     accept_typical,
-    law,
     typical_token,
 )
 from medusa_sim.lab.decoder.arguments import SEED_MAX, Acceptance
 from medusa_sim.lab.decoder.cache import KVCache
+from medusa_sim.lab.decoder.candidates import Draft, TreeShape
 from medusa_sim.lab.decoder.fixed_shapes import FixedForward
+from medusa_sim.lab.decoder.laws import Draws, law
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.step import Forward
 

@@ -12,13 +12,15 @@ from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import read_tree
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.lab.decoder.accept import Rule
 from medusa_sim.lab.decoder.arguments import METHODS, Acceptance, Match
+from medusa_sim.lab.decoder.candidates import Rule
 from medusa_sim.lab.decoder.checkpoint import Checkpoint
-from medusa_sim.lab.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter
 from medusa_sim.lab.decoder.generate import Drafter, NoDrafter
 from medusa_sim.lab.decoder.heads import MedusaHeads
+from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
+from medusa_sim.lab.decoder.model_drafter import BeamDrafter, TreeDrafter
+from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
 
 SHIPPED_CHECKPOINT = "python-stdlib-medusa-2"
 SHIPPED_DRAFT = "python-stdlib-draft"

@@ -1,21 +1,21 @@
 """From what a user typed to the tokens that a model continues.
 
-A chat model sees prompts as it was trained to: by the template in its tokenizer_config.json. Tokens are those
-of its tokenizer.json, or of a byte-level BPE trained on given text.
+A chat model sees prompts as it was trained to: by the template in its tokenizer_config.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from torch import Tensor
 
-from medusa_sim.errors import SpecError, UsageError, shown
+from medusa_sim.errors import SpecError
+from medusa_sim.lab.decoder.tokenizer import decode, encode
 from medusa_sim.outside.limits import SPEC_BYTES, TABLE_BYTES
 from medusa_sim.reading import read_json, read_text
 
@@ -66,55 +66,6 @@ def _token(value: object) -> str:
 def _object(path: Path) -> dict[str, Any]:
     content = read_json(path, TABLE_BYTES, "a JSON file") if path.exists() else {}
     return content if isinstance(content, dict) else {}
-
-
-END_OF_TEXT = "<|endoftext|>"
-
-
-def train_tokenizer(texts: Iterable[str], *, vocab: int) -> Tokenizer:
-    """Byte-level BPE of `vocab` tokens; token 0 is the end of text. Any text can be encoded."""
-    tokenizer = Tokenizer(models.BPE())
-    # Runs of spaces stay whole: indentation is most of what Python source repeats.
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
-def load_tokenizer(directory: Path | str) -> Tokenizer:
-    """The tokenizer.json of a checkpoint folder. Raises SpecError if it is missing or malformed."""
-    path = Path(directory) / "tokenizer.json"
-    if not path.is_file():
-        raise SpecError(f"{path}: no such file; the checkpoint has no tokenizer")
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises bare Exception
-        raise SpecError(f"{path}: not a tokenizer file ({str(error).splitlines()[0]})") from None
-
-
-def encode(tokenizer: Tokenizer, text: str, *, special_tokens: bool = True) -> list[int]:
-    """Token ids of `text`, with what the tokenizer puts around a text (a begin-of-text token, say).
-
-    Raises UsageError for bytes that are no text, which arrive as lone surrogates.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"prompt {shown(text)} is not UTF-8 text; give it as UTF-8") from None
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=special_tokens).ids
-    return ids
-
-
-def decode(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    """Text of token ids; the end-of-text token is left out."""
-    text: str = tokenizer.decode(list(tokens), skip_special_tokens=True)
-    return text
 
 
 _WORD_STARTS = ("\u0120", "\u2581")

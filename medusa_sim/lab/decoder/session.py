@@ -28,7 +28,8 @@ from medusa_sim.lab.decoder.methods import (
 )
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.packed import pack
-from medusa_sim.lab.decoder.prompts import Prompt, first_allowed, load_tokenizer, read_prompt
+from medusa_sim.lab.decoder.prompts import Prompt, first_allowed, read_prompt
+from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.lab.decoder.trials import BesidePlain, Sizing, compare, sizing
 
 SHARED_FROM_HIDDEN = 1024

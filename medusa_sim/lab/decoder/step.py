@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medusa_sim.lab.decoder.cache import KVCache, attend, attention_mask, mask_bias
+from medusa_sim.lab.decoder.attention import attend, attention_mask, mask_bias
+from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.config import DecoderConfig
 from medusa_sim.lab.decoder.rotary import Rotations
 

@@ -17,7 +17,6 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, 
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import Checkpoint
-from medusa_sim.lab.decoder.draft import MedusaDrafter
 from medusa_sim.lab.decoder.fixed_shapes import FixedForward
 from medusa_sim.lab.decoder.generate import (
     Drafter,
@@ -26,6 +25,7 @@ from medusa_sim.lab.decoder.generate import (
     NoDrafter,
     generate,
 )
+from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
 
 SIZES = (1, 4, 8, 2, 16, 3, 6)

@@ -60,7 +60,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     acceptance: the profile that predicts the tokens; its prompts are others than the run's. seq_len: mean
     committed tokens of a step. steps: those that the batches ran, prefill apart; step_us: their time over
-    them (`spread.step_clock`). tokens_per_step: of a sequence while it runs, so that tokens_per_step x batch
+    them (`turns.step_clock`). tokens_per_step: of a sequence while it runs, so that tokens_per_step x batch
     / step_us is the throughput of batches that are kept full.
     """
 

@@ -24,17 +24,18 @@ from medusa_sim.acceptance.profile_file import encoded_profile, read_profile
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.checkpoint import DTYPES, Checkpoint, load_checkpoint
-from medusa_sim.lab.decoder.draft import MedusaDrafter, NgramDrafter
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.methods import required_heads
+from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
 from medusa_sim.lab.decoder.packed import pack
-from medusa_sim.lab.decoder.prompts import load_tokenizer
+from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.lab.decoder.training import corpus
 from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step
 from medusa_sim.lab.decoder.trials import acceptance_counts
 from medusa_sim.lab.measure.arguments import RunGrid
 from medusa_sim.lab.measure.cells import RunRow, cell_name, write_config, write_runs
-from medusa_sim.lab.measure.spread import step_clock
+from medusa_sim.lab.measure.turns import step_clock
 from medusa_sim.units import US_PER_S
 from medusa_sim.writing import write_text
 

@@ -21,23 +21,25 @@ from torch import Tensor
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.lab.decoder.accept import Draft, Verdict, accept_greedy
+from medusa_sim.lab.decoder.accept import Verdict, accept_greedy
 from medusa_sim.lab.decoder.cache import KVCache
+from medusa_sim.lab.decoder.candidates import Draft
 from medusa_sim.lab.decoder.config import DecoderConfig, config_from_hf, read_config
-from medusa_sim.lab.decoder.draft import MedusaDrafter
 from medusa_sim.lab.decoder.fixed_shapes import graphed_forward
 from medusa_sim.lab.decoder.generate import BatchDecoder, Generation, NoDrafter, eager_forward
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
+from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.packed import pack
 from medusa_sim.lab.decoder.step import Forward
 from medusa_sim.lab.measure import hardware
 from medusa_sim.lab.measure.arguments import Device, StepGrid
+from medusa_sim.lab.measure.bench import synchronise
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, cell_name, write_config, write_steps
-from medusa_sim.lab.measure.environment import environment, raise_clocks, watch_clocks
+from medusa_sim.lab.measure.clocks import raise_clocks, watch_clocks
+from medusa_sim.lab.measure.environment import environment
 from medusa_sim.lab.measure.kernels import DTYPES, attention_kernels
 from medusa_sim.lab.measure.spread import Timing, timing_of
-from medusa_sim.lab.measure.timing import synchronise
 from medusa_sim.specs.measurement import Environment
 from medusa_sim.specs.models import load_model
 from medusa_sim.units import GIGA, US_PER_S

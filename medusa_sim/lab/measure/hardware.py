@@ -12,8 +12,8 @@ import msgspec
 import torch
 
 from medusa_sim.data import find
+from medusa_sim.lab.measure.bench import capture_calls, synchronise
 from medusa_sim.lab.measure.kernels import DTYPES, Call
-from medusa_sim.lab.measure.timing import capture_calls, synchronise
 from medusa_sim.specs.gpu import HARDWARE, load_gpu
 from medusa_sim.specs.measurement import SCHEMA, Environment, Rates
 from medusa_sim.units import US_PER_S

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend
 
-from medusa_sim.lab.decoder.cache import KVCache, attend, attention_mask, mask_bias
+from medusa_sim.lab.decoder.attention import attend, attention_mask, mask_bias
+from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.fast_step import prefix_and_tree
 from medusa_sim.lab.decoder.model import RMSNorm
 from medusa_sim.lab.decoder.packed import is_packed, product, reordered

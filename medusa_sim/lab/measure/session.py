@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from medusa_sim.lab.measure.bench import Bench
 from medusa_sim.lab.measure.record import Recorder
 from medusa_sim.lab.measure.shapes import Case
 from medusa_sim.lab.measure.spread import SPREAD_LIMIT, Timing
-from medusa_sim.lab.measure.timing import Bench
 from medusa_sim.specs.measurement import Rates
 from medusa_sim.units import US_PER_S
 

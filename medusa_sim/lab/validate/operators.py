@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.lab.calibrate.fit import growth_mape, mape, ratio_mape
+from medusa_sim.lab.calibrate.errors import growth_mape, mape, ratio_mape
 from medusa_sim.lab.validate.comparison import choice_of
 from medusa_sim.lab.validate.steps import MASK, decoder_step
 from medusa_sim.latency.base import Bound, OperatorTime, Source

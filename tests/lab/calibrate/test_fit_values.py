@@ -10,14 +10,14 @@ import pytest
 from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.attention import _is_seen, _rows_per_head
 from medusa_sim.lab.calibrate.collective import _cheapest, _may_end, _regime
+from medusa_sim.lab.calibrate.elementwise import _groups
+from medusa_sim.lab.calibrate.errors import growth_mape, ratio_mape
 from medusa_sim.lab.calibrate.fit import (
     UNFITTED,
     Law,
     Rows,
-    growth_mape,
     heldout_groups,
     least_log_errors,
-    ratio_mape,
     require_rows,
     residual_bands,
     soft_cost,
@@ -31,8 +31,8 @@ from medusa_sim.lab.calibrate.gemm import (
     _with_penalties,
     gemm_start,
 )
-from medusa_sim.lab.calibrate.rows import _item
-from medusa_sim.lab.calibrate.stream import _groups, _is_stepped
+from medusa_sim.lab.calibrate.hardware_file import _item
+from medusa_sim.lab.calibrate.stream import _is_stepped
 from medusa_sim.lab.calibrate.transfer import _Evidence, _preferring
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.gemm import gemm_time

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from medusa_sim.lab.decoder.accept import Draws
 from medusa_sim.lab.decoder.config import DecoderConfig
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
+from medusa_sim.lab.decoder.laws import Draws
 from medusa_sim.lab.decoder.model import Llama, random_llama
 
 

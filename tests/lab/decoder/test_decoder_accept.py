@@ -12,17 +12,11 @@ from hypothesis import strategies as st
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.lab.decoder.accept import (
-    Draft,
-    Draws,
-    accept_by_rejection,
-    accept_greedy,
-    accept_typical,
-    draft_of,
-    law,
-    typical_token,
-)
-from medusa_sim.lab.decoder.draft import MedusaDrafter, continuation
+from medusa_sim.lab.decoder.accept import accept_by_rejection, accept_greedy, accept_typical, typical_token
+from medusa_sim.lab.decoder.candidates import Draft, draft_of
+from medusa_sim.lab.decoder.laws import Draws, law
+from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
+from medusa_sim.lab.decoder.ngram_drafter import continuation
 
 
 def _draft(tree: CandidateTree, tokens: torch.Tensor) -> Draft:

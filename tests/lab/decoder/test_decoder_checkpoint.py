@@ -12,17 +12,11 @@ from one_line import one_line
 from safetensors.torch import load_file, save_file
 
 from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError
-from medusa_sim.lab.decoder import checkpoint
-from medusa_sim.lab.decoder.checkpoint import (
-    OWN_FILES,
-    check_replaceable,
-    find_head_file,
-    load_checkpoint,
-    read_weights,
-    save_checkpoint,
-)
+from medusa_sim.lab.decoder import checkpoint_folder
+from medusa_sim.lab.decoder.checkpoint import find_head_file, load_checkpoint, read_weights
+from medusa_sim.lab.decoder.checkpoint_folder import OWN_FILES, check_replaceable, save_checkpoint
 from medusa_sim.lab.decoder.heads import PREFIX, heads_from_tensors, layout_of_keys, new_heads
-from medusa_sim.lab.decoder.prompts import decode, encode, load_tokenizer, train_tokenizer
+from medusa_sim.lab.decoder.tokenizer import decode, encode, load_tokenizer, train_tokenizer
 from medusa_sim.lab.decoder.training.corpus import file_windows, is_heldout, read_corpus, token_stream
 
 MODEL = tiny_llama(dtype=torch.float32)
@@ -328,13 +322,13 @@ def test_what_came_into_a_replaced_folder_is_not_deleted(tmp_path, monkeypatch):
     """A file that appears between the check and the swap outlives both."""
     folder = tmp_path / "m"
     save_checkpoint(folder, MODEL, record=RECORD)
-    check = checkpoint.check_replaceable
+    check = checkpoint_folder.check_replaceable
 
     def then_a_file_appears(directory: Path, *, overwrite: bool = False) -> None:
         check(directory, overwrite=overwrite)
         (folder / "late.txt").write_text("kept")
 
-    monkeypatch.setattr(checkpoint, "check_replaceable", then_a_file_appears)
+    monkeypatch.setattr(checkpoint_folder, "check_replaceable", then_a_file_appears)
     with pytest.raises(OutputError):
         save_checkpoint(folder, MODEL, record=RECORD, overwrite=True)
     assert [path.read_text() for path in tmp_path.rglob("late.txt")] == ["kept"]
@@ -342,5 +336,5 @@ def test_what_came_into_a_replaced_folder_is_not_deleted(tmp_path, monkeypatch):
 
 
 def test_no_module_of_the_package_removes_trees():
-    package = Path(checkpoint.__file__).parents[2]
+    package = Path(checkpoint_folder.__file__).parents[2]
     assert not [path for path in package.rglob("*.py") if "rmtree" in path.read_text(encoding="utf-8")]

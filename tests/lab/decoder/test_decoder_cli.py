@@ -12,9 +12,10 @@ from asking import run as _run
 from decoder_models import noisy_copy, tiny_config, tiny_heads
 
 from medusa_sim.errors import install
-from medusa_sim.lab.decoder.checkpoint import load_checkpoint, save_checkpoint
+from medusa_sim.lab.decoder.checkpoint import load_checkpoint
+from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.model import random_llama
-from medusa_sim.lab.decoder.prompts import train_tokenizer
+from medusa_sim.lab.decoder.tokenizer import train_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 KEYS = {

@@ -15,11 +15,15 @@ from path_laws import Path, completed, path_laws, text_probability
 from scipy import stats
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.lab.decoder import accept
-from medusa_sim.lab.decoder.accept import Draws, Rule, accept_by_rejection, draft_of, law
-from medusa_sim.lab.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter
+from medusa_sim.lab.decoder import rejection
+from medusa_sim.lab.decoder.accept import accept_by_rejection
+from medusa_sim.lab.decoder.candidates import Rule, draft_of
 from medusa_sim.lab.decoder.generate import Drafter, Generation, GenerationSettings, generate, prefill, verify
+from medusa_sim.lab.decoder.laws import Draws, law
+from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
+from medusa_sim.lab.decoder.model_drafter import BeamDrafter, TreeDrafter
+from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
 
 Law = torch.Tensor
 
@@ -48,9 +52,9 @@ def _pairs(vocab: int) -> list[tuple[str, Law, Law]]:
 
 
 RULES: dict[str, tuple[Callable[..., tuple[int | None, Law]], bool]] = {
-    "recursive": (accept.recursive_rejection, False),
-    "multi-round": (accept.multi_round_rejection, True),
-    "k-seq": (accept.k_seq, True),
+    "recursive": (rejection.recursive_rejection, False),
+    "multi-round": (rejection.multi_round_rejection, True),
+    "k-seq": (rejection.k_seq, True),
 }
 
 
@@ -96,7 +100,7 @@ def test_k_seq_factor_is_the_smallest_valid_one():
     for _ in range(20):
         p, q = _law(rng, 6), _law(rng, 6)
         for k in (2, 3, 4, 8):
-            gamma = accept.k_seq_factor(p, q, k)
+            gamma = rejection.k_seq_factor(p, q, k)
             kept = torch.minimum(q, p / gamma)
             beta = float(kept.sum())
             share = (1.0 - (1.0 - beta) ** k) / beta
@@ -110,7 +114,7 @@ def test_certain_drafts_are_accepted_with_p():
     p, drafted = _law(np.random.default_rng(5), 5), [3, 1]
 
     def emitted(draws: Enumerated, *, kept: bool = False) -> int:
-        chosen, left = accept.recursive_rejection(p, None, drafted, draws)
+        chosen, left = rejection.recursive_rejection(p, None, drafted, draws)
         if kept:
             return int(chosen is not None)
         return drafted[chosen] if chosen is not None else draws.token(left)

@@ -16,10 +16,9 @@ from medusa_sim.acceptance.heads import HeadAccuracy, optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import UsageError
-from medusa_sim.lab.decoder.accept import Rule
 from medusa_sim.lab.decoder.cache import KVCache
+from medusa_sim.lab.decoder.candidates import Rule
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
-from medusa_sim.lab.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter
 from medusa_sim.lab.decoder.fixed_shapes import (
     FixedForward,
     compiled_forward,
@@ -28,8 +27,11 @@ from medusa_sim.lab.decoder.fixed_shapes import (
     static_forward,
 )
 from medusa_sim.lab.decoder.generate import Drafter, Generation, GenerationSettings, generate
+from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
-from medusa_sim.lab.decoder.prompts import load_tokenizer
+from medusa_sim.lab.decoder.model_drafter import BeamDrafter, TreeDrafter
+from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
+from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.lab.decoder.training.corpus import file_windows, read_corpus
 
 VOCAB, NEW_TOKENS = 31, 24

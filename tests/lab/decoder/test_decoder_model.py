@@ -13,12 +13,14 @@ from one_line import one_line
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.lab.decoder.cache import ancestor_mask, attention_mask
-from medusa_sim.lab.decoder.checkpoint import DTYPES, load_checkpoint, save_checkpoint
+from medusa_sim.lab.decoder.attention import ancestor_mask, attention_mask
+from medusa_sim.lab.decoder.checkpoint import DTYPES, load_checkpoint
+from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.config import config_from_hf, read_config
-from medusa_sim.lab.decoder.draft import BeamDrafter, MedusaDrafter, TreeDrafter
 from medusa_sim.lab.decoder.generate import Generation, GenerationSettings, generate, prefill
+from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import random_llama
+from medusa_sim.lab.decoder.model_drafter import BeamDrafter, TreeDrafter
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
@@ -334,7 +336,7 @@ def test_operators_are_those_of_the_simulator(tmp_path, monkeypatch):
 @pytest.mark.parametrize("masked", [False, True])
 def test_rows_in_bf16_attend_as_exactly_as_torch_does(rows, masked):
     """Also the one row that is computed twice: no further from the exact result than rounding is."""
-    from medusa_sim.lab.decoder.cache import attend
+    from medusa_sim.lab.decoder.attention import attend
 
     generator = torch.Generator().manual_seed(1)
     q, keys, values = (

@@ -13,10 +13,11 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.cli import cli
 from medusa_sim.data import shipped_dir
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
-from medusa_sim.lab.decoder.draft import MedusaDrafter, NgramDrafter, continuation
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.methods import SHIPPED_CHECKPOINT, medusa_tree
-from medusa_sim.lab.decoder.prompts import load_tokenizer
+from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter, continuation
+from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.lab.decoder.training.corpus import file_windows, read_corpus
 from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step, repeated_ngram_share
 from medusa_sim.lab.decoder.trials import acceptance_counts

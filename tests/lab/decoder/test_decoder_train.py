@@ -16,11 +16,12 @@ from safetensors.torch import load_file
 
 from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError, UsageError
 from medusa_sim.lab.decoder.arguments import SEED_MAX, Recipe
-from medusa_sim.lab.decoder.checkpoint import load_checkpoint, save_checkpoint
+from medusa_sim.lab.decoder.checkpoint import load_checkpoint
+from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.lab.decoder.model import Llama, random_llama
-from medusa_sim.lab.decoder.prompts import train_tokenizer
+from medusa_sim.lab.decoder.tokenizer import train_tokenizer
 from medusa_sim.lab.decoder.training import recipe as recipe_module
 from medusa_sim.lab.decoder.training import train as train_module
 from medusa_sim.lab.decoder.training.corpus import Response, response_batch, window_batch, write_responses

@@ -10,10 +10,10 @@ import pytest
 import torch
 from decoder_models import tiny_config, tiny_llama
 
-from medusa_sim.lab.decoder.accept import Draws, law, padded_top
 from medusa_sim.lab.decoder.config import RopeScaling
-from medusa_sim.lab.decoder.draft import _laws_by_parent
 from medusa_sim.lab.decoder.fast_step import TwoParts, prefix_and_tree
+from medusa_sim.lab.decoder.laws import Draws, law, padded_top
+from medusa_sim.lab.decoder.model_drafter import _laws_by_parent
 from medusa_sim.lab.decoder.prompts import chat_prompt
 from medusa_sim.lab.decoder.rotary import Rotations, inverse_frequencies
 from medusa_sim.lab.decoder.session import _headline

@@ -16,20 +16,15 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.lab.decoder import fixed_shapes, session
 from medusa_sim.lab.decoder.arguments import Request
 from medusa_sim.lab.decoder.cache import KVCache
-from medusa_sim.lab.decoder.checkpoint import load_checkpoint, save_checkpoint
+from medusa_sim.lab.decoder.checkpoint import load_checkpoint
+from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.config import config_from_hf, read_config
 from medusa_sim.lab.decoder.generate import Forward, GenerationSettings, generate
 from medusa_sim.lab.decoder.methods import FOREIGN_PROFILE
 from medusa_sim.lab.decoder.model import Llama, random_llama
-from medusa_sim.lab.decoder.prompts import (
-    chat_prompt,
-    encode,
-    first_allowed,
-    load_tokenizer,
-    read_prompt,
-    train_tokenizer,
-)
+from medusa_sim.lab.decoder.prompts import chat_prompt, first_allowed, read_prompt
 from medusa_sim.lab.decoder.session import decoded
+from medusa_sim.lab.decoder.tokenizer import encode, load_tokenizer, train_tokenizer
 from medusa_sim.lab.decoder.trials import LEAST_GAIN, Sizing, sizing
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -10,7 +10,7 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny axes, a tiny cache, short samples and fits of few turns: the machinery, not the times."""
     import scipy.optimize
 
-    from medusa_sim.lab.measure import environment, hardware, kernels, shapes, spread, timing
+    from medusa_sim.lab.measure import bench, environment, hardware, kernels, shapes, turns
 
     levels = {1: 0, 2: 0, 4: 1, 8: 1, 16: 1}
     monkeypatch.setattr(shapes, "M_LEVELS", levels)
@@ -24,10 +24,10 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "_LEAST_COPY_BYTES", 2**20)
     monkeypatch.setitem(hardware._PRODUCT, "cpu", 128)
     monkeypatch.setattr(kernels, "_EMBEDDING_ROWS", 100)
-    monkeypatch.setattr(timing, "_SAMPLE_US", 1.0)
-    monkeypatch.setattr(timing, "_CASE_S", 0.0)
-    monkeypatch.setattr(timing, "_FEWEST_REPEATS", 2)
-    monkeypatch.setattr(timing, "_WARMUP_S", 0.0)
-    monkeypatch.setattr(timing, "_SETTLING_S", 0.0)
-    monkeypatch.setattr(spread, "_MOST", spread._FEWEST)
+    monkeypatch.setattr(bench, "_SAMPLE_US", 1.0)
+    monkeypatch.setattr(bench, "_CASE_S", 0.0)
+    monkeypatch.setattr(bench, "_FEWEST_REPEATS", 2)
+    monkeypatch.setattr(bench, "_WARMUP_S", 0.0)
+    monkeypatch.setattr(bench, "_SETTLING_S", 0.0)
+    monkeypatch.setattr(turns, "_MOST", turns._FEWEST)
     monkeypatch.setattr(scipy.optimize, "least_squares", partial(scipy.optimize.least_squares, max_nfev=4))

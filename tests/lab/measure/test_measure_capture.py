@@ -15,13 +15,13 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.fixed_shapes import graphed_forward, verify_slots
-from medusa_sim.lab.measure import environment, hardware, timing
+from medusa_sim.lab.measure import bench, clocks, environment, hardware
 from medusa_sim.lab.measure.arguments import StepGrid
+from medusa_sim.lab.measure.bench import CudaBench
 from medusa_sim.lab.measure.decoder_steps import Subject, random_weights, step_grid, step_us
 from medusa_sim.lab.measure.environment import torch_device
 from medusa_sim.lab.measure.kernels import CALLS, Pool, attention_kernels, calls
 from medusa_sim.lab.measure.shapes import Case, cases
-from medusa_sim.lab.measure.timing import CudaBench
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.mixers import Grouped
 from medusa_sim.specs.model import LayerGroup
@@ -112,7 +112,7 @@ def test_ragged_texts_keep_the_mask():
 
 def test_masks_begin_their_rows_and_attention_kernels_are_told():
     """Strides are multiples of 16 elements, so that no layer copies the mask."""
-    from medusa_sim.lab.decoder.cache import mask_bias
+    from medusa_sim.lab.decoder.attention import mask_bias
 
     for kv_len in (1, 15, 16, 17, 1025):
         bias = mask_bias(torch.ones(2, 3, kv_len, dtype=torch.bool), 2, torch.float16)
@@ -130,16 +130,16 @@ def test_masks_begin_their_rows_and_attention_kernels_are_told():
 
 
 def test_clocks_are_read_line_by_line(tmp_path):
-    seen = environment.Clocks()
+    seen = clocks.Clocks()
     for line in ("1980, 2619\n", "345, 2619\n", "[N/A], [N/A]\n", "\n", "1755, 2619\n"):
         seen.add(line)
     assert seen.summary == {
         **{"sm_lowest": 345.0, "sm_median": 1755.0, "sm_highest": 1980.0},
         **{"memory_lowest": 2619.0, "memory_median": 2619.0, "memory_highest": 2619.0},
     }
-    assert environment.Clocks().summary == {}
-    with environment.watch_clocks(torch.device("cpu")) as none:
-        environment.raise_clocks(torch.device("cpu"))
+    assert clocks.Clocks().summary == {}
+    with clocks.watch_clocks(torch.device("cpu")) as none:
+        clocks.raise_clocks(torch.device("cpu"))
     assert none.summary == {}
 
 
@@ -149,8 +149,8 @@ def test_clocks_are_watched_until_the_block_ends(monkeypatch):
     def fake(device: object) -> subprocess.Popen[str]:
         return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
 
-    monkeypatch.setattr(environment, "_watched", fake)
-    with environment.watch_clocks(torch.device("cuda")) as seen:
+    monkeypatch.setattr(clocks, "_watched", fake)
+    with clocks.watch_clocks(torch.device("cuda")) as seen:
         for _ in range(500):
             if seen.summary:
                 break
@@ -169,9 +169,9 @@ class TestOnCuda:
 
     def test_work_is_captured_and_timed(self, device):
         total = torch.zeros(1, device=device)
-        replay = timing.capture_calls([lambda: total.add_(1.0)] * 10, device, results=2)
+        replay = bench.capture_calls([lambda: total.add_(1.0)] * 10, device, results=2)
         before = float(total)
-        assert 0.0 < timing.device_us(replay, device) < 1e5
+        assert 0.0 < bench.device_us(replay, device) < 1e5
         assert float(total) == before + 10.0
 
     def test_every_kind_of_operator_is_timed(self, device):

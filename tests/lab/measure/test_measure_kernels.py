@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from medusa_sim.lab.decoder.model import Attention
 from medusa_sim.lab.decoder.step import CachedStep
+from medusa_sim.lab.measure.bench import CpuBench, results_kept
 from medusa_sim.lab.measure.kernels import Pool, calls, tree_mask
 from medusa_sim.lab.measure.shapes import Case
-from medusa_sim.lab.measure.timing import CpuBench, results_kept
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.measured import MeasuredLatency, load_profile
 from medusa_sim.operators.kinds import operator_of

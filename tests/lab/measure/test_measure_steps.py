@@ -12,13 +12,13 @@ from decoder_models import tiny_config, tiny_heads, tiny_llama
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.lab.decoder.draft import MedusaDrafter
 from medusa_sim.lab.decoder.generate import (
     BatchDecoder,
     GenerationSettings,
     eager_forward,
     generate,
 )
+from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.measure.arguments import StepGrid
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, read_steps, write_steps
 from medusa_sim.lab.measure.decoder_steps import (

@@ -9,19 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from medusa_sim.lab.measure import hardware, timing
+from medusa_sim.lab.measure import bench as bench_module
+from medusa_sim.lab.measure import hardware
+from medusa_sim.lab.measure.bench import CpuBench, Sample, _repeats, results_kept
 from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.session import FastestLayers, _slowness, expected_s
-from medusa_sim.lab.measure.spread import (
-    Timing,
-    Turns,
-    Visit,
-    lower_quartile,
-    settled_timing,
-    take_turns,
-    timing_of,
-)
-from medusa_sim.lab.measure.timing import CpuBench, Sample, _repeats, results_kept
+from medusa_sim.lab.measure.spread import Timing, lower_quartile, settled_timing, timing_of
+from medusa_sim.lab.measure.turns import Turns, Visit, take_turns
 from medusa_sim.specs.measurement import Rates
 
 CPU = torch.device("cpu")
@@ -76,7 +70,7 @@ def test_a_sample_lasts_half_a_millisecond_or_256_calls(monkeypatch, call_us, bl
         clock.now += call_us * 1e-6
         return torch.zeros(1)
 
-    monkeypatch.setattr(timing, "calls", lambda case, pool: [call])
+    monkeypatch.setattr(bench_module, "calls", lambda case, pool: [call])
     bench = CpuBench(Pool(CPU, 1 << 20), lambda: clock.now)
     assert bench.ready(case()).calls == block
 
@@ -90,7 +84,7 @@ def test_warming_up_goes_through_the_operands_six_times_or_for_a_while(monkeypat
         called.append(1)
         return torch.zeros(1)
 
-    monkeypatch.setattr(timing, "calls", lambda case, pool: [call, call])
+    monkeypatch.setattr(bench_module, "calls", lambda case, pool: [call, call])
     bench = CpuBench(Pool(CPU, 1 << 20), lambda: clock.now)
     attention = SimpleNamespace(kind="decode_attention", dtype="fp16", FAMILY="attention")
     for asked, step, warm in (

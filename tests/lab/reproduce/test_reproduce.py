@@ -21,7 +21,7 @@ from medusa_sim.lab.reproduce.published import (
     read_published,
 )
 from medusa_sim.lab.reproduce.token_rates import PlainStep, chain_tokens, host_us_per_launch
-from medusa_sim.lab.validate.published import batch_curves
+from medusa_sim.lab.validate.batch_curves import batch_curves
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step import host
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from decoder_models import tiny_llama
 
-from medusa_sim.lab.decoder.draft import TreeDrafter
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.model_drafter import TreeDrafter
 from medusa_sim.lab.validate.operators import scores
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.pass_time import work_time

@@ -15,7 +15,7 @@ from local_page import Record, Round, Verification, best, page
 from test_gguf import header, keys, tensors
 
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
-from medusa_sim.lab.decoder.prompts import load_tokenizer
+from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 
 LOG = """
 0.1 I decoded  129 tokens in    0.041 seconds, speed: 3000.000 t/s

@@ -10,11 +10,11 @@ import pytest
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import CoverageError, DataError
 from medusa_sim.lab.measure.cells import RunRow, StepRow
+from medusa_sim.lab.validate.batch_curves import batch_curves
 from medusa_sim.lab.validate.comparison import choice_of, comparison, disagreement, halves_differ
 from medusa_sim.lab.validate.generations import _cells as run_cells
 from medusa_sim.lab.validate.generations import _comparisons as run_comparisons
 from medusa_sim.lab.validate.operators import _kv_ranges, _m_ranges, _score, _token_ranges, regrets
-from medusa_sim.lab.validate.published import batch_curves
 from medusa_sim.lab.validate.served import _setup, scenario_of
 from medusa_sim.lab.validate.steps import (
     Gaps,

@@ -15,17 +15,12 @@ from torch import Tensor
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.decoder.arguments import Recipe
-from medusa_sim.lab.decoder.checkpoint import (
-    DTYPES,
-    check_replaceable,
-    check_room,
-    load_checkpoint,
-    save_checkpoint,
-)
+from medusa_sim.lab.decoder.checkpoint import DTYPES, load_checkpoint
+from medusa_sim.lab.decoder.checkpoint_folder import check_replaceable, check_room, save_checkpoint
 from medusa_sim.lab.decoder.config import DecoderConfig
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.lab.decoder.model import Llama, random_llama
-from medusa_sim.lab.decoder.prompts import load_tokenizer, train_tokenizer
+from medusa_sim.lab.decoder.tokenizer import load_tokenizer, train_tokenizer
 from medusa_sim.lab.decoder.training import corpus
 from medusa_sim.lab.decoder.training.evaluate import next_token_loss, text_counts
 from medusa_sim.lab.decoder.training.train import (

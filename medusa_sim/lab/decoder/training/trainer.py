@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from medusa_sim.errors import DataError, SpecError
-from medusa_sim.lab.decoder.checkpoint import write_safetensors
+from medusa_sim.lab.decoder.checkpoint_folder import write_safetensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import torch
 
-from medusa_sim.lab.decoder.fixed_shapes import capture
+from medusa_sim.lab.decoder.cuda_graph import capture
 from medusa_sim.lab.measure.kernels import MOST_COPIES, Call, Pool, calls
 from medusa_sim.lab.measure.shapes import Case
 from medusa_sim.lab.measure.spread import Timing, timing_of

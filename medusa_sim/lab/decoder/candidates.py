@@ -1,0 +1,58 @@
+"""The candidates of one step: drafted tokens in a tree, and what they were drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from medusa_sim.lab.decoder.attention import ancestor_mask
+
+Rule = Literal["recursive", "multi-round", "k-seq"]
+
+
+class TreeShape:
+    """A tree on the host: the parent of every node (-1: none), and its children as they are to be tried."""
+
+    __slots__ = ("children", "parents")
+
+    def __init__(self, parents: list[int]) -> None:
+        self.parents = parents
+        self.children: list[list[int]] = [[] for _ in parents]
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                self.children[parent].append(node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Candidates of one step: n nodes, the root (already emitted, not yet in the cache) first."""
+
+    tokens: Tensor
+    """(batch, n)."""
+    parents: Tensor | TreeShape
+    """(batch, n), -1 for the root and unused nodes, a parent before its children, siblings as they are tried;
+    the shape where all trees are alike.
+    """
+    depths: Tensor
+    """(batch, n), or (n,) where all trees are alike."""
+    mask: Tensor
+    """(batch, n, n), or (n, n): which nodes each node sees."""
+    laws: Tensor | None = None
+    """(batch, n, vocab) fp64: what the children of a node were drawn from; None: drafts are certain."""
+    rule: Rule = "recursive"
+    """How rejection treats siblings."""
+
+    @property
+    def shapes(self) -> list[TreeShape]:
+        """The tree of each sequence."""
+        if isinstance(self.parents, TreeShape):
+            return [self.parents] * self.tokens.shape[0]
+        return [TreeShape(parents) for parents in self.parents.tolist()]
+
+
+def draft_of(tokens: Tensor, parents: Tensor, laws: Tensor | None = None, rule: Rule = "recursive") -> Draft:
+    """A draft whose trees differ between sequences: mask and depths from the parents."""
+    mask = ancestor_mask(parents)
+    return Draft(tokens=tokens, parents=parents, depths=mask.sum(-1) - 1, mask=mask, laws=laws, rule=rule)

@@ -1,0 +1,84 @@
+"""Drafting by look-up: what followed an earlier copy of the text's last tokens (prompt look-up)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.arrays import IntArray
+from medusa_sim.errors import UsageError
+from medusa_sim.lab.decoder.arguments import Match
+from medusa_sim.lab.decoder.candidates import Draft
+from medusa_sim.lab.decoder.generate import Drafter, Generation
+from medusa_sim.lab.decoder.laws import Draws
+
+
+class NgramDrafter(Drafter):
+    """What followed an earlier copy of the text's last n tokens, longest n first.
+
+    `match`: which copy. The earliest (as transformers has it) has the longer continuation, the latest
+    may be cut off by the end of the text.
+    """
+
+    def __init__(self, *, length: int, ngram_max: int = 3, match: Match = "earliest") -> None:
+        if length < 1 or ngram_max < 1:
+            raise UsageError(f"n-gram length {length} and size {ngram_max} must be at least 1")
+        if match not in get_args(Match):
+            raise UsageError(f"match {match!r}: earliest or latest is needed")
+        self.length, self.ngram_max, self.match = length, ngram_max, match
+        self.tree, self.nodes = CandidateTree.chain(length), length + 1
+        self._texts: list[IntArray] = []
+        self._lengths: list[int] = []
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
+        """Copies the prompts into arrays that the texts grow in."""
+        self._texts = [np.zeros(capacity, dtype=np.int64) for _ in prompts]
+        for text, prompt in zip(self._texts, prompts, strict=True):
+            text[: len(prompt)] = prompt
+        self._lengths = [len(prompt) for prompt in prompts]
+
+    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
+        """A chain per sequence; unused nodes where nothing was found."""
+        matches = [
+            continuation(self._text(b, sequence), self.length, self.ngram_max, self.match)
+            for b, sequence in enumerate(sequences)
+        ]
+        for sequence, drafts in zip(sequences, matches, strict=True):
+            sequence.found_lengths.append(len(drafts))
+        device = roots.device
+        drafted = torch.tensor([f + [0] * (self.length - len(f)) for f in matches], device=device)
+        lengths = torch.tensor([len(f) for f in matches], device=device)
+        order = torch.arange(self.length + 1, device=device)
+        parents = torch.where(order <= lengths[:, None], order - 1, torch.full_like(order, -1))
+        mask = torch.from_numpy(self.tree.mask).to(device)
+        return Draft(tokens=torch.cat((roots[:, None], drafted), 1), parents=parents, depths=order, mask=mask)
+
+    def _text(self, b: int, sequence: Generation) -> IntArray:
+        """Prompt and new tokens of a sequence, those copied that came since the last step."""
+        known = self._lengths[b] - len(sequence.prompt)
+        new = sequence.token_ids[known:]
+        text, length = self._texts[b], self._lengths[b]
+        text[length : length + len(new)] = new
+        self._lengths[b] += len(new)
+        return text[: self._lengths[b]]
+
+
+def continuation(
+    text: Sequence[int] | IntArray, length: int, ngram_max: int, match: Match = "earliest"
+) -> list[int]:
+    """Up to `length` tokens that followed an earlier copy of the last n tokens, largest n first."""
+    tokens = np.asarray(text, dtype=np.int64)
+    for size in range(min(ngram_max, len(tokens) - 1), 0, -1):
+        last = len(tokens) - size  # where the pattern itself starts
+        is_copy = tokens[:last] == tokens[last]
+        for i in range(1, size):
+            is_copy &= tokens[i : last + i] == tokens[last + i]
+        first = int(is_copy.argmax()) if match == "earliest" else last - 1 - int(is_copy[::-1].argmax())
+        if is_copy[first]:
+            return [int(token) for token in tokens[first + size : first + size + length]]
+    return []

@@ -1,0 +1,105 @@
+"""Rejection of drafts at one node that keeps the target's law: recursive, multi-round and K-SEQ.
+
+A rule takes the target's law at the node and the law that the drafts were drawn from, (vocab,) each in fp64,
+the drafts in order, and the draws that decide. It returns the index of the kept draft and the target's law,
+or None and the law (vocab,) of the token to draw instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medusa_sim.lab.decoder.candidates import Rule
+from medusa_sim.lab.decoder.laws import Draws
+
+_MASS_MIN = 1e-14
+"""A residual law with less mass than this is rounding: target and draft were equal."""
+
+
+def _normalised(weights: Tensor, fallback: Tensor) -> Tensor:
+    """What sums to 1: weights / sum; `fallback` where no mass is left (the laws were equal)."""
+    mass = weights.sum()
+    return weights / mass if float(mass) > _MASS_MIN else fallback
+
+
+def _ratio(target: float, draft: float) -> float:
+    """min(1, target / draft); a token that the draft law calls impossible is never kept."""
+    return min(1.0, target / draft) if draft > 0.0 else 0.0
+
+
+def recursive_rejection(
+    target: Tensor, draft: Tensor | None, drafted: Sequence[int], draws: Draws, *, strikes: bool = True
+) -> tuple[int | None, Tensor]:
+    """Drafts without replacement, in the order drawn (RSD paper, section 3.1; Sequoia's sampler).
+
+    Returns the index of the kept draft, or None and the law of the token to draw instead. After each
+    rejection target becomes norm((target - draft)+) and draft loses the rejected token (`strikes`) and is
+    **renormalised**: without that the law is wrong from the third draft on. draft None: each
+    draft is certain (1 on it).
+    """
+    for index, token in enumerate(drafted):
+        own = float(target[token])
+        if draws.happens(own if draft is None else _ratio(own, float(draft[token]))):
+            return index, target
+        if draft is None:
+            rest = target.clone()
+            rest[token] = 0.0
+        else:
+            rest = (target - draft).clamp(min=0.0)
+            if strikes:
+                draft = draft.clone()
+                draft[token] = 0.0
+                draft = _normalised(draft, draft)
+        target = _normalised(rest, target)
+    return None, target
+
+
+multi_round_rejection = partial(recursive_rejection, strikes=False)
+"""Independent drafts (SpecInfer; with one, speculative decoding): their law never changes."""
+
+
+def k_seq_factor(target: Tensor, draft: Tensor, k: int) -> float:
+    """The gamma of K-SEQ: the root of gamma beta(gamma) = 1 - (1 - beta(gamma))^k in [1, k].
+
+    beta(gamma) = sum_x min(draft(x), target(x) / gamma) is the chance that one draft is kept
+    (SpecTr, algorithm 2). Below the root the residual would be negative, above it drafts are wasted.
+    """
+    target_array, draft_array = target.numpy(), draft.numpy()
+
+    def excess(gamma: float) -> float:
+        beta = float(np.minimum(draft_array, target_array / gamma).sum())
+        return gamma * beta - (1.0 - (1.0 - beta) ** k)
+
+    low, high = 1.0, float(k)
+    if excess(low) >= 0.0:
+        return low
+    for _ in range(55):  # to the last bit of fp64
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if excess(middle) >= 0.0 else (middle, high)
+    return high
+
+
+def k_seq(target: Tensor, draft: Tensor, drafted: Sequence[int], draws: Draws) -> tuple[int | None, Tensor]:
+    """Independent drafts, each kept with min(1, target / (gamma draft)) (SpecTr, K-SEQ)."""
+    k = len(drafted)
+    gamma = k_seq_factor(target, draft, k)
+    for index, token in enumerate(drafted):
+        if draws.happens(_ratio(float(target[token]), gamma * float(draft[token]))):
+            return index, target
+    kept = torch.minimum(draft, target / gamma)
+    beta = float(kept.sum())
+    share = (1.0 - (1.0 - beta) ** k) / beta if beta > _MASS_MIN else 0.0
+    return None, _normalised((target - share * kept).clamp(min=0.0), target)
+
+
+RULES: dict[Rule, Callable[..., tuple[int | None, Tensor]]] = {
+    "recursive": recursive_rejection,
+    "multi-round": multi_round_rejection,
+    "k-seq": k_seq,
+}
+"""By the name that a draft carries."""
