@@ -64,7 +64,7 @@ def _without(scenario: Scenario) -> Iterator[tuple[str, str, Term]]:
 def _token_us(scenario: Scenario, setting: Setting, batch: FloatArray, tokens: float) -> FloatArray:
     """Time per token of plain decoding in the server."""
     step = decode_step(setting, batch, tokens)
-    attention_us = step.parts_us.get("attention", 0.0)
+    attention_us = step.parts_us["attention"]
     return served(
         setting, step.time_us, batch, 1, np.ones(()), scenario.traffic, attention_us=attention_us
     ).token_us

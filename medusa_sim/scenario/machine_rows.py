@@ -145,7 +145,7 @@ def _of_json(documents: list[Any], where: Path) -> MachineRows:
         build = str(entry.get("build_number") or build)
         rate, prompt, made = (_number(entry.get(key)) for key in ("avg_ts", "n_prompt", "n_gen"))
         samples = [_number(sample) for sample in _listed(entry.get("samples_ns"))]
-        if samples and min(samples) > 0.0:  # of which one that was disturbed moves the mean, not the median
+        if samples and all(samples):  # of which one that was disturbed moves the mean, not the median
             rate = NANO * (prompt + made) / float(np.median(samples))
         if rate > 0.0 and (prompt > 0.0) != (made > 0.0):
             rows += _row(prompt, made, _number(entry.get("n_depth")), rate)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.doubts import doubts as rules
+from medusa_sim.doubts import terms as doubt_terms
 from medusa_sim.doubts.doubts import beyond_known, doubts, slow_link
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
 from medusa_sim.doubts.standing import Standing, _value, groups, span_of, standing, table_text, weights_of
@@ -57,6 +58,16 @@ def test_prompts_launched_one_by_one_take_their_share_of_the_steps_that_carry_so
     share = 100 * carrying / (round_us(scenario, 64, 640) + carrying)
     found = [percent(each) for each in far_terms(scenario, (1, 64), 640)]
     assert found == ([(64, pytest.approx(share, abs=0.6))] if share > 10 else [])
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.095, []), (0.105, [(16, 10)]), (0.124, [(16, 12)])])
+def test_a_term_from_elsewhere_is_told_from_a_tenth_of_a_step(monkeypatch, share, told):
+    """Of drafting and verification together, of three drafts."""
+    scenario = dense("sglang")
+    us = share * round_us(scenario, 16, 640)
+    monkeypatch.setattr(doubt_terms, "_is_far", lambda name, term, batch: np.ones(batch.shape, dtype=bool))
+    monkeypatch.setattr(doubt_terms, "_charged", lambda *given: {"host_us_per_step": np.asarray(us)})
+    assert [percent(line) for line in far_terms(scenario, (16, 16), 640)] == told
 
 
 def charged(scenario: Scenario, batch: int) -> dict[str, float]:
@@ -288,3 +299,41 @@ def test_of_a_mixture_experts_stay_and_a_token_reads_its_own():
     assert moved == again == pytest.approx(np.ceil(beyond / layer), abs=1)
     assert gigabytes == pytest.approx(beyond / 1e9, abs=0.2)
     assert waits_ms == pytest.approx(1e3 * moved * layer * 8 / 128 / 80e9, abs=0.6)
+
+
+def test_doubts_are_of_what_an_answer_rests_on(monkeypatch):
+    """Plain decoding rests on no acceptance, few candidates on no guess of later ones."""
+    named = {
+        rule: (lambda scenario, told=told: (told,))
+        for rule, told in (
+            (rules.whose_acceptance, "whose"), (rules.guessed_acceptance, "guess"), (rules.slow_link, "link"),
+        )
+    }  # fmt: skip
+    monkeypatch.setattr(rules, "RULES", tuple(named.values()))
+    monkeypatch.setattr(
+        rules, "OF_ACCEPTANCE", (named[rules.whose_acceptance], named[rules.guessed_acceptance])
+    )
+    monkeypatch.setattr(rules, "guessed_acceptance", named[rules.guessed_acceptance])
+    found = {
+        (guessed_from, count): doubts(SimpleNamespace(guessed_from=guessed_from), count)
+        for guessed_from, count in ((4, 1), (4, 2), (4, 4), (4, 5), (None, 2), (4, None))
+    }
+    assert found == {
+        (4, 1): ("link",), (4, 2): ("whose", "link"), (4, 4): ("whose", "link"),
+        (4, 5): ("whose", "guess", "link"), (None, 2): ("whose", "guess", "link"),
+        (4, None): ("whose", "guess", "link"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stored", "held", "told"),
+    [
+        ("bf16", "bf16", None), ("bf16", "fp16", None), ("fp8", "fp8", None),
+        ("fp8", "bf16", ("fp8", "bf16")), ("bf16", "fp8", ("bf16", "fp8")),
+    ],
+)  # fmt: skip
+def test_formats_of_experts_differ_but_for_halves(stored, held, told):
+    kernel_fits = SimpleNamespace(by_key={f"moe.set:{held}": None})
+    form = SimpleNamespace(dtype=stored, weight_dtype=stored)
+    made = SimpleNamespace(experts=SimpleNamespace(form=""), in_form=lambda _: form)
+    assert other_form(SimpleNamespace(model=made, kernel_fits=kernel_fits)) == told

@@ -11,7 +11,7 @@ from medusa_sim.engine_runs.bench import is_bench, read_bench
 from medusa_sim.engine_runs.bench_row import BenchRow, Shape, checked, with_shape
 from medusa_sim.engine_runs.load_generators import rows_of_result
 from medusa_sim.engine_runs.log import lines_of, logged
-from medusa_sim.engine_runs.run import _of_counts, _of_row, _rows, told_by
+from medusa_sim.engine_runs.run import _of_counts, _of_row, _rows, engine_run, told_by
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.scenario.scenario import Scenario
 
@@ -19,6 +19,7 @@ SERVED = {
     "completed": 10, "max_concurrency": 4, "median_itl_ms": 20.0, "median_tpot_ms": 8.0,
     "total_input_tokens": 5000, "total_output_tokens": 2000, "output_throughput": 480.0,
 }  # fmt: skip
+FILES = Path(__file__).parents[1] / "data" / "engine"
 WHERE, NOTHING = Path("run.json"), Shape()
 
 
@@ -231,3 +232,14 @@ def test_files_of_two_models_are_refused(tmp_path):
     assert told_by(paths[:1]) == {"model": "llama-3.1-8b", "drafter": "ngram"}
     with pytest.raises(UsageError, match=r"llama-3\.1-8b and qwen3-8b"):
         told_by(paths)
+
+
+@pytest.mark.parametrize("name", ["vllm.log", "vllm_serve_spec_b8.json"])
+def test_what_each_position_accepted_is_read_from_the_run_itself(name):
+    """Both files say 70, 42 and 21 %."""
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="vllm"
+    )
+    _, run = engine_run(scenario, [FILES / name])
+    assert run.accepted == pytest.approx((0.7, 0.42, 0.21), abs=1e-3)
+    assert (run.batch, run.drafts) == (8, 3)

@@ -243,3 +243,10 @@ def test_the_whole_is_as_sure_as_acceptance_and_round_together():
 )
 def test_the_position_that_moves_most_is_named(predicted, measured, position):
     assert _position(predicted, measured) == position
+
+
+def test_a_plain_run_emits_a_token_a_step():
+    _, plain_ms, _ = _prediction(_scenario())
+    found = _scenario().check(batch=BATCH, seq_len=SEQ, drafts=0, tpot_ms=plain_ms).check
+    assert (found.tokens_per_step, found.tokens_low, found.tokens_high) == (1.0, 1.0, 1.0)
+    assert (found.accepted, found.position) == ((), None)

@@ -21,6 +21,7 @@ from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.report.charts.sweep import step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text
+from medusa_sim.report.compare import screen as compare_screen
 from medusa_sim.report.compare.screen import queue_text
 from medusa_sim.report.length_view import length_view
 from medusa_sim.report.load.screen import _within_limits, carries_no_more, sessions_text
@@ -289,3 +290,19 @@ def test_requests_that_follow_another_are_counted(before, told):
 def test_a_row_of_a_schedule_tells_its_drafts_or_why_there_are_none(candidates, fits, told):
     row = SimpleNamespace(candidates=candidates, fits_memory=fits)
     assert drafts_told(row, candidates - 1) == told
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "shown"),
+    [
+        (12, 12, range(12)), (13, 12, (0, 2, 4, 5, 6, 8, 10, 12)),
+        (26, 12, (0, 3, 5, 6, 9, 12, 15, 18, 21, 24, 25)),
+    ],
+)  # fmt: skip
+def test_a_long_frontier_is_thinned_and_keeps_what_is_chosen_and_its_ends(monkeypatch, rows, most, shown):
+    """Every second of 13, every third of 26, the sixth because it is chosen."""
+    frame = pd.DataFrame({"chosen": [place == 5 for place in range(rows)]})
+    monkeypatch.setattr(compare_screen, "rows_table", lambda kept, title: kept.index.tolist())
+    answer = SimpleNamespace(frontier=frame, measure="cost")
+    assert compare_screen.frontier_table(answer, most) == list(shown)
+    assert compare_screen.frontier_table(answer) == compare_screen.frontier_table(answer, 12)
