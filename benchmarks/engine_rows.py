@@ -36,7 +36,7 @@ from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.host import drafting_pass_us, drafting_us, host_us, pieces_us
 from medusa_sim.step.pass_time import has_whole_graph
 from medusa_sim.step.sampling import filter_us, sampled
-from medusa_sim.step.server import served
+from medusa_sim.step.server import in_server
 from medusa_sim.step.setting import Setting, step_kernels
 from medusa_sim.step.step import decode_step, speculative_step, verification_step
 from medusa_sim.step.step_time import StepTime
@@ -123,7 +123,7 @@ class Kernels:
             self.plain_us = float(self.plain.device_us)
             one = np.ones(())
             attention_us = self.plain.parts_us["attention"]
-            seen = served(
+            seen = in_server(
                 self.setting, self.plain.time_us, batch, 1, one, row.traffic, attention_us=attention_us
             )
             added = sampled(self.setting, batch, 1, one).time_us

@@ -16,7 +16,7 @@ from medusa_sim.arrays import FloatArray, as_float, distinct
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import served_groups
 from medusa_sim.specs.term import Term
-from medusa_sim.step.server import served
+from medusa_sim.step.server import in_server
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 
@@ -65,6 +65,6 @@ def _token_us(scenario: Scenario, setting: Setting, batch: FloatArray, tokens: f
     """Time per token of plain decoding in the server."""
     step = decode_step(setting, batch, tokens)
     attention_us = step.parts_us["attention"]
-    return served(
+    return in_server(
         setting, step.time_us, batch, 1, np.ones(()), scenario.traffic, attention_us=attention_us
     ).token_us

@@ -21,7 +21,7 @@ from medusa_sim.grid.surface import Surface, surface_at
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import MemoryParts, memory_parts
-from medusa_sim.step.server import Served
+from medusa_sim.step.server import Server
 from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.watts import served_joules, watts
 from medusa_sim.units import US_PER_S
@@ -227,7 +227,7 @@ class Cells:
     # In a server.
 
     @property
-    def served(self) -> Served:
+    def served(self) -> Server:
         """Steps seen through a server that stays full with the scenario's traffic (`step/server.py`)."""
         return self.steps.served
 

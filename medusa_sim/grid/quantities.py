@@ -84,7 +84,7 @@ def baseline_speedup_band(cells: Cells) -> Band:
     return Band(baseline_speedup(cells) * low, baseline_speedup(cells) * high)
 
 
-def in_server(cells: Cells, read: Callable[[Cells], Any]) -> Any:
+def with_traffic(cells: Cells, read: Callable[[Cells], Any]) -> Any:
     """A number of a server with traffic; nan (a 0-d array) without traffic."""
     nothing = np.full((), np.nan)
     return nothing if cells.scenario.traffic is None else read(cells)
@@ -205,11 +205,11 @@ DECLARED = (
         better="more",
     ),
     Quantity(
-        name="server_speedup", read=lambda cells: in_server(cells, lambda served: served.speedup),
+        name="server_speedup", read=lambda cells: with_traffic(cells, lambda served: served.speedup),
         better="more",
         low_high=lambda cells: Band(
-            in_server(cells, lambda served: served.band.low),
-            in_server(cells, lambda served: served.band.high),
+            with_traffic(cells, lambda served: served.band.low),
+            with_traffic(cells, lambda served: served.band.high),
         ),
         model_only=True,
     ),

@@ -20,7 +20,7 @@ from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.step.compose import COST_FIELDS, Cost, along, step_us
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
-from medusa_sim.step.server import Served, served
+from medusa_sim.step.server import Server, in_server
 from medusa_sim.step.step_time import StepTime, bound_codes
 from medusa_sim.step.watts import launch_joules
 
@@ -77,17 +77,17 @@ class Steps:
         return Halves(of_all.down[self.index], of_all.up[self.index])
 
     @cached_property
-    def served(self) -> Served:
+    def served(self) -> Server:
         """Steps of requests in flight, in a server that stays full with the scenario's traffic."""
         return self._served(np.asarray)
 
-    def served_at(self, b: int, s: int) -> Served:
+    def served_at(self, b: int, s: int) -> Server:
         """(K,) the same at one batch and length."""
         return self._served(lambda values: as_float(np.broadcast_to(values, self.shape)[b, s]))
 
-    def served_as(self, k: int, step_us: FloatArray, tokens_per_step: FloatArray) -> Served:
+    def served_as(self, k: int, step_us: FloatArray, tokens_per_step: FloatArray) -> Server:
         """A cell at the first batch and length, if its step took so long and emitted so many tokens."""
-        return served(
+        return in_server(
             self.surface.setting,
             step_us,
             int(self.surface.batch[0]),
@@ -98,9 +98,9 @@ class Steps:
             drafter=self.surface.loaded_drafter,
         )
 
-    def _served(self, some: Callable[[npt.NDArray[Any]], FloatArray]) -> Served:
+    def _served(self, some: Callable[[npt.NDArray[Any]], FloatArray]) -> Server:
         """Some of the cells in a server: those whose numbers `some` takes."""
-        return served(
+        return in_server(
             self.surface.setting,
             some(self.in_flight.time_us),
             some(self.surface.batch[:, None, None]),

@@ -16,7 +16,8 @@ P and N the mean tokens of a prompt and an output:
     (N7) pi = 1 / (D + I + W + H + R)       probability that it begins its prompt on a given step
 
 Without a way to the client (server_us = 0) I has no half step. Where prompts have passes of their own no step
-is queued for or read on: pi leaves out W and R. H is worked out from the pi without it, and put in once.
+is queued for or read on: pi leaves out W and R. H depends on pi: the one in pi is worked out from the pi
+without it, and what a loop then says of h, J and H (`ClosedLoop`) from the pi that it has.
 """
 
 from __future__ import annotations
@@ -104,9 +105,10 @@ class ClosedLoop:
         """H."""
         return self.first_held_steps * (1.0 + self.joining / 2.0) / (1.0 + self.joining)
 
-    def at(self, place: IntArray) -> ClosedLoop:
-        """Some of the cells, one for each place."""
-        return ClosedLoop(**{field.name: getattr(self, field.name)[place] for field in fields(self)})
+    def beginning(self, place: IntArray, begin_chance: FloatArray) -> ClosedLoop:
+        """Some of the cells, one for each place, with another pi."""
+        cells = {field.name: getattr(self, field.name)[place] for field in fields(self)}
+        return ClosedLoop(**cells | {"begin_chance": begin_chance})
 
 
 def closed_loop(
@@ -138,7 +140,7 @@ def closed_loop(
         queued_steps = np.zeros(begin_chance.size)
     else:
         begin_chance, queued_steps = _in_queue(traffic, requests, room_tokens, in_loop)
-    loop = ClosedLoop(
+    unheld = ClosedLoop(
         step_us=step_us,
         requests=requests,
         verified_tokens=verified_tokens,
@@ -153,7 +155,7 @@ def closed_loop(
         most_held_steps=others * (0.0 if engine is None else float(engine.prompt_wait_steps)),
         begin_chance=begin_chance,
     )
-    return replace(loop, begin_chance=1.0 / (1.0 / begin_chance + loop.held_steps))
+    return replace(unheld, begin_chance=1.0 / (1.0 / begin_chance + unheld.held_steps))
 
 
 def _steps_ahead(setting: Setting, drafts: np.ndarray) -> FloatArray | float:

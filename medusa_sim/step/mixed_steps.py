@@ -6,16 +6,20 @@ Of the b requests of a cell n begin their prompts on a step, S tokens together (
     d(n) = (b - n) D / (D + I + H)                                     requests that decode
 
     (N8)  t(0)    = step(b) - (b - d) a - linear(rows) + mean of linear over how many are away
-          t(n, S) = |step(b) - (b - d) a + g more(S) + g read(S), launches|_3 + beside   prompts ride on steps
-                  = t(0) + |g linear(S) + g read(S), launches|_3 + beside     they have passes of their own
+          t(n, S) = |device, launches|_3 + beside             where prompts ride on steps, with
+                    device = step(b) - (b - d) a + g more(S) + g read(S)
+                  = t(0) + |device, launches|_3 + beside      where they have passes of their own, with
+                    device = g linear(S) + g read(S)
           more(S) = linear(d c + S) - linear(rows)
           read(S) = attention(S) + drafter(S)
 
-a is the attention of one request, c the tokens that it verifies; rows are those of the step as an engine pads
-it: a step that carries prompts is not padded. g is the share of fitted kernels that an engine's own take,
-beside what it adds to a step with prompts, launches the host where no graph holds the pass. S beyond the room
-of a step goes to further steps, in place of some that carry nothing: floor(S / room) that carry that much
-each, and the rest on the last one.
+|device, launches|_3 is the smooth maximum of `host.overlapped_us`; launches is the host, where no graph holds
+the pass. a is the attention of one request, c the tokens that it verifies; rows are those of the step as an
+engine pads it: a step that carries prompts is not padded. g is the share of fitted kernels that an engine's
+own take, beside what it adds to a step with prompts.
+
+A prompt longer than the room of a step takes floor(S / room) further steps before its last one. They carry as
+much as there is room for, in place of steps that would carry nothing.
 
 A step's time is convex in what it carries, with cliffs: it is averaged over n and S, never taken at their
 means.
@@ -107,9 +111,9 @@ class MixedStepLaw:
 
     def _begun_together(self, place: IntArray) -> Hits:
         """The same where the first prompt waits for those that join it: 1 + J on b pi / (1 + J) of steps."""
-        loop = self.loop.at(place)
-        carry = np.minimum(loop.requests * loop.begin_chance / (1.0 + loop.joining), 1.0)
-        joined = binomial(np.maximum(loop.requests - 1.0, 0.0), loop.joining_chance)
+        loop = self.loop
+        carry = np.minimum(loop.requests * loop.begin_chance / (1.0 + loop.joining), 1.0)[place]
+        joined = binomial(np.maximum(loop.requests[place] - 1.0, 0.0), loop.joining_chance[place])
         return Hits(
             np.concatenate([np.zeros(place.size), 1.0 + joined.number]),
             np.concatenate([1.0 - carry, carry[joined.place] * joined.weight]),
@@ -120,7 +124,7 @@ class MixedStepLaw:
         """Of some cells, one for each place, on whose steps prompts begin with another probability."""
         return replace(
             self,
-            loop=replace(self.loop.at(place), begin_chance=begin_chance),
+            loop=self.loop.beginning(place, begin_chance),
             padded_linear_us=self.padded_linear_us[place],
             empty_linear_us=self.empty_linear_us[place],
         )
@@ -201,9 +205,8 @@ def mixed_step_law(
     padded = _padded_rows(setting, loop.requests, loop.verified_tokens)
     # averaged over how many are away, so that no edge of a tile falls on one number of requests
     away = binomial(loop.requests, loop.away_share)
-    present = loop.at(away.place)
-    fewer = np.maximum(present.requests - away.number, 1.0)
-    padded_without = _padded_rows(setting, fewer, present.verified_tokens)
+    present = np.maximum(loop.requests[away.place] - away.number, 1.0)
+    padded_without = _padded_rows(setting, present, loop.verified_tokens[away.place])
     prompt_rows = np.array([round(max(traffic.prompt_tokens, 1.0))])
 
     timed = distinct(padded, padded_without, knots, prompt_rows)

@@ -51,7 +51,7 @@ _BLOCK = 1024
 _LEAST_WEIGHT = 1e-300
 
 
-def served(
+def in_server(
     setting: Setting,
     step_us: FloatArray,
     batch: Size,
@@ -61,7 +61,7 @@ def served(
     *,
     attention_us: FloatArray | float = 0.0,
     drafter: Drafter | None = None,
-) -> Served:
+) -> Server:
     """A step of `batch` requests in a server. step_us: at `served_length`; all broadcast.
 
     attention_us: of step_us, the attention of all requests; drafter: what reads the prompts, too.
@@ -70,11 +70,11 @@ def served(
     engine = setting.runtime.engine
     server_us = 0.0 if engine is None else engine.server_us.value
     if traffic is None or setting.scope == "block":
-        return Served(step_us=step, tokens_per_step=tokens, server_us=server_us)
+        return Server(step_us=step, tokens_per_step=tokens, server_us=server_us)
     requests = np.asarray(batch, dtype=np.float64)
     shape = np.broadcast_shapes(step.shape, requests.shape, np.shape(candidates), tokens.shape)
     if 0 in shape:  # no batch fits
-        return Served(step_us=np.broadcast_to(step, shape), tokens_per_step=tokens, server_us=server_us)
+        return Server(step_us=np.broadcast_to(step, shape), tokens_per_step=tokens, server_us=server_us)
     added = sampled(setting, requests, candidates, tokens)
     return FullServer(
         setting=setting,
@@ -91,7 +91,7 @@ def served(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Served:
+class Server:
     """Steps on which nothing rides: what a request sees is the step. Microseconds, arrays broadcast."""
 
     step_us: FloatArray
@@ -146,7 +146,7 @@ class Served:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FullServer(Served):
+class FullServer(Server):
     """Steps of a server that stays full (N7) to (N19); step_us is that with all requests decoding."""
 
     setting: Setting
@@ -261,7 +261,7 @@ class FullServer(Served):
         cell = place[begun.place]
         steps = law.steps(cell, begun.number)
         whole_us = (steps.time_us + steps.further * steps.further_us).mean(axis=1)
-        # further steps are no steps more: they stand in place of some that carry nothing
+        # further steps stand in place of steps that would carry nothing
         in_place_us = whole_us - steps.further.mean(axis=1) * law.empty_us[cell]
 
         def summed(values: FloatArray) -> FloatArray:
@@ -292,7 +292,7 @@ class FullServer(Served):
         if not steps.further.any():
             return quantile(steps.time_us.ravel(), seen.ravel(), cell.ravel(), share, place.size)
         further_seen = seen * steps.further
-        # further steps stand in place of some that carry nothing
+        # further steps stand in place of steps that would carry nothing
         replaced = sums_by_place(further_seen.sum(axis=1), begun.place, place.size)[begun.place]
         is_empty = (begun.number == 0.0)[:, None]
         seen = np.where(is_empty, np.maximum(seen - replaced[:, None] / shape[1], 0.0), seen)

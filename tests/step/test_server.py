@@ -32,7 +32,7 @@ from medusa_sim.step.prompts import (
     timed_rows,
 )
 from medusa_sim.step.sampling import sampled
-from medusa_sim.step.server import FullServer, Served, served
+from medusa_sim.step.server import FullServer, Server, in_server
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.traffic import Traffic, served_length, step_limits
@@ -49,10 +49,10 @@ def setting(runtime: str | Runtime = "vllm-0.11", model: str = "llama-3.1-8b", *
 
 def plain(
     of: Setting, batch: object, traffic: Traffic | None, tokens: float = 1.0
-) -> tuple[np.ndarray, Served]:
+) -> tuple[np.ndarray, Server]:
     length = served_length(of, 512, traffic)
     step = decode_step(of, np.asarray(batch), np.asarray(length))
-    seen = served(
+    seen = in_server(
         of, step.time_us, batch, 1, np.asarray(tokens), traffic, attention_us=step.parts_us["attention"]
     )
     return step.time_us, seen
@@ -164,7 +164,7 @@ def test_more_tokens_a_step_are_never_slower(batch, tokens, runtime):
     of = setting(runtime)
     step = decode_step(of, np.asarray(batch), np.asarray(640)).time_us
     few, more = (
-        served(of, step, batch, 4, np.asarray(each), CHAT).token_us for each in (tokens, 1.02 * tokens)
+        in_server(of, step, batch, 4, np.asarray(each), CHAT).token_us for each in (tokens, 1.02 * tokens)
     )
     assert float(more) < float(few)
 
@@ -192,7 +192,7 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
     step, short = np.asarray(9_000.0), Traffic(prompt_tokens=16.0, output_tokens=256.0)
 
     def request_us(of: Setting, traffic: Traffic, count: int) -> float:
-        seen = served(of, step, 1, count, np.asarray(2.0), traffic)
+        seen = in_server(of, step, 1, count, np.asarray(2.0), traffic)
         return float(seen.token_us) * traffic.output_tokens
 
     launching_us = prompt_host_us(of, drafts=True)
@@ -226,7 +226,7 @@ def test_passes_of_prompts_of_deepseek_in_sglang_wait_for_their_launches():
     for tokens, most_us, least_us in ((16.0, 61_488.0, 30_000.0), (8_000.0, 2_000.0, 0.0)):
         traffic = Traffic(prompt_tokens=tokens, output_tokens=256.0)
         waits_us, hides_us = (
-            float(served(each, np.asarray(9_000.0), 1, 1, np.ones(()), traffic).first_token_us)
+            float(in_server(each, np.asarray(9_000.0), 1, 1, np.ones(()), traffic).first_token_us)
             for each in (of(), ahead)
         )
         assert least_us < waits_us - hides_us < most_us
@@ -239,7 +239,7 @@ def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     assert prompt_host_us(replace(of, method="ngram"), drafts=False) == launching_us > 0.0
     eight = replace(of, model=load_model("deepseek-r1"), parallel=Parallel(tp=8, dp_attention=True))
     step, traffic = np.asarray(1e4), Traffic(prompt_tokens=16.0, output_tokens=256.0)
-    seen = served(eight, step, 64, 1, np.ones(()), traffic)
+    seen = in_server(eight, step, 64, 1, np.ones(()), traffic)
     assert isinstance(seen, FullServer)
     # prompts of eight GPUs wait for each other
     assert seen._law.begun(np.zeros(1, dtype=np.int64)).number[:3].tolist() == [0.0, 8.0, 16.0]
@@ -257,7 +257,7 @@ def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server():
 
 def test_what_stands_beside_the_step_has_a_band():
     of = setting("sglang-0.5", method="eagle3")
-    seen = served(of, np.full(2, 9_000.0), 64, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
+    seen = in_server(of, np.full(2, 9_000.0), 64, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
     sampling, prompts, launching = seen.halves
     assert (prompts > 0.0).all()
     assert launching[0] == 0.0 < launching[1]
@@ -276,7 +276,7 @@ def test_rows_that_are_timed_rise_and_hold_all(most):
 
 def test_a_grid_without_a_batch_has_no_times():
     none = np.empty((0, 1))
-    seen = served(setting(), none, none, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
+    seen = in_server(setting(), none, none, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
     for values in (seen.token_us, seen.tpot_us, seen.itl_us, seen.quantile_us(0.9)):
         assert values.shape == (0, 2)
 
@@ -409,7 +409,7 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
     """
     of, traffic = setting(runtime), Traffic(prompt_tokens=prompt, output_tokens=output)
     step_us, attention_us = 9_000.0, 1_000.0
-    seen = served(of, np.asarray(step_us), batch, 1, np.ones(()), traffic, attention_us=attention_us)
+    seen = in_server(of, np.asarray(step_us), batch, 1, np.ones(()), traffic, attention_us=attention_us)
     assert isinstance(seen, FullServer)
     step_us += float(sampled(of, batch, 1, 1.0).time_us)
     engine = of.runtime.engine
@@ -471,8 +471,8 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
 def test_a_cell_of_a_grid_is_what_it_is_alone(runtime):
     of, long = setting(runtime), Traffic(prompt_tokens=6000, output_tokens=100, prompt_cv=0.4)
     batch, step_us = np.array([1, 16, 256]), np.full(3, 9_000.0)  # of 8 tokens each
-    together = served(of, step_us, batch, 8, np.full(3, 2.0), long)
+    together = in_server(of, step_us, batch, 8, np.full(3, 2.0), long)
     for place, size in enumerate(batch.tolist()):
-        alone = served(of, step_us[:1], size, 8, np.full(1, 2.0), long)
+        alone = in_server(of, step_us[:1], size, 8, np.full(1, 2.0), long)
         for name in ("token_us", "tpot_us", "itl_us", "first_token_us"):
             assert getattr(together, name)[place] == pytest.approx(getattr(alone, name)[0], rel=1e-3), name

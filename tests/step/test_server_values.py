@@ -9,7 +9,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.chance import normal_values
 from medusa_sim.step.gathering import gathered_chances
 from medusa_sim.step.mixed_steps import mixed_step_law
-from medusa_sim.step.server import FullServer, served
+from medusa_sim.step.server import FullServer, in_server
 from medusa_sim.step.step import decode_step
 
 
@@ -38,7 +38,7 @@ def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(ver
     )  # fmt: skip
     setting, batch = scenario.setting, np.array([1.0, 64.0])
     step = decode_step(setting, batch, 640)
-    found = served(
+    found = in_server(
         setting, step.time_us, batch, verified, np.ones(2), scenario.traffic,
         attention_us=step.parts_us["attention"],
     )  # fmt: skip

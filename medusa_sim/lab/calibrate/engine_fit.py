@@ -34,7 +34,7 @@ from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_n
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.server import served
+from medusa_sim.step.server import in_server
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, prefill_step, speculative_step
 from medusa_sim.step.traffic import Traffic, served_length
@@ -149,7 +149,7 @@ def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> 
     else:
         asked = setting
         step_us = decode_step(asked, row.concurrency, seq_len).time_us
-    seen = served(asked, np.asarray(step_us), row.concurrency, candidates, tokens, traffic)
+    seen = in_server(asked, np.asarray(step_us), row.concurrency, candidates, tokens, traffic)
     if row.itl_us is not None:
         return float(seen.itl_us)
     if not row.offline:
