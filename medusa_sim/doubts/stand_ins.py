@@ -8,8 +8,8 @@ import numpy as np
 
 from medusa_sim.latency.base import Source, known_time
 from medusa_sim.latency.choice import NAME_MARK
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.operators.operator import Gemm
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.network import model_launches

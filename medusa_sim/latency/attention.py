@@ -54,7 +54,8 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time, roofline_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
-from medusa_sim.operators.operator import Attention, Operator
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, Fit, LatentKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S

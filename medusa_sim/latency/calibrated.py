@@ -23,8 +23,11 @@ from medusa_sim.latency.verify_attention import (
     verify_attention_time,
     whole_attention_time,
 )
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import COLLECTIVE, ELEMENTWISE, FUSED, KIND_OF, SPARSE, UNFUSED, WINDOW, Kind
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.engine_facts import Backend, backend_of, backend_of_row
 from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.kernels import SECTIONS, GemmKernel, KernelSet

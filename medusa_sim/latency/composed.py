@@ -11,8 +11,9 @@ from medusa_sim.arrays import as_float
 from medusa_sim.latency.base import LatencyModel, OperatorTime, Source, filled
 from medusa_sim.latency.choice import Asked, Choice, choose
 from medusa_sim.latency.laws import law_of_kind
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import SPARSE
-from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Operator
+from medusa_sim.operators.operator import GENERATION, VERIFY, Operator
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.window import WindowAttention
 

@@ -23,7 +23,7 @@ import numpy as np
 from medusa_sim.arrays import as_float
 from medusa_sim.latency.base import Bound, OperatorTime, calibrated_time, memory_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
-from medusa_sim.operators.operator import Elementwise
+from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel
 from medusa_sim.units import US_PER_S

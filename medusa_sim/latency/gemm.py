@@ -42,7 +42,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.tiles import Candidates, Choices, candidates_before, candidates_of, taken, wave_cost
 from medusa_sim.latency.waves import norm_max, shared_waves
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S

@@ -26,8 +26,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float, in_quadrature
 from medusa_sim.latency.attention import kernel_parts
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.fitted import LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S

@@ -19,8 +19,8 @@ from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.latency.serial import serial_gemm_time
 from medusa_sim.latency.stream import stream_time
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import COLLECTIVE, DISPATCH, EXPERTS, LATENT, LINEAR, Kind
-from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, SerialGemm, without_clusters
 

@@ -29,7 +29,10 @@ from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, TYPES, Role, shares
 from medusa_sim.latency.base import Bound, OperatorTime, Source
 from medusa_sim.latency.waves import norm_max
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.local import Law, MatrixLaw, TypeLaw, local_law
 from medusa_sim.units import US_PER_S

@@ -25,7 +25,9 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time, roofline_time_us
-from medusa_sim.operators.operator import Attention, Gemm, Operator
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import SerialAttention, SerialGemm, SerialLine

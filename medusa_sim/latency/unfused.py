@@ -24,7 +24,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.waves import norm_max
-from medusa_sim.operators.operator import Attention
+from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import UnfusedKernel
 from medusa_sim.units import US_PER_S

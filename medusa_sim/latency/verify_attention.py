@@ -44,7 +44,7 @@ from medusa_sim.latency.attention import (
     time_of_parts,
 )
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain
-from medusa_sim.operators.operator import Attention
+from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.carried import flops_per_clock
 from medusa_sim.specs.fitted import AttentionKernel
 from medusa_sim.specs.gpu import Gpu

@@ -8,15 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.elementwise import ELEMENTWISE_KINDS, Elementwise
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.operators.operator import (
-    ELEMENTWISE_KINDS,
-    Attention,
-    Elementwise,
-    Gemm,
-    Operator,
-    TextArray,
-)
+from medusa_sim.operators.operator import Operator, TextArray
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,10 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.collective import Collective, Dispatch
+from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator, Size
+from medusa_sim.operators.operator import Operator, Size
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.stream import HyperConnection

@@ -15,17 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.operators.operator import (
-    Fault,
-    Gemm,
-    Numbers,
-    Operator,
-    Size,
-    TextArray,
-    Words,
-    attended_pairs,
-    named_format,
-)
+from medusa_sim.operators.attention import attended_pairs
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.operator import Fault, Numbers, Operator, Size, TextArray, Words, named_format
 from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 

@@ -1,8 +1,7 @@
 """One kernel launch as a user of the GPU sees it: its shape, its FLOPs and the bytes it must move.
 
-Table 5 of the Medusa paper (arXiv 2401.10774, appendix G) in three phases with one set of formulas:
-prefill (`q_len = seq_len`), decode (`q_len = 1`) and parallel decode (`q_len = candidates`). Every
-FLOP and byte count of the project is written here and nowhere else.
+Each family of kernels is a subclass in a module of this folder: linear layers (`gemm`), `attention`,
+`elementwise`, and those of `kinds`. Every FLOP and byte count of the project stands there and nowhere else.
 
 Shapes are numpy arrays that broadcast against each other, so that one operator holds a whole grid.
 """
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import mul
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,13 +40,6 @@ class Fault(NamedTuple):
     beside: str = ""
 
 
-AttentionKind = Literal["qk", "pv", "decode_attention", "verify_attention", "prefill_attention"]
-ElementwiseKind = Literal["rms_norm", "rope", "activation", "residual", "embedding", "next_token"]
-ATTENTION_KINDS: tuple[str, ...] = get_args(AttentionKind)
-READ_AND_WRITE: ElementwiseKind = "rope"
-"""Kind of any other pass that reads and writes each row once: of such, rotary embeddings were measured."""
-UNFUSED_KINDS: tuple[str, ...] = ("qk", "pv")
-ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
 GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 
 
@@ -193,198 +185,10 @@ class Operator(ABC):
         return self.with_columns(**{name: change(np.asarray(size)) for name, size in self.sizes.items()})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gemm(Operator):
-    """A linear layer: (m, k) activations times (k, n) weights."""
-
-    FAMILY = "gemm"
-    STORED = "weight_dtype"
-    COLUMNS = ("m", "n", "k")
-    AXES = ("m",)
-    SIZE = AXES
-
-    kind: Literal["gemm"] = "gemm"
-    m: Size
-    """Tokens."""
-    n: Size
-    """Output features."""
-    k: Size
-    """Input features."""
-    weight_dtype: str | None = None
-    """Of the stored weights; None: `dtype`."""
-
-    @property
-    def flops(self) -> FloatArray:
-        """2 m n k (Table 5, linear layers)."""
-        return 2.0 * as_float(self.m) * as_float(self.n) * as_float(self.k)
-
-    @property
-    def weight_bytes(self) -> FloatArray:
-        """Bytes of the weight matrix, read once: n k."""
-        element = BYTES_PER_ELEMENT[self.stored_dtype]
-        return element * as_float(self.n) * as_float(self.k)
-
-    @property
-    def activation_bytes(self) -> FloatArray:
-        """Bytes read and written beside the weights: m (k + n)."""
-        element = BYTES_PER_ELEMENT[self.dtype]
-        return element * as_float(self.m) * (as_float(self.k) + as_float(self.n))
-
-    @property
-    def bytes(self) -> FloatArray:
-        """Bytes that must cross the memory bus: n k + m (n + k) elements (Table 5)."""
-        return self.weight_bytes + self.activation_bytes
-
-
 def named_format(words: TextArray) -> Format | None:
     """The format that rows share; None where they name none. Raises ValueError for a word that is none."""
     word = str(words[0]).lower()
     return None if word in ("", "none") else format_of(word)
-
-
-def attended_pairs(q_len: Size, kv_len: Size, *, causal: bool) -> FloatArray:
-    """(query, key) pairs of one head: q s, without the upper triangle of the q x q corner where causal."""
-    queries, keys = as_float(q_len), as_float(kv_len)
-    return queries * (keys - (queries - 1.0) / 2.0) if causal else queries * keys
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention(Operator):
-    """An attention product of `batch` sequences, each with `q_len` queries over `kv_len` keys.
-
-    `qk` and `pv` are the unfused products of Table 5 (kv_len = s there). The fused kinds do both
-    products and the softmax in one kernel, and their `kv_len` includes the `q_len` new tokens.
-    K and V are read once per sequence and `kv_heads`, however many queries attend to them.
-    """
-
-    FAMILY = "attention"
-    STORED = "kv_dtype"
-    COLUMNS = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
-    AXES = ("batch", "q_len", "kv_len")
-    ROWS = RowSchema(
-        words={"kv_dtype": ""},
-        splits=("kv_dtype",),
-    )
-
-    kind: AttentionKind
-    batch: Size
-    q_len: Size
-    kv_len: Size
-    heads: Size
-    kv_heads: Size
-    head_dim: Size
-    kv_dtype: str | None = None
-
-    @classmethod
-    def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
-        """The cache's dtype."""
-        del kind, numbers
-        cache = named_format(words["kv_dtype"])
-        return {"kv_dtype": None if cache is None or cache.dtype == form.dtype else cache.dtype}
-
-    @classmethod
-    def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
-        """Query heads share K/V heads evenly; a fused kernel's kv_len includes its own new tokens."""
-        uneven = numbers["heads"] % numbers["kv_heads"] != 0
-        yield Fault(uneven, "kv_heads", "a divisor of heads", "heads")
-        fused = ~np.isin(kinds, UNFUSED_KINDS)
-        short = fused & (numbers["kv_len"] < numbers["q_len"])
-        yield Fault(short, "kv_len", "at least q_len (kv_len includes the q_len new tokens)", "q_len")
-        many = (kinds == "decode_attention") & (numbers["q_len"] != 1.0)
-        yield Fault(many, "q_len", "1 for decode_attention (else verify_attention)")
-
-    @property
-    def is_fused(self) -> bool:
-        """Whether one kernel does both products."""
-        return self.kind not in UNFUSED_KINDS
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether the upper triangle of new tokens is skipped; a verification step masks it instead."""
-        return self.kind == "prefill_attention"
-
-    @property
-    def attended_pairs(self) -> FloatArray:
-        """(query, key) pairs of one head of one sequence.
-
-        q s, except that causal prefill with a prefix skips the upper triangle of the q x q corner.
-        A verification step computes the whole q x q corner and masks it (tree mask).
-        """
-        return attended_pairs(self.q_len, self.kv_len, causal=self.is_causal)
-
-    @property
-    def flops(self) -> FloatArray:
-        """2 b n q s d for one product (Table 5); twice that for a fused kernel."""
-        width = as_float(self.head_dim) * (4.0 if self.is_fused else 2.0)
-        return width * as_float(self.batch) * as_float(self.heads) * self.attended_pairs
-
-    @property
-    def kv_bytes(self) -> FloatArray:
-        """Bytes of K or V (unfused) or of both (fused), read once per sequence for all its queries."""
-        element = BYTES_PER_ELEMENT[self.stored_dtype]
-        width = as_float(self.head_dim) * (2.0 * element if self.is_fused else element)
-        return width * as_float(self.batch) * as_float(self.kv_heads) * as_float(self.kv_len)
-
-    @property
-    def activation_bytes(self) -> FloatArray:
-        """Bytes of queries, scores and outputs.
-
-        Unfused (Table 5): b n q d for queries or outputs, b n s q for the scores. Fused: queries in
-        and outputs out; the scores stay on chip.
-        """
-        element = BYTES_PER_ELEMENT[self.dtype]
-        rows = element * as_float(self.batch) * as_float(self.heads) * as_float(self.q_len)
-        if self.is_fused:
-            return 2.0 * rows * as_float(self.head_dim)
-        return rows * (as_float(self.head_dim) + as_float(self.kv_len))
-
-    @property
-    def bytes(self) -> FloatArray:
-        """Bytes that must cross the memory bus. For `qk`/`pv`: b n (s q + (s + q) d) (Table 5)."""
-        return self.kv_bytes + self.activation_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elementwise(Operator):
-    """A kernel that is all memory traffic: m rows of width n (for the activation the output width)."""
-
-    FAMILY = "elementwise"
-    COLUMNS = ("m", "n")
-    AXES = ("m",)
-    SIZE = AXES
-
-    kind: ElementwiseKind
-    m: Size
-    n: Size
-
-    @property
-    def flops(self) -> FloatArray:
-        """A handful of operations per element; never what bounds such a kernel."""
-        return _FLOPS_PER_ELEMENT[self.kind] * as_float(self.m) * as_float(self.n)
-
-    @property
-    def bytes(self) -> FloatArray:
-        """Elements read and written, at the dtype's width."""
-        touched = _TOUCHED_PER_ELEMENT[self.kind] * as_float(self.m) * as_float(self.n)
-        return BYTES_PER_ELEMENT[self.dtype] * touched
-
-
-_FLOPS_PER_ELEMENT: dict[str, float] = {
-    "rms_norm": 4.0,  # square, sum, scale, weight
-    "rope": 3.0,  # two products and a sum
-    "activation": 5.0,  # SiLU (exp, add, divide, product) and the gate
-    "residual": 1.0,
-    "embedding": 0.0,
-    "next_token": 4.0,  # as the norm whose kernel prices it where it has none of its own
-}
-_TOUCHED_PER_ELEMENT: dict[str, float] = {
-    "rms_norm": 2.0,  # read, write
-    "rope": 2.0,
-    "activation": 3.0,  # gate and up read, one output written
-    "residual": 3.0,  # two reads, one write
-    "embedding": 2.0,
-    "next_token": 2.0,
-}
 
 
 def operational_intensity(operator: Operator) -> FloatArray:

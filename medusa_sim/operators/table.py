@@ -38,7 +38,8 @@ from medusa_sim.operators.columns import (
     texts,
     with_names,
 )
-from medusa_sim.operators.operator import Fault, Gemm, Operator, TextArray
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.operator import Fault, Operator, TextArray
 from medusa_sim.reading import csv_chunks, named, parquet_parts
 from medusa_sim.units import FORMATS, format_of
 

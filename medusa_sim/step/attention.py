@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.operators.operator import Attention, AttentionKind, Elementwise, Size
+from medusa_sim.operators.attention import Attention, AttentionKind
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.operator import Size
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.specs.mixers import Grouped
 from medusa_sim.step.launch import Launch, elementwise_launch

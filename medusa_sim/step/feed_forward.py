@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.operator import Elementwise, Size
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime

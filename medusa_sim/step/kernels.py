@@ -22,8 +22,10 @@ from medusa_sim.latency.base import (
     known_time,
     roofline_time_us,
 )
+from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.operator import Elementwise, Gemm, Size
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime

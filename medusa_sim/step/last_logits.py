@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from medusa_sim.operators.operator import Elementwise, Gemm
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.step.launch import Launch
 
 _LAST = ("up_proj", "gate_proj", "gate_up_proj", "down_proj", "activation", "lm_head", "next_token")

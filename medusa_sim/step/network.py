@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from medusa_sim.operators.operator import Elementwise, Size
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.mixers import Grouped, Latent, Mixer
 from medusa_sim.specs.model import Model

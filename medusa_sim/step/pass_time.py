@@ -8,8 +8,8 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import LatencyModel
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.engine_facts import backend_of
 from medusa_sim.specs.nearness import between

@@ -15,7 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.operators.operator import READ_AND_WRITE, Elementwise, Gemm
+from medusa_sim.operators.elementwise import READ_AND_WRITE, Elementwise
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.recurrent import CONVOLUTION, STATE
 from medusa_sim.operators.recurrent import Recurrent as RecurrentKernel
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent

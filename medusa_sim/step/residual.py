@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from medusa_sim.operators.operator import READ_AND_WRITE, Size
+from medusa_sim.operators.elementwise import READ_AND_WRITE
+from medusa_sim.operators.operator import Size
 from medusa_sim.operators.stream import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.specs.model import Model
 from medusa_sim.step.launch import Launch, elementwise_launch

@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Elementwise, Operator, Size
+from medusa_sim.operators.operator import GENERATION, VERIFY, Operator, Size
 from medusa_sim.operators.sparse import CHOICES, DSA_SIZES, HEADS, OUT_RANK, Sparse, SparseKind
 from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.sparse import BlockSparse, Compressed

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.operators.operator import Attention, Size
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.launch import Launch

@@ -13,7 +13,7 @@ from medusa_sim.doubts.doubts import beyond_known, doubts, slow_link
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
 from medusa_sim.doubts.standing import Standing, _value, groups, span_of, standing, table_text, weights_of
 from medusa_sim.doubts.terms import _charged, _option, far_terms, limits_text
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.nearness import known_kinds

@@ -25,8 +25,9 @@ from medusa_sim.latency.verify_attention import (
     verify_attention_time,
     whole_attention_time,
 )
+from medusa_sim.operators.attention import Attention, AttentionKind
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.operators.operator import Attention, AttentionKind, Size
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu, load_gpu
 

@@ -8,7 +8,7 @@ import pytest
 from medusa_sim.errors import MedusaSimError, SpecError
 from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.kernels import StreamKernel

@@ -12,9 +12,12 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime, Source
 from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import OPERATORS
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import operator_of
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.scenario.scenario import Scenario

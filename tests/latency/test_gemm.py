@@ -15,7 +15,7 @@ from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.latency.tiles import candidates_of
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 from medusa_sim.units import BYTES_PER_ELEMENT, format_of

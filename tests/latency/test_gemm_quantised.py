@@ -20,7 +20,7 @@ from medusa_sim.lab.calibrate.rows import fitted_kernels
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.gemm import gemm_choice, gemm_time
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.table import check_rows
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu

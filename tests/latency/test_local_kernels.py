@@ -6,8 +6,10 @@ import pytest
 
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.local import LocalLatency, clock_under
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.local import Law, MatrixLaw, TypeLaw
 from medusa_sim.step.expert_union import union

@@ -18,7 +18,10 @@ from medusa_sim.latency.base import Bound, RooflineLatency, Source, roofline_tim
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.measured import MeasuredLatency, load_profile, profile_of
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Size
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.operator import Size
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.specs.gpu import load_gpu
 

@@ -16,7 +16,8 @@ from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.stream import stream_time
-from medusa_sim.operators.operator import ELEMENTWISE_KINDS, Elementwise, ElementwiseKind, Size
+from medusa_sim.operators.elementwise import ELEMENTWISE_KINDS, Elementwise, ElementwiseKind
+from medusa_sim.operators.operator import Size
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel

@@ -16,7 +16,7 @@ from medusa_sim.lab.calibrate.unfused import fit_unfused
 from medusa_sim.lab.reproduce.published import operator_table
 from medusa_sim.latency.base import Bound
 from medusa_sim.latency.unfused import filled_rows, unfused_attention_time
-from medusa_sim.operators.operator import Attention
+from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import UnfusedKernel
 

@@ -8,9 +8,11 @@ import pytest
 
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.columns import with_names
+from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Elementwise, Gemm
+from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.stream import HyperConnection

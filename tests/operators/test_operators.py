@@ -14,9 +14,12 @@ from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.fits import fitter
 from medusa_sim.lab.calibrate.stream import fit_stream
 from medusa_sim.latency.laws import LAWS
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import KINDS as NAMES
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import KIND_OF, KINDS
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, operational_intensity
+from medusa_sim.operators.operator import operational_intensity
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.stream import HyperConnection, Stream

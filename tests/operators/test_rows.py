@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from one_line import one_line
 
 from medusa_sim.errors import DataError
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
 from medusa_sim.operators.columns import KINDS, REQUIRED_COLUMNS
+from medusa_sim.operators.elementwise import Elementwise, ElementwiseKind
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.operator import Attention, Elementwise, ElementwiseKind, Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.table import check_rows, operators_of, read_rows
 
 HEADER = "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us"

@@ -19,7 +19,7 @@ from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecErro
 from medusa_sim.grid.sweep import SweepTable, sweep
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.by_name import latency_model
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.report.words.scenario import acceptance_text
 from medusa_sim.scenario.acceptance import both_kinds, constant_rate, mean_length, rates_by_position
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTERS, KERNELS_ALONE, RUNS_CHAINS

@@ -7,8 +7,9 @@ import pytest
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.latency.moe import experts_time
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.operator import Attention, Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.carried import carried, flops_per_clock
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels

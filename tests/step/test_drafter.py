@@ -8,7 +8,7 @@ import pytest
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.base import RooflineLatency
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 import medusa_sim as ms
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.collective import Collective, Dispatch
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.operators.operator import Attention, Gemm, Operator
+from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.feed_forwards import MoE

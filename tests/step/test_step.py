@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from medusa_sim.api import Scenario
 from medusa_sim.latency.base import Bound, RooflineLatency, Source
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.operators.operator import Attention, Operator
+from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import TOGETHER, TOGETHER_ALIKE
 from medusa_sim.specs.models import load_model

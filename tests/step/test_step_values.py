@@ -9,7 +9,10 @@ from msgspec import structs
 
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import read_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model

@@ -13,7 +13,7 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, refined, require_rows, warm
 from medusa_sim.latency.attention import attention_time
-from medusa_sim.operators.operator import Attention
+from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu
 

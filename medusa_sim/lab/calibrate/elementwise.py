@@ -17,7 +17,7 @@ from medusa_sim.lab.calibrate.fit import (
     warm,
 )
 from medusa_sim.latency.elementwise import elementwise_time
-from medusa_sim.operators.operator import Elementwise
+from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel
 

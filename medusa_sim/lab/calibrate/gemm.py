@@ -19,7 +19,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.fit import SCALE, UNFITTED, Bounds, Law, Rows, refined, soft_cost, starts, warm
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 from medusa_sim.units import US_PER_S

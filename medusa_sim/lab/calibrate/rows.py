@@ -18,10 +18,12 @@ from medusa_sim.lab.calibrate.transfer import fit_linear
 from medusa_sim.lab.calibrate.unfused import fit_unfused
 from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.choice import NAME_MARK
+from medusa_sim.operators.attention import UNFUSED_KINDS, Attention
 from medusa_sim.operators.columns import texts
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import KIND_OF, LINEAR, operator_of
-from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Gemm, Operator
+from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu

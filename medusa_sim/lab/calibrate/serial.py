@@ -28,7 +28,8 @@ from medusa_sim.lab.calibrate.fit import (
 )
 from medusa_sim.lab.calibrate.gemm import merged_repeats
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
-from medusa_sim.operators.operator import Attention, Gemm
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import SerialAttention, SerialGemm, SerialLine
 from medusa_sim.units import MIB

@@ -25,7 +25,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.fit import Law, Limits, Rows, refined, require_rows, soft_cost
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
 from medusa_sim.latency.gemm import gemm_time
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 

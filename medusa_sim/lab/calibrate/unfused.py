@@ -11,7 +11,7 @@ import numpy as np
 from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, warm
 from medusa_sim.latency.unfused import unfused_attention_time
-from medusa_sim.operators.operator import Attention
+from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import UnfusedKernel
 

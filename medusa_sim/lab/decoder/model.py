@@ -2,7 +2,7 @@
 
 One forward serves training (no cache, causal), prefill, decoding and tree verification: new tokens are
 written behind the committed ones and attend to what the mask allows. Its linear layers, attention and
-elementwise steps are the operators of `medusa_sim.operators.operator`, one to one.
+elementwise steps are the operators of those names in `medusa_sim.operators`, one to one.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from medusa_sim.lab.decoder.model import RMSNorm
 from medusa_sim.lab.decoder.packed import is_packed, product, reordered
 from medusa_sim.lab.decoder.rotary import rotate
 from medusa_sim.lab.measure.shapes import Case
-from medusa_sim.operators.operator import ATTENTION_KINDS
+from medusa_sim.operators.attention import ATTENTION_KINDS
 
 Call = Callable[[], object]
 

@@ -10,14 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from medusa_sim.operators.operator import (
-    Attention,
-    AttentionKind,
-    Elementwise,
-    ElementwiseKind,
-    Gemm,
-    Operator,
-)
+from medusa_sim.operators.attention import Attention, AttentionKind
+from medusa_sim.operators.elementwise import Elementwise, ElementwiseKind
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.model import Model
 from medusa_sim.units import BYTES_PER_ELEMENT
 

@@ -20,8 +20,11 @@ from medusa_sim.lab.calibrate.errors import growth_mape, mape, ratio_mape
 from medusa_sim.lab.validate.comparison import choice_of
 from medusa_sim.lab.validate.steps import MASK, decoder_step
 from medusa_sim.latency.base import Bound, OperatorTime, Source
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import texts
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model

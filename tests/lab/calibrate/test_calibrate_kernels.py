@@ -24,8 +24,9 @@ from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.operators.columns import REQUIRED_COLUMNS
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.operators.operator import Gemm, Size
+from medusa_sim.operators.operator import Size
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu

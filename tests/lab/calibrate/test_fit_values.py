@@ -36,8 +36,10 @@ from medusa_sim.lab.calibrate.stream import _is_stepped
 from medusa_sim.lab.calibrate.transfer import _Evidence, _preferring
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.gemm import gemm_time
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.collective import Collective
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile

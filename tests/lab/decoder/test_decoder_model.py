@@ -21,7 +21,7 @@ from medusa_sim.lab.decoder.generate import Generation, GenerationSettings, gene
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import random_llama
 from medusa_sim.lab.decoder.model_drafter import BeamDrafter, TreeDrafter
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step import network, workload

@@ -14,7 +14,7 @@ from medusa_sim.lab.decoder.generate import GenerationSettings, generate
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.measure import kernels
 from medusa_sim.lab.measure.shapes import Case
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.gemm import Gemm
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

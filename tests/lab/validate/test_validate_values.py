@@ -28,7 +28,8 @@ from medusa_sim.lab.validate.steps import (
     speedups_differ,
 )
 from medusa_sim.latency.by_name import latency_model
-from medusa_sim.operators.operator import Attention, Gemm
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
