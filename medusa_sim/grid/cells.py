@@ -36,13 +36,13 @@ _ALWAYS_LAST = 1e9
 class Cells:
     """Configurations of a surface and all that is known about them.
 
-    index: configuration of each cell, broadcasts with (B, S, K). whole: the cells that these were chosen
-    from, if any.
+    index: configuration of each cell, broadcasts with (B, S, K). known_plain: plain decoding, where the cells
+    that these were chosen from have it.
     """
 
     surface: Surface
     index: IntArray
-    whole: Cells | None = None
+    known_plain: Cells | None = None
 
     @classmethod
     def every(cls, surface: Surface) -> Cells:
@@ -58,8 +58,7 @@ class Cells:
             first = index.take([0], axis) if index.shape[axis] > 1 else index
             if np.array_equal(np.broadcast_to(first, index.shape), index):
                 index = first
-        whole = self.whole or self
-        return self if np.array_equal(index, self.index) else Cells(self.surface, index, whole)
+        return self if np.array_equal(index, self.index) else Cells(self.surface, index, self.plain)
 
     @property
     def scenario(self) -> Scenario:
@@ -110,22 +109,32 @@ class Cells:
 
     # Other configurations.
 
-    @cached_property
+    @property
     def by_count(self) -> Cells:
         """For each count (1 first: plain decoding) its best configuration at each batch and length.
 
         The fastest of those that fit; where none fits, the fastest.
         """
+        return self if self._by_count is None else self._by_count
+
+    @cached_property
+    def _by_count(self) -> Cells | None:
+        """None where that are these cells: cells that held themselves would stay when nobody needs them."""
+        found = self.with_index(self._best_of_counts())
+        return None if found is self else found
+
+    def _best_of_counts(self) -> IntArray:
+        """(B or 1, S or 1, 1 + C) index of `by_count`."""
         configurations = self.configurations
         members = configurations.with_count
         every = self if self.index.shape[-1] == configurations.candidates.size else Cells.every(self.surface)
         if members.shape[1] == 1:
-            return every.with_index(members[None, None, :, 0])
+            return members[None, None, :, 0]
         per_token = every.step_us * ((1.0 + _TIE * configurations.option) / configurations.tokens_per_step)
         if not every.fits.all():
             per_token = np.where(every.fits, per_token, _ALWAYS_LAST * per_token)
         fastest = np.argmin(per_token[..., members.T], axis=-2)
-        return self.with_index(members[np.arange(len(members)), fastest])
+        return np.asarray(members[np.arange(len(members)), fastest])
 
     def best(self, worth: FloatArray | None = None) -> Cells:
         """(B, S, 1) the cell of most worth (None: speedup) that fits, the first of equals.
@@ -150,16 +159,23 @@ class Cells:
 
     # The same elsewhere.
 
-    @cached_property
+    @property
     def plain(self) -> Cells:
         """Plain decoding, one cell at each batch and length."""
-        return self.with_index(np.array([[[PLAIN]]])) if self.whole is None else self.whole.plain
+        return self if np.array_equal(self.index, [[[PLAIN]]]) else self._plain
 
     @cached_property
+    def _plain(self) -> Cells:
+        return self.known_plain or Cells(self.surface, np.array([[[PLAIN]]]))
+
+    @property
     def in_flight(self) -> Cells:
         """The same with the steps of the requests in flight around each length."""
-        surface = self.surface.in_flight
-        return self if surface is self.surface else Cells(surface, self.index)
+        return self if self.surface.in_flight is self.surface else self._in_flight
+
+    @cached_property
+    def _in_flight(self) -> Cells:
+        return Cells(self.surface.in_flight, self.index)
 
     @cached_property
     def with_kernels_alone(self) -> Cells | None:

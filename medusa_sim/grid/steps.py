@@ -52,11 +52,14 @@ class Steps:
         """(B, S, 1) a number of the first cell at each batch and length."""
         return np.broadcast_to(values, self.shape)[..., :1]
 
-    @cached_property
+    @property
     def in_flight(self) -> Steps:
         """Those of the requests in flight around each length."""
-        surface = self.surface.in_flight
-        return self if surface is self.surface else Steps(surface, self.index)
+        return self if self.surface.in_flight is self.surface else self._in_flight
+
+    @cached_property
+    def _in_flight(self) -> Steps:
+        return Steps(self.surface.in_flight, self.index)
 
     # What a step gives.
 

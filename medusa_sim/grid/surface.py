@@ -115,11 +115,16 @@ class Surface:
 
     # The same steps elsewhere.
 
-    @cached_property
+    @property
     def in_flight(self) -> Surface:
         """Steps of the requests in flight where each length is the mean; without traffic, this surface."""
+        return self if self._in_flight is None else self._in_flight
+
+    @cached_property
+    def _in_flight(self) -> Surface | None:
+        """None where that is this surface: one that held itself would stay when nobody needs it."""
         if self.in_flight_only or np.array_equal(self._lengths_in_flight, self.seq_len):
-            return self
+            return None
         return replace(self, seq_len=self._lengths_in_flight, nominal=self, sibling=None)
 
     @property
