@@ -1,4 +1,4 @@
-"""Every quantity that is printed, declared once: its name with the unit, its title, how it is read and shown.
+"""Every quantity that is printed, declared once.
 
 Columns of every command, of JSON, CSV and Markdown, axes and tips of charts, figures of the app are choices
 of these names (`columns`).
@@ -9,9 +9,9 @@ under load or of a comparison, which fill them in by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,50 +20,12 @@ from medusa_sim.arrays import Band, FloatArray
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.costs import joule_band, joules, usd, watts_band
+from medusa_sim.grid.quantity import Quantity
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.scenario.defaults import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.units import US_PER_MS
-
-Unit = Literal["us", "s", "per_s", "ratio", "times", "share", "usd", "bytes", ""]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
-    """One quantity."""
-
-    name: str
-    """Column and key, its unit at the end."""
-    read: Callable[[Cells], Any] | None = None
-    """Its values; text for what is the same of a whole scenario."""
-    title: str = ""
-    """Heading in tables for people; empty: it stands in none."""
-    unit: Unit = ""
-    """How tables show it: a time, a rate, a ratio, a speedup, a share, money, bytes; empty: a number."""
-    digits: int = 3
-    """Significant digits of a number."""
-    axis: str = ""
-    """Title of a chart's axis; empty: the title."""
-    phrase: str = ""
-    """In a sentence, with {} for the number."""
-    better: Literal["more", "less", ""] = ""
-    """Which is better."""
-    low_high: Callable[[Cells], Band] | None = None
-    """Ends of its 80 % interval, themselves quantities named with `ends`."""
-    ends: tuple[str, str] = ("", "")
-    """Names of these; empty: the name with _low and _high."""
-    model_only: bool = False
-    """Empty for `scope="block"`, which is one block and not a model."""
-    labels: tuple[str, ...] = ()
-    """Words that its values are codes for."""
-    read_run: Callable[[Mapping[str, float]], float] | None = None
-    """Its value in a run under load, from the run's other results."""
-
-    @property
-    def on_axis(self) -> str:
-        """What a chart's axis says."""
-        return self.axis or self.title
 
 
 def baseline_us(cells: Cells) -> FloatArray:

@@ -69,7 +69,7 @@ class SweepTable:
                 values = self.numbers[name][:most]
                 empty = np.isnan(values).tolist()
                 columns[name] = [
-                    None if no else each for no, each in zip(empty, values.tolist(), strict=True)
+                    None if no else value for no, value in zip(empty, values.tolist(), strict=True)
                 ]
         return columns
 
@@ -149,12 +149,12 @@ def _table(by_count: Cells, candidates: IntArray) -> SweepTable:
     names = sweep_columns()
     by_quantity = values(by_count, names.values())
     read = {name: by_quantity[quantity] for name, quantity in names.items()}
-    columns = {name: column(each) for name, each in read.items() if not isinstance(each, str)}
+    columns = {name: column(value) for name, value in read.items() if not isinstance(value, str)}
     return SweepTable(
-        text={name: each for name, each in read.items() if isinstance(each, str)},
-        numbers={name: each for name, each in columns.items() if not BY_NAME[name].labels},
+        text={name: value for name, value in read.items() if isinstance(value, str)},
+        numbers={name: value for name, value in columns.items() if not BY_NAME[name].labels},
         codes={
-            name: each.astype(np.int8, copy=False) for name, each in columns.items() if BY_NAME[name].labels
+            name: value.astype(np.int8, copy=False) for name, value in columns.items() if BY_NAME[name].labels
         },
         gain=gain_column(by_count.scenario),
     )

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from medusa_sim.grid.quantities import BY_NAME, Quantity, Unit
+from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import Quantity, Unit
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING, duration, percent, significant, times, with_prefix
 from medusa_sim.units import KILO

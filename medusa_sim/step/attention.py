@@ -68,7 +68,7 @@ def _products(mixer: Grouped, layers: MixerLayers[Grouped]) -> list[Launch]:
         ]
     # layers that see everything first
     variants = sorted(layers.variants, key=lambda variant: variant[1].size is not None)
-    return [_product(each, replace(layers, variants=((count, each),))) for count, each in variants]
+    return [_product(variant, replace(layers, variants=((count, variant),))) for count, variant in variants]
 
 
 def _product(mixer: Grouped, layers: MixerLayers[Grouped]) -> Launch:
@@ -77,7 +77,7 @@ def _product(mixer: Grouped, layers: MixerLayers[Grouped]) -> Launch:
     plain = _attention(mixer, kind, layers, **_in_window(mixer, layers))
     if mixer.size is None or mixer.size > _NARROW or mixer.chunked or layers.runtime.engine is None:
         return plain
-    own = layers.attention(
+    windowed = layers.attention(
         WindowAttention,
         kind,
         q_len=as_float(layers.workload.query_tokens),
@@ -89,19 +89,19 @@ def _product(mixer: Grouped, layers: MixerLayers[Grouped]) -> Launch:
         kv_dtype=layers.model.kv_dtype,
         phase=KERNEL_PHASE[layers.workload.phase],
     )
-    return replace(own, composed=(plain,))
+    return replace(windowed, composed=(plain,))
 
 
 def _attention(mixer: Grouped, kind: AttentionKind, layers: MixerLayers[Grouped], **sizes: Size) -> Launch:
     # one width for both products: that at which they are as large as they are
     width = mixer.head_dim if mixer.v_dim is None else (mixer.head_dim + mixer.v_dim) / 2
-    own = {
+    whole = {
         "kv_len": layers.workload.kv_len,
         "heads": mixer.heads,
         "kv_heads": mixer.kv_heads,
         "head_dim": width,
     }
-    return layers.attention(Attention, kind, kind=kind, kv_dtype=layers.model.kv_dtype, **{**own, **sizes})
+    return layers.attention(Attention, kind, kind=kind, kv_dtype=layers.model.kv_dtype, **whole | sizes)
 
 
 def _in_window(mixer: Grouped, layers: MixerLayers[Grouped]) -> dict[str, Size]:

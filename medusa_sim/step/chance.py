@@ -55,7 +55,7 @@ def binomial(draws: FloatArray, share: FloatArray) -> Hits:
         spread = np.sqrt(mean[many] * (1.0 - share[many]))
         hits = np.maximum(mean[many][:, None] + spread[:, None] * normal_values(), 0.0)
         parts.append((hits.ravel(), np.full(hits.size, 1.0 / LENGTHS), np.repeat(many, LENGTHS)))
-    return Hits(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    return Hits(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray]:

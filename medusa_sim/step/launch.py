@@ -47,13 +47,13 @@ class Launch:
 
     def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Launch:
         """With every size replaced by what `change` makes of it."""
-        own, *ends = (of.mapped(change) for of in (self.operator, *(self.ends or ())))
-        return replace(self, operator=own, ends=None if self.ends is None else (ends[0], ends[1]))
+        operator, *ends = (other.mapped(change) for other in (self.operator, *(self.ends or ())))
+        return replace(self, operator=operator, ends=None if self.ends is None else (ends[0], ends[1]))
 
     @property
     def kernels(self) -> int:
         """Launches of a step: a module is as many as what it is composed of."""
-        return sum(each.kernels for each in self.composed) or self.count
+        return sum(launch.kernels for launch in self.composed) or self.count
 
 
 def linear_launch(model: Model, name: str, part: Part, m: Size, n: int, k: int, count: int = 1) -> Launch:

@@ -40,18 +40,20 @@ def recurrent_launches(mixer: Recurrent, layers: MixerLayers[Recurrent]) -> list
             layers.unquantised_linear(name, n, k)
             for name, n, k in mixer.thin_projections(layers.model.hidden)
         ),
-        _own(mixer, layers, "causal_conv", CONVOLUTION, convolution),
-        _own(mixer, layers, "recurrence", STATE, _recurrence(mixer, layers)),
+        _fitted(mixer, layers, "causal_conv", CONVOLUTION, convolution),
+        _fitted(mixer, layers, "recurrence", STATE, _recurrence(mixer, layers)),
         layers.output_linear("out_proj", layers.model.hidden, mixer.output_width),
         layers.elementwise("gated_norm", "activation", mixer.output_width),
     ]
 
 
-def _own(mixer: Recurrent, layers: MixerLayers[Recurrent], name: str, part: str, composed: Launch) -> Launch:
+def _fitted(
+    mixer: Recurrent, layers: MixerLayers[Recurrent], name: str, part: str, composed: Launch
+) -> Launch:
     """The kernel that computes a part, and what stands for it where nobody fitted one."""
     phase, state_dtype = KERNEL_PHASE[layers.workload.phase], mixer.state_dtype
-    own = {"part": part, "phase": phase, "state_dtype": state_dtype, "conv_width": mixer.conv}
-    return replace(layers.attention(RecurrentKernel, name, **own, **_heads(mixer)), composed=(composed,))
+    fields = {"part": part, "phase": phase, "state_dtype": state_dtype, "conv_width": mixer.conv}
+    return replace(layers.attention(RecurrentKernel, name, **fields, **_heads(mixer)), composed=(composed,))
 
 
 def _heads(mixer: Recurrent) -> dict[str, str | int]:
@@ -78,12 +80,12 @@ def _recurrence(mixer: Recurrent, layers: MixerLayers[Recurrent]) -> Launch:
         gemm = Gemm(
             name="chunk_scan", m=batch * queries, n=width, k=mixer.chunk, dtype=layers.model.activation_dtype
         )
-        low, high = (replace(gemm, n=each * width) for each in _CHUNK_BAND)
+        low, high = (replace(gemm, n=end * width) for end in _CHUNK_BAND)
         return Launch(operator=gemm, part="attention", count=layers.count, ends=(low, high))
     # an elementwise kernel reads and writes: two states
     states = 0.5 * batch * (1.0 + queries)
     dtype = layers.model.activation_dtype
     width = mixer.state_size * BYTES_PER_ELEMENT[mixer.state_dtype] / BYTES_PER_ELEMENT[dtype]
     kernel = Elementwise(name="recurrence", kind=READ_AND_WRITE, m=states, n=width, dtype=dtype)
-    few, many = (replace(kernel, m=each * states) for each in _TRAFFIC_BAND)
+    few, many = (replace(kernel, m=end * states) for end in _TRAFFIC_BAND)
     return Launch(operator=kernel, part="attention", count=layers.count, ends=(few, many))

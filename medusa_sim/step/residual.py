@@ -23,8 +23,8 @@ def residual_launches(model: Model, m: Size) -> list[Launch]:
             added.append(elementwise_launch(model, "mixer_sum", "residual", "norm_rope", m, hidden, summed))
         return added
     launches = []
-    for part, (each, beside) in CONNECTION_WIDTHS.items():
-        width = (each * model.streams + beside) * hidden
+    for part, (per_stream, fixed) in CONNECTION_WIDTHS.items():
+        width = (per_stream * model.streams + fixed) * hidden
         mid, low, high = (
             elementwise_launch(
                 model, "hyper_connections", READ_AND_WRITE, "norm_rope", m, round(share * width), sites

@@ -33,8 +33,11 @@ def roofline_points(latency: LatencyModel, gpu: Gpu, model: Model, runtime: Runt
     """
     import pyarrow as pa
 
-    columns = (each for phase in PHASES for each in _phase_columns(latency, gpu, model, runtime, grid, phase))
-    tables = [pa.table(each) for each in columns]
+    tables = [
+        pa.table(columns)
+        for phase in PHASES
+        for columns in _phase_columns(latency, gpu, model, runtime, grid, phase)
+    ]
     return pa.concat_tables(tables)
 
 

@@ -129,8 +129,16 @@ def latent_launches(mixer: Latent, layers: MixerLayers[Latent]) -> list[Launch]:
 def _latent_attention(mixer: Latent | Compressed, layers: MixerLayers[Any], **sizes: int) -> Launch:
     """The step's attention of all heads to one latent key each."""
     kind = "mla_prefill" if layers.is_prompt else "mla_decode"
-    own = {"kv_len": layers.workload.kv_len, "heads": mixer.heads, "rope_dim": mixer.rope_dim}
-    return layers.attention(LatentAttention, kind, kind=kind, kv_dtype=layers.model.kv_dtype, **own, **sizes)
+    return layers.attention(
+        LatentAttention,
+        kind,
+        kind=kind,
+        kv_len=layers.workload.kv_len,
+        heads=mixer.heads,
+        rope_dim=mixer.rope_dim,
+        kv_dtype=layers.model.kv_dtype,
+        **sizes,
+    )
 
 
 def sparse_latent_launches(mixer: Latent, layers: MixerLayers[Latent]) -> list[Launch]:
@@ -139,10 +147,10 @@ def sparse_latent_launches(mixer: Latent, layers: MixerLayers[Latent]) -> list[L
     if index is None:
         return launches
     launches = [
-        replace(each, operator=chosen(each.operator, layers.keys, index.topk, prompt=layers.is_prompt))
-        if isinstance(each.operator, LatentAttention)
-        else each
-        for each in launches
+        replace(launch, operator=chosen(launch.operator, layers.keys, index.topk, prompt=layers.is_prompt))
+        if isinstance(launch.operator, LatentAttention)
+        else launch
+        for launch in launches
     ]
     sizes = (mixer.kv_rank, mixer.rope_dim, index.dim, index.topk)
     is_module = sizes == DSA_SIZES and mixer.q_rank is not None and not mixer.gate
@@ -166,10 +174,10 @@ def sparse_latent_launches(mixer: Latent, layers: MixerLayers[Latent]) -> list[L
 def block_sparse_launches(mixer: BlockSparse, layers: MixerLayers[BlockSparse]) -> list[Launch]:
     """Grouped attention to chosen blocks; index queries and key come out of the fused projection."""
     launches = [
-        replace(each, operator=chosen(each.operator, layers.keys, mixer.reach, prompt=layers.is_prompt))
-        if isinstance(each.operator, Attention) and each.operator.is_fused
-        else each
-        for each in grouped_launches(mixer, layers)
+        replace(launch, operator=chosen(launch.operator, layers.keys, mixer.reach, prompt=layers.is_prompt))
+        if isinstance(launch.operator, Attention) and launch.operator.is_fused
+        else launch
+        for launch in grouped_launches(mixer, layers)
     ]
     dtype = layers.model.activation_dtype
     launches += [
@@ -184,8 +192,11 @@ def block_sparse_launches(mixer: BlockSparse, layers: MixerLayers[BlockSparse]) 
 
 def compressed_launches(mixer: Compressed, layers: MixerLayers[Compressed]) -> list[Launch]:
     """DeepSeek-V4: low-rank projections, the compressor, attention to the window and compressed keys."""
-    variants = ((each, replace(layers, variants=((number, each),))) for number, each in layers.variants)
-    return [launch for each, own in variants for launch in _compressed(each, own)]
+    return [
+        launch
+        for count, variant in layers.variants
+        for launch in _compressed(variant, replace(layers, variants=((count, variant),)))
+    ]
 
 
 def _compressed(mixer: Compressed, layers: MixerLayers[Compressed]) -> list[Launch]:

@@ -12,7 +12,8 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.costs import watts_band
-from medusa_sim.grid.quantities import BY_NAME, DECLARED, Quantity, values
+from medusa_sim.grid.quantities import BY_NAME, DECLARED, values
+from medusa_sim.grid.quantity import Quantity
 
 ROOT = Path(__file__).resolve().parents[2]
 WHERE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}

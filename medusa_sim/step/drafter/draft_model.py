@@ -63,19 +63,18 @@ class DraftModel(Drafter):
 
         Where the engine has it read back, a pass of the depth + 1 verified tokens comes first.
         """
-        own = self.runtime or runtime
+        runtime = self.runtime or runtime
         passes = level_passes(
-            workload, range(self.depth), self.width, lambda level: self._pass(model, level, own)
+            workload, range(self.depth), self.width, lambda level: self._pass(model, level, runtime)
         )
-        if not own.draft_reads_back:
+        if not runtime.draft_reads_back:
             return passes
-        verified = self._pass(model, verified_tokens(workload, self.depth), own)
+        verified = self._pass(model, verified_tokens(workload, self.depth), runtime)
         return (replace(verified, launches=last_logits(verified.launches)), *passes)
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The draft model reads the prompt as well."""
-        own = self.runtime or runtime
-        return (self._pass(model, workload, own),)
+        return (self._pass(model, workload, self.runtime or runtime),)
 
     def _shard(self, model: Model) -> Model:
         """What one GPU holds of the draft: it is split as the target is, as engines do."""
