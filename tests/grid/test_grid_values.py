@@ -195,6 +195,8 @@ def test_configurations_are_found_by_how_they_draft_and_how_many():
     assert of.candidates.tolist() == [1, 2, 3, 4]
     assert of.depth.tolist() == [0, 1, 2, 3]
     assert of.option.tolist() == [-1, 0, 1, 2]
+    assert of.tokens_per_step.tolist() == pytest.approx([1.0, 1.7, 2.2, 2.5])
+    assert [half[0] for half in of.token_halves] == [0.0, 0.0]  # a plain step emits one for certain
     assert of.with_count.tolist() == [[0], [1], [2], [3]]
     assert of.sizes_of(2).tolist() == [1, 2, 3]
     assert [of.find(option, int(option.candidates[0])) for option in of.options] == [1, 2, 3]

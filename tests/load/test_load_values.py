@@ -10,7 +10,7 @@ from load_tables import MOST_TOKENS, constant_table, limits, prompt_times, reque
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
-from medusa_sim.load import carried
+from medusa_sim.load import carried, step_table
 from medusa_sim.load.arrivals import LEAST_RATE, closed_loop, open_loop
 from medusa_sim.load.carried import Carried, find_carried, rates_to_try
 from medusa_sim.load.energy import Energy, energy_of
@@ -454,3 +454,25 @@ def test_the_last_of_several_arrivals_comes_when_the_rate_says(burstiness):
     for count, last_s in ((1, 0.0), (2, 0.25), (9, 2.0)):
         came = open_loop(4.0, lengths, count=count, burstiness=burstiness, seed=3).arrival_s
         assert (came[0], came[-1]) == (0.0, pytest.approx(last_s))
+
+
+def test_times_of_a_table_are_as_sure_as_at_its_middle_length():
+    """Of five lengths the third; a step is half as long at least and twice as long at most there."""
+    step_us = np.full((2, 5, 3), 100.0)
+    low_us, high_us = np.full((2, 5, 3), 90.0), np.full((2, 5, 3), 110.0)
+    low_us[:, 2], high_us[:, 2] = 50.0, 200.0
+    steps = SimpleNamespace(
+        step_us=step_us, low_us=low_us, high_us=high_us, batch=None, candidates=None, tokens_per_step=None,
+        shape=step_us.shape,
+    )  # fmt: skip
+    idle = np.arange(5.0) * np.ones((2, 1))
+    surface = SimpleNamespace(setting=None, idle_share=idle)
+    cells = SimpleNamespace(by_count=steps, surface=surface, shape=step_us.shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_table, "sampled", lambda *given: SimpleNamespace(time_us=20.0))
+        patch.setattr(step_table, "_drafting_share", lambda *given: None)
+        piece = step_table._piece(cells, ())
+    assert piece.step_s == pytest.approx(np.full((3, 2, 5), 120e-6))
+    assert piece.faster == pytest.approx(np.full((3, 2), np.log(2.0)))
+    assert piece.slower == pytest.approx(np.full((3, 2), np.log(2.0)))
+    assert piece.idle_share.tolist() == [[2.0, 2.0]]

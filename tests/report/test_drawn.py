@@ -76,6 +76,8 @@ def test_a_speedup_chart_rings_what_is_marked_and_counts_drafts_one_less():
 def test_an_even_choice_keeps_both_ends():
     assert evenly(np.arange(3), 3).tolist() == [0, 1, 2]
     assert evenly(np.arange(101), 5).tolist() == [0, 25, 50, 75, 100]
+    view = length_view(SCENARIO, Grid.of(range(1, 66), [64], [1]), 64)  # of 65 batches 64 are drawn
+    assert (len(view.batch), view.batch[0], view.batch[-1]) == (64, 1, 65)
 
 
 def test_points_of_a_roofline_lie_at_their_intensity_and_below_the_roof():

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.sparse import Compressed
 from medusa_sim.step.chance import normal_values
 from medusa_sim.step.gathering import gathered_chances
 from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.server import FullServer, in_server
+from medusa_sim.step.sparse import _compressed_attention
 from medusa_sim.step.step import decode_step
 
 
@@ -47,3 +49,23 @@ def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(ver
     law = mixed_step_law(setting, scenario.traffic, None, loop)
     assert law.rows[-1] >= 64.0 * verified + loop.room_tokens.max()
     assert np.all(np.diff(law.rows) > 0)
+
+
+def test_compressed_attention_rotates_a_part_of_each_head():
+    """Of heads of 64 values 16 are rotated, so that 48 are latent; values are of all 64."""
+    mixer = Compressed(heads=16, head_dim=64, rope_dim=16, q_rank=32, o_rank=8, o_groups=2, size=128)
+    seen: dict[str, object] = {}
+
+    def attention(operator: type, name: str, **sizes: object) -> None:
+        seen.update(sizes)
+        raise StopIteration
+
+    layers = SimpleNamespace(
+        keys=None, is_prompt=False, attention=attention, workload=SimpleNamespace(kv_len=100),
+        model=SimpleNamespace(kv_dtype="bf16"),
+    )  # fmt: skip
+    with pytest.raises(StopIteration):
+        _compressed_attention(mixer, layers)
+    assert [seen[name] for name in ("heads", "latent_dim", "nope_dim", "rope_dim", "v_dim")] == [
+        16, 48, 48, 16, 64,
+    ]  # fmt: skip

@@ -210,7 +210,7 @@ def decoder_config(name_or_path: str) -> tuple[str, DecoderConfig]:
 
 
 def random_weights(
-    config: DecoderConfig, *, dtype: torch.dtype, device: torch.device | str, heads: int = 1
+    config: DecoderConfig, *, dtype: torch.dtype, device: torch.device | str, heads: int
 ) -> tuple[Llama, MedusaHeads]:
     """A model and its heads with uniform weights made on the device: billions in seconds."""
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.errors import DataError
+from medusa_sim.lab.calibrate import stream
 from medusa_sim.lab.calibrate.attention import _is_seen, _rows_per_head
 from medusa_sim.lab.calibrate.collective import _cheapest, _may_end, _regime
 from medusa_sim.lab.calibrate.elementwise import _groups
@@ -374,3 +375,15 @@ def test_a_preference_is_tried_for_large_tiles_from_their_own_rows_to_twice_as_m
     ]  # fmt: skip
     assert {kernel.tiles[-1].n_min for kernel in tried} == {4096}
     assert {(kernel.tiles[-1].m, kernel.tiles[-1].n) for kernel in tried} == {(128, 128)}
+
+
+def test_a_search_begins_at_shares_of_the_shortest_row():
+    """Of 4 us, all of it a ramp and a tenth the host's; where a share is none, at the bound's own start."""
+    own = [(0.5 + place, 0.0, 9.0) for place in range(len(stream._OWN))]
+    rows = SimpleNamespace(time_us=np.array([8.0, 4.0]))
+    bounds = [*own, stream._LOAD, stream._WORK]
+    begun = stream._begin(rows, bounds, 2.0, 1.0, 0.1, 0.7, 0.3)
+    assert begun[:3] == [4.0, pytest.approx(0.4), own[2][0]]
+    assert begun[3] == 0.7
+    assert begun[-2:] == [stream._LOAD[0], 2.0 * stream._WORK[0]]
+    assert stream._begin(rows, bounds, 2.0, 1.0, 0.0, 0.7, 0.3)[1] == own[1][0]

@@ -1,5 +1,6 @@
 """Formulas of the decoder by hand: rotations, attention in two parts, losses, what a run gained."""
 
+import itertools
 import json
 import math
 import re
@@ -12,6 +13,7 @@ from decoder_models import tiny_config, tiny_llama
 
 from medusa_sim.lab.decoder.config import RopeScaling
 from medusa_sim.lab.decoder.fast_step import TwoParts, prefix_and_tree
+from medusa_sim.lab.decoder.generate import GenerationSettings, generate
 from medusa_sim.lab.decoder.laws import Draws, law, padded_top
 from medusa_sim.lab.decoder.model_drafter import _laws_by_parent
 from medusa_sim.lab.decoder.prompts import chat_prompt
@@ -252,3 +254,10 @@ def test_of_several_chat_templates_the_default_is_taken(tmp_path):
     ]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
     assert chat_prompt(tmp_path, "hello") == "<hello>"
+
+
+def test_a_prompt_takes_the_time_between_two_readings_of_the_clock():
+    """A clock that begins at 5 s and moves 2.5 s a reading."""
+    clock = itertools.count(5.0, 2.5)
+    run = generate(tiny_llama(), [[1, 2]], GenerationSettings(max_new_tokens=2), clock=lambda: next(clock))
+    assert run.prefill_s == 2.5

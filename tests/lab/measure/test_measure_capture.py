@@ -212,7 +212,7 @@ class TestOnCuda:
 
     def test_two_parts_meet_the_mask(self, device):
         config = tiny_config(101, hidden_size=256, head_dim=64)
-        model, _ = random_weights(config, dtype=torch.float16, device=device)
+        model, _ = random_weights(config, dtype=torch.float16, device=device, heads=1)
         cache = model.new_cache(batch=2, capacity=1100)
         cache.keys.normal_()
         cache.values.normal_()

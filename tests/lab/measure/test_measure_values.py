@@ -1,5 +1,6 @@
 """How often, on what and against what is measured, by hand, on clocks that a test turns."""
 
+import contextlib
 import itertools
 from collections import deque
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import torch
 
 from medusa_sim.lab.measure import bench as bench_module
 from medusa_sim.lab.measure import hardware
-from medusa_sim.lab.measure.bench import CpuBench, Sample, _repeats, results_kept
+from medusa_sim.lab.measure.bench import CpuBench, Sample, _repeats, device_us, results_kept
 from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.session import FastestLayers, _slowness, expected_s
 from medusa_sim.lab.measure.spread import Timing, lower_quartile, settled_timing, timing_of
@@ -197,3 +198,25 @@ def test_the_first_round_takes_a_sixth_of_the_budget():
     assert clock.now == 55.0
     short = Turns(lambda: 1.0)
     assert list(take_turns(short, visits[:1], [], budget_s=0.0, clock=lambda: clock.now)) == [1, 2]
+
+
+def test_a_device_times_its_work_between_two_events(monkeypatch):
+    """2.5 ms from the first event to the second."""
+    told: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None: ...
+
+        def record(self) -> None:
+            told.append("event")
+
+        def synchronize(self) -> None: ...
+
+        def elapsed_time(self, ended: "Event") -> float:
+            return 2.5
+
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+    assert device_us(lambda: told.append("work"), torch.device("cuda")) == 2_500.0
+    assert told == ["event", "work", "event"]
