@@ -42,7 +42,7 @@ class Surface:
     """Steps at B batches and S lengths, each priced when it is first asked for.
 
     setting: what all steps share. in_flight_only: price only the steps of the requests that a server has in
-    flight where its requests have each length in the mean. nominal: for the steps of such requests, the
+    flight where its requests have each length on average. nominal: for the steps of such requests, the
     surface of those mean lengths. sibling: a surface that differs only in its drafter, whose plain steps (and
     verification, where it is the same) are used again.
     """
@@ -176,7 +176,7 @@ class Surface:
 
     @property
     def loaded_drafter(self) -> Drafter | None:
-        """What reads prompts beside the model, whatever counts are asked about: with all its heads."""
+        """What reads prompts as the model does, whatever counts are asked about: with all its heads."""
         return self.scenario.drafting.drafter(self.scenario.depth) if self.configurations.options else None
 
     @cached_property

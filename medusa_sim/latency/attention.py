@@ -220,7 +220,7 @@ def path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttent
 
 
 def _whole_blocks(spread: FloatArray) -> FloatArray:
-    """Whole blocks of a split where an even spread has `spread`, in the mean over lengths (A8).
+    """Whole blocks of a split where an even spread has `spread`, averaged over lengths (A8).
 
         E ceil(u x),  u even on 1 +- w,  is  (F(x + w x) - F(x - w x)) / (2 w x),
         F(y) = integral of ceil from 0 to y = n (n + 1) / 2 + (n + 1) (y - n),  n = floor(y)

@@ -123,7 +123,7 @@ class LocalLatency:
         raise SpecError(f"{self.law.name}: no kernel of {operator.kind!r}")
 
     def _linear(self, operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(time, memory, arithmetic) of a linear layer, microseconds, in the mean over its types."""
+        """(time, memory, arithmetic) of a linear layer, microseconds, averaged over its types."""
         weights, m = as_float(operator.n) * as_float(operator.k), as_float(operator.m)
         parts = [
             (*self._product(of, share * weights, m), self.law.overlap_of(of))

@@ -6,13 +6,13 @@ From the time of a step down to one kernel, the order in which to read:
     `step.verification_step`      one pass of the target, or its mean over what it verifies
     `network.model_launches`      the kernels of a model and workload, block by block: mixers (`attention`,
                                   `recurrent`, `sparse`), `feed_forward`, `exchange`, `residual`
-    `pass_time.work_time`         one pass: its kernels are timed, then host and engine put beside them
+    `pass_time.work_time`         one pass: its kernels are timed, then host and engine are added
                                   (`pass_time.pass_cost`); `host` and `graphs` have what an engine adds
     `kernels.kernel_time`         one launch in its runtime, by the latency model (`latency.calibrated`)
     `kernel_sums.Kernels`         what is added up over them
     `compose.step_us`             device, host and engine put together: the time of every `compose.Cost`
 
-A drafter (`step.drafter`) is passes beside the verification. A full server is a step in the mean over who
-decodes, who is away and whose prompt rides on it: `closed_loop` says what its requests do, `mixed_steps` what
+A drafter (`step.drafter`) adds passes to the verification. A full server averages steps over who decodes, who
+is away and whose prompt rides along: `closed_loop` says what its requests do, `mixed_steps` what
 a step with prompts takes (`prompts`), `server` what requests see of both.
 """

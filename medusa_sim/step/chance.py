@@ -36,7 +36,7 @@ def normal_values() -> FloatArray:
 def binomial(draws: FloatArray, share: FloatArray) -> Hits:
     """How many of (M,) draws hit, each with this probability; draws need not be whole.
 
-    Every number of hits where these are few in the mean, else equally likely ones of the normal limit.
+    Every number of hits where these are few on average, else equally likely ones of the normal limit.
     """
     mean = draws * share
     few, many = np.flatnonzero(mean <= _FEW), np.flatnonzero(mean > _FEW)
@@ -75,7 +75,7 @@ def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray
 def drafted_tokens(
     batch: FloatArray, drafts: FloatArray, sure_shares: tuple[float, ...]
 ) -> tuple[FloatArray, FloatArray]:
-    """(tokens verified a request, root included, in the mean over requests; its probability), (..., K) each.
+    """(tokens verified a request, root included, averaged over requests; its probability), (..., K) each.
 
     A draft ends before the first token that the drafter is not sure of (`Setting.sure_shares`), each
     request's by itself; of more than MOST_APART requests as of so many.

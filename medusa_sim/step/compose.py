@@ -65,11 +65,11 @@ class Cost:
     draft_square: FloatArray = field(default_factory=_nothing)
     """The same of what it adds to a step that drafts."""
     setup_half_us: FloatArray = field(default_factory=_nothing)
-    """Half-width by which steps of a set-up lie beside those of others, plain and drafting alike, so that no
+    """Half-width by which steps of a set-up differ from those of others, plain and drafting alike, so that no
     ratio has it."""
     gain_square: FloatArray = field(default_factory=_nothing)
     """Squared half-width of the logarithm of the ratio to a plain step, by which an engine's published
-    speedups lie beside its terms."""
+    speedups differ from its terms."""
 
     @cached_property
     def time_us(self) -> FloatArray:

@@ -80,7 +80,7 @@ def host_us(engine: Engine, batch: Size, layers: int = 0) -> Added:
 
 
 def drafting_us(engine: Engine, batch: Size, *, looks_up: bool, width: int = 1) -> Added:
-    """(N2): what drafting adds to a step of `batch` requests beside the drafter's forward passes.
+    """(N2): what drafting adds to a step of `batch` requests besides the drafter's forward passes.
 
     looks_up: the drafter finds its drafts in the text and runs no pass. width: nodes that each pass adds to a
     node; above 1 the drafts are a tree.

@@ -112,7 +112,7 @@ class Kernels:
 
 
 class Slices(NamedTuple):
-    """Sums of `Kernels` beside their cost, of a pass that stands for several or is one of many."""
+    """What a step tells of its kernels, where a pass stands for several or is one of many."""
 
     parts_us: dict[Part, FloatArray]
     waits_us: dict[Bound, FloatArray]

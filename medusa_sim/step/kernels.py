@@ -60,7 +60,7 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
 
 
 def _share_and_added(engine: Engine, launch: Launch) -> tuple[float, float]:
-    """(share of the fitted kernel, microseconds beside it) of (N18)."""
+    """(share of the fitted kernel, microseconds added to it) of (N18)."""
     operator = launch.operator
     share, added_us = launch.share * engine.kernels_share.value, 0.0
     if launch.part in _SHARES:
@@ -109,7 +109,7 @@ def launch_time(latency: LatencyModel, launch: Launch) -> OperatorTime:
 
 
 def _widened(latency: LatencyModel, launch: Launch, time: OperatorTime) -> OperatorTime:
-    """The time with the spread of an uncertain input in its band, beside that of the kernel."""
+    """The time with the spread of an uncertain input in its band, in addition to that of the kernel."""
     if launch.ends is None:
         return time
     few, many = (latency.time(operator).time_us for operator in launch.ends)

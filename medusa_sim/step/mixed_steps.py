@@ -1,4 +1,4 @@
-"""Steps of a full server that carry prompts beside decoding: how many begin on a step, and its time.
+"""Steps of a full server that carry prompts as well as decoding: how many begin on a step, and its time.
 
 Of the b requests of a cell n begin their prompts on a step, S tokens together (`step.closed_loop`, N7):
 
@@ -16,7 +16,7 @@ Of the b requests of a cell n begin their prompts on a step, S tokens together (
 |device, launches|_3 is the smooth maximum of `host.overlapped_us`; launches is the host, where no graph holds
 the pass. a is the attention of one request, c the tokens that it verifies; rows are those of the step as an
 engine pads it: a step that carries prompts is not padded. g is the share of fitted kernels that an engine's
-own take, beside what it adds to a step with prompts.
+own take, and beside is what it adds to a step with prompts.
 
 A prompt longer than the room of a step takes floor(S / room) further steps before its last one. They carry as
 much as there is room for, in place of steps that would carry nothing.
@@ -78,7 +78,7 @@ class MixedStepLaw:
     padded_linear_us: FloatArray
     """(M,) linear(rows) with all requests decoding."""
     empty_linear_us: FloatArray
-    """(M,) the same in the mean over how many are away."""
+    """(M,) the same, averaged over how many are away."""
     rows: FloatArray
     """(R,) between which linear(rows) and drafter(rows) are linear."""
     linear_us: FloatArray
@@ -86,7 +86,7 @@ class MixedStepLaw:
     drafter_us: FloatArray
     """(R,) what a drafter adds for tokens of prompts."""
     prompt_attention_us: float
-    """Attention of one prompt, in the mean over its length."""
+    """Attention of one prompt, averaged over its length."""
     prompt_half: float
     """Upper half-width of the band of linear(P), on the logarithm."""
     plain_host_us: float

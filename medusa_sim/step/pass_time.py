@@ -1,4 +1,4 @@
-"""One pass -> its time: kernels are timed, then host and engine put beside them."""
+"""One pass -> its time: kernels are timed, then host and engine are added."""
 
 from __future__ import annotations
 

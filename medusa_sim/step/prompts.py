@@ -29,7 +29,7 @@ _ONCE_A_PROMPT = ("lm_head", "next_token")
 _LEAST_US = 1e-9
 _ROWS = ((16, 1024), (32, 2048), (64, 8192), (256, 32_768), (2048, 1 << 62))
 """(spacing, up to): rows at which the linear layers are timed; between them time is linear. Tiles are 64 rows
-and more, and beside many rows one of them is little."""
+and more, and next to many rows one of them is little."""
 
 
 def prompts_apart(setting: Setting) -> bool:

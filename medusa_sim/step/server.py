@@ -138,7 +138,7 @@ class Server:
 
     @property
     def halves(self) -> tuple[FloatArray, ...]:
-        """Half-widths of the 80 % band of token_us, on its logarithm, from each thing beside the step.
+        """Half-widths of the 80 % band of token_us, on its logarithm, from each thing other than the step.
 
         Each is one error: that of plain decoding and of speculation have the same sign.
         """

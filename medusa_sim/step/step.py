@@ -120,7 +120,7 @@ def verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: 
 
 
 def processed_tokens(setting: Setting, candidates: Size) -> Size:
-    """Tokens that a step of `candidates` processes per sequence in the mean over (N5).
+    """Tokens that a step of `candidates` processes per sequence, averaged over (N5).
 
     Drafts that are looked up in the text are verified where the look-up finds any; elsewhere the step is
     plain. Drafts that end early because the drafter is not sure of them (`sure_shares`) are all counted here.

@@ -1,4 +1,4 @@
-"""What every drafter says of itself: its names, what it needs, and what it costs beside a verification step.
+"""What every drafter says of itself: its names, what it needs, and what it adds to a verification step.
 
 Every drafting method is one class of this kind, registered by its name (`step.drafter`). Acceptance is
 another matter (`medusa_sim.acceptance`); the two do not know each other.
@@ -126,7 +126,7 @@ class Drafter:
         return ()
 
     def weight_bytes(self, model: Model) -> float:
-        """Bytes of weights that drafting keeps in memory beside the model's own."""
+        """Bytes of weights that drafting keeps in memory besides the model's own."""
         del model
         return 0.0
 
@@ -141,7 +141,7 @@ class Drafter:
         return 1
 
     def kv_slots(self) -> int:
-        """Tokens of KV cache that one request holds for drafting beside its committed tokens and candidates.
+        """Tokens of KV cache that one request holds for drafting besides its committed tokens and candidates.
 
         As vLLM reserves them (config/speculative.py): rows that only the drafter reads, such as masks.
         """
