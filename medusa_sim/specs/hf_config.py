@@ -104,7 +104,7 @@ def model_of(content: dict[str, Any], file: Path, name: str) -> Model:
         _check_opt(config, refuse)
     layout = _layout(content, family)
     width_key = "ffn_dim" if family == "opt" else "intermediate_size"
-    own = read_family(
+    found = read_family(
         family,
         Given(
             content=content,
@@ -113,30 +113,30 @@ def model_of(content: dict[str, Any], file: Path, name: str) -> Model:
             hidden=config.hidden_size,
             heads=heads,
             kv_heads=kv_heads,
-            own_head_dim=None if family == "opt" else config.head_dim,
-            own_width=getattr(config, width_key),
+            given_head_dim=None if family == "opt" else config.head_dim,
+            given_width=getattr(config, width_key),
             width_key=width_key,
             layout=layout,
             refuse=refuse,
         ),
     )
     dtype, notes = _dtype(config)
-    has_dense = any(isinstance(layer.feed_forward, Mlp) for layer in own.layers)
+    has_dense = any(isinstance(layer.feed_forward, Mlp) for layer in found.layers)
     model = Model(
         name=_checked_name(name),
         architecture=family,
         hidden=config.hidden_size,
-        groups=own.layers,
-        mlp_width=0 if has_dense else own.mlp_width or getattr(config, width_key) or 0,
+        groups=found.layers,
+        mlp_width=0 if has_dense else found.mlp_width or getattr(config, width_key) or 0,
         vocab=config.vocab_size,
         max_seq_len=config.max_position_embeddings,
-        mtp_layers=own.mtp_layers,
-        mtp=own.mtp,
-        streams=own.streams,
+        mtp_layers=found.mtp_layers,
+        mtp=found.mtp,
+        streams=found.streams,
         tied_embeddings=bool(config.tie_word_embeddings),
         **of_dtype(dtype),
         source=str(file),
-        notes=notes + own.notes + _remarks(config),
+        notes=notes + found.notes + _remarks(config),
         **layout.of_model,
     )
     return quantised(model, config.quantization_config, _beside(file), file)

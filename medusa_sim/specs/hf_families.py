@@ -17,7 +17,7 @@ from medusa_sim.errors import shown
 from medusa_sim.reading import read_toml
 from medusa_sim.specs import hf_hybrids, hf_layers
 from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.hf_given import Given, Own
+from medusa_sim.specs.hf_given import Found, Given
 from medusa_sim.specs.strict import convert
 
 
@@ -56,7 +56,7 @@ TYPES = {name: family for family, about in FAMILIES.items() for name in (family,
 """`model_type` -> its family."""
 
 
-READERS: dict[str, Callable[[Given], Own]] = {
+READERS: dict[str, Callable[[Given], Found]] = {
     "mixtral": hf_layers.mixtral,
     "phimoe": hf_layers.mixtral,
     "hunyuan_v1_moe": hf_layers.hunyuan,
@@ -104,7 +104,7 @@ def unmodelled(name: str) -> str | None:
     return next((what for begins, what in UNMODELLED.items() if letters.startswith(begins)), None)
 
 
-def read_family(family: str, given: Given) -> Own:
+def read_family(family: str, given: Given) -> Found:
     """What the family's reader finds; experts are refused where the family has none.
 
     Raises SpecError naming file and field: missing, of a wrong type, or contradicting another.
@@ -113,8 +113,8 @@ def read_family(family: str, given: Given) -> Own:
         given.refuse(
             "block_configs", f"layers of their own sizes; allowed: none in {family} (DeciLM's are read)"
         )
-    own = READERS.get(family, hf_layers.dense)(given)
-    mixtures = [layer.feed_forward for layer in own.layers if isinstance(layer.feed_forward, MoE)]
+    found = READERS.get(family, hf_layers.dense)(given)
+    mixtures = [layer.feed_forward for layer in found.layers if isinstance(layer.feed_forward, MoE)]
     if family not in READERS:
         for key in ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"):
             if given.content.get(key) not in (None, 0, 1):
@@ -129,4 +129,4 @@ def read_family(family: str, given: Given) -> Own:
             given.refuse(
                 "num_experts_per_tok", f"given {experts.topk}; at most the {experts.experts} experts"
             )
-    return own
+    return found

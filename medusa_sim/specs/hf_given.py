@@ -1,4 +1,4 @@
-"""What readers of families are given of a `config.json` (`Given`), and what they return (`Own`)."""
+"""What readers of families are given of a `config.json` (`Given`), and what they return (`Found`)."""
 
 from __future__ import annotations
 
@@ -54,18 +54,20 @@ PARTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class Found:
     """What a family's reader found."""
 
     layers: tuple[LayerGroup, ...]
     """One by one, from the first."""
     mlp_width: int | None = None
-    """Of dense MLPs that no layer has, where it stands under a key of its own."""
+    """Width of a dense MLP that no layer has, where the config names it under another key."""
     mtp_layers: int = 0
     mtp: LayerGroup | None = None
     """The layer of an MTP module, where it is not like the last ones."""
     streams: int = 1
+    """Residual streams (`Model.streams`)."""
     notes: tuple[str, ...] = ()
+    """What an answer about such a model should say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +76,22 @@ class Given:
 
     content: dict[str, Any]
     keys: Mapping[str, Mapping[str, str]]
-    """Of the parts of its family: fields -> keys."""
+    """By part of its family, as in PARTS: the key under which each field of a struct stands."""
     layers: int
     hidden: int
     heads: int
     kv_heads: int
-    own_head_dim: int | None
-    own_width: int | None
+    given_head_dim: int | None
+    """None where the config leaves it to `hidden / heads`."""
+    given_width: int | None
+    """Of a dense MLP; None where the config names none."""
     width_key: str
+    """The key of `given_width`, for messages."""
     layout: Architecture
     """The family's, with the biases that the config switches."""
     refuse: Refusal
     place: str = ""
-    """Of the content in the file; empty: all of it."""
+    """Where `content` stands in the file, as keys with dots between; empty: it is the whole file."""
 
     def get(self, key: str, form: Any, default: Any = NODEFAULT) -> Any:
         """A key that a family adds, as a `form`; default: where it is missing."""
@@ -103,8 +108,11 @@ class Given:
         content = self.get(key, dict[str, Any]) if table is None else table
         return replace(self, content=content, place=f"{self.place}.{key}".lstrip("."))
 
-    def of(self, form: type[StructT], part: str, /, **fixed: Any) -> StructT:
-        """A `form` whose fields stand under the keys of a part, in its ranges; fixed: its other fields."""
+    def part(self, form: type[StructT], part: str, /, **fixed: Any) -> StructT:
+        """A struct `form` whose fields stand under the keys of a part of PARTS; fixed: its other fields.
+
+        Each value is checked by the range of its field.
+        """
         keys = self.keys[part]
         types = {field.name: field for field in msgspec.structs.fields(form)}
         asked = ((key, types[name].type, types[name].default) for name, key in keys.items())
@@ -118,19 +126,19 @@ class Given:
     @property
     def head_dim(self) -> int:
         """Width of a head, where it is given or a whole share."""
-        if self.own_head_dim is None and self.hidden % self.heads:
+        if self.given_head_dim is None and self.hidden % self.heads:
             self.refuse(
                 "num_attention_heads",
                 f"given {self.heads}, which does not divide hidden_size = {self.hidden}; add head_dim",
             )
-        return self.own_head_dim or self.hidden // self.heads
+        return self.given_head_dim or self.hidden // self.heads
 
     @property
     def width(self) -> int:
         """Width of a dense MLP."""
-        if self.own_width is None:
+        if self.given_width is None:
             self.refuse(self.width_key, "missing; a whole number from 1 to 1e+06 is needed")
-        return self.own_width
+        return self.given_width
 
     @property
     def mlp(self) -> Mlp:
@@ -149,7 +157,7 @@ class Given:
 
     def experts(self, *, shared_experts: int = 0, **fixed: Any) -> MoE:
         """Its experts; shared_experts: as wide as these; fixed: of `MoE`."""
-        experts = self.of(MoE, "experts", **fixed)
+        experts = self.part(MoE, "experts", **fixed)
         shared = shared_experts * experts.inter
         return msgspec.structs.replace(experts, shared=shared) if shared_experts else experts
 
@@ -175,16 +183,17 @@ class Given:
             self.refuse(key, f"given {name[:60]!r}; allowed: {', '.join(known)}")
         return known[name]
 
-    def own(self, mixers: Mixer | Sequence[Any], parts: Any, **more: Any) -> Own:
-        """Layers of these mixers and feed-forward parts: one by one, or one for all. more: of `Own`.
+    def found(self, mixers: Mixer | Sequence[Any], parts: Any, **more: Any) -> Found:
+        """Layers of these mixers and feed-forward parts: what a reader returns. more: fields of `Found`.
 
-        mixers: of a layer one, a tuple of those that stand side by side, or None.
+        mixers, parts: one for every layer, or one that all layers have. The mixer of a layer is one, a tuple
+        of those that stand side by side, or None.
         """
         each = (
             [given] * self.layers if isinstance(given, msgspec.Struct) else given for given in (mixers, parts)
         )
         layers = (LayerGroup(1, side_by_side(mixer), part) for mixer, part in zip(*each, strict=True))
-        return Own(layers=tuple(layers), **more)
+        return Found(layers=tuple(layers), **more)
 
 
 @cache

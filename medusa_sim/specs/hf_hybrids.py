@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from medusa_sim.errors import shown
 from medusa_sim.specs.feed_forwards import FeedForward, MoE
-from medusa_sim.specs.hf_given import Count, Given, Own
+from medusa_sim.specs.hf_given import Count, Found, Given
 from medusa_sim.specs.hf_layers import SINKS, dense_first, latent, qwen_experts, routed
 from medusa_sim.specs.mixers import Indexer, Mixer, Window
 from medusa_sim.specs.model import LayerGroup, Layers, Width
@@ -34,25 +34,25 @@ def _state_dtype(given: Given, key: str) -> str:
     return _DTYPES[name or "float32"]
 
 
-def qwen_hybrid(given: Given) -> Own:
+def qwen_hybrid(given: Given) -> Found:
     """Qwen3-Next, 3.5 and 3.6: three layers of four are linear, the others gated grouped attention."""
     state_dtype = _state_dtype(given, "mamba_ssm_dtype")
-    linear = given.of(GatedDelta, "linear", state_dtype=state_dtype)
+    linear = given.part(GatedDelta, "linear", state_dtype=state_dtype)
     full = given.attention(gate="element" if given.get("attn_output_gate", bool, True) else "none")
     every, names = given.get("full_attention_interval", Layers, 4), ("linear_attention", "full_attention")
     usual = [names[(layer + 1) % every == 0] for layer in range(given.layers)]
     has_experts = given.content.get("num_experts") not in (None, 0)
-    return given.own(
+    return given.found(
         given.by_type(dict(zip(names, (linear, full), strict=True)), usual),
         qwen_experts(given) if has_experts else given.mlp,
         mtp_layers=given.get("mtp_num_hidden_layers", Count, 1),
     )
 
 
-def kimi_linear(given: Given) -> Own:
+def kimi_linear(given: Given) -> Found:
     """Kimi-Linear and K3: layers of Kimi delta attention, every fourth one latent; numbered from 1."""
     heads = given.inside("linear_attn_config")
-    linear = heads.of(KimiDelta, "linear")
+    linear = heads.part(KimiDelta, "linear")
     full = latent(
         given,
         rotates=not given.get("mla_use_nope", bool, False),
@@ -69,7 +69,7 @@ def kimi_linear(given: Given) -> Own:
         latent=given.maybe("routed_expert_hidden_size", Width),
     )
     residuals = "attention residuals: small kernels between the layers, not counted"
-    return given.own(
+    return given.found(
         [linear if layer + 1 in is_linear else full for layer in range(given.layers)],
         dense_first(given, experts),
         mtp_layers=given.nextn,
@@ -82,7 +82,7 @@ _KINDS = {**_PATTERN, "linear_attention": "mamba", "full_attention": "attention"
 """What patterns and later versions of transformers call them."""
 
 
-def nemotron_h(given: Given) -> Own:
+def nemotron_h(given: Given) -> Found:
     """Nemotron-H and Nemotron-3: a layer is one block, of Mamba-2, attention, an MLP or experts."""
     pattern = given.maybe("hybrid_override_pattern", str)
     key = "layers_block_type" if pattern is None else "hybrid_override_pattern"
@@ -90,7 +90,7 @@ def nemotron_h(given: Given) -> Own:
     listed = pattern or named
     kinds = given.one_each(key, [_KINDS.get(kind, kind) for kind in listed] if listed else None)
     gated = given.get("mlp_hidden_act", str, "relu2") not in ("relu2", "relu")
-    mamba = given.of(Mamba2, "mamba", state_dtype=_state_dtype(given, "mamba_ssm_cache_dtype"))
+    mamba = given.part(Mamba2, "mamba", state_dtype=_state_dtype(given, "mamba_ssm_cache_dtype"))
     blocks: dict[str, tuple[Mixer | None, FeedForward | None]] = {
         "mamba": (mamba, None),
         "attention": (given.attention(rotates=False), None),
@@ -108,10 +108,10 @@ def nemotron_h(given: Given) -> Own:
         if kind not in blocks:
             given.refuse(key, f"holds {kind[:60]!r}; allowed: {', '.join(_PATTERN.values())}")
     mixers, parts = zip(*(blocks[kind] for kind in kinds), strict=True)
-    return given.own(mixers, parts, mtp_layers=given.nextn)
+    return given.found(mixers, parts, mtp_layers=given.nextn)
 
 
-def granite(given: Given) -> Own:
+def granite(given: Given) -> Found:
     """Granite 4: Mamba-2 and attention, each with experts beside a shared MLP, or with that alone.
 
     Engines keep its states in the model's dtype (vLLM's mamba_ssm_cache_dtype auto), not in fp32.
@@ -120,18 +120,18 @@ def granite(given: Given) -> Own:
     if isinstance(width, str):
         width = given.get("mamba_expand", Width, 2) * given.hidden // given.get("mamba_n_heads", Width)
     groups = given.get("mamba_n_groups", Width, 1)
-    mamba = given.of(Mamba2, "mamba", state_dtype="bf16", head_dim=width, groups=groups)
+    mamba = given.part(Mamba2, "mamba", state_dtype="bf16", head_dim=width, groups=groups)
     full = given.attention(rotates=given.maybe("position_embedding_type", str) == "rope")
     kinds = {"mamba": mamba, "attention": full, "linear_attention": mamba, "full_attention": full}
     shared = given.get("shared_intermediate_size", Width)
     has_experts = given.get("num_local_experts", Count, 0)
-    return given.own(
+    return given.found(
         given.by_type(kinds),
         given.experts(shared=shared) if has_experts else given.layout.mlp(shared),
     )
 
 
-def falcon_h1(given: Given) -> Own:
+def falcon_h1(given: Given) -> Found:
     """Falcon-H1 (arXiv 2507.22448): attention and Mamba-2 side by side in every layer, and an MLP.
 
     `mamba_d_ssm` of its config is the width of all Mamba heads. States as of Granite.
@@ -140,8 +140,8 @@ def falcon_h1(given: Given) -> Own:
     heads = given.get("mamba_n_heads", Width)
     if width % heads:
         given.refuse("mamba_n_heads", f"given {heads}; it must divide mamba_d_ssm = {width}")
-    mamba = given.of(Mamba2, "mamba", state_dtype="bf16", head_dim=width // heads)
-    return given.own([(given.attention(), mamba)] * given.layers, given.mlp)
+    mamba = given.part(Mamba2, "mamba", state_dtype="bf16", head_dim=width // heads)
+    return given.found([(given.attention(), mamba)] * given.layers, given.mlp)
 
 
 def _indexer(given: Given) -> Indexer:
@@ -149,7 +149,7 @@ def _indexer(given: Given) -> Indexer:
     return Indexer(topk=topk, heads=heads, dim=dim)
 
 
-def sparse_latent(given: Given) -> Own:
+def sparse_latent(given: Given) -> Found:
     """DeepSeek-V3.2 and GLM-5: latent attention to the keys that an indexer chooses, or a layer before."""
     kinds = given.maybe("indexer_types", list[str])
     pattern = given.maybe("index_topk_pattern", str | list[str])
@@ -170,21 +170,21 @@ def sparse_latent(given: Given) -> Own:
     full = latent(given, indexer=_indexer(given))
     known = {"full": full, "shared": replace(full, indexer=replace(_indexer(given), reuses=True))}
     mixers = [given.known("indexer_types", kind, known) for kind in choices]
-    return given.own(mixers, routed(given), mtp_layers=given.nextn)
+    return given.found(mixers, routed(given), mtp_layers=given.nextn)
 
 
-def minimax_m3(given: Given) -> Own:
+def minimax_m3(given: Given) -> Found:
     """MiniMax-M3: dense layers first, then attention to chosen blocks and experts."""
     blocks = given.inside("sparse_attention_config")
     gate = "element" if given.get("attention_output_gate", bool, False) else "none"
     full = given.attention(qk_norm=given.get("use_qk_norm", bool, True), gate=gate)
-    sparse = blocks.of(BlockSparse, "sparse", **msgspec.structs.asdict(full))
+    sparse = blocks.part(BlockSparse, "sparse", **msgspec.structs.asdict(full))
     is_used = blocks.get("use_sparse_attention", bool, True)
     width = "experts" if given.maybe("moe_intermediate_size", Width) else "wide_experts"
     shared = given.get("n_shared_experts", Count, 0) * given.get("shared_intermediate_size", Count, 0)
-    experts = given.of(MoE, width, shared=shared)
+    experts = given.part(MoE, width, shared=shared)
     mlp = given.layout.mlp(given.maybe("dense_intermediate_size", Width) or given.width)
-    return given.own(
+    return given.found(
         blocks.flagged("sparse_attention_freq", sparse if is_used else full, full),
         given.flagged("moe_layer_freq", experts, mlp),
         notes=("multi-token prediction: its modules are not released (llama.cpp issue 24908)",),
@@ -197,9 +197,9 @@ _NARROW_RATIO = 4
 _Tokens = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
-def deepseek_v4(given: Given) -> Own:
+def deepseek_v4(given: Given) -> Found:
     """DeepSeek-V4: compressed attention of two ratios, hyper-connections; MTP modules see a window alone."""
-    near = given.of(Compressed, "window", heads=given.heads, head_dim=given.head_dim)
+    near = given.part(Compressed, "window", heads=given.heads, head_dim=given.head_dim)
     index = _indexer(given)
     form = given.maybe("expert_dtype", str)
     if form not in (None, "fp4", "fp8"):
@@ -214,7 +214,7 @@ def deepseek_v4(given: Given) -> Own:
     of_ratio = {ratio: replace(near, ratio=ratio) for ratio in ratios or ()}
     if _NARROW_RATIO in of_ratio:
         of_ratio[_NARROW_RATIO] = replace(of_ratio[_NARROW_RATIO], overlap=True, indexer=index)
-    return given.own(
+    return given.found(
         [of_ratio[ratio] for ratio in given.one_each("compress_ratios", ratios or None)],
         experts,
         mtp_layers=given.nextn,
@@ -223,7 +223,7 @@ def deepseek_v4(given: Given) -> Own:
     )
 
 
-def gemma4(given: Given) -> Own:
+def gemma4(given: Given) -> Found:
     """Gemma 4: windowed layers, and full ones with wider heads whose keys are their values."""
     for key in ("num_kv_shared_layers", "hidden_size_per_layer_input"):
         if value := given.maybe(key, Count):
@@ -240,14 +240,14 @@ def gemma4(given: Given) -> Own:
         part = given.experts(shared=given.width)
     near = given.attention(given.get("sliding_window", Window))
     usual = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(given.layers)]
-    return given.own(given.by_type({"full_attention": full, "sliding_attention": near}, usual), part)
+    return given.found(given.by_type({"full_attention": full, "sliding_attention": near}, usual), part)
 
 
 _MIMO_MODULES = 3
 """MTP modules of MiMo-V2-Flash, dense layers with a window (its model card; its config does not say)."""
 
 
-def mimo_v2(given: Given) -> Own:
+def mimo_v2(given: Given) -> Found:
     """MiMo-V2: nine full layers of 48, the others see 128 tokens; values narrower than keys."""
     full = given.attention(v_dim=given.get("v_head_dim", Width))
     near = given.attention(
@@ -258,7 +258,7 @@ def mimo_v2(given: Given) -> Own:
         v_dim=given.get("swa_v_head_dim", Width),
     )
     experts = given.experts(shared_experts=given.maybe("n_shared_experts", Count) or 0)
-    return given.own(
+    return given.found(
         given.flagged("hybrid_layer_pattern", near, full),
         given.flagged("moe_layer_freq", experts, given.mlp),
         mtp_layers=_MIMO_MODULES,
@@ -267,7 +267,7 @@ def mimo_v2(given: Given) -> Own:
     )
 
 
-def step(given: Given) -> Own:
+def step(given: Given) -> Found:
     """Step-3.5 and 3.7: one full layer to three windowed ones with more query heads, gates a head."""
     groups = given.get("num_attention_groups", Width)
     gate = "head" if given.get("use_head_wise_attn_gate", bool, True) else "none"
@@ -275,12 +275,12 @@ def step(given: Given) -> Own:
     near = replace(full, size=given.maybe("sliding_window", Window))
     other, heads = "attention_other_setting", given.maybe("num_sliding_attention_heads", Width)
     if (table := given.maybe(other, dict[str, Any])) is not None:
-        own = given.inside(other, table)
+        windowed = given.inside(other, table)
         near = replace(
             near,
-            heads=own.get("num_attention_heads", Width),
-            kv_heads=own.maybe("num_attention_groups", Width) or groups,
-            head_dim=own.maybe("head_dim", Width) or given.head_dim,
+            heads=windowed.get("num_attention_heads", Width),
+            kv_heads=windowed.maybe("num_attention_groups", Width) or groups,
+            head_dim=windowed.maybe("head_dim", Width) or given.head_dim,
         )
     elif heads is not None:
         near = replace(near, heads=heads)
@@ -297,7 +297,7 @@ def step(given: Given) -> Own:
     experts = given.experts(
         shared=given.get("share_expert_dim", Count, 0),
     )
-    return given.own(
+    return given.found(
         given.by_type({"full_attention": full, "sliding_attention": near}, more=given.nextn),
         [experts if layer in sparse else given.mlp for layer in range(given.layers)],
         mtp_layers=given.nextn,

@@ -9,7 +9,7 @@ from msgspec import Meta
 from msgspec.structs import replace as changed
 
 from medusa_sim.specs.feed_forwards import FeedForward, MoE
-from medusa_sim.specs.hf_given import Count, Flags, Given, Own
+from medusa_sim.specs.hf_given import Count, Flags, Found, Given
 from medusa_sim.specs.mixers import Grouped, Latent, Mixer, Window
 from medusa_sim.specs.model import Layers, Width
 
@@ -19,27 +19,27 @@ _PARALLEL = (
 SINKS = "attention sinks: one number a head in the softmax, which costs nothing"
 
 
-def dense(given: Given) -> Own:
+def dense(given: Given) -> Found:
     """Dense layers, all alike but for their windows."""
     notes = (_PARALLEL,) if given.layout.norms_per_layer == 1 else ()
-    return given.own(windowed(given), given.mlp, mtp_layers=given.nextn, notes=notes)
+    return given.found(windowed(given), given.mlp, mtp_layers=given.nextn, notes=notes)
 
 
-def mixtral(given: Given) -> Own:
+def mixtral(given: Given) -> Found:
     """Mixtral: experts in every layer."""
-    return given.own(windowed(given), given.experts())
+    return given.found(windowed(given), given.experts())
 
 
-def gpt_oss(given: Given) -> Own:
+def gpt_oss(given: Given) -> Found:
     """gpt-oss: every second layer sees a window."""
-    return given.own(windowed(given), given.experts(biases=True), notes=(SINKS,))
+    return given.found(windowed(given), given.experts(biases=True), notes=(SINKS,))
 
 
-def minimax(given: Given) -> Own:
+def minimax(given: Given) -> Found:
     """MiniMax-M2: experts in every layer."""
     mixer = given.attention(qk_norm=given.get("use_qk_norm", bool, True))
     modules = given.get("num_mtp_modules", Count, 0) if given.get("use_mtp", bool, False) else 0
-    return given.own(mixer, given.experts(), mtp_layers=modules)
+    return given.found(mixer, given.experts(), mtp_layers=modules)
 
 
 def qwen_experts(given: Given) -> list[FeedForward]:
@@ -52,39 +52,39 @@ def qwen_experts(given: Given) -> list[FeedForward]:
     return [experts if each else given.mlp for each in sparse]
 
 
-def qwen(given: Given) -> Own:
+def qwen(given: Given) -> Found:
     """Qwen2-MoE and Qwen3-MoE."""
-    return given.own(windowed(given), qwen_experts(given))
+    return given.found(windowed(given), qwen_experts(given))
 
 
 def latent(given: Given, **fixed: object) -> Latent:
     """Latent attention with DeepSeek's keys; fixed: other fields."""
-    return given.of(Latent, "latent", heads=given.heads, **fixed)
+    return given.part(Latent, "latent", heads=given.heads, **fixed)
 
 
-def deepseek(given: Given) -> Own:
+def deepseek(given: Given) -> Found:
     """DeepSeek-V2, V3, R1 and Kimi-K2: latent attention (none where `use_mla` is off), dense layers first."""
     parts = routed(given)
     mixer = given.attention() if given.content.get("use_mla") is False else latent(given)
-    return given.own(mixer, parts, mtp_layers=given.nextn)
+    return given.found(mixer, parts, mtp_layers=given.nextn)
 
 
-def glm(given: Given) -> Own:
+def glm(given: Given) -> Found:
     """GLM-4.5 to 4.7, and others of grouped attention with dense layers first."""
     parts = routed(given)
     qk_norm = given.get("use_qk_norm", bool, False)
     mixers = [changed(mixer, qk_norm=qk_norm) for mixer in windowed(given)]
-    return given.own(mixers, parts, mtp_layers=given.nextn)
+    return given.found(mixers, parts, mtp_layers=given.nextn)
 
 
-def afmoe(given: Given) -> Own:
+def afmoe(given: Given) -> Found:
     """Arcee's Trinity: as GLM, with a gate for every element of the output."""
-    own = glm(given)
-    gated = [changed(mixer, gate="element") for layer in own.layers for mixer in layer.mixers]
-    return given.own(gated, [layer.feed_forward for layer in own.layers], mtp_layers=own.mtp_layers)
+    found = glm(given)
+    gated = [changed(mixer, gate="element") for layer in found.layers for mixer in layer.mixers]
+    return given.found(gated, [layer.feed_forward for layer in found.layers], mtp_layers=found.mtp_layers)
 
 
-def hunyuan(given: Given) -> Own:
+def hunyuan(given: Given) -> Found:
     """Hunyuan's mixtures: sizes of experts stand once a layer, and are alike in all."""
     content = dict(given.content)
     for key in (*given.keys["experts"].values(), "n_shared_experts"):
@@ -111,7 +111,7 @@ def dense_first(given: Given, experts: MoE) -> list[FeedForward]:
     return [experts if each else given.mlp for each in sparse]
 
 
-def llama4(given: Given) -> Own:
+def llama4(given: Given) -> Found:
     """Llama 4: three layers of four see their chunk alone."""
     width, wide = given.get("intermediate_size", Width), given.get("intermediate_size_mlp", Width)
     step, layers = given.get("interleave_moe_layer_step", Layers, 1), range(given.layers)
@@ -123,7 +123,7 @@ def llama4(given: Given) -> Own:
     chunk = given.maybe("attention_chunk_size", Window)
     near, full = given.attention(chunk, chunked=chunk is not None), given.attention()
     experts, mlp = given.experts(shared=width), given.layout.mlp(wide)
-    return given.own(
+    return given.found(
         [near if each else full for each in rotated],
         [experts if layer in sparse else mlp for layer in layers],
         mlp_width=wide,
@@ -165,7 +165,7 @@ def windowed(given: Given) -> list[Grouped]:
 _ROUNDED_TO = 256
 
 
-def deci(given: Given) -> Own:
+def deci(given: Given) -> Found:
     """DeciLM (Llama-Nemotron): every layer has its own K/V heads and width, or lacks a part.
 
     Newer files give K/V heads, widths and experts themselves (`block_config.py` of NVIDIA/Model-Optimizer).
@@ -182,7 +182,7 @@ def deci(given: Given) -> Own:
                     given.refuse(f"{part.place}.{key}", "given; allowed: none (others are not modelled)")
         mixers.append(None if attention.get("no_op", bool, False) else _nas_attention(attention))
         parts.append(None if ffn.get("no_op", bool, False) else _nas_part(ffn))
-    return given.own(mixers, parts)
+    return given.found(mixers, parts)
 
 
 def _nas_attention(block: Given) -> Grouped:
