@@ -11,7 +11,7 @@ from medusa_sim.cli.app import ask_nobody
 MOST_FILES = 6
 """Uploads of a session: its pages have three places for one; the oldest goes first."""
 MOST_BYTES = 128_000_000
-"""Of the uploads of all sessions together."""
+"""Most bytes of the uploads of all sessions together."""
 
 
 def stand() -> None:

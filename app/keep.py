@@ -11,7 +11,7 @@ KEPT = "kept"
 """The parameter, once for each answer."""
 MOST = 6
 _NOT_SAID = (KEPT, "a", "b", "look")
-"""Of a link, what is no part of an answer."""
+"""Parameters of a link that are no part of an answer."""
 _LONGEST = 1_000
 
 

@@ -15,11 +15,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 KEPT_BYTES = 192_000_000
-"""Of all answers together: the page's own and those of the example cards, some 160 MB."""
+"""Bytes of all answers together: the page's own and those of the example cards, some 160 MB."""
 LONG_BYTES = 256_000_000
-"""Of answers that take seconds, which are some 20 MB each."""
+"""Bytes of answers that take seconds, some 20 MB each."""
 _SMALL_SHARE = 1e-3
-"""Of all bytes: what takes less stays, for to drop it makes no room."""
+"""Share of all bytes: what takes less stays, since dropping it makes no room."""
 _ASKED_EVERY_S = 0.25
 _SHARED = ("Gpu", "Model", "Runtime")
 """What many answers refer to: counted for none."""
@@ -82,7 +82,7 @@ class Kept:
 
     @property
     def held_bytes(self) -> int:
-        """Of all results, as they were when the one after them came."""
+        """Bytes of all results, each as it was when the next one came."""
         return sum(bytes_ for _, bytes_, _ in self._found.values())
 
     def _keep(self, key: Hashable, result: Any, size: Callable[[Any], int]) -> None:

@@ -99,7 +99,7 @@ def _alike(set_up: SetUp) -> SetUp:
 
 
 def _table_bytes(answer: Comparison) -> int:
-    """Of a comparison of several cards beside its scenarios, which are counted with the cards."""
+    """Bytes of a comparison's table; its scenarios are counted with their cards."""
     return int(answer.table.memory_usage().sum())
 
 

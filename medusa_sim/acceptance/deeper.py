@@ -33,7 +33,7 @@ class Fall:
     """How the logarithm of conditional rates of a kind of drafter falls beyond what was measured (T9)."""
 
     share: float
-    """Of a chain's own mean fall."""
+    """Share of a chain's own mean fall that goes on (u)."""
     share_error: float
     """80 % half-width of that fall from draft to draft."""
     alone: float

@@ -35,7 +35,7 @@ class AcceptanceCounts:
     engine: str
     """What counted."""
     model: str
-    """Of which model."""
+    """The model that was served."""
     steps: int
     """Verification steps."""
     tried: IntArray
@@ -68,7 +68,7 @@ class AcceptanceCounts:
 
     @property
     def undrafted_share(self) -> float:
-        """Of steps x positions."""
+        """Share of steps x positions that no draft reached."""
         return self.undrafted / (self.steps * self.tried.size)
 
     @property

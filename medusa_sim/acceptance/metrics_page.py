@@ -51,7 +51,7 @@ _NAMES: dict[str | int, str] = {
     "drafts": "drafts", "draft_tokens": "draft tokens", "generated": "generated tokens",
     "finished": "requests",
 }  # fmt: skip
-"""Of counters that never fall while a server runs."""
+"""Counters that never fall while a server runs, in words."""
 
 
 def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:

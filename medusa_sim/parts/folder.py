@@ -65,7 +65,7 @@ Case: TypeAlias = dict[str, Any]
 """Arguments by name: words, numbers, lists of these."""
 Frozen: TypeAlias = tuple[tuple[str, Any], ...]
 _SUFFIXES = (".json", ".toml", ".csv")
-"""Of files that an argument may name, with or without a folder before them."""
+"""How files end that an argument may name, with or without a folder before them."""
 _PLAIN = (str, int, float, bool, type(None))
 
 

@@ -113,7 +113,7 @@ class SweepParts:
 
     @cached_property
     def grid(self) -> Grid:
-        """Of every case."""
+        """The grid of every case."""
         return Grid.of(self.batch, self.seq_len, self.candidates)
 
     @cached_property

@@ -189,7 +189,7 @@ class Law(Generic[OperatorT, KernelT]):
 
     gpu: Gpu
     time: Callable[[Gpu, KernelT, OperatorT], OperatorTime]
-    """Of operators whose operands may be in the cache, as rows were measured."""
+    """The law, of operators whose operands may be in the cache, as rows were measured."""
 
     def time_us(self, kernel: KernelT, rows: Rows[OperatorT]) -> FloatArray:
         """Predicted time of each row."""

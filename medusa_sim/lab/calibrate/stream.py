@@ -59,7 +59,7 @@ _HIDDEN_COST = 2.5
 _OTHER_COST = 0.8
 """Times the objective from which on `Stream.ALTERNATIVE` classes are believed."""
 _ASKED_BYTES_PER_S = 20e9
-"""Of one multiprocessor: 17 to 19 GB/s on Hopper and Blackwell."""
+"""Bytes a second that one multiprocessor asks for: 17 to 19 GB/s on Hopper and Blackwell."""
 _GRAPH_TOKENS = (256, 512)
 """Where an engine's graphs may end."""
 _FIT_ROWS = 600

@@ -26,7 +26,7 @@ EPSILON, DELTA = 0.09, 0.3
 
 @dataclass(slots=True)
 class Verdict:
-    """Of each sequence: the accepted nodes in order from depth 1, and their tokens and the one after them.
+    """What was accepted of each sequence: nodes in order from depth 1; their tokens and the one after them.
 
     That last token's law is in the logits of the last accepted node, or of the root (node 0).
     """

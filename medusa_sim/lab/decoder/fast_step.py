@@ -19,7 +19,7 @@ from medusa_sim.lab.decoder.rotary import Rotations
 from medusa_sim.lab.decoder.step import CachedStep, NewTokens, Step, cached_step
 
 _Window: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Of one layer: where new keys and values go, (1, q, kv_heads, head_dim), and those to look at."""
+"""Views of one layer: where new keys and values go, (1, q, kv_heads, head_dim), and those to look at."""
 
 
 class SideBySide(Step):
@@ -33,9 +33,9 @@ class SideBySide(Step):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """As `CachedStep.write`."""
-        own_keys, own_values, keys, values = self.windows[layer]
-        own_keys.copy_(k)
-        own_values.copy_(v)
+        new_keys, new_values, keys, values = self.windows[layer]
+        new_keys.copy_(k)
+        new_values.copy_(v)
         return keys, values
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def filled_step(
     *,
     splits_attention: bool,
 ) -> CachedStep:
-    """Of sequences that all end at `kv_len`: one token needs no mask, a tree may be read in two parts."""
+    """The step of sequences that all end at `kv_len`: one token needs no mask, a tree may take two parts."""
     splits = splits_attention and 1 < new.uncommitted < kv_len
     is_masked = new.uncommitted > 1 and not splits
     step = cached_step(config, rotations, cache, new, kv_len, is_masked=is_masked)

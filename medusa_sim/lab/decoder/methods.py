@@ -151,7 +151,7 @@ def profile_of(checkpoint: Path, data_dir: Path | None = None) -> tuple[str, str
 
 
 _MOST_NODES = 1024
-"""Of a tree: engines stop at a few hundred, and a mask of more fills memory."""
+"""Largest tree: engines stop at a few hundred nodes, and a mask of more fills memory."""
 
 
 def _count(text: str) -> int:

@@ -123,12 +123,12 @@ class Llama(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
+        """Dtype of the weights."""
         return self.model.embed_tokens.weight.dtype
 
     @property
     def device(self) -> torch.device:
-        """Of the weights."""
+        """Device that holds the weights."""
         return self.model.embed_tokens.weight.device
 
     def new_cache(self, *, batch: int, capacity: int) -> KVCache:

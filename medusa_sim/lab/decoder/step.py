@@ -78,7 +78,7 @@ class CachedStep(Step):
 
 
 def causal_step(config: DecoderConfig, rotations: Rotations, tokens: Tensor, dtype: torch.dtype) -> Step:
-    """Of whole texts (batch, q) without a cache."""
+    """The step of whole texts (batch, q) without a cache."""
     (batch, query_tokens), device = tokens.shape, tokens.device
     cos, sin = (table[:query_tokens] for table in rotations.tables(query_tokens, device, dtype))
     mask, window = None, config.sliding_window
@@ -102,7 +102,7 @@ class NewTokens(NamedTuple):
 
     @property
     def uncommitted(self) -> int:
-        """T."""
+        """T: uncommitted tokens in all, the new ones included."""
         return self.offset + self.tokens
 
 
@@ -115,7 +115,7 @@ def cached_step(
     *,
     is_masked: bool = True,
 ) -> CachedStep:
-    """New tokens behind those of a cache.
+    """The step of new tokens behind those of a cache.
 
     kv_len: slots to look at: all shapes are fixed, nothing is read from the device. None: those in use.
     """

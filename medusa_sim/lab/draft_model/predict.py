@@ -46,7 +46,7 @@ STEEPEST = 64.0
 """Power of the fitted gains beyond which none is searched."""
 
 SOFTNESS = (1.0, 1.25, 1.6, 2.0, 2.5)
-"""Of a pair, tried in this order (`ContextFamily.softened`)."""
+"""Values for a pair, tried in this order (`ContextFamily.softened`)."""
 
 CHAINS_SEEN: dict[DraftMethod, float] = {"SD": 0.051, "RSD-C": 0.050, "SpecTr": 0.069, "RSD-S": 0.053}
 """80 % of predictions from SD of length 2..5 lie within this fraction of the measured value (SD: chains of 6

@@ -64,7 +64,7 @@ class Device(Declared):
 
     @property
     def splits_attention(self) -> bool:
-        """Of `Llama`."""
+        """`Llama.splits_attention`."""
         return self.tree_attention == "split"
 
 

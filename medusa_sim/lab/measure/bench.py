@@ -84,7 +84,7 @@ _WARMUP_ROUNDS = 2
 _WARMUP_CALLS = 3
 _WARMUP_ROTATIONS, _WARMUP_S = 6, 0.06
 _SETTLING_ROTATIONS, _SETTLING_S = 24, 0.25
-"""Of attention whose K and V can stay in the last-level cache: it keeps them only after some 15 rotations."""
+"""Warm-up of attention whose K and V fit the last-level cache, which keeps them after some 15 rotations."""
 _SAMPLE_US = 500.0
 """A sample lasts at least this long: many calls of a short kernel, so that the clock does not count."""
 _MOST_CALLS = 256

@@ -127,7 +127,7 @@ def _product_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _launch_us(device: torch.device) -> tuple[float, float]:
-    """Of one kernel that does nothing: launched from the host, and in a CUDA graph (0 on a CPU)."""
+    """Time of a kernel that does nothing: launched from the host, and in a CUDA graph (0 on a CPU)."""
     one = torch.zeros(1, device=device)
 
     def many() -> None:

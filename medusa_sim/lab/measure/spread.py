@@ -35,7 +35,7 @@ def timing_of(samples_us: Sequence[float]) -> Timing:
 
 
 def settled_timing(values_us: Sequence[float]) -> Timing:
-    """Of one launch in several turns: the lower quartile, which other work on a machine hardly moves."""
+    """Times of a launch in several turns: `time_us` is the lower quartile, which other work hardly moves."""
     return dataclasses.replace(timing_of(values_us), time_us=lower_quartile(values_us))
 
 

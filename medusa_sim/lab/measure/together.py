@@ -30,7 +30,7 @@ _FEWEST_ROUNDS = 5
 _SETTLE_S = 0.08
 _PATIENCE = 0.4
 _PLAIN_VISITS = 3
-"""Of a plain step in a round: every speedup of its batch rests on it."""
+"""Visits of a plain step in a round: every speedup of its batch rests on it."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Together:
         return fastest
 
     def _timings(self) -> Iterator[tuple[Case, Timing]]:
-        """Of every operator that was visited."""
+        """Every operator that was visited, with its time."""
         for case in (*self.cases, *self.more):
             if case.key in self.turns.found:
                 yield case, settled_timing(self.turns.times_us(case.key))

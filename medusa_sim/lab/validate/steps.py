@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,8 +55,15 @@ _MASK_PASSES = 3
 """Gather, mask and bias."""
 MASK = "mask"
 """Name of the operator that makes the mask."""
-Key: TypeAlias = tuple[int, int, int, int, float]
-"""Batch, length, candidates, depth, tokens per step."""
+
+
+class _Place(NamedTuple):
+    """Where a step was measured: `decoder_step` takes these as they stand."""
+
+    batch: int
+    seq_len: int
+    candidates: int
+    depth: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +88,8 @@ class Gaps:
     plain_us: float = 0.0
     speculative_us: float = 0.0
 
-    def of_step(self, launches: float, candidates: int) -> float:
-        """What a step of so many launches takes beside its kernels."""
+    def step_us(self, launches: float, candidates: int) -> float:
+        """What a step of so many launches takes outside its kernels."""
         return launches * self.launch_us + (self.plain_us if candidates == 1 else self.speculative_us)
 
 
@@ -191,44 +198,46 @@ def _cells(
     model: Model, rows: Sequence[StepRow], latency: LatencyModel, gaps: Gaps | None, *, graphed: bool
 ) -> tuple[Gaps, list[StepCell]]:
     """Gaps, and every cell with its prediction."""
-    keys = sorted({(row.batch, row.seq_len, row.candidates, row.depth, row.tokens_per_step) for row in rows})
+    tokens = {_Place(row.batch, row.seq_len, row.candidates, row.depth): row.tokens_per_step for row in rows}
+    places = sorted(tokens)
     passes = {
-        key: tuple(
-            row.time_us for row in rows if (row.batch, row.seq_len, row.candidates, row.depth) == key[:4]
+        place: tuple(
+            row.time_us for row in rows if (row.batch, row.seq_len, row.candidates, row.depth) == place
         )
-        for key in keys
+        for place in places
     }
-    base = {key: _kernels_us(model, latency, key[:4]) for key in keys}
-    fitted_to: list[Key] = []
+    base = {place: _kernels(model, latency, place) for place in places}
+    fitted_to: list[_Place] = []
     if gaps is None:
-        fitted_to = [key for key in keys if key[2] == 1][:1]
+        fitted_to = [place for place in places if place.candidates == 1][:1]
         if not graphed:
-            fitted_to += [key for key in keys if key[2] > 1][:1]
-        beside = [lower_quartile(passes[key]) - base[key][0] for key in fitted_to]
-        gaps = _fitted_gaps(fitted_to, beside, base, graphed=graphed)
+            fitted_to += [place for place in places if place.candidates > 1][:1]
+        missing_us = [lower_quartile(passes[place]) - base[place].kernels_us for place in fitted_to]
+        gaps = _fitted_gaps(missing_us, base[fitted_to[0]].launches, graphed=graphed)
     return gaps, [
         StepCell(
             model=model.name,
-            batch=key[0],
-            seq_len=key[1],
-            candidates=key[2],
-            tokens_per_step=key[4],
-            measured_us=lower_quartile(passes[key]),
-            passes_us=passes[key],
-            predicted_us=base[key][0] + gaps.of_step(base[key][1], key[2]),
-            is_fitted=key in fitted_to,
+            batch=place.batch,
+            seq_len=place.seq_len,
+            candidates=place.candidates,
+            tokens_per_step=tokens[place],
+            measured_us=lower_quartile(passes[place]),
+            passes_us=passes[place],
+            predicted_us=base[place].kernels_us + gaps.step_us(base[place].launches, place.candidates),
+            is_fitted=place in fitted_to,
         )
-        for key in keys
+        for place in places
     ]
 
 
-def _fitted_gaps(
-    keys: Sequence[Key], beside_us: Sequence[float], base: dict[Key, tuple[float, float]], *, graphed: bool
-) -> Gaps:
-    """Gaps that leave no error at these cells; 0 where the kernels alone take longer than the step did."""
+def _fitted_gaps(missing_us: Sequence[float], plain_launches: float, *, graphed: bool) -> Gaps:
+    """Gaps that leave no error at the cells they are fitted to, and 0 where kernels alone take longer.
+
+    missing_us: what kernels lack there of a plain step, and of a speculative one where one was measured.
+    """
     if graphed:
-        return Gaps(launch_us=max(0.0, beside_us[0] / base[keys[0]][1]))
-    plain, *speculative = (max(0.0, us) for us in beside_us)
+        return Gaps(launch_us=max(0.0, missing_us[0] / plain_launches))
+    plain, *speculative = (max(0.0, us) for us in missing_us)
     return Gaps(plain_us=plain, speculative_us=speculative[0] if speculative else plain)
 
 
@@ -263,10 +272,17 @@ def decoder_step(
     )
 
 
-def _kernels_us(model: Model, latency: LatencyModel, cell: tuple[int, int, int, int]) -> tuple[float, float]:
-    """Time of a step's kernels without gaps, and how many launches. cell: as `decoder_step` takes it."""
-    step = decoder_step(model, latency, *cell, launch_us=1.0)
-    return float(step.device_us) - step.gaps_us, step.gaps_us
+class _Kernels(NamedTuple):
+    """A step's kernels: their time without gaps, and how many launches they are."""
+
+    kernels_us: float
+    launches: float
+
+
+def _kernels(model: Model, latency: LatencyModel, place: _Place) -> _Kernels:
+    """The kernels of the step at a place; with gaps of 1 us their sum is the number of launches."""
+    step = decoder_step(model, latency, *place, launch_us=1.0)
+    return _Kernels(float(step.device_us) - step.gaps_us, step.gaps_us)
 
 
 def _comparisons(cells: Sequence[StepCell]) -> list[Deviation]:

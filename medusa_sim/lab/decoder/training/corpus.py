@@ -35,7 +35,7 @@ _SKIPPED_FOLDERS = {
     "encodings",
 }
 HELDOUT_SHARE = 0.05
-"""Of the files, by a hash of their names."""
+"""Share of the files that are held out, by a hash of their names."""
 _RESPONSE_SEEDS = 10_007
 """Seeds of generations that lie between one seed of a training and the next."""
 
