@@ -167,7 +167,7 @@ def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: lis
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.button(
             "Keep this answer", on_click=keep.keep, args=(keep.this(),), type="tertiary",
-            icon=":material/bookmark_add:", help="To set it beside another: the page Side by side.",
+            icon=":material/bookmark_add:", help="To compare it with another on the page Side by side.",
         )  # fmt: skip
         link = show.link()
         frame = f'<iframe src="{link}&embed=true" width="100%" height="900"></iframe>'

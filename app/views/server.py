@@ -1,4 +1,4 @@
-"""A running engine beside its prediction: what a log or a metrics page says, taken over and judged."""
+"""A running engine against its prediction: what a log or a metrics page says, taken over and judged."""
 
 from __future__ import annotations
 

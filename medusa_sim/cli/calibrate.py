@@ -154,7 +154,7 @@ def _engine(
     output: Output,
     data_dir: Path | None,
 ) -> None:
-    """A runtime of one's own, fitted to results of a load generator, printed beside every run.
+    """Your own runtime, fitted to results of a load generator; every run is printed with its prediction.
 
     FILE: from `vllm bench serve`, `latency` or `throughput`, SGLang's bench_serving, AIPerf, GuideLLM, or a
     CSV of concurrency, itl_ms or tpot_ms, prompt, output. Two numbers of requests are enough. Runs with

@@ -44,7 +44,7 @@ def decode(
     output: Output,
     data_dir: Path | None,
 ) -> None:
-    """Continue prompts with a real model, beside plain decoding: what is gained here, and why.
+    """Continue prompts with a real model, with and without drafts: what is gained here, and why.
 
     Without --tree, steps of 1 to 16 candidates are timed for a third of a second and divided into the tokens
     per step that the acceptance profile expects; where nothing gains, decoding is plain. Times are this

@@ -56,7 +56,7 @@ _EXAMPLES = (
 
 @click.group(epilog=examples(*_EXAMPLES))
 def measure() -> None:
-    """Times of operators, steps or generations on this device, written beside their environment."""
+    """Times of operators, steps or generations on this device, written with their environment."""
 
 
 @take.command(name="steps", into=measure)
@@ -105,7 +105,7 @@ def measure_runs(*, folder: Path, asked: RunGrid, threads: int | None) -> None:
 
 
 def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.device, dtype: str) -> None:
-    """Measure steps into the folder, and operators beside them."""
+    """Measure steps into the folder, and operators with them."""
     import dataclasses
 
     import msgspec

@@ -1,4 +1,4 @@
-"""`medusa-sim reproduce`: the papers' tables and figures, predicted beside published."""
+"""`medusa-sim reproduce`: the papers' tables and figures, predicted and published."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from medusa_sim.scenario.defaults import DEFAULT_GPU
 def reproduce(
     *, target: str | None, list_targets: bool, plot: Path | None, output: Output, data_dir: Path | None
 ) -> None:
-    """A table or figure of the papers, predicted beside published.
+    """A table or figure of the papers, predicted and published.
 
     Without a TARGET: the errors over every target that has published values. Published columns are
     empty where the paper prints no number or where its values are kept out of this project as a test.

@@ -63,7 +63,7 @@ def _rows(
     output: Output,
     data_dir: Path | None,
 ) -> None:
-    """Errors of predicted times of operators by kind, dtype and size, the worst cell beside the mean.
+    """Errors of predicted times of operators by kind, dtype and size, the worst cell next to the mean.
 
     FILE: CSV or Parquet of operator rows with time_us. ratio is the error of T(m)/T(1); within_band the share
     of measurements between low_us and high_us (0.8 is promised). Where a file holds the linear layers of
@@ -153,7 +153,7 @@ def _trees(*, tree_runs: Path, child_vectors: Path, fail_above: float | None, ou
 @take.output
 @take.data_dir
 def _curves(*, file: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
-    """Published throughput ratios by batch (CSV) beside what an engine must add to a step to explain them."""
+    """Published throughput ratios by batch (CSV), and what an engine must add to a step to explain them."""
     from medusa_sim.lab.validate.batch_curves import batch_curves
 
     curves = batch_curves(file, data_dir=data_dir)

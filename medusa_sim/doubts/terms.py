@@ -46,7 +46,7 @@ WORDS = {
     "prefill_us_per_launch": "launches of prompts, kernel by kernel",
     "prompt_us_per_layer": "the host's work in steps with prompts",
     "eager_us_per_layer": "launches beyond the captured graphs",
-    "layer_us": "time for each layer beside its kernels",
+    "layer_us": "time for each layer on top of its kernels",
     "filter_bytes_per_logit": "the filter of logits",
     "filter_us_per_million": "the filter of logits",
     "experts_share": "the engine's own layers of experts",
@@ -61,7 +61,7 @@ WORDS_OF_FITTED = {
     "attention_share": "the engine's own attention",
     "exchange_share": "the engine's own collectives",
     "prompt_share": "the engine's own kernels of prompts",
-    "experts_us_per_layer": "time for each layer of experts beside its kernels",
+    "experts_us_per_layer": "time for each layer of experts on top of its kernels",
     "load_test_us": "the constant of load tests",
 }
 """Terms that were fitted to served steps only (`one_model.py`), in words."""

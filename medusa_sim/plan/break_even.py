@@ -28,7 +28,7 @@ BATCHES_SEARCHED = 1024
 SHORTEST_CONTEXT = 16
 ENDLESS_CONTEXT = 1 << 40
 """Where memory limits no context, since every layer keeps a window alone."""
-_EVERY_COARSE_TO = 64
+EVERY_COARSE_TO = 64
 _COARSE_RATIO = 1.0201
 """Beyond the first batches every 2 % is tried (140 to BATCHES_SEARCHED), then every one around a change."""
 _FEW_COUNTS = np.asarray([*range(2, 11), 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256])
@@ -125,7 +125,7 @@ def coarse_searches(
     end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
     largest = Configurations(few).max_batch(scenario, seq_len)[:, 1:].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
-    tried = distinct(every_to(_EVERY_COARSE_TO, 1, end, _COARSE_RATIO), largest[largest > 0])
+    tried = distinct(every_to(EVERY_COARSE_TO, 1, end, _COARSE_RATIO), largest[largest > 0])
     every = tried[~among(tried, priced)]
     found: list[CoarseSearch] = []
     for group in in_groups(seq_len.size):

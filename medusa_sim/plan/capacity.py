@@ -13,13 +13,12 @@ from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import in_groups
-from medusa_sim.plan.break_even import CoarseSearch
+from medusa_sim.plan.break_even import EVERY_COARSE_TO, CoarseSearch
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 
-_EVERY_COARSE_TO = 64
 _CAPACITY_RATIO = 1.05
-"""Every batch is tried to the first, beyond it every 5 % as long as it fits, and each around the best."""
+"""Beyond EVERY_COARSE_TO every 5 % is tried as long as it fits, and then each batch around the best."""
 _NEAR = 4
 
 
@@ -47,7 +46,7 @@ class Capacity:
 
 def batches_tried(largest: int) -> IntArray:
     """Batches at which throughput is looked at first, up to the largest that fits without speculation."""
-    return every_to(_EVERY_COARSE_TO, 1, largest, _CAPACITY_RATIO)
+    return every_to(EVERY_COARSE_TO, 1, largest, _CAPACITY_RATIO)
 
 
 def capacities(

@@ -15,7 +15,7 @@ from medusa_sim.specs.strict import Schema, T, Text, Us, check_dtypes, convert
 
 META = "meta.toml"
 SCHEMA: Literal[1] = 1
-_WHAT = "the record that a measurement writes beside its rows"
+_WHAT = "the record that a measurement writes next to its rows"
 
 _BytesPerSecond = Annotated[float, Limit(gt=0.0, le=1e15, description="bytes/s")]
 _Flops = Annotated[float, Limit(gt=0.0, le=1e18, description="FLOP/s")]

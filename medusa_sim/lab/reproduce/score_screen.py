@@ -20,7 +20,7 @@ def score_screen(scores: pd.DataFrame, targets: Sequence[str]) -> Screen:
     mean = [float(row["mean_error"]) for row in relative]
     worst = max(relative, key=lambda row: float(row["worst_error"]))
     return Screen(
-        asked="tables and figures of the papers, predicted beside published",
+        asked="tables and figures of the papers, predicted and published",
         answer=(
             f"Mean errors lie between {percent(min(mean))} and {percent(max(mean))}; the "
             f"worst cell is {percent(float(worst['worst_error']), 0)} off ({worst['target']}, "

@@ -36,7 +36,7 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
         view = length_view(scenario, grid, length, chosen)
         plots = view_pictures(view, scenario, level=2, chains=answer.chains)
         picture = next(block for block in plots if isinstance(block, Picture))
-        others = [*plots[2:], Folded("Every count beside it", rows_table(scenario, grid))]
+        others = [*plots[2:], Folded("Every other count", rows_table(scenario, grid))]
     *sources_of, made = closing([scenario], tuple(dict.fromkeys(caveats([scenario], grid))), command)
     return answer_page(
         f"Does speculation pay for {model_name(scenario)} on {scenario.cards}?",

@@ -144,7 +144,8 @@ def facts(answer: Recommendation) -> Iterator[Fact]:
     yield from _of_the_server(answer)
     if any(row.batch_max > row.batch_min for row in answer.schedule):
         yield Fact(
-            "Rows", "a speedup and its 80 % interval span the batches of a row; all else is at its largest"
+            "Rows",
+            "a speedup and its 80 % interval span the batches of a row; every other column is at its largest",
         )
     engine = unversioned(answer.scenario.runtime.name)
     if answer.enable and engine in ENGINES:

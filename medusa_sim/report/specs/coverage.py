@@ -12,9 +12,9 @@ from medusa_sim.scenario.scenario import Scenario
 def coverage_screen(scenario: Scenario, found: Standing) -> Screen:
     """The class of a set-up and the error to expect, where its kernels are from, the nearest groups."""
     kernels = next(part.text for part in basis(scenario, plain=True) if part.part == "Kernels")
-    title = f"beside its nearest, in groups of {LEAST} rows and more"
+    title = f"what was measured nearest to it, in groups of {LEAST} rows and more"
     lacking = (
-        f"no group of {LEAST} rows and more beside its nearest; `medusa-sim specs --kind coverage --gpu "
+        f"no group of {LEAST} rows and more is near it; `medusa-sim specs --kind coverage --gpu "
         f"{scenario.gpu.name}` has those of the card"
     )
     return Screen(

@@ -17,8 +17,8 @@ def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
     """One sentence each, those that apply to these settings and this grid."""
     yield (
         "Every time is a prediction. The 80 % interval joins the errors of kernels, of an engine's terms and "
-        "of the acceptance profile with what is new about the set-up beside measured ones; it does not cover "
-        "another clock or another driver."
+        "of the acceptance profile with what is new about the set-up against measured ones; it does not "
+        "cover another clock or another driver."
     )
     for item in settings:
         yield from map(as_sentence, doubts(item))
