@@ -202,8 +202,9 @@ def test_every_argument_stands_under_a_heading_of_the_help(known):
 ROOT = Path(__file__).parents[2]
 OTHER_PROGRAMS = (
     "acceptance/engine_counters.py", "engine_runs/load_generators.py", "export/",
-    "lab/measure/environment.py", "lab/measure/spread.py", "load/arguments.py", "scenario/arguments.py",
-    "doubts/doubts.py", "doubts/terms.py", "specs/engine_facts.py", "app/views/own.py",
+    "lab/measure/clocks.py", "lab/measure/environment.py", "lab/measure/spread.py", "load/arguments.py",
+    "scenario/arguments.py", "doubts/doubts.py", "doubts/terms.py", "specs/engine_facts.py",
+    "app/views/own.py",
 )  # fmt: skip
 OF_ENGINES = {"--n-cpu-moe", "--num-draft-tokens", "--prefill-decode-interval"}
 """Options of llama.cpp, MLX and SGLang, in modules that name this project's, too."""
