@@ -9,6 +9,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.sparse import Compressed
 from medusa_sim.step.chance import normal_values
 from medusa_sim.step.gathering import gathered_chances
+from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.server import FullServer, in_server
 from medusa_sim.step.sparse import _compressed_attention
@@ -69,3 +70,12 @@ def test_compressed_attention_rotates_a_part_of_each_head():
     assert [seen[name] for name in ("heads", "latent_dim", "nope_dim", "rope_dim", "v_dim")] == [
         16, 48, 48, 16, 64,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("device_us", "host_us"), [(100.0, 100.0), (100.0, 20.0), (20.0, 100.0)])
+def test_a_hosts_share_is_by_how_much_a_step_grows_with_it(device_us, host_us):
+    """The cube root of the sum of cubes, moved by a thousandth of a microsecond."""
+    ends = [(device_us**3 + (host_us + moved) ** 3) ** (1 / 3) for moved in (-1e-3, 1e-3)]
+    whole = overlapped_us(np.asarray(device_us), host_us)
+    assert float(whole) == pytest.approx(sum(ends) / 2, rel=1e-9)
+    assert float(host_share(host_us, whole)) == pytest.approx((ends[1] - ends[0]) / 2e-3, rel=1e-6)

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from medusa_sim.acceptance.heads import chain_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.lab.reproduce import reproduction
+from medusa_sim.lab.reproduce import recursive, reproduction
 from medusa_sim.lab.reproduce.charts import _both, _speedups, reproduction_charts
 from medusa_sim.lab.reproduce.decoding import _setting, overhead, table1, table3
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, SEQ_LENS, paper_latency
@@ -195,3 +196,28 @@ def test_every_printed_cell_stands_beside_its_prediction(target, columns):
 @pytest.mark.parametrize("target", ["table7", "figure9", "figure23", "rsd-figure1"])
 def test_what_is_kept_out_has_nothing_to_stand_beside(target):
     assert target_screen(reproduction(target)) is None
+
+
+def test_a_pair_is_predicted_from_its_chains_of_two_to_five(monkeypatch, tmp_path):
+    """Chains of one and six, and trees but one that is asked for, are predicted from those."""
+    seen: list[int] = []
+
+    def efficiencies(known: list[object], shapes: list[object]) -> list[float]:
+        seen.append(len(known))
+        return [1.5] * len(shapes)
+
+    monkeypatch.setattr(recursive, "efficiencies", efficiencies)
+    rows = [*(("SD", str(length)) for length in range(1, 7)), ("RSD-C", "2-2"), ("RSD-C", "3-1")]
+    common: dict[str, object] = dict.fromkeys(("target", "draft", "task", "experiment"), "x")
+    common |= {"block_efficiency": 2.0, "draft_ratio": 0.1}
+    path = tmp_path / "pairs.csv"
+    pd.DataFrame([{**common, "decoder": name, "spec": spec} for name, spec in rows]).to_csv(path, index=False)
+    table = recursive.pair_comparison(path, ("RSD-C", "3-1")).set_index(["decoder", "spec"])
+    assert seen == [5]  # with the tree
+    assert table.group.to_dict() == {
+        ("SD", "1"): "long chain", **{("SD", str(length)): "observed" for length in (2, 3, 4, 5)},
+        ("SD", "6"): "long chain", ("RSD-C", "2-2"): "RSD-C", ("RSD-C", "3-1"): "observed",
+    }  # fmt: skip
+    one = table.loc[("SD", "4")]
+    assert (one.length, one.budget, one.error) == (4, 4, -0.25)
+    assert (one.published_mbsu, one.predicted_mbsu) == pytest.approx((2.0 / 1.4, 1.5 / 1.4))
