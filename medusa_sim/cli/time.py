@@ -10,7 +10,7 @@ import click
 from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output
 
-_GIVEN_UP = (
+GIVEN_UP = (
     "bound", "low_us", "high_us", "head_dim", "kv_heads", "heads", "kv_len", "q_len", "batch", "k", "n"
 )  # fmt: skip
 """Columns that a narrow table leaves out before the predicted time, the first to go first."""
@@ -58,4 +58,4 @@ def time(
         predicted_rows(rows, card, launched, cold=cache == "cold", data_dir=data_dir, **names)
         for rows in row_chunks(ops)
     )
-    output.rows(arrow_chunks(parts), "time", expendable=_GIVEN_UP)
+    output.rows(arrow_chunks(parts), "time", expendable=GIVEN_UP)
