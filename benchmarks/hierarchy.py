@@ -201,6 +201,7 @@ SHARES = (
 PARTS = ("linear", "attention", "experts", "exchange", "prompt")
 HELD_OUT = (
     ("a card", ("engine", "gpu")),
+    ("a card in every engine", ("gpu",)),
     ("a format", ("engine", "weights")),
     ("card and format", ("engine", "gpu", "weights")),
     ("a model", ("family",)),
