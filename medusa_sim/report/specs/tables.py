@@ -93,7 +93,9 @@ def names_screen(entries: Sequence[SpecEntry]) -> Screen:
     """The names of everything, by kind."""
     names: dict[str, list[str]] = {}
     for entry in entries:
-        names.setdefault(_LISTED[entry.kind], []).append(entry.name)
+        # the one table of prices is told by its cards
+        told = dict.fromkeys(row.key for row in entry.rows) if entry.kind == "price" else (entry.name,)
+        names.setdefault(_LISTED[entry.kind], []).extend(told)
     count = ", ".join(
         f"{len(listed)} {label if label == 'GPUs' else label.lower()}"
         for label, listed in names.items()
@@ -104,7 +106,10 @@ def names_screen(entries: Sequence[SpecEntry]) -> Screen:
         answer=(f"{count}.",),
         facts=(
             *(Fact(label, ", ".join(listed)) for label, listed in names.items()),
-            Fact("Next", "NAME shows every number with its source; --kind gpu or --verbose the main ones"),
+            Fact(
+                "Next",
+                "NAME (or `prices`) shows numbers with their sources; --kind gpu or --verbose the main ones",
+            ),
         ),
     )
 
