@@ -135,6 +135,11 @@ class _Reader:
             return
         if isinstance(node, ast.BinOp) and _is_letters(node.left) and isinstance(node.right, ast.Compare):
             return
+        if (
+            isinstance(node, ast.Call) and _name(node.func) == "reshape"
+        ):  # to which all below 0 are as many as fit
+            left = [each for each in node.args if not isinstance(each, ast.UnaryOp)]
+            node = ast.copy_location(ast.Call(node.func, left, node.keywords), node)
         yield from self._of(node)
         if isinstance(node, ast.Call) and _name(node.func) in _DIGITS:
             node = ast.copy_location(ast.Call(node.func, node.args[:1], []), node)
