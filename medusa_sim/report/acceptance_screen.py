@@ -28,8 +28,8 @@ def acceptance_screen(profile: AcceptanceProfile, columns: Mapping[str, Any], no
     return Screen(
         asked=f"acceptance {profile.name}: {profile.title}",
         answer=(
-            f"A step of {last['candidates']} candidates emits {last['tokens_per_step']:.2f} tokens in the "
-            f"mean (80 %: {last['tokens_per_step_low']:.2f} to {last['tokens_per_step_high']:.2f}).",
+            f"A step of {last['candidates']} candidates emits {last['tokens_per_step']:.2f} tokens on "
+            f"average (80 %: {last['tokens_per_step_low']:.2f} to {last['tokens_per_step_high']:.2f}).",
         ),
         tables=(TextTable.by_row(rows, shown),),
         facts=(Fact("Source", profile.source), *(Fact("Note", line) for line in notes)),
