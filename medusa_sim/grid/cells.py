@@ -22,8 +22,6 @@ from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import MemoryParts, memory_parts
 from medusa_sim.step.server import Server
-from medusa_sim.step.step import processed_tokens
-from medusa_sim.step.watts import served_joules, watts
 from medusa_sim.units import US_PER_S
 
 _TIE = 1e-12
@@ -267,21 +265,10 @@ class Cells:
         """Tokens a second of one request, from its first token on."""
         return np.asarray(US_PER_S / self.tpot_us)
 
-    @cached_property
+    @property
     def watts(self) -> FloatArray:
-        """Mean watts of all GPUs while such steps follow one another.
-
-        With traffic, prompts that ride on the steps and the filtering of logits count. nan (a 0-d array)
-        where the GPU's power is not known, and for scope `block`.
-        """
-        scenario, setting, power = self.scenario, self.surface.setting, self.scenario.gpu.power
-        if power is None or scenario.scope == "block":
-            return np.full((), np.nan)
-        joules, tokens = self.steps.in_flight.joules, self.tokens_per_step
-        if (traffic := scenario.traffic) is not None:
-            rows = self.batch * np.asarray(processed_tokens(setting, self.candidates), dtype=np.float64)
-            joules = joules + served_joules(scenario.gpu, power, setting, self.batch, rows, tokens, traffic)
-        return np.asarray(scenario.gpus * watts(power, joules, self.token_us * tokens))
+        """Mean watts of all GPUs while such steps follow one another (`Steps.watts`)."""
+        return self.steps.watts
 
     # What it needs.
 

@@ -14,6 +14,7 @@ import numpy as np
 from medusa_sim.arrays import Band, FloatArray, Halves
 from medusa_sim.grid.bands import Bands
 from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.steps import Steps
 
 _S_PER_HOUR = 3600.0
 _MILLION = 1e6
@@ -52,7 +53,9 @@ def _rate_that_fits(cells: Cells) -> FloatArray:
 
 def watts_band(cells: Cells) -> Band:
     """80 % of the watts, as ratios to them: a card's parameters, and the time in which a step draws."""
-    low, high = _with_error_of_card(cells, cells.bands.token_us.of_inverse.times(1.0 - _idle_share(cells)))
+    low, high = _with_error_of_card(
+        cells, cells.bands.token_us.of_inverse.times(1.0 - _idle_share(cells.steps))
+    )
     power = cells.scenario.gpu.power
     limit = np.nan if power is None else cells.scenario.gpus * power.limit_watts
     return Band(low, np.minimum(high, limit / cells.watts))
@@ -68,7 +71,7 @@ def joule_band(cells: Cells) -> Band:
 
 def _idle_halves(bands: Bands) -> Halves:
     """Half-widths of a token's joules for those of its time."""
-    return bands.token_us.times(_idle_share(Cells(bands.steps.surface, bands.steps.index)))
+    return bands.token_us.times(_idle_share(bands.steps))
 
 
 def _with_error_of_card(cells: Cells, halves: Halves) -> Band:
@@ -78,8 +81,8 @@ def _with_error_of_card(cells: Cells, halves: Halves) -> Band:
     return Halves(np.hypot(error, halves.down), np.hypot(error, halves.up)).ratios()
 
 
-def _idle_share(cells: Cells) -> FloatArray:
+def _idle_share(steps: Steps) -> FloatArray:
     """Share of the watts that the cards draw when they run nothing."""
-    power = cells.scenario.gpu.power
-    idle = np.nan if power is None else power.fit.idle_watts
-    return np.minimum(cells.scenario.gpus * idle / cells.watts, 1.0)
+    scenario = steps.surface.scenario
+    idle = np.nan if scenario.gpu.power is None else scenario.gpu.power.fit.idle_watts
+    return np.minimum(scenario.gpus * idle / steps.watts, 1.0)

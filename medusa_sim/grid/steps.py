@@ -21,8 +21,9 @@ from medusa_sim.step.compose import COST_FIELDS, Cost, along, step_us
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.server import Server, in_server
+from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.step_time import StepTime, bound_codes
-from medusa_sim.step.watts import launch_joules
+from medusa_sim.step.watts import launch_joules, served_joules, watts
 
 Field = Callable[[StepTime], Any]
 """A number of a step."""
@@ -177,6 +178,26 @@ class Steps:
             return sum((known[id(work)] for work in step.works), start=np.zeros(()))
 
         return self._whole(joules)
+
+    @cached_property
+    def watts(self) -> FloatArray:
+        """Mean watts of all GPUs while such steps follow one another.
+
+        With traffic, prompts that ride on the steps and the filtering of logits count. nan (a 0-d array)
+        where the GPU's power is not known, and for scope `block`.
+        """
+        scenario, setting, power = (
+            self.surface.scenario,
+            self.surface.setting,
+            self.surface.scenario.gpu.power,
+        )
+        if power is None or scenario.scope == "block":
+            return np.full((), np.nan)
+        joules, tokens, batch = self.in_flight.joules, self.tokens_per_step, self.surface.batch[:, None, None]
+        if (traffic := scenario.traffic) is not None:
+            rows = batch * np.asarray(processed_tokens(setting, self.candidates), dtype=np.float64)
+            joules = joules + served_joules(scenario.gpu, power, setting, batch, rows, tokens, traffic)
+        return np.asarray(scenario.gpus * watts(power, joules, self.served.token_us * tokens))
 
     # Reading numbers of passes.
 
