@@ -62,7 +62,7 @@ STATED_SHARE = 0.9
 TERMS = (
     Fitted(("tensorrt-llm",), "draft_us_per_pass", 349.0, 200.0, (0.0, 300.0, 600.0, 900.0, 1500.0), True),
     Fitted((OLDER[0],), "draft_us_per_pass", 470.0, 200.0, (0.0, 300.0, 600.0, 900.0, 1500.0), True),
-    Fitted(("tensorrt-llm",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 15.0, 30.0, 60.0, 100.0)),
+    Fitted(("tensorrt-llm",), "prompt_us_per_launch", 70.0, 20.0, (0.0, 15.0, 30.0, 60.0, 100.0)),
     Fitted(("sglang",), "plan_us_per_pass", 4000.0, 4000.0, (0.0, 8000.0), True),
     Fitted(("sglang",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 60.0, 90.0, 120.0, 160.0), True),
 )

@@ -35,6 +35,18 @@ batch_wait_max_tokens_ratio; recipes of InferenceX for 70B)."""
 ROOMY = "1.2"
 """Versions of TensorRT-LLM whose recipe of DeepSeek gives a step 8,192 tokens; before, max_num_tokens is that
 of the requests and one prompt."""
+GRAPHED_FROM = {(1024, 1024): 64, (1024, 8192): 128, (8192, 1024): 64}
+"""Requests by prompt and output from which those recipes hold prompts in piecewise graphs, in blocks of fp8;
+in nvfp4 at 1,024 + 1,024 tokens alone, with experts spread. Up to MANY."""
+MANY = 256
+DELAYED = 40
+"""Steps that a prompt of 1,024 + 1,024 tokens waits for others there, until they fill 0.8 of a step."""
+WARMED_UP = "2026-01-27"
+"""From that day on load tests of InferenceX send two prompts a client before they begin (its pull request
+480, ten days after 2026-01-17)."""
+BALANCED_FROM = {1024: 256, 8192: 64}
+"""Requests by prompt from which TensorRT-LLM 1.1 split attention over requests, for DeepSeek in nvfp4
+by their recipes, which rows do not say: a prompt then waits up to 60 steps until every GPU has one."""
 POLLED, POLLED_FROM_16 = 10, 30
 """Steps after which SGLang on a B200 looks for new requests (`--scheduler-recv-interval`)."""
 SetUps: TypeAlias = Iterable[tuple[dict[str, Any], pd.DataFrame]]
@@ -52,7 +64,34 @@ def as_served(runtime: Runtime, row: Any, arguments: dict[str, Any]) -> Runtime:
     elif model.startswith("deepseek") and not str(row.backend_version).startswith(ROOMY):
         limit = StepLimit(tokens=int(row.concurrency + STATED_SHARE * row.isl), requests=int(row.concurrency))
         engine = with_fields(engine, step_limits=(limit,))
+    elif model.startswith("deepseek") and _is_graphed(row):
+        launched = with_fields(engine.prompt_us_per_launch, value=0.0, deviations=())
+        is_delayed = row.precision == "fp8" and row.osl == row.isl
+        engine = with_fields(
+            engine, prompt_us_per_launch=launched, prompt_wait_steps=DELAYED if is_delayed else 0
+        )
     return replace(runtime, engine=engine)
+
+
+def _is_graphed(row: Any) -> bool:
+    """Whether graphs hold the prompts of a row of TensorRT-LLM's DeepSeek."""
+    if not GRAPHED_FROM[row.isl, row.osl] <= row.concurrency < MANY:
+        return False
+    return bool(row.precision == "fp8" or (row.isl == row.osl and row.moe_ep_size > 1))
+
+
+def is_steady(row: Any, arguments: dict[str, Any]) -> bool:
+    """Whether a mean time to the first token is that of a server which users meet, and its set-up is known.
+
+    Not where SGLang, which compiles kernels when they are first used, was tested without a warm-up: the same
+    cell of DeepSeek takes 663 ms without one and 188 with (nvfp4, 8 requests), 1,927 and 780 in fp8.
+    """
+    is_deepseek = arguments["model"].startswith("deepseek")
+    if row.backend == "sglang":
+        return str(row.measured) >= WARMED_UP
+    is_unsaid = row.backend == "trtllm" and is_deepseek and pd.isna(row.backend_version)
+    is_unsaid &= row.precision == "fp4"
+    return not (is_unsaid and row.concurrency >= BALANCED_FROM[row.isl])
 
 
 def by_recipe(found: SetUps) -> SetUps:

@@ -33,7 +33,7 @@ from deepseek_rows import GPUS as DEEPSEEK_GPUS
 from deepseek_rows import OLDER, newest
 from deepseek_rows import SETUP as DEEPSEEK_SETUP
 from engine_rows import published_rows
-from first_tokens import as_served, by_recipe, waited_steps
+from first_tokens import as_served, by_recipe, is_steady, waited_steps
 from msgspec.structs import replace as with_fields
 from scipy.optimize import brentq
 from served_rows import served_cells, set_ups
@@ -172,7 +172,12 @@ EFFECTS = (
     Effect(
         "load_test_us",
         "tests",
-        ((("every",), 50_000.0), (("engine",), 50_000.0), (("engine", "card"), 8_000.0)),
+        (
+            (("every",), 50_000.0),
+            (("form",), 50_000.0),
+            (("engine",), 20_000.0),
+            (("engine", "card"), 8_000.0),
+        ),
         plus=True,
         of_first=True,
     ),
@@ -337,7 +342,9 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "ep": arguments["ep"],
                     "requests_at": int(line.concurrency),
                     "measured": US_PER_MS * line.tpot_mean_ms,
-                    "first_measured": US_PER_MS * line.ttft_mean_ms if is_test else np.nan,
+                    "first_measured": US_PER_MS * line.ttft_mean_ms
+                    if is_test and is_steady(line, arguments)
+                    else np.nan,
                     "first_prompts": first_slower_us[at] - first_us[at],
                     "first_layers": (first_waiting_us[at] - first_us[at]) / A_LAYER_US,
                     "first_steps": (2.0 * first_us[at] - first_slower_us[at]) / swept.tpot_us[at]

@@ -12,7 +12,13 @@ Tensor Cores are slower spends as many, which is a smaller part of its time: an 
 than an H100. (I3): tiles come through L2, which brings as many bytes a clock whatever the memory behind it:
 fits to an H100 and an H200 give 17.2 and 17.1 TB/s. Kernels of experts that unpack weights of 4 bits to 16
 load at 1.2 to 2 times memory's bandwidth on an A100 and on an H100, and are taken to follow memory: a
-stays.
+stays. That is of tiles with a few rows, which bring weights. Where rows are many, unpacking them and the rows
+themselves are what is loaded, and no faster memory helps: with M x N the widest tile, b_x and b_w bytes of
+activations and weights,
+
+    peak_fraction <= 2 M N a B_l / ((M b_x + N b_w) F)    where B > B_l                                   (I4)
+
+so that this tile takes as many clocks as the lender's.
 
 Three rules for what is not such a pair:
 
@@ -97,9 +103,12 @@ def _carried(kernel: Kernel, lender: Chip, borrower: Chip, entry: str) -> Kernel
         return kernel
     slower = max(lender.flops_per_clock / borrower.flops_per_clock, 1.0)
     if isinstance(kernel, GemmKernel | ExpertKernel):
-        follows_memory = isinstance(kernel, ExpertKernel) and _unpacks_four_bits(entry)
-        faster = 1.0 if follows_memory else borrower.bytes_per_clock / lender.bytes_per_clock
-        return _tiled(kernel, slower, faster)
+        faster = borrower.bytes_per_clock / lender.bytes_per_clock
+        if not isinstance(kernel, ExpertKernel) or not _unpacks_four_bits(entry):
+            return _tiled(kernel, slower, faster)
+        if faster > 1.0:
+            kernel = _unpacking(kernel, lender, borrower, entry)
+        return _tiled(kernel, slower, 1.0)
     return kernel if slower == 1.0 else _computing(kernel, slower)
 
 
@@ -122,6 +131,17 @@ def _tiled(kernel: GemmKernel | ExpertKernel, slower: float, faster: float) -> G
     if isinstance(kernel, GemmKernel) and slower > 1.0:
         kernel = _paced(kernel, share, slower)
     return msgspec.structs.replace(kernel, peak_fraction=share, load_ratio=kernel.load_ratio / faster)
+
+
+def _unpacking(kernel: ExpertKernel, lender: Chip, borrower: Chip, entry: str) -> ExpertKernel:
+    """(I4), on faster memory."""
+    form, flops_per_s = FORMATS[entry.partition("@")[0]], borrower.flops_per_s
+    widest = max(kernel.tiles, key=lambda tile: tile.rows)
+    weight_bytes = BYTES_PER_ELEMENT[form.weight_dtype]
+    moved = widest.rows * BYTES_PER_ELEMENT[form.dtype] + widest.columns * weight_bytes
+    seconds = moved / (kernel.load_ratio * lender.bytes_per_s)
+    share = 2.0 * widest.rows * widest.columns / (seconds * flops_per_s)
+    return msgspec.structs.replace(kernel, peak_fraction=min(kernel.peak_fraction, share))
 
 
 def _paced(kernel: GemmKernel, share: float, slower: float) -> GemmKernel:

@@ -147,6 +147,28 @@ def test_experts_of_four_bits_come_at_the_rate_of_memory():
                 assert carried(lent, H100.chip, other, entry).load_ratio == pytest.approx(rate / times)
 
 
+def _experts_us(gpu, kernel, tokens):
+    experts = Experts(name="", dtype="bf16", weight_dtype="mxfp4", tokens=tokens, hidden=2880, inter=2880,
+                      experts=128, topk=4, local_experts=128, hit=128 * -np.expm1(-tokens * 4 / 128),
+                      rows=4.0 * tokens)  # fmt: skip
+    return experts_time(gpu, kernel, experts, form="mxfp4").time_us
+
+
+def test_faster_memory_helps_experts_of_four_bits_with_few_rows_alone():
+    """(I4): an H200 computes as an H100 does, and read prompts 1.4 times as fast."""
+    h200 = load_gpu("h200-sxm")
+    lent, own = (gpu.kernels["vllm"].moe["mxfp4"] for gpu in (H100, h200))
+    faster = h200.chip.bytes_per_clock / H100.chip.bytes_per_clock
+    gained = _experts_us(H100, lent, np.array([16, 64, 65_536])) / _experts_us(
+        h200, own, np.array([16, 64, 65_536])
+    )
+    assert gained[:2] == pytest.approx(faster, rel=0.05)
+    assert 1.0 <= gained[2] < 1.05
+    half = H100.chip._replace(bytes_per_s=H100.chip.bytes_per_s / 2.0)
+    slower = carried(lent, H100.chip, half, "mxfp4")  # no law for that
+    assert slower.peak_fraction == pytest.approx(lent.peak_fraction)
+
+
 def test_streams_alone_are_carried_to_another_architecture():
     """What takes 1.84 times its bytes: 1.6 of them follow memory that is 2.1 times as fast."""
     kernel = H100.kernels["sglang"].recurrent["gdn_conv_context"]

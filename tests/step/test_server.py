@@ -232,6 +232,35 @@ def test_passes_of_prompts_of_deepseek_in_sglang_wait_for_their_launches():
         assert least_us < waits_us - hides_us < most_us
 
 
+@pytest.mark.parametrize("tp", [2, 8])
+def test_prompts_of_dense_models_in_vllm_on_blackwell_wait_for_their_launches(tp):
+    """By the recipe that was measured: 65 us a kernel on several GPUs, as DeepSeek's in other engines."""
+
+    def scenario(tp: int = tp, **changed: Any) -> Scenario:
+        asked: dict[str, Any] = {"model": "llama-3.1-70b", "gpu": "b200", "dtype": "fp8"} | changed
+        return Scenario(runtime="vllm-0.15", drafter="ngram", acceptance="0.5", tp=tp, **asked)
+
+    launching_us = prompt_host_us(scenario().setting, drafts=False)
+    alone = prompt_host_us(scenario(tp=1).setting, drafts=False) / 25.0
+    collectives = launching_us / 65.0 - alone
+    assert alone >= 80 * 9
+    assert 2 * 80 <= collectives <= 2 * 80 + 2
+    for other in ({"gpu": "h200-sxm"}, {"model": "gpt-oss-120b", "dtype": None}):
+        assert prompt_host_us(scenario(**other).setting, drafts=False) == 0.0
+    for tokens, least in ((16.0, 0.6), (32_768.0, 0.0)):
+        traffic = Traffic(prompt_tokens=tokens, output_tokens=256.0)
+        engine = scenario().setting.runtime.engine
+        assert engine is not None
+        free = engine.with_terms({"prompt_us_per_launch": Term(value=0.0, source="a test")})
+        of = scenario().setting
+        ahead = replace(of, runtime=replace(of.runtime, engine=free))
+        waits_us, hides_us = (
+            float(in_server(each, np.asarray(9_000.0), 1, 1, np.ones(()), traffic).first_token_us)
+            for each in (of, ahead)
+        )
+        assert least * launching_us <= waits_us - hides_us < launching_us
+
+
 def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     # its graphs hold generation alone: the whole step is launched, whatever drafts
     of = setting("tensorrt-llm")
