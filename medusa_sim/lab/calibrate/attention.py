@@ -11,7 +11,16 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, refined, require_rows, warm
+from medusa_sim.lab.calibrate.fit import (
+    UNFITTED,
+    Bounds,
+    Law,
+    Rows,
+    coordinate_search,
+    refined,
+    require_rows,
+    warm,
+)
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath
@@ -58,8 +67,7 @@ _ONE_ROW: dict[str, object] = {
 _NARROW_ROWS = 3
 """Below four rows per K/V head FlashInfer leaves the tensor cores; other libraries do not."""
 _NARROW_GAIN = 0.8
-_CHANGE_GAIN = 0.99
-"""What a change must bring to be kept: a second path a fifth, another whole number a hundredth."""
+"""What a second path must lower the objective to, to be kept."""
 _BAND_ROWS = 20
 _SEARCH_ROWS = 400
 _FIT_ROWS = 1500
@@ -111,17 +119,13 @@ def _search_path(rows: Rows[Attention], law: _Law) -> AttentionPath:
 def _coordinate_search(style: dict[str, object], rows: Rows[Attention], law: _Law) -> AttentionPath:
     """One pass over the whole numbers, keeping what lowers the objective; least squares inside."""
     fixed = _ONE_ROW if rows.operator.kind == "decode_attention" else {}
-    best = _refined_path(msgspec.convert(_BOUNDS.starts | style | fixed, AttentionPath), rows, law)
-    lowest = law.cost(_kernel(best), rows)
-    for name, options in _CHOICES.items():
-        for option in options:
-            if name in fixed or option == getattr(best, name):
-                continue
-            path = _refined_path(msgspec.structs.replace(best, **{name: option}), rows, law)
-            cost = law.cost(_kernel(path), rows)
-            if cost < _CHANGE_GAIN * lowest:
-                best, lowest = path, cost
-    return best
+    start = _refined_path(msgspec.convert(_BOUNDS.starts | style | fixed, AttentionPath), rows, law)
+
+    def changed(path: AttentionPath, name: str, option: object) -> AttentionPath:
+        return _refined_path(msgspec.structs.replace(path, **{name: option}), rows, law)
+
+    free = {name: options for name, options in _CHOICES.items() if name not in fixed}
+    return coordinate_search(start, free, getattr, changed, lambda path: law.cost(_kernel(path), rows))[0]
 
 
 def _refined(kernel: AttentionKernel, rows: Rows[Attention], law: _Law) -> AttentionKernel:

@@ -183,6 +183,34 @@ def refined(
     return replaced(least_log_errors(start, tuple(limits.values()), errors, scale=scale, **options))
 
 
+_CHANGE_GAIN = 0.99
+"""What another whole number must lower the objective to, to be kept."""
+
+
+def coordinate_search(
+    start: Parameters,
+    choices: Mapping[str, Iterable[object]],
+    value: Callable[[Parameters, str], object],
+    changed: Callable[[Parameters, str, object], Parameters],
+    cost: Callable[[Parameters], float],
+) -> tuple[Parameters, float]:
+    """(best kernel, its objective) of one pass over whole numbers, each kept where it lowers the objective.
+
+    choices: values by name, in the order in which they are tried. value: what a kernel has of a name.
+    changed: the kernel with another value, its other parameters fitted again.
+    """
+    best, lowest = start, cost(start)
+    for name, options in choices.items():
+        for option in options:
+            if option == value(best, name):
+                continue
+            trial = changed(best, name, option)
+            trial_cost = cost(trial)
+            if trial_cost < _CHANGE_GAIN * lowest:
+                best, lowest = trial, trial_cost
+    return best, lowest
+
+
 @dataclass(frozen=True, slots=True)
 class Law(Generic[OperatorT, KernelT]):
     """The driver of a fit: the law that times a kind of operator on one GPU, and what fits do with it."""

@@ -12,7 +12,16 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, least_log_errors, require_rows, warm
+from medusa_sim.lab.calibrate.fit import (
+    UNFITTED,
+    Bounds,
+    Law,
+    Rows,
+    coordinate_search,
+    least_log_errors,
+    require_rows,
+    warm,
+)
 from medusa_sim.latency.attention import NEVER
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.latent import LatentAttention
@@ -40,8 +49,7 @@ _START: dict[str, object] = {
 _NARROW_ROWS = 1
 """Triton has another kernel for one head, as for attention in which no heads share K and V."""
 _NARROW_GAIN = 0.6
-_CHANGE_GAIN = 0.99
-"""What a change must bring to be kept: a path for one head two fifths, another whole number a hundredth."""
+"""What a path for one head must lower the objective to, to be kept."""
 _BAND_ROWS = 20
 _SEARCH_ROWS = 300
 _FIT_ROWS = 700
@@ -72,17 +80,19 @@ def _search(rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
     subset = rows.thin(_SEARCH_ROWS, *_ORDER)
     projections = Projections(**_PROJECTIONS.starts) if rows.operator.projections else None
     path = msgspec.convert(_PATH.starts | _START, AttentionPath)
-    best = _refined(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, law)
-    lowest = law.cost(best, subset)
-    for name, options in _CHOICES.items():
-        for option in options:
-            if option == getattr(best.wide, name):
-                continue
-            changed = msgspec.structs.replace(best.wide, **{name: option})
-            kernel = _refined(msgspec.structs.replace(best, wide=changed), subset, law)
-            cost = law.cost(kernel, subset)
-            if cost < _CHANGE_GAIN * lowest:
-                best, lowest = kernel, cost
+    start = _refined(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, law)
+
+    def changed(kernel: LatentKernel, name: str, option: object) -> LatentKernel:
+        wide = msgspec.structs.replace(kernel.wide, **{name: option})
+        return _refined(msgspec.structs.replace(kernel, wide=wide), subset, law)
+
+    best, lowest = coordinate_search(
+        start,
+        _CHOICES,
+        lambda kernel, name: getattr(kernel.wide, name),
+        changed,
+        lambda kernel: law.cost(kernel, subset),
+    )
     alone = as_float(subset.operator.q_len) * subset.operator.heads <= _NARROW_ROWS
     if rows.operator.is_absorbed and projections is None and min(alone.sum(), (~alone).sum()) >= _BAND_ROWS:
         two = msgspec.structs.replace(best, narrow=best.wide, narrow_rows=_NARROW_ROWS)

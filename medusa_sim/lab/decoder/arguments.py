@@ -29,6 +29,16 @@ SEED_MAX = 2**32 - 1
 """A text or training step draws from a multiple of the seed, in 64 bits."""
 
 
+def packed_weights() -> bool:
+    """The argument `--packed`, which `decode` and what is measured for it take alike (`decoder.packed`)."""
+    given: bool = argument(
+        False, FLAG,
+        "On a CPU: weights of linear layers laid out once for its library (twice the memory).",
+        option="--packed/--no-packed",
+    )  # fmt: skip
+    return given
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Declared):
     """What to train and how.
@@ -138,10 +148,6 @@ class Request(Declared):
         "eager", WORD, "How a verification step is launched.",
         choices=("eager", "static", "compiled", "cuda-graph"),
     )  # fmt: skip
-    packed: bool = argument(
-        False, FLAG,
-        "On a CPU: weights of linear layers laid out once for its library (twice the memory).",
-        option="--packed/--no-packed",
-    )  # fmt: skip
+    packed: bool = packed_weights()
     plain: bool = argument(True, FLAG, "Also decode plainly, for comparison.", option="--plain/--no-plain")
     data_dir: Path | None = None

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from medusa_sim.errors import UsageError
+from medusa_sim.lab.decoder.arguments import packed_weights
 from medusa_sim.scenario.declare import (
     ANY,
-    FLAG,
     FOLDER,
     NUMBER,
     PATH,
@@ -40,11 +40,7 @@ class Device(Declared):
         "masked: one kernel under the tree's mask. split: the prefix by the fastest kernel, then the tree.",
         choices=("masked", "split"),
     )  # fmt: skip
-    packed: bool = argument(
-        False, FLAG,
-        "On a CPU: weights of linear layers laid out once for its library (twice the memory).",
-        option="--packed/--no-packed",
-    )  # fmt: skip
+    packed: bool = packed_weights()
     budget: float | None = argument(
         None, NUMBER,
         "Stop after this many seconds, the most informative shapes first [default: all of them].",
@@ -119,10 +115,6 @@ class RunGrid(Sizes):
     dtype: Literal["fp32", "bf16"] = argument(
         "fp32", WORD, "Of weights and arithmetic.", choices=("fp32", "bf16")
     )
-    packed: bool = argument(
-        False, FLAG,
-        "On a CPU: weights of linear layers laid out once for its library (twice the memory).",
-        option="--packed/--no-packed",
-    )  # fmt: skip
+    packed: bool = packed_weights()
     prompts: int = 16
     new_tokens: int = 80
