@@ -32,7 +32,11 @@ lengths,
     chunk  = E ceil(1.1 u blocks tiles / sms) tile_keys,  u even on 1 +- 0.6
     splits = blocks tile_keys / chunk                                                                   (A8)
 
-so that time does not fall where a longer context happens to divide more evenly.
+so that time does not fall where a longer context happens to divide more evenly. Nor do blocks of unequal
+lengths end together: an SM takes the next one when it is free, and FlashMLA and FlashAttention-3 plan such
+batches for even work. So there are no waves in a step, but for prompts (`waves.balanced_us`):
+
+    body   = |max(a / c, 1) walk(min(max(a, 1), c)), a memory|,  a = load                               (A9)
 
 Left in L2 (`cold=False`) bytes cost (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint / (l2_fill
 L2))^l2_sharpness).
@@ -53,7 +57,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time, roofline_time_us
-from medusa_sim.latency.waves import byte_us, waves_us
+from medusa_sim.latency.waves import balanced_us, byte_us, waves_us
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, Fit, LatentKernel
@@ -201,7 +205,8 @@ def path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttent
         mean_us = np.maximum(keys - path.tile_keys, 0.0) / splits * t_key
         longest_us, chunk_us = chunk_us, np.where(rows > path.tile_rows, mean_us, chunk_us)
         tail_us = np.maximum(longest_us - chunk_us, 0.0)
-    body, walk = waves_us(
+    spread_us = waves_us if operator.is_causal or not cold else balanced_us
+    body, walk = spread_us(
         load,
         path.ctas_per_sm,
         path.sharing,

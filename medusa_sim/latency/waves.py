@@ -69,6 +69,29 @@ def waves_us(
     return body, walk_us
 
 
+def balanced_us(
+    load: FloatArray,
+    resident: int,
+    sharing: float,
+    block_us: tuple[FloatArray | float, FloatArray],
+    memory_us: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Time of blocks of unequal length that a scheduler spreads evenly, and the same without memory traffic.
+
+        time = |max(a / c, 1) t(min(max(a, 1), c)), memory a|         a = load, c = resident, t of `waves_us`
+
+    Arguments and results are those of `waves_us`, which this meets where waves are whole (and with room to
+    spare within the first of blocks that have an SM to themselves); in between it rises evenly where equal
+    blocks step up. FlashMLA's plan of a batch gives each SM as many blocks of keys as the next,
+    FlashAttention-3's splits the longer sequences and takes them by length. Kernels that do neither end
+    later, by up to a longest block.
+    """
+    fixed_us, work_us = block_us
+    at_once = np.clip(load, 1.0, resident)
+    walk_us = np.maximum(load / resident, 1.0) * (fixed_us + work_us * (1.0 + sharing * (at_once - 1.0)))
+    return in_quadrature(walk_us, load * memory_us), walk_us
+
+
 def byte_us(
     gpu: Gpu, kernel: AttentionPath | ElementwiseKernel | ExpertKernel, moved_bytes: FloatArray, *, cold: bool
 ) -> FloatArray:

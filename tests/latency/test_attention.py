@@ -74,7 +74,7 @@ def faster_by_hand_us(gpu: Gpu, path: AttentionPath, operator: Attention, *, col
 
 
 def by_hand_us(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool) -> float:
-    """(A1) to (A4), and (A8), of one shape, number by number as the module's docstring has them."""
+    """(A1) to (A4), (A8) and (A9), of one shape, number by number as the module's docstring has them."""
     b, q, keys, heads, kv_heads, d = (
         int(getattr(operator, name)) for name in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
     )
@@ -111,14 +111,16 @@ def by_hand_us(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool
         byte_us *= 1 - hit + hit / path.l2_ratio
     memory_us = moved * byte_us
 
-    def walk_us(at_once: int) -> float:
+    def walk_us(at_once: float) -> float:
         return start_us + chunk_us * (1 + path.sharing * (at_once - 1))
 
     c = path.ctas_per_sm
     full = math.floor(load / c + 1e-9)
     rest = load - full * c
     waves_us = full * math.hypot(walk_us(c), memory_us * c / load)
-    if rest > 1e-9:
+    if cold and not operator.is_causal:
+        waves_us = math.hypot(max(load / c, 1) * walk_us(min(max(load, 1), c)), memory_us)
+    elif rest > 1e-9:
         waves_us += math.hypot(walk_us(math.ceil(rest - 1e-9)), memory_us * rest / load)
     stored_us = path.store_passes * 2 * 2 * b * kv_heads * q * d * byte_us
     combined_us = path.split_us + path.split_step_us * math.log2(splits) if may_split else 0.0
@@ -142,6 +144,28 @@ def test_the_time_is_that_of_the_equations(where, group, batch, q_len, kv_len, k
     floor = cold * batch * float(roofline_time_us(gpu, operator.with_columns(batch=1)))
     told = max(faster_by_hand_us(gpu, path, operator, cold=cold), floor)
     assert float(attention_time(gpu, kernel, operator, cold=cold).time_us) == pytest.approx(told, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("card", "kernels_of", "cache"),
+    [("h200-sxm", "sglang", "bf16"), ("h200-sxm", "trtllm", "bf16_fp8"), ("h100-sxm", "trtllm", "bf16")],
+)
+@pytest.mark.parametrize("heads", [8, 16, 128])
+def test_a_step_has_no_waves_where_lengths_differ(card, kernels_of, cache, heads):
+    """(A9): one request more never takes a wave more, as it does in a benchmark of equal lengths (A4)."""
+    gpu = load_gpu(card)
+    kernel = gpu.kernel_set(kernels_of).mla[f"decode_{cache}"]
+    requests = np.arange(48, 520)
+    operator = LatentAttention(
+        name="", kind="mla_decode", dtype="bf16", batch=requests, q_len=1, kv_len=1536, heads=heads
+    )
+    step_us, rows_us = (latent_time(gpu, kernel, operator, cold=cold).time_us for cold in (True, False))
+    more = np.diff(step_us) / step_us[:-1]
+    assert more.min() > -0.002
+    assert (more * requests[:-1]).max() < 1.6  # never much more than in proportion to the requests
+    assert (np.diff(rows_us) / rows_us[:-1]).max() > 0.15
+    whole = (requests * np.maximum(heads // kernel.wide.tile_rows, 1)) % gpu.sms == 0
+    assert step_us[whole] == pytest.approx(rows_us[whole], rel=0.03)
 
 
 @given(gpu_and_set, heads, st.integers(1, 300), st.integers(1, 64), kv_lens)

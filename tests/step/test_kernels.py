@@ -29,6 +29,7 @@ from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.kernels import decomposed, launch_time
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
+from medusa_sim.step.residual import residual_launches
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 from medusa_sim.units import US_PER_S
@@ -198,9 +199,21 @@ def test_states_cost_by_request_and_token_and_not_by_length(model, gpu):
 
 def test_streams_are_mixed_before_and_after_every_block():
     found = layer_us("deepseek-v4-flash", "h100-sxm", decode(np.array([1, 4096]), 64), "hyper_connections")
-    moved = 4096 * 4096 * 2 * (5 + 9) / load_gpu("h100-sxm").bandwidth_bytes_per_s * 1e6
+    moved = 2 * 4096 * 4096 * 2 * (5 + 9) / load_gpu("h100-sxm").bandwidth_bytes_per_s * 1e6
     assert moved < found[1] < 4.0 * moved
     assert found[0] < 0.2 * found[1]
+
+
+def test_both_places_of_a_layer_are_priced_as_the_rows_timed_them():
+    """One place alone would be charged the start of both: DeepSeek-V4-Flash 1.2 ms a step."""
+    model, gpu = load_model("deepseek-v4-flash"), load_gpu("h100-sxm")
+    launches = residual_launches(model, np.array(1))
+    assert [each.operator.sites * each.count for each in launches] == [model.block_count] * 2
+    assert {each.operator.sites for each in launches} == {2}
+    latency = CalibratedLatency(gpu, kernels="vllm", library="vllm")
+    told = sum(each.count * float(latency.time(each.operator).time_us) for each in launches)
+    rows_us = 20.8 + 8.3  # of one token, 7,168 wide (H100, vLLM 0.24)
+    assert told == pytest.approx(model.layers * rows_us, rel=0.05)
 
 
 def test_what_has_no_fitted_kernel_is_composed_and_says_so(tmp_path):
