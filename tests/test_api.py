@@ -130,10 +130,10 @@ def test_a_list_of_no_cards_is_refused_and_not_read_as_all():
 
 
 def test_frames_are_the_command_lines(scenario):
-    frame = scenario.sweep(batch=[1, 4], candidates=[1, 2, 3])
+    frame = scenario.sweep(batch=[16, 64], candidates=[1, 2, 3])
     line = scenario.command("sweep").split()[1:]
     told = (
-        CliRunner().invoke(cli, [*line, "--batch", "1,4", "--candidates", "1,2,3", "--format", "json"]).stdout
+        CliRunner().invoke(cli, [*line, "--batch", "16,64", "--candidates", "1,2,3", "--format", "json"]).stdout
     )
     rows = pd.DataFrame(json.loads(told)["rows"])
     assert list(frame.columns) == list(rows.columns)

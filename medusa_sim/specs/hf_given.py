@@ -137,7 +137,7 @@ class Given:
     def width(self) -> int:
         """Width of a dense MLP."""
         if self.given_width is None:
-            self.refuse(self.width_key, "missing; a whole number from 1 to 1e+06 is needed")
+            self.refuse(self.width_key, "missing; a whole number from 1 to 1,000,000 is needed")
         return self.given_width
 
     @property

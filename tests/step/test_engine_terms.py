@@ -287,7 +287,8 @@ def test_kernels_alone_keep_their_band(name):
 @pytest.mark.parametrize("tp", [1, 4, 16])
 def test_a_guessed_engine_is_known_no_better_than_the_measured_one(model, tp, tmp_path):
     """TensorRT-LLM, of which nothing was measured then, had 3 % on 16 GPUs where vLLM had 15."""
-    guess = '{ value = 350.0, band = 0.2, source = "a guess" }'
+    measured = load_runtime("vllm-0.33").engine.draft_us_per_pass.value
+    guess = f'{{ value = {measured}, band = 0.2, source = "a guess" }}'
     mine = tmp_path / "mine.toml"
     mine.write_text(f'inherits = "vllm-0.33"\ntitle = "mine"\n[engine]\ndraft_us_per_pass = {guess}\n')
     widths = {}
@@ -308,7 +309,7 @@ def test_an_older_version_takes_its_share_of_every_kernel_and_nothing_else():
         for of in ("1.1", "1.2")
     )
     share = Scenario(**asked, runtime="tensorrt-llm-1.1").setting.runtime.engine.kernels_share.value
-    assert 1.03 <= share <= 1.20  # pairs of one set-up on both versions
+    assert 1.0 < share <= 1.20  # pairs of one set-up on both versions lie between
     for part in ("lm_head", "exchange", "norm_rope"):
         assert older.parts_us[part] == pytest.approx(share * newest.parts_us[part], rel=1e-2), part
 
