@@ -133,7 +133,9 @@ def test_frames_are_the_command_lines(scenario):
     frame = scenario.sweep(batch=[16, 64], candidates=[1, 2, 3])
     line = scenario.command("sweep").split()[1:]
     told = (
-        CliRunner().invoke(cli, [*line, "--batch", "16,64", "--candidates", "1,2,3", "--format", "json"]).stdout
+        CliRunner()
+        .invoke(cli, [*line, "--batch", "16,64", "--candidates", "1,2,3", "--format", "json"])
+        .stdout
     )
     rows = pd.DataFrame(json.loads(told)["rows"])
     assert list(frame.columns) == list(rows.columns)
