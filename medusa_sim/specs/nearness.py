@@ -2,12 +2,13 @@
 
 Terms of engines are fitted to served steps (`nearness.toml`, written by `benchmarks/hierarchy.py --write`).
 What a group of cells errs by that such a fit did not see depends on what was new about it: the version of the
-engine, the card, its generation, the model, the format of its weights, or the engine itself. A set-up is as
-near as the nearest group: the one of whose differences the worst is the least (KINDS, best first).
+engine, the card, its generation, the model, the format of its weights, or the engine itself. Each measured
+group differs from a set-up in some of these. A group ranks by its worst difference (KINDS, best first), and
+the group that ranks best is the nearest.
 
-The band of a step holds, beside those of its kernels and terms, a share of the step by what is new and one
-of its layers of experts. Both are those of the mean engine, times how far its own groups lie from fits
-without them (`engines`).
+The band of a step takes two more half-widths for what is new: a share of the step, and a share of its layers
+of experts. Both are those of the mean engine, times how far the engine's own groups lie from fits without
+them (`engines`).
 
     tokens = 8704
 
@@ -52,7 +53,8 @@ from medusa_sim.specs.strict import Text, convert
 
 Kind: TypeAlias = Literal["measured", "version", "card", "generation", "model", "format", "engine"]
 """What is new about a set-up: nothing, the engine's version, the card beside one of its generation, the
-generation, the model, the format of its weights, the engine. A worse one may come with any before it."""
+generation, the model, the format of its weights, the engine. Each may come with any of those before it, and
+an engine that nobody measured is always a version that nobody measured."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NEARNESS_FILE = Path(__file__).with_name("nearness.toml")
 _Share = Annotated[float, Meta(ge=0.0, le=10.0)]
@@ -78,15 +80,15 @@ class Near(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """What is known of one kind of nearness, from groups of cells that a fit did not see."""
 
     between_share: _Share
-    """Half-width, beside the bands of kernels and of the engine, with which 80 % bands of the step hold, in
-    the mean over groups."""
+    """Half-width, in addition to the bands of kernels and of the engine, at which 80 % bands of the step
+    hold on average over groups."""
     experts_share: _Share
-    """The same of layers of experts besides, as a share of what they take: engines have kernels of their own
-    there, of which dense models tell nothing."""
+    """The same for layers of experts, as a share of what they take: engines have kernels of their own there,
+    about which dense models say nothing."""
     error: _Share
     """Mean relative error."""
     cells: Annotated[int, Meta(ge=0)]
-    """Cells by which it was told."""
+    """Cells that it rests on."""
     groups: Annotated[int, Meta(ge=0)]
     """Groups of these."""
     held: _Share
@@ -120,17 +122,17 @@ class Nearest(NamedTuple):
     place: int
     """Which of them it is."""
     is_other_version: bool
-    """Whether a version is new beside something worse of the same engine."""
+    """Whether a version is new too, in addition to something worse."""
 
 
 class Beside(NamedTuple):
     """What the band of a step has for how near its set-up lies to others."""
 
     between_share: float
-    """Half-width beside those of kernels and of the engine's terms; where a version is new beside something
-    worse, at least that of versions."""
+    """Half-width in addition to those of kernels and of the engine's terms; where a version is new too, at
+    least that of versions."""
     experts_share: float
-    """The same of layers of experts besides, as a share of what they take."""
+    """The same for layers of experts, as a share of what they take."""
 
 
 class Nearness(NamedTuple):
@@ -139,7 +141,7 @@ class Nearness(NamedTuple):
     kind: Kind
     """What is new about it."""
     is_other_version: bool
-    """Whether its version is new beside something worse."""
+    """Whether its version is new too, in addition to something worse."""
     near: Near
     """What is known of that."""
     nearest: Served
@@ -214,7 +216,7 @@ def nearest(place: Place, others: Sequence[Place]) -> Nearest:
     """
     new = [what_is_new(place, other) for other in others]
 
-    def away(index: int) -> tuple[int, bool, list[int], tuple[int, int]]:
+    def away(index: int) -> tuple[int, bool, list[int], tuple[int, ...]]:
         ranks = [KINDS.index(kind) for kind in new[index]] or [0]
         return ranks[0], "version" in new[index], ranks, _apart(place, others[index])
 
@@ -222,7 +224,7 @@ def nearest(place: Place, others: Sequence[Place]) -> Nearest:
     kind: Kind = next(iter(new[found]), "measured")
     return Nearest(
         kind=kind, place=found,
-        is_other_version="version" in new[found] and kind not in ("version", "engine"),
+        is_other_version="version" in new[found] and kind != "version",
     )  # fmt: skip
 
 
@@ -255,15 +257,18 @@ def nearness(place: Place) -> Nearness:
     )  # fmt: skip
 
 
-def _apart(place: Place, other: Place) -> tuple[int, int]:
-    """Majors and minors between two versions; none between engines, whose numbers do not compare."""
+def _apart(place: Place, other: Place) -> tuple[int, ...]:
+    """Majors, minors and patches between two versions; none between engines, whose numbers do not compare."""
     if place.library != other.library:
-        return 0, 0
-    (major, minor), (other_major, other_minor) = _version(place.runtime), _version(other.runtime)
-    return abs(major - other_major), abs(minor - other_minor)
+        return (0, 0, 0)
+    numbers = zip(_version(place.runtime), _version(other.runtime), strict=True)
+    return tuple(abs(number - another) for number, another in numbers)
 
 
-def _version(runtime: str) -> tuple[int, int]:
-    """(0, 15) of `vllm-0.15`; of a name without a number (0, 0)."""
-    major, minor, *_ = [*map(int, re.findall(r"\d+", runtime)), 0, 0]
-    return major, minor
+def _version(runtime: str) -> tuple[int, ...]:
+    """(0, 15, 0) of `vllm-0.15`; of a name without a number (0, 0, 0).
+
+    >>> _version("sglang-0.5.9")
+    (0, 5, 9)
+    """
+    return (*map(int, re.findall(r"\d+", runtime)), 0, 0, 0)[:3]

@@ -82,6 +82,19 @@ def test_an_engine_is_as_wide_as_its_groups_lie_from_fits_without_them():
         assert beside(new_model, found._replace(kind=kind)).between_share == kinds[kind].between_share
 
 
+def test_an_engine_that_nobody_measured_is_no_better_known_than_another_version():
+    new = nearness(HOME._replace(library="another", runtime="another-1.0"))
+    assert new.kind == "engine"
+    assert new.is_other_version
+    assert new.beside.between_share >= known_kinds()["version"].between_share
+
+
+def test_patches_tell_versions_apart():
+    own = HOME._replace(library="sglang", runtime="sglang-0.5.9")
+    others = [own._replace(runtime=f"sglang-0.5.{patch}") for patch in (2, 8, 12)]
+    assert nearest(own, others).place == 1
+
+
 @pytest.mark.parametrize(("asked", "named"), [
     ("vllm-0.33", "vllm-0.15"), ("vllm-0.12", "vllm-0.11"), ("vllm-0.11", "vllm-0.11"),
 ])  # fmt: skip
