@@ -140,13 +140,13 @@ def local_kernels(scenario: Scenario) -> Iterator[str]:
     """That nobody measured the kernels of a local engine on this class of devices."""
     if isinstance(scenario.latency, LocalLatency) and not scenario.latency.law.measured:
         yield (
-            f"{scenario.runtime.name} on {scenario.gpu.name}: nobody measured kernels of this class "
+            f"{scenario.runtime.name} on {scenario.gpu.name}: nobody measured kernels on such a device "
             f"({scenario.latency.law.source}); bands are wide"
         )
 
 
 def unmeasured_engine(scenario: Scenario) -> Iterator[str]:
-    """That nobody measured the engine, or not while it drafts so."""
+    """That nobody measured the engine, or not with this drafter."""
     engine, runtime = scenario.runtime.engine, scenario.runtime
     only = () if engine is None else engine.measured_drafters
     if not runtime.is_measured:
@@ -155,7 +155,7 @@ def unmeasured_engine(scenario: Scenario) -> Iterator[str]:
             "with wide bands"
         )
     elif not runtime.is_drafting_measured or (only and scenario.drafting.method not in only):
-        but = f" but with {', '.join(only)}" if only else ""
+        but = f" except with {', '.join(only)}" if only else ""
         yield (
             f"{runtime.name}: nobody measured drafting in this engine{but}; its terms are guesses or "
             "another's, with wide bands"
@@ -168,9 +168,10 @@ def engine_on_other_gpus(scenario: Scenario) -> Iterator[str]:
     if engine is not None and scenario.scope == "model" and (terms := taken_over(scenario)):
         every = sum(term.value != 0.0 for term in engine.terms.values())
         several = f"; on several: {engine.several_gpus}" if engine.several_gpus else ""
+        was, carried = ("was", "is") if len(terms) == 1 else ("were", "are")
         yield (
-            f"{len(terms)} of the {every} terms of {scenario.runtime.name} were not measured on "
-            f"{scenario.parallel} and are taken over, with wider bands{several}"
+            f"{len(terms)} of the {every} terms of {scenario.runtime.name} {was} not measured on "
+            f"{scenario.parallel} and {carried} carried over, with wider bands{several}"
         )
 
 
@@ -256,7 +257,7 @@ def borrowed_kernels(scenario: Scenario) -> Iterator[str]:
     if not scenario.kernel_fits.lenders:
         return
     slower = max(fit.slower for fit in scenario.kernel_fits.by_key.values())
-    times = "" if slower == 1.0 else f", taken {slower:g} times as long as served steps there ask"
+    times = "" if slower == 1.0 else f", with times scaled by {slower:g}, as served steps there suggest"
     lent = borrowed_shares(scenario)
     what = " and ".join(lent) if lent else "what a plain step does not call"
     share = sum(lent.values())

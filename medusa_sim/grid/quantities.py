@@ -41,7 +41,7 @@ def baseline_speedup(cells: Cells) -> FloatArray:
 
 
 def baseline_speedup_band(cells: Cells) -> Band:
-    """Ends of `baseline_speedup`: the plain step is the paper's, or as sure as the one that is sped up."""
+    """Ends of `baseline_speedup`: the plain step is the paper's, or as certain as the step being sped up."""
     low, high = cells.bands.step_speedup.ratios()
     return Band(baseline_speedup(cells) * low, baseline_speedup(cells) * high)
 

@@ -96,7 +96,7 @@ class LoadArguments(Declared):
         _REQUESTS, choices=LOAD_PREFIXES,
     )  # fmt: skip
     cancelled: float = argument(
-        0.0, NUMBER, "Share of requests whose client goes away, anywhere in the output.", _REQUESTS,
+        0.0, NUMBER, "Share of requests that the client cancels, at a random point of the output.", _REQUESTS,
         least=0, most=1,
     )  # fmt: skip
     seeds: int | None = argument(

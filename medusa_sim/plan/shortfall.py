@@ -105,6 +105,6 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
         tried(f"--gpu {gpu.name} --tp {tp}", gpu=gpu.name, tp=tp)
         for tp in tps
         for gpu in larger
-        if tried(f"--gpu {gpu.name}", gpu=gpu.name) is None  # what one does takes no several
+        if tried(f"--gpu {gpu.name}", gpu=gpu.name) is None  # one is enough: do not try several
     )
     yield (tried(f"--weight-dtype int4 --tp {tp}", weight_dtype="int4", tp=tp) for tp in tps)

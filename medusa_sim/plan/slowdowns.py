@@ -10,7 +10,7 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.step.step import decode_step
 
 SLOWER = 0.03
-"""Of the throughput of plain decoding: what a request more may take away before an answer names it."""
+"""Of the throughput of plain decoding: what one more request may cost before an answer names it."""
 
 _TOLD = 0.005
 """Of a step: less is not seen in three digits."""

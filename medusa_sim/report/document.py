@@ -65,7 +65,7 @@ class Cards:
 class Picture:
     """A figure with the name of its file and a caption that says what it shows.
 
-    draw: makes it, with `slim=True` as a telephone shows it.
+    draw: makes it, with `slim=True` as a phone shows it.
     """
 
     draw: Callable[..., Figure]
@@ -261,7 +261,7 @@ def _svg(picture: Picture) -> Markup:
 
 
 def _slim(picture: Picture) -> str:
-    """The picture for a telephone as an address: names inside an SVG of the page would clash."""
+    """The picture for a phone as an address: names inside an SVG of the page would clash."""
     from base64 import b64encode
 
     from medusa_sim.report.figures.files import render

@@ -1,8 +1,8 @@
-"""The law of a local engine's kernels, corrected by rows that a person measured on the own machine.
+"""The law of a local engine's kernels, corrected by rows that a person measured on their own machine.
 
 (O1)  law' = law with bandwidth f_1, arithmetic f_2, what is fixed f_3 and tiles f_4 times as fast
 f    = least squares of ln(predicted / measured) over the rows, with ln f ~ N(0, SPREAD)
-(O2)  what is left at the columns of the rows is put on between them, in proportion
+(O2)  what is left at the measured numbers of columns is interpolated between them, in proportion
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows that a person measured on the own machine (`machine_law` corrects the law of its kernels by them).
+"""Rows that a person measured on their own machine (`machine_law` corrects the law of its kernels by them).
 
 Read are results of `llama-bench` (JSON, JSON lines, its Markdown table), `llama-batched-bench` (its table),
 mlx-lm's `benchmark` and `generate`, and the timings of llama-server: whatever stands on a terminal may be

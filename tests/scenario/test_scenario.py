@@ -209,7 +209,7 @@ def test_terms_that_were_measured_on_other_numbers_of_gpus_are_counted(runtime, 
         scenario = Scenario(**asked | {"tp": tp})
         terms = scenario.setting.runtime.engine.terms
         outside = [name for name, term in terms.items() if term.value and "gpus" in term.outside]
-        told = [line for line in doubts(scenario) if "are taken over, with wider bands" in line]
+        told = [line for line in doubts(scenario) if "carried over, with wider bands" in line]
         assert bool(told) == bool(outside)
         if told:
             assert told[0].startswith(f"{len(outside)} of the ")

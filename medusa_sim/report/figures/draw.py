@@ -36,7 +36,7 @@ _OUTSIDE: Look = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "fontsize"
 """Where a legend covers nothing."""
 _BELOW: Look = {"loc": "lower left", "fontsize": 8}
 _SLIM = 4.3
-"""Inches across of a figure for a telephone, whose text is read at the width of its page."""
+"""Inches across of a figure for a phone, whose text is read at the width of its page."""
 _NAME_LETTERS = 60
 """Of a name in a legend or beside a bar."""
 _SLIM_LETTERS = 42
@@ -53,7 +53,7 @@ def lines_figure(
     """Charts beside and below each other, with one legend where all have the same names.
 
     height: in inches, of the whole figure; as its rows need where none is given.
-    slim: for a telephone, below each other with the legend under them.
+    slim: for a phone, below each other with the legend under them.
     """
     rows = -(-len(charts) // columns)
     width = 8.2 if columns == 1 else 2.5 + 5.0 * columns
@@ -167,7 +167,7 @@ def _handle(chart: LineChart, name: str) -> Line2D:
 
 
 def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
-    """Stacked bars below each other, those of a group together; slim: for a telephone."""
+    """Stacked bars below each other, those of a group together; slim: for a phone."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -212,7 +212,7 @@ def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
 def map_figure(chart: HeatMap, *, slim: bool = False) -> Figure:
     """Cells with their speedup; the marked ones are framed, a line where speculation begins to lose.
 
-    slim: for a telephone, the scale below.
+    slim: for a phone, the scale below.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.collections import LineCollection, PolyCollection
