@@ -96,8 +96,9 @@ def check_fit(shard: Model, runtime: Runtime, gpu: Gpu) -> None:
             f"{gpu.name} has no link to another GPU, so --tp {shard.parallel.tp} cannot be priced; give "
             f"--tp 1, or add link_bandwidth_bytes_per_s with its source to {gpu.path or 'its file'}"
         )
-    if runtime.attention == "unfused" and (shard.experts is not None or shard.blocks(Latent)):
+    beyond = "experts" if shard.experts is not None else "latent attention" if shard.blocks(Latent) else ""
+    if runtime.attention == "unfused" and beyond:
         raise UsageError(
-            f"runtime {runtime.name} runs the kernels of a paper on dense models; {shard.name} has experts: "
-            "choose --runtime vllm, sglang or cuda-graph"
+            f"runtime {runtime.name} runs the kernels of a paper on dense models with plain attention; "
+            f"{shard.name} has {beyond}: choose --runtime vllm, sglang or cuda-graph"
         )

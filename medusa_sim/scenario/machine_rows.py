@@ -59,8 +59,8 @@ class MachineRow:
 class MachineRows:
     """What a paste says. told: arguments of a scenario that it names; drafted, accepted: counts of drafts.
 
-    rounds: in which they were made and tried; 0 where nothing tells. drafted_us: time of a token where drafts
-    were made; 0 where none were.
+    rounds: of the requests that drafted; 0 where nothing tells. drafted_us: mean time of a token of these; 0
+    where none did.
     """
 
     rows: tuple[MachineRow, ...]
@@ -134,7 +134,8 @@ def _of_json(documents: list[Any], where: Path) -> MachineRows:
     entries = [entry for found in documents for entry in (found if isinstance(found, list) else [found])]
     rows: list[MachineRow] = []
     told: dict[str, str] = {}
-    build, drafted, accepted, rounds, drafted_us = "", 0.0, 0.0, 0.0, 0.0
+    build, drafted, accepted, rounds = "", 0.0, 0.0, 0.0
+    drafting: list[tuple[float, float]] = []  # tokens of a request, and the time of each
     for entry in entries:
         if not isinstance(entry, dict):
             raise DataError(f"{named(where)}: holds {shown(entry)}; give {WANTED}")
@@ -154,19 +155,21 @@ def _of_json(documents: list[Any], where: Path) -> MachineRows:
             drafted += _number(times.get("draft_n"))
             accepted += _number(times.get("draft_n_accepted"))
             if _number(times.get("draft_n")):
-                drafted_us = 1e6 / _number(times.get("predicted_per_second"))
-                rounds += _rounds(_number(times.get("predicted_n")), _number(times.get("draft_n_accepted")))
+                made = _number(times.get("predicted_n"))
+                drafting.append((max(made, 1.0), 1e6 / _number(times.get("predicted_per_second"))))
+                rounds += _rounds(made, _number(times.get("draft_n_accepted")))
             else:
                 depth = _number(times.get("prompt_n")) + 0.5 * _number(times.get("predicted_n"))
                 rows.append(_plain(depth, _number(times.get("predicted_per_second"))))
+    tokens = sum(made for made, _ in drafting)
     return MachineRows(
         rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted, rounds=rounds,
-        drafted_us=drafted_us,
+        drafted_us=sum(made * each_us for made, each_us in drafting) / max(tokens, 1.0),
     )  # fmt: skip
 
 
 def _rounds(made: float, accepted: float) -> float:
-    """Rounds that made so many tokens: each adds one of the target's own; the first token is the prompt's."""
+    """Rounds of a request of so many tokens: each adds one of the target's own, the prompt the first."""
     return max(made - 1.0 - accepted, 0.0)
 
 
@@ -201,6 +204,8 @@ _DRAFTS = re.compile(
 )
 _MADE = re.compile(r"[^\n]{0,60}?(?<!prompt )eval time =[^/\n]{1,40}/\s*(\d{1,9}) (?:tokens|runs)")
 """Of llama-server's log: `       eval time =  5000.00 ms /   400 tokens (...)`."""
+_NEXT_REQUEST = "prompt eval time ="
+"""The first of the timings of each request there."""
 _BATCHED = ("PP", "TG", "B")
 
 
@@ -208,7 +213,7 @@ def _of_lines(lines: list[str]) -> MachineRows:
     """Tables and lines of a terminal."""
     rows: list[MachineRow] = []
     told: dict[str, str] = {}
-    build, drafted, accepted, made = "", 0.0, 0.0, 0.0
+    build = ""
     head: list[str] = []
     rates: list[float] = []
     for line in lines:
@@ -218,10 +223,6 @@ def _of_lines(lines: list[str]) -> MachineRows:
             build = found[2] or found[1]
         if found := _RATE.search(line):
             rates.append(float(found[1]))
-        if found := _DRAFTS.search(line):
-            accepted, drafted = accepted + float(found[1]), drafted + float(found[2])
-        if found := _MADE.match(line):
-            made += float(found[1])
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.count("|") > 2 else []
         if "t/s" in cells or all(name in cells for name in _BATCHED):
             head = cells
@@ -232,10 +233,33 @@ def _of_lines(lines: list[str]) -> MachineRows:
     if rates and not rows:
         rows.append(_plain(256.0, rates[-1]))  # the mean stands last
         told.setdefault("runtime", runtime_of_backend("mlx"))
-    rounds = _rounds(made, accepted) if drafted else 0.0
+    drafted, accepted, rounds = _drafts_of(lines)
     return MachineRows(
         rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted, rounds=rounds
     )  # fmt: skip
+
+
+def _drafts_of(lines: list[str]) -> tuple[float, float, float]:
+    """Drafts, those accepted and rounds of a log; the two lines of a request come in either order."""
+    drafted, accepted, rounds = 0.0, 0.0, 0.0
+    made = 0.0  # tokens of the last request, until its drafts are told
+    waiting: list[float] = []  # accepted drafts of requests whose tokens are not told yet
+    for line in lines:
+        if _NEXT_REQUEST in line:
+            made = 0.0
+        if (found := _DRAFTS.search(line)) and float(found[2]):
+            accepted, drafted = accepted + float(found[1]), drafted + float(found[2])
+            if made:
+                rounds += _rounds(made, float(found[1]))
+                made = 0.0
+            else:
+                waiting.append(float(found[1]))
+        if found := _MADE.match(line):
+            if waiting:
+                rounds += _rounds(float(found[1]), waiting.pop())
+            else:
+                made = float(found[1])
+    return drafted, accepted, 0.0 if waiting else rounds
 
 
 def _cell(row: dict[str, str], name: str) -> float:

@@ -121,6 +121,34 @@ def test_a_log_tells_rounds_by_what_was_made():
     assert rows_of(LOG.replace("       eval", "       other"), PLACE).acceptance(5) == "72%@5"
 
 
+PLAIN_LOG = """
+prompt eval time =     120.00 ms /    20 tokens (    6.00 ms per token,   166.67 tokens per second)
+       eval time =    8000.00 ms /   400 tokens (   20.00 ms per token,    50.00 tokens per second)
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [PLAIN_LOG + LOG, LOG + PLAIN_LOG, PLAIN_LOG + LOG + PLAIN_LOG, "\n".join(LOG.splitlines()[::-1])]
+)
+def test_requests_that_draft_nothing_add_no_rounds_to_a_log(text):
+    assert rows_of(text, PLACE).acceptance() == rows_of(LOG, PLACE).acceptance()
+    assert rows_of(text, PLACE).rounds == 112.0
+
+
+def test_each_request_of_a_log_has_a_first_token_of_its_own():
+    found = rows_of(20 * LOG, PLACE)
+    assert found.rounds == 20 * 112.0
+    assert found.acceptance() == rows_of(LOG, PLACE).acceptance()
+
+
+def test_the_time_of_a_token_is_the_mean_of_all_requests_that_drafted():
+    slow = {"timings": SERVER["timings"] | {"predicted_n": 1200, "predicted_per_second": 50.0}}
+    plain = {"timings": {"prompt_n": 20, "predicted_n": 400, "predicted_per_second": 10.0}}
+    for entries in ([SERVER, slow, plain], [slow, plain, SERVER]):
+        # 400 tokens of 10 ms and 1200 of 20 ms
+        assert rows_of(json.dumps(entries), PLACE).drafted_us == pytest.approx(17_500.0)
+
+
 @pytest.mark.parametrize("text", ["", "hello", "{}", "[]", "[1]", '{"a": NaN}', "| a | b | c |\n", "[" * 100])
 def test_what_holds_no_speed_is_one_line(text):
     with one_line(DataError):

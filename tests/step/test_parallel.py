@@ -17,8 +17,10 @@ from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.window import WindowAttention
+from medusa_sim.scenario.as_run import check_fit
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.feed_forwards import MoE
+from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import LayerGroup, Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
@@ -307,3 +309,13 @@ def test_sglang_runs_the_shared_expert_with_the_routed_ones(card, ep, fused):
     }
     assert launches["experts"].topk == 8 + fused
     assert ("shared_down_proj" in launches) == (not fused)
+
+
+@pytest.mark.parametrize(("dense", "has"), [(False, "experts"), (True, "latent attention")])
+def test_kernels_of_a_paper_are_refused_for_what_a_model_has(dense, has):
+    model = load_model("deepseek-r1")
+    if dense:
+        groups = tuple(group for group in model.groups if not isinstance(group.feed_forward, MoE))
+        model = replace(model, groups=groups)
+    with pytest.raises(UsageError, match=f"has {has}:"):
+        check_fit(model, load_runtime("paper"), load_gpu("h100-sxm"))
