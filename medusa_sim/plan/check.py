@@ -162,12 +162,12 @@ def _check_drafting(scenario: Scenario, run: EngineRun, chain: DraftOption, cell
         reached = np.cumprod(chain.heads.conditional()[: chain.depth, 0])
         shares = tuple(np.minimum(chain.profile.ratio * reached, 1.0).tolist())
     predicted_us = by_tokens.predicted_us
+    below_us = math.hypot(predicted_us - by_tokens.low_us, by_step.predicted_us - by_step.low_us)
     return EngineCheck(
         scenario=scenario,
         run=run,
         predicted_us=predicted_us,
-        low_us=predicted_us
-        - math.hypot(predicted_us - by_tokens.low_us, by_step.predicted_us - by_step.low_us),
+        low_us=max(predicted_us - below_us, 0.0),
         high_us=predicted_us
         + math.hypot(by_tokens.high_us - predicted_us, by_step.high_us - by_step.predicted_us),
         parts=(

@@ -24,8 +24,9 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
 
     Columns: pass (`target`, `draft 1`, ...), op, part, launches, time_us, low_us, high_us (all launches
     together; an 80 % band), bound, source, share (of the step). The last rows are the gaps between launches
-    and what host and engine add; they have no source. The squared half-widths add up to the step's: to those
-    of each kernel the last row adds its own terms, and what borrowed kernels share of their error.
+    and what host and engine add; they have no source. Each band is of its row alone, never below 0; the error
+    of the set-up, which all rows share (`Cost.setup_half_us`), is in the step's band only. Where no kernel is
+    borrowed, the squared half-widths of the rows and of the set-up add up to the step's.
     """
     import pandas as pd
 
@@ -40,11 +41,10 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
             {"op": WAITING, "time_us": float(step.time_us) - device_us, "bound": Bound.HOST.name.lower()},
         ]
     )
-    rest = rest.assign(low_us=rest["time_us"], high_us=rest["time_us"], launches=0, source="")
-    for end, whole_us in (("low_us", step.low_us), ("high_us", step.high_us)):
-        kernels = float(((frame[end] - frame["time_us"]) ** 2).sum())
-        left = float(np.sqrt(max((float(whole_us) - float(step.time_us)) ** 2 - kernels, 0.0)))
-        rest.loc[rest["op"] == WAITING, end] += -left if end == "low_us" else left
+    rest = rest.assign(launches=0, source="")
+    added_us = np.sqrt(float(step.cost.engine_square)) * (rest["op"] == WAITING)
+    rest["low_us"] = (rest["time_us"] - added_us).clip(lower=0.0)
+    rest["high_us"] = rest["time_us"] + added_us
     rest = rest[(rest["time_us"] > 0.0) | (rest["high_us"] > rest["time_us"])]
     rest = rest.assign(**{"pass": "", "part": ""})
     whole = frame if rest.empty else pd.concat([frame, rest[list(frame.columns)]], ignore_index=True)

@@ -27,6 +27,8 @@ With it the bands hold 81 % of 151 published speedups, each predicted without it
 out of this choice the others ask for 0.5 to 0.7 (`python benchmarks/engine_fit.py`). The rows do not tell
 shares of kernels and of terms apart (benchmarks/log).
 """
+LEAST_SHARE = 0.1
+"""Of a step's time: the error of its set-up takes the lower end of its band no further down."""
 
 
 def step_us(
@@ -82,14 +84,15 @@ class Cost:
         low_us = self._low_us
         if not self.setup_half_us.any():
             return low_us
-        return np.asarray(self.time_us - np.sqrt((self.time_us - low_us) ** 2 + self.setup_half_us**2))
+        below_us = np.sqrt((self.time_us - low_us) ** 2 + self.setup_half_us**2)
+        return np.maximum(self.time_us - below_us, np.minimum(low_us, LEAST_SHARE * self.time_us))
 
     @property
     def _low_us(self) -> FloatArray:
         low_us = self._fast_us
         if not self.has_engine_band:
             return low_us
-        below_us = np.sqrt((self.time_us - low_us) ** 2 + self._engine_square)
+        below_us = np.sqrt((self.time_us - low_us) ** 2 + self.engine_square)
         # an engine adds nothing negative: kernels alone, at their fastest, are the floor
         floor_us = np.minimum(low_us, step_us(self._fast_device_us, self.host_us))
         return np.maximum(self.time_us - below_us, floor_us)
@@ -100,7 +103,7 @@ class Cost:
         high_us = self._slow_us
         if not self.has_engine_band and not self.setup_half_us.any():
             return high_us
-        squares = self._engine_square + self.setup_half_us**2
+        squares = self.engine_square + self.setup_half_us**2
         return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + squares))
 
     @property
@@ -133,7 +136,8 @@ class Cost:
         return bool(self.step_square.any() or self.draft_square.any())
 
     @property
-    def _engine_square(self) -> FloatArray:
+    def engine_square(self) -> FloatArray:
+        """Squared half-width of what an engine adds."""
         return np.asarray(self.step_square + self.draft_square)
 
     def __add__(self, other: Cost) -> Cost:

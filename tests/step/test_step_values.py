@@ -350,3 +350,15 @@ def test_rows_are_filled_up_to_a_captured_size(unit, padded, captured):
     requests = np.array([1, 2, 5, 8])
     assert padded_tokens(engine, requests, 3).tolist() == padded
     assert is_captured(engine, requests, 3).tolist() == captured
+
+
+@pytest.mark.parametrize("setup_us", [10.0, 95.0, 500.0, 5_000.0])
+def test_no_error_of_a_set_up_takes_a_step_below_no_time(setup_us):
+    cost = Cost(
+        device_us=np.full(2, 100.0), step_square=np.full(2, 400.0**2), setup_half_us=np.full(2, setup_us)
+    )
+    assert (cost.low_us > 0.0).all()
+    assert (cost.low_us <= cost.time_us).all()
+    assert np.isfinite([*cost.halves.down, *cost.halves.up]).all()
+    alone = Cost(device_us=np.full(1, 100.0), setup_half_us=np.full(1, setup_us))
+    assert alone.low_us[0] == pytest.approx(max(100.0 - setup_us, 10.0))
