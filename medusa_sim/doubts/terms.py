@@ -19,7 +19,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import UNITS, Engine
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafting import drafting_steps
-from medusa_sim.step.host import beyond, drafting_pass_us, launching_us
+from medusa_sim.step.host import beyond, drafting_pass_us, host_us, launching_us
 from medusa_sim.step.pass_time import has_whole_graph
 from medusa_sim.step.prompts import prompt_host_us, prompts_apart
 from medusa_sim.step.sampling import filter_us
@@ -148,7 +148,10 @@ def _charged(
     own = np.ceil(batch / scenario.parallel.schedulers)
     width = 1.0 if option is None else option.depth + 1.0
     drafts, looks_up = option is not None, scenario.drafting.kind.looks_up
-    shown = max(value["host_us_per_step"] - value["hidden_us_per_step"], 0.0)
+    requests_us, layers_us = value["host_us_per_request"] * own, value["layer_us"] * layers
+    exposed_us = host_us(engine, own, layers).time_us  # what is hidden comes off the step's own work first
+    varying_us = requests_us + layers_us
+    shown = np.minimum(exposed_us / np.maximum(varying_us, 1e-9), 1.0)
     ran = [each for each in passes if each.works and each.works[0].of == "draft"]
     by_pass = sum(
         (drafting_pass_us(engine, each.works[0].layers, each.device_us).time_us for each in ran), np.zeros(())
@@ -156,11 +159,11 @@ def _charged(
     planned = sum(not has_whole_graph(setting.latency, work) for each in ran for work in each.works)
     experts_us = plain.parts_us.get("experts", np.zeros(()))
     found = {
-        "host_us_per_step": np.asarray(shown),
-        "host_us_per_request": value["host_us_per_request"] * own,
+        "host_us_per_step": np.maximum(exposed_us - varying_us, 0.0),
+        "host_us_per_request": shown * requests_us,
         "host_us_per_token": value["host_us_per_token"] * own,
         "eager_us_per_layer": launching_us(engine, layers, own, own * width).time_us,
-        "layer_us": np.asarray(value["layer_us"] * layers),
+        "layer_us": shown * layers_us,
         "experts_share": experts_us * abs(1.0 / max(value["experts_share"], 1e-9) - 1.0),
         "plan_us_per_pass": np.asarray(value["plan_us_per_pass"] * planned),
         "pieces_us_per_layer": np.asarray(value["pieces_us_per_layer"] * planned),

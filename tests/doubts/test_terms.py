@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from medusa_sim import Scenario
 from medusa_sim.doubts.doubts import (
@@ -10,7 +11,7 @@ from medusa_sim.doubts.doubts import (
     model_too_large,
     typed_acceptance,
 )
-from medusa_sim.doubts.terms import WORDS, beyond_measured, far_terms
+from medusa_sim.doubts.terms import WORDS, _charged, beyond_measured, far_terms
 from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend.warnings import warnings
@@ -19,7 +20,9 @@ from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario as PlanScenario
 from medusa_sim.specs.engine import UNITS
 from medusa_sim.step.axes import Grid
+from medusa_sim.step.host import host_us
 from medusa_sim.step.memory import step_memory_bytes
+from medusa_sim.step.step import decode_step
 from medusa_sim.step.traffic import step_limits
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}
@@ -163,3 +166,21 @@ def test_a_rate_as_llama_cpp_logs_it_is_given_in_percent():
         gpu="rtx-4090", model="llama-3.1-8b", runtime="llama.cpp-cuda", drafter="ngram", acceptance=0.5
     )
     assert any("50%@3" in line for line in typed_acceptance(scenario))
+
+
+@pytest.mark.parametrize("hidden_us", [0.0, 60.0, 100.0, 150.0, 10_000.0])
+def test_what_is_charged_in_every_step_adds_up_to_the_host_that_shows(hidden_us):
+    scenario = PlanScenario(**DENSE, runtime="vllm")
+    engine, batch = scenario.runtime.engine, np.array([1.0, 64.0])
+    changed = {"host_us_per_step": 100.0, "host_us_per_request": 3.0, "layer_us": 0.5}
+    engine = engine.with_terms(
+        {
+            name: structs.replace(getattr(engine, name), value=value)
+            for name, value in (changed | {"hidden_us_per_step": hidden_us}).items()
+        }
+    )
+    plain = decode_step(scenario.setting, batch, 640)
+    charged = _charged(scenario, engine, None, (), plain, batch)
+    shown = sum(charged[name] for name in changed)
+    assert shown == pytest.approx(host_us(engine, batch, scenario.model.layers).time_us)
+    assert all((charged[name] >= 0.0).all() for name in changed)
