@@ -143,7 +143,7 @@ _OVERHEAD = Quantity(
 )
 
 DECLARED = (
-    *(Quantity(name=name, read=_in_every_row(value_of), title="drafter" * (name == "drafter"))
+    *(Quantity(name=name, read=_in_every_row(value_of), title="drafter" if name == "drafter" else "")
       for name, value_of in OF_SCENARIO.items()),
     # where
     Quantity(name="batch", read=lambda cells: cells.batch, title="batch"),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from medusa_sim.arrays import Band
 from medusa_sim.grid.cells import Cells
 
-Unit = Literal["us", "s", "per_s", "ratio", "times", "share", "usd", "bytes", ""]
+Unit = Literal["us", "s", "per_s", "ratio", "times", "share", "bytes", ""]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Quantity:
     title: str = ""
     """Heading in tables for people; empty: it stands in none."""
     unit: Unit = ""
-    """How tables show it: a time, a rate, a ratio, a speedup, a share, money, bytes; empty: a number."""
+    """How tables show it: a time, a rate, a ratio, a speedup, a share, bytes; empty: a number."""
     digits: int = 3
     """Significant digits of a number."""
     axis: str = ""

@@ -123,10 +123,12 @@ def calibrated_time(
 
     fixed_us, memory_us, work_us: the kernel's parts. The fixed part binds where it is more than half of the
     time, else memory where it is not shorter than the work, else `work`; a borrowed kernel takes `Fit.slower`
-    times as long. fits: of the kernels that the time
-    is made of, each with the operator that it times; their bands multiply, and the least trustworthy of
-    their sources is the whole's. form: numeric format that the kernel was fitted in. A kernel that was fitted
-    in another format, or without one unpacks, has a band as wide as one of another architecture's.
+    times as long.
+
+    fits: of the kernels that the time is made of, each with the operator that it times; their bands multiply,
+    and the least trustworthy of their sources is the whole's. form: numeric format that the kernel was fitted
+    in. A kernel that was fitted in another format, or without one unpacks, has a band as wide as one of
+    another architecture's.
     """
     low: FloatArray | float = 1.0
     high: FloatArray | float = 1.0
@@ -135,7 +137,8 @@ def calibrated_time(
         residuals = fit.residuals
         if fit.is_borrowed(gpu.name):
             source = max(source, Source.BORROWED)
-        if operator.unpacks if not form else not same_form(form, operator.form):
+        is_other_form = not same_form(form, operator.form) if form else operator.unpacks
+        if is_other_form:
             source = Source.EXTRAPOLATED
             residuals = tuple(widen_band(residual, 1.0, TRANSFER_ERROR) for residual in residuals)
         fit_low, fit_high = residual_band(residuals, operator.size)

@@ -26,6 +26,8 @@ from medusa_sim.load.step_table import StepTable
 SEARCH_REQUESTS = 2000
 """Requests of each trial of a search, over its seeds: the first of a trace."""
 _PRECISION = 0.01
+_ROUNDING = 1e-9
+"""Of a server: 2.1 requests/s are three of 0.7 each."""
 _LEAST_REQUESTS = 500
 """Of a seed: shorter runs end before their queues have grown."""
 _MOST_TRIALS = 16
@@ -82,7 +84,7 @@ class Carried:
     def gpus_for(self, rate_per_s: float, gpus: int) -> int | None:
         """GPUs of as many equal servers as carry a rate within the limits; None where none can."""
         rate = self.saturated_per_s if self.largest_per_s is None else self.largest_per_s
-        return None if rate <= 0.0 else int(np.ceil(rate_per_s / rate)) * gpus
+        return None if rate <= 0.0 else int(np.ceil(rate_per_s / rate - _ROUNDING)) * gpus
 
 
 def saturation(test: LoadTest, server: PolicyServer) -> Saturation:

@@ -54,6 +54,9 @@ def test_the_largest_rate_keeps_the_limits_and_a_larger_one_does_not(answer):
             point = test.point(server, factor * found.largest_per_s)
             assert (point.mean["goodput_share"] >= test.goals.share) is keeps
     assert drafting.gpus_for(50.0, 1) == int(np.ceil(50.0 / drafting.largest_per_s))
+    each = replace(drafting, largest_per_s=0.7)
+    assert 2.1 / 0.7 > 3.0  # as floats
+    assert [each.gpus_for(rate, 2) for rate in (0.7, 2.1, 2.11)] == [2, 6, 8]
 
 
 def test_policies_are_compared_on_the_same_requests(answer):

@@ -1,10 +1,12 @@
 """A value of each unit as people read it."""
 
 import math
+from typing import get_args
 
 import pytest
 
-from medusa_sim.report.quantity_table import quantity_text
+from medusa_sim.grid.quantity import Unit
+from medusa_sim.report.quantity_table import _WAYS, quantity_text
 
 
 @pytest.mark.parametrize(
@@ -19,3 +21,7 @@ from medusa_sim.report.quantity_table import quantity_text
 )  # fmt: skip
 def test_a_value_by_its_unit(name, value, text):
     assert quantity_text(name, value) == text
+
+
+def test_every_unit_is_shown():
+    assert set(get_args(Unit)) == set(_WAYS)
