@@ -16,6 +16,7 @@ page Answer, and one sheet a theme with every page as wide as a screen and as a 
 
 from __future__ import annotations
 
+import argparse
 import io
 import itertools
 import os
@@ -292,39 +293,43 @@ def _picture(address: str, path: str, width: int, height: int, *, dark: bool) ->
 
 def main() -> None:
     """Time, or take pictures."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("repeats", type=int, nargs="?", default=7, help="openings and moves of each kind")
+    options.add_argument("--memory", type=int, nargs="?", const=150, metavar="LOADS")
+    options.add_argument("--cards", nargs="?", const="llama-3.3-70b", metavar="MODEL")
+    options.add_argument("--pictures", type=Path, metavar="DIR")
+    asked = options.parse_args()
     if not CHROMIUM or not DRIVER:
         raise SystemExit(
             "Error: chromium or chromedriver is not installed; `make test-browser` installs both"
         )
     with server() as (address, process):
-        if "--pictures" in sys.argv:
-            pictures(address, Path(sys.argv[sys.argv.index("--pictures") + 1]))
+        if asked.pictures is not None:
+            pictures(address, asked.pictures)
             return
-        if "--memory" in sys.argv:
-            memory(address, process, int(next(iter(sys.argv[sys.argv.index("--memory") + 1 :]), 150)))
+        if asked.memory is not None:
+            memory(address, process, asked.memory)
             return
-        if "--cards" in sys.argv:
-            model = next(iter(sys.argv[sys.argv.index("--cards") + 1 :]), "llama-3.3-70b")
+        if asked.cards is not None:
             first_answer_s(address, process)
-            point, whole, cpu = cards_s(address, process, model)
+            point, whole, cpu = cards_s(address, process, asked.cards)
             print(
-                f"{model} on {len(CARDS)} cards: first point {point:.2f} s, all {whole:.2f} s, {cpu:.2f} s "
-                f"of the server's CPU beside its jobs; load average {os.getloadavg()[0]:.1f}"
+                f"{asked.cards} on {len(CARDS)} cards: first point {point:.2f} s, all {whole:.2f} s, "
+                f"{cpu:.2f} s of the server's CPU beside its jobs; load average {os.getloadavg()[0]:.1f}"
             )
             return
-        repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 7
         cold = first_answer_s(address, process)
         with server(HELLO) as (bare, other):
             titled = "return !!document.querySelector('h1')"
             first_answer_s(bare, other, titled)
             pairs = [
                 (*first_answer_s(address, process), *first_answer_s(bare, other, titled))
-                for _ in range(repeats)
+                for _ in range(asked.repeats)
             ]
-        sliders, fields = slider_s(address, process, repeats)
+        sliders, fields = slider_s(address, process, asked.repeats)
     told, cpu, floor, floor_cpu = (statistics.median(each) for each in zip(*pairs, strict=True))
     print(
-        f"first answer: {told:.2f} s, median of {repeats} (2 asked), {cpu:.2f} s of the server's CPU; "
+        f"first answer: {told:.2f} s, median of {asked.repeats} (2 asked), {cpu:.2f} s of the server's CPU; "
         f"{cold[0]:.2f} s the very first; a page that says hello: {floor:.2f} s, {floor_cpu:.2f} s of CPU"
     )
     for name, times in (("batch slider", sliders), ("context field, a new search each", fields)):
