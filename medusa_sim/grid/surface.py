@@ -117,7 +117,10 @@ class Surface:
 
     @property
     def in_flight(self) -> Surface:
-        """Steps of the requests in flight where each length is the mean; without traffic, this surface."""
+        """Steps of the requests in flight where each length is the mean, in whole tokens.
+
+        Without traffic and at whole lengths, this surface.
+        """
         return self if self._in_flight is None else self._in_flight
 
     @cached_property

@@ -76,9 +76,8 @@ def gemm_time(
 ) -> OperatorTime:
     """Time of one linear layer, for every shape it holds (the module's equations).
 
-    Never below the cold roofline max(flops / peak, bytes / bandwidth) of the GPU. low and high are the
-    80 % band of the held-out residuals (`kernel.fit.residuals`) for the range of m. form: numeric format that
-    the kernel was fitted in, empty: the operator's arithmetic.
+    low and high are the 80 % band of the held-out residuals (`kernel.fit.residuals`) for the range of m.
+    form: numeric format that the kernel was fitted in, empty: the operator's arithmetic.
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
     m, n, k = (as_float(size) for size in (operator.m, operator.n, operator.k))
