@@ -42,9 +42,16 @@ class Surface:
     """Steps at B batches and S lengths, each priced when it is first asked for.
 
     setting: what all steps share. in_flight_only: price only the steps of the requests that a server has in
-    flight where its requests have each length on average. nominal: for the steps of such requests, the
-    surface of those mean lengths. sibling: a surface that differs only in its drafter, whose plain steps (and
-    verification, where it is the same) are used again.
+    flight where its requests have each length on average.
+
+    Four other surfaces belong to one:
+
+    | surface | differs in | because |
+    |---|---|---|
+    | `in_flight` | lengths | long requests are in flight for longer, so those in flight are longer |
+    | `nominal` | lengths | the surface that an `in_flight` one was made from: the means that were asked for |
+    | `sibling` | drafter | its plain steps (and verification, where it is the same) are used again |
+    | `batch_edges` | batches | the most requests that were measured: bands beyond them grow from there |
     """
 
     scenario: Scenario

@@ -90,16 +90,15 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     lends = asked.library not in (asked.engine, asked.kernels) and kind not in (LATENT, EXPERTS)
 
     def rank(entry: tuple[str, str, str, Kernel, bool]) -> tuple[bool, ...]:
-        """False before True, what stands first first."""
+        """What speaks against a kernel, the weightiest first: the least tuple is chosen."""
         set_name, form, key, kernel, is_named = entry
-        nameless = bool(asked.kernel) and asked.engine not in held  # then of the operator's own format
-        return (
-            nameless and (form != operator.forms[0] or not _says(kernel, asked.kernel)),
-            lends and set_name == asked.library and _is_lent(kernel) and form in own_forms,
-            kind.own_first and set_name not in (asked.engine, asked.library, asked.kernels),
-            kind.own_first and not is_named,
-            not asked.kernel and NAME_MARK in key,  # what no library takes by itself
-        )
+        is_nameless = bool(asked.kernel) and asked.engine not in held  # then of the operator's own format
+        is_another = is_nameless and (form != operator.forms[0] or not _says(kernel, asked.kernel))
+        own_stands = lends and set_name == asked.library and _is_lent(kernel) and form in own_forms
+        is_foreign = kind.own_first and set_name not in (asked.engine, asked.library, asked.kernels)
+        is_not_named = kind.own_first and not is_named
+        is_taken_by_no_library = not asked.kernel and NAME_MARK in key
+        return is_another, own_stands, is_foreign, is_not_named, is_taken_by_no_library
 
     if candidates:
         set_name, form, key, kernel, is_named = min(candidates, key=rank)

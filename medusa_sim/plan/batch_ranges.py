@@ -57,9 +57,12 @@ def merge_batches(
     a configuration does not fit in memory; plain decoding is allowed where nothing else is. groups:
     (batches,) numbers of which a range has one only. drafted: (batches,) where drafts are made; None: where
     an allowed configuration gives more than 1. A range never crosses its ends. halves: of the interval of
-    each speedup, on the logarithm; None: known exactly. A configuration stands while the best gains less
-    than `switching_gain` over it or no more than the doubt about the two, and while it gains wherever another
-    does.
+    each speedup, on the logarithm; None: known exactly.
+
+    A configuration stands as long as it gains wherever another does, and the best one gains over it
+    - less than `switching_gain`, or
+    - no more than the doubt about the two.
+
     Raises UsageError for a switching gain outside [0, 1).
     """
     if not 0.0 <= switching_gain < 1.0:
