@@ -289,8 +289,8 @@ def numbers(text: str, of: click.ParamType[float] = click.FLOAT) -> tuple[float,
 def _allowed(of: click.IntRange | click.FloatRange) -> str:
     """`whole numbers from 1 to 64 are allowed`."""
     what = "whole numbers" if isinstance(of, click.IntRange) else "finite numbers"
-    low = "" if of.min is None else f" {'above' if of.min_open else 'from'} {of.min:,.12g}"
-    high = "" if of.max is None else f" to {of.max:,.12g}"
+    low = "" if of.min is None else f" {'above' if of.min_open else 'from'} {of.min:.12g}"
+    high = "" if of.max is None else f" to {of.max:.12g}"
     return f"{what}{low}{high} are allowed"
 
 
