@@ -9,6 +9,7 @@ import pytest
 import torch
 from asking import answered
 from decoder_models import tiny_config, tiny_heads, tiny_llama
+from step_meta import META
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError, UsageError
@@ -20,7 +21,7 @@ from medusa_sim.lab.decoder.generate import (
 )
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.measure.arguments import StepGrid
-from medusa_sim.lab.measure.cells import StepMeta, StepRow, read_steps, write_steps
+from medusa_sim.lab.measure.cells import StepRow, read_steps, write_steps
 from medusa_sim.lab.measure.decoder_steps import (
     Subject,
     full_step,
@@ -28,19 +29,8 @@ from medusa_sim.lab.measure.decoder_steps import (
     time_in_turns,
 )
 from medusa_sim.specs.hf_config import model_from_config
-from medusa_sim.specs.measurement import Environment
 
 TREE = CandidateTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
-GPU = "h100-sxm"
-ENVIRONMENT = Environment(
-    name=GPU, device="NVIDIA H100 80GB HBM3", kind="cuda", units=132, cache_bytes=50 * 2**20,
-    memory_bytes=80 * 2**30, driver="1", clocks_mhz={"sm": 1980.0}, current_clocks_mhz={}, torch="2.9",
-    threads=1, commit="c", date="2026-01-01T00:00:00Z", load_average=0.0,
-)  # fmt: skip
-META = StepMeta(
-    schema=1, title="t", launched="cuda-graph", acceptance="medusa1-vicuna-7b", accepted_draft_tokens=2,
-    copy_bytes_per_s=1e12, environment=ENVIRONMENT,
-)  # fmt: skip
 
 
 def ticking() -> Callable[[], float]:

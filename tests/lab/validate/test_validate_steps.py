@@ -10,28 +10,16 @@ import pytest
 from asking import answered, document
 from asking import run as invoke
 from decoder_models import tiny_config
+from step_meta import ENVIRONMENT, GPU, META
 
-from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.lab.measure.cells import StepMeta, StepRow, write_steps
+from medusa_sim.lab.measure.cells import StepRow, write_steps
 from medusa_sim.lab.measure.record import write_meta
 from medusa_sim.lab.validate.steps import Gaps, decoder_step, validate_decoder
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.hf_config import model_from_config
-from medusa_sim.specs.measurement import Environment, Meta, Rates
-
-TREE = CandidateTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
-GPU = "h100-sxm"
-ENVIRONMENT = Environment(
-    name=GPU, device="NVIDIA H100 80GB HBM3", kind="cuda", units=132, cache_bytes=50 * 2**20,
-    memory_bytes=80 * 2**30, driver="1", clocks_mhz={"sm": 1980.0}, current_clocks_mhz={}, torch="2.9",
-    threads=1, commit="c", date="2026-01-01T00:00:00Z", load_average=0.0,
-)  # fmt: skip
-META = StepMeta(
-    schema=1, title="t", launched="cuda-graph", acceptance="medusa1-vicuna-7b", accepted_draft_tokens=2,
-    copy_bytes_per_s=1e12, environment=ENVIRONMENT,
-)  # fmt: skip
+from medusa_sim.specs.measurement import Meta, Rates
 
 
 def measured_rows(factor: dict[int, float], *, wobble: float = 0.0, launch_us: float = 2.0) -> list[StepRow]:
