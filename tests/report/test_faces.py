@@ -76,10 +76,10 @@ def test_parts_of_both_steps_add_up_to_no_more_than_the_step():
 
 
 def test_an_export_has_the_drafts_of_the_schedule_and_refuses_a_number_as_its_engine():
-    answer = recommended()
+    answer = SCENARIO.recommend(batch=range(1, 17))
     told = answer.export("vllm", draft_path="some/head").text
     drafts = int(re.findall(r'"num_speculative_tokens": ?(\d+)', told)[0])
-    assert drafts in answer.schedule.drafts.tolist()
+    assert answer.schedule.drafts.tolist() == [drafts] == [4]
     with pytest.raises(UsageError, match="engine"):
         answer.export(3)
 
