@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -78,25 +79,17 @@ class SetUp:
 
     def scenario(self, prompt: float = PROMPT, acceptance: str | float = TOKENS) -> Scenario:
         """With EAGLE-3 drafts. Raises MedusaSimError where it does not run."""
-        is_mixture_in_4_bits = self.model.startswith("gpt-oss")
-        return Scenario(
-            gpu=self.gpu,
-            model=self.model,
-            runtime=self.runtime,
-            dtype=None if is_mixture_in_4_bits else self.dtype,
-            tp=self.tp,
-            drafter=self.drafter,
-            acceptance=acceptance,
-            prompt_tokens=prompt,
-            output_tokens=OUTPUT,
-        )
+        dtype = None if self.model.startswith("gpt-oss") else self.dtype  # experts in 4 bits
+        return self._scenario(dtype=dtype, acceptance=acceptance, prompt_tokens=prompt, output_tokens=OUTPUT)
 
     def alone(self) -> Scenario:
         """Its steps alone, without traffic. Raises MedusaSimError where it does not run."""
+        return self._scenario(dtype=self.dtype, acceptance=TOKENS)
+
+    def _scenario(self, **more: Any) -> Scenario:
         return Scenario(
-            gpu=self.gpu, model=self.model, runtime=self.runtime, dtype=self.dtype, tp=self.tp,
-            drafter=self.drafter, acceptance=TOKENS,
-        )  # fmt: skip
+            gpu=self.gpu, model=self.model, runtime=self.runtime, tp=self.tp, drafter=self.drafter, **more
+        )
 
     def __str__(self) -> str:
         drafts = "" if self.drafter == DRAFTER else f" {self.drafter}"
