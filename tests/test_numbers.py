@@ -48,9 +48,8 @@ STATED = {
     "method-engines: together # counts (`RATIO_SHARE`)": "step.compose:RATIO_SHARE",
     "method-engines: match_rate = min(1, a_1 / #)": "acceptance.profile:ACCEPTED_OF_MATCHES",
     "method-engines: take a share (#) of what they take": "ENGINE.elementwise_share.value",
-    "method-engines: V (1 + # z) (min(r, #) + # max(r - #, 0))": (
-        "ENGINE.filter_top_k_share.value, ENGINE.filter_full_rows.value, ENGINE.filter_share_beyond.value, "
-        "ENGINE.filter_full_rows.value"
+    "method-engines: filter_top_k_share #, filter_full_rows #, filter_share_beyond #": (
+        "ENGINE.filter_top_k_share.value, ENGINE.filter_full_rows.value, ENGINE.filter_share_beyond.value"
     ),
     "method-engines: (`--length-cv`, #;": "scenario.arguments:Arguments.length_cv",
     "method-engines: least squares of the relative errors (# %,": "100 * lab.calibrate.engine_fit:NOISE",
