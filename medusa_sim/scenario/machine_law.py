@@ -7,7 +7,7 @@ f    = least squares of ln(predicted / measured) over the rows, with ln f ~ N(0,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,8 @@ def corrected(
     latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[MachineRow]
 ) -> LocalLatency:
     """The latency model with its law corrected by rows of this model on this machine (O1, O2)."""
+    from scipy.optimize import least_squares
+
     if not rows:
         return latency
     measured = np.log([row.time_us for row in rows])
@@ -49,7 +51,7 @@ def corrected(
         times = pass_times(replace_law(latency, scaled(latency.law, *np.exp(factors))), model, runtime, rows)
         return np.concatenate([(np.log(times) - measured) / noise, factors / spread])
 
-    factors = least_squares(residuals, np.zeros(len(SPREAD)))
+    factors = least_squares(residuals, np.zeros(len(SPREAD)), xtol=1e-3, ftol=1e-4).x
     fitted = replace_law(latency, scaled(latency.law, *np.exp(factors)))
     curve: tuple[tuple[float, float], ...] = ()
     for _ in range(3):  # what is put on products is not all of a step
@@ -128,28 +130,6 @@ def passes(
         else:
             work = verification_work(setting, 1, depth, row.columns)
             yield work_time(setting.latency, replace(work, launches=last_logits(work.launches)))
-
-
-def least_squares(residuals: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:
-    """The point of least squares, by Gauss-Newton with halved steps."""
-    place, value = start, residuals(start)
-    for _ in range(8):
-        slopes = np.stack(
-            [(residuals(place + step) - value) / 0.02 for step in 0.02 * np.eye(place.size)], axis=1
-        )
-        move = -np.linalg.lstsq(slopes, value, rcond=None)[0]
-        move = np.clip(move, -0.7, 0.7)
-        for _ in range(4):
-            other = residuals(place + move)
-            if other @ other <= value @ value:
-                break
-            move = 0.5 * move
-        else:
-            break
-        place, value = place + move, other
-        if np.abs(move).max() < 1e-3:
-            break
-    return place
 
 
 def _curve(

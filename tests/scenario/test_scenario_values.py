@@ -48,7 +48,6 @@ from medusa_sim.scenario.machine_law import (
     SPREAD,
     _curve,
     corrected,
-    least_squares,
     pass_times,
     replace_law,
     scaled,
@@ -324,19 +323,6 @@ def test_a_law_is_so_many_times_as_fast_in_each():
         assert [own.unpack, own.column] == pytest.approx([tiles.unpack / 8.0, tiles.column / 8.0])
 
 
-def test_squares_are_least_where_they_are():
-    """A line is met at once, however far; a product of two unknowns in a few steps."""
-    target = np.array([0.5, -0.6])
-    found = least_squares(lambda place: 3.0 * (place - target), np.zeros(2))
-    assert found == pytest.approx(target, abs=1e-9)
-    far = least_squares(lambda place: place - 3.0, np.zeros(1))  # in moves of 0.7
-    assert far == pytest.approx([3.0], abs=1e-9)
-    curved = least_squares(
-        lambda place: np.array([np.exp(place[0]) - 2.0, place[0] * place[1] - 0.7]), np.zeros(2)
-    )
-    assert curved == pytest.approx([np.log(2.0), 0.7 / np.log(2.0)], abs=1e-3)
-
-
 def test_what_is_left_is_the_mean_over_passes_added_to_what_was():
     """0.1 of one pass and 0.3 of three: 0.25; never beyond 0.7, a factor of two."""
     rows = [MachineRow(columns=2, depth=1.0, time_us=1.0, passes=passes) for passes in (1.0, 3.0)]
@@ -347,8 +333,8 @@ def test_what_is_left_is_the_mean_over_passes_added_to_what_was():
 
 
 def test_a_correction_is_the_likeliest_of_laws_near_the_class():
-    """(O1) beside scipy: rows err by 0.03 and a pass's own, devices by 0.12 and 0.35 from their law."""
-    from scipy.optimize import least_squares as scipys
+    """(O1): rows err by 0.03 and a pass's own, devices by 0.12 and 0.35 from their law."""
+    from scipy.optimize import least_squares
 
     runtime = load_runtime("llama.cpp-cuda")
     model = with_dtypes(load_model("llama-3.1-8b"), None, "Q4_0")
@@ -369,7 +355,7 @@ def test_a_correction_is_the_likeliest_of_laws_near_the_class():
             ]
         )
 
-    found, expected = corrected(own, model, runtime, measured), scipys(residuals, np.zeros(4)).x
+    found, expected = corrected(own, model, runtime, measured), least_squares(residuals, np.zeros(4)).x
     likeliest = scaled(own.law, *np.exp(expected))
     for name in ("launch_us", "attention_share", "attention_us"):
         assert getattr(found.law, name) == pytest.approx(getattr(likeliest, name), rel=5e-3)
