@@ -17,7 +17,7 @@ from medusa_sim.export.settings import (
     range_notes,
     tier_notes,
     too_small,
-    tree_note,
+    forgone_tree,
 )
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.checkpoints import drafter_id
@@ -83,7 +83,7 @@ def _settings(
         remarks = tree_notes(tree)
     else:
         why = too_small(plan, margin) if scheduled else method.untested or engine.one_number
-        remarks = (*tree_note(answer), *tier_notes(plan, why))
+        remarks = (*forgone_tree(answer), *tier_notes(plan, why))
     notes = (
         f"written for {engine.title} {known}",
         nearest,

@@ -201,7 +201,7 @@ class EngineExport:
         raise NotImplementedError
 
 
-def tree_note(answer: Recommendation) -> tuple[str, ...]:
+def forgone_tree(answer: Recommendation) -> tuple[str, ...]:
     """What the best searched tree would have gained over the chain that the engine runs instead."""
     trees = [
         row for row in answer.schedule

@@ -46,3 +46,10 @@ def test_where_no_draft_ends_early_a_ratio_gives_as_many_tokens_as_without_p_min
     assert left.tokens_per_step(4) == pytest.approx(1.0 + ratio * 0.875)
     assert left.tokens_per_step(4) == pytest.approx(float(profile.tokens_per_step(4)))
     assert ending_unsure(profile.with_ratio(9.0), 0.0)[1].heads.accuracy[0, 0] == 1.0  # never above one
+
+
+def test_a_drafter_that_is_always_or_never_right_is_as_sure_as_that():
+    """Rates of 1 and 0, where a Beta distribution has no density."""
+    kept, accepted = sure_drafts(np.array([1.0, 0.0]), 0.5)
+    assert kept == pytest.approx([1.0, 0.0], abs=1e-5)
+    assert accepted == pytest.approx([1.0, 0.0], abs=1e-5)

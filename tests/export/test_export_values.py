@@ -10,7 +10,7 @@ import pytest
 from medusa_sim import api
 from medusa_sim.export import chains
 from medusa_sim.export.launch import launch_values
-from medusa_sim.export.settings import _listed, range_notes
+from medusa_sim.export.settings import _listed, forgone_tree, range_notes
 from medusa_sim.export.sglang import SglangFlags
 from medusa_sim.export.tensorrt_llm import TensorrtSpeculativeConfig
 from medusa_sim.plan.recommend import recommend
@@ -167,3 +167,19 @@ def test_a_schedule_speculates_where_it_drafts_at_any_length(monkeypatch):
     monkeypatch.setattr(chains, "scheduled_counts", lambda answer, length: of_length[length])
     answer = SimpleNamespace(cells=SimpleNamespace(surface=SimpleNamespace(seq_len=np.array([512, 4096]))))
     assert chains.speculates(answer, np.array([1, 8, 64])).tolist() == [True, True, False]  # type: ignore[arg-type]
+
+
+def test_the_tree_that_would_have_gained_most_over_its_chain_is_told():
+    """1.5 over 1.2 is a quarter more; 2.0 over 1.9 a twentieth."""
+    rows = [
+        SimpleNamespace(
+            fits_memory=True, chain=False, candidates=8, speedup=tree, chain_speedup=chain, batch_max=batch,
+            seq_len=1024,
+        )
+        for batch, tree, chain in ((1, 2.0, 1.9), (16, 1.5, 1.2))
+    ]  # fmt: skip
+    (note,) = forgone_tree(SimpleNamespace(schedule=rows))  # type: ignore[arg-type]
+    assert re.findall(r"batch (\d+)|([\d.]+)x|([+-]\d+%)", note) == [
+        ("16", "", ""), ("", "1.20", ""), ("", "1.50", ""), ("", "", "+25%"),
+    ]  # fmt: skip
+    assert forgone_tree(SimpleNamespace(schedule=[])) == ()  # type: ignore[arg-type]

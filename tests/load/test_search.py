@@ -1,6 +1,7 @@
 """What policies carry: searches end where they should, and say what is best where nothing does."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -425,3 +426,11 @@ def test_a_run_is_called_growing_by_a_number_that_grows(growth, rate):
         assert point.mean["queue_growth_per_s"] > 0.0
     assert "first third" not in told
     assert "it saturates at 1.91 requests/s, and up to 0.9 of that, 1.72" in told
+
+
+def test_a_request_is_as_long_as_its_prompt_and_half_of_its_output_weighed_by_its_steps(monkeypatch):
+    """100 + 10 tokens over 20 steps and 400 + 40 over 80."""
+    test = load_test(SCENARIO)
+    made = SimpleNamespace(prompt_tokens=np.array([100, 400]), output_tokens=np.array([20, 80]))
+    monkeypatch.setattr(type(test), "requests", lambda *_: (made, None))
+    assert test.mean_length == pytest.approx((110 * 20 + 440 * 80) / 100)

@@ -338,3 +338,9 @@ def test_a_time_that_no_kernel_takes_is_refused_before_it_divides(tmp_path, time
     done = run("validate", "rows", path, "--gpu", "a100-80gb-pcie")
     assert done.exit_code == 1
     assert done.stderr.count("\n") == 1
+
+
+def test_experts_without_a_number_of_gpus_are_whole(tmp_path):
+    frame = read_rows(moe_csv(tmp_path)).drop(columns=["tp", "ep"])
+    (_, first), *_ = operators_of(frame.iloc[:1], by=("engine", "kernel"))
+    assert (first.inter, first.local_experts) == (frame["inter"].iloc[0], frame["experts"].iloc[0])

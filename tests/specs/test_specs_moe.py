@@ -18,7 +18,7 @@ from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.mixers import Grouped, Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import ONE, Parallel
+from medusa_sim.specs.parallel import ONE, Parallel, divisors
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 
 MODELS = table("models")
@@ -244,3 +244,10 @@ def test_nvfp4_leaves_out_what_published_checkpoints_leave_out():
     assert back.weight_bytes == with_dtypes(load_model("deepseek-r1"), dtype="fp8_block").weight_bytes
     dense = with_dtypes(load_model("llama-3.1-8b"), weight_dtype="nvfp4")
     assert all(group.mixers[0].form is None for group in dense.groups)
+
+
+@pytest.mark.parametrize(
+    ("size", "told"), [(12, "1, 2, 3, 4, 6"), (7, "1, 7"), (128, "1, 2, 4, 8, 16, 32, 64, 128")]
+)
+def test_numbers_of_gpus_that_divide_a_size_are_told(size, told):
+    assert divisors(size, "tp") == f"choose --tp {told}"

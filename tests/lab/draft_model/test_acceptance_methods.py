@@ -481,6 +481,10 @@ def test_a_chain_lies_between_the_lines_through_what_was_measured(length, least,
     assert possible({2: 1.8, 4: 2.2}, length) == pytest.approx((least, most))
 
 
+def test_between_distant_lengths_a_chain_has_its_share_of_the_way():
+    assert possible({2: 1.8, 6: 2.6}, 4) == pytest.approx((1.8 + 2 * 0.2, 1.8 + 2 * 0.4))
+
+
 @pytest.mark.parametrize(
     ("method", "spec", "length", "draws", "candidates"),
     [
