@@ -13,11 +13,11 @@ from medusa_sim.export.settings import (
     EngineExport,
     EngineMethod,
     EngineSettings,
+    forgone_tree,
     length_note,
     range_notes,
     tier_notes,
     too_small,
-    forgone_tree,
 )
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.checkpoints import drafter_id

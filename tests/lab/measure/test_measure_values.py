@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from medusa_sim.lab.measure import bench as bench_module
-from medusa_sim.lab.measure import hardware
+from medusa_sim.lab.measure import environment, hardware
 from medusa_sim.lab.measure.bench import CpuBench, Sample, _repeats, device_us, results_kept
 from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.session import FastestLayers, _slowness, expected_s
@@ -220,3 +220,37 @@ def test_a_device_times_its_work_between_two_events(monkeypatch):
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
     assert device_us(lambda: told.append("work"), torch.device("cuda")) == 2_500.0
     assert told == ["event", "work", "event"]
+
+
+def test_the_largest_cache_of_a_core_is_read_in_kilobytes_megabytes_or_gigabytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "_CPU_TREE", tmp_path)
+    assert environment.last_level_cache_bytes() == 32 * 2**20
+    for index, (size, largest) in enumerate([("48K", 48 * 1024), ("2M", 2 * 1024**2), ("1G", 1024**3)]):
+        folder = tmp_path / "cpu0" / "cache" / f"index{index}"
+        folder.mkdir(parents=True)
+        (folder / "size").write_text(f"{size}\n", encoding="ascii")
+        assert environment.last_level_cache_bytes() == largest
+
+
+@pytest.mark.parametrize(
+    ("family", "between", "settles"), [("attention", 99, True), ("attention", 100, False), ("gemm", 0, False)]
+)
+def test_attention_that_stays_in_the_cache_between_calls_settles_longer(
+    monkeypatch, family, between, settles
+):
+    """Its caches fill slowly: rotations and seconds of the longer warm-up."""
+    asked: list[tuple[int, float]] = []
+    made = CpuBench.__new__(CpuBench)
+    made.pool, made.clock, made.patience = (
+        SimpleNamespace(cache_bytes=100),
+        itertools.count(0.0, 1e-3).__next__,
+        1.0,
+    )
+    monkeypatch.setattr(bench_module, "calls", lambda *_: [lambda: 0.0])
+    monkeypatch.setattr(bench_module, "results_kept", lambda *_: 1)
+    monkeypatch.setattr(made, "_warm_up", lambda *args: asked.append(args[2:]), raising=False)
+    operator = SimpleNamespace(kind=family, dtype="fp16", FAMILY=family)
+    made.ready(case(operator=operator, between_bytes=between))
+    usual = (bench_module._WARMUP_ROTATIONS, bench_module._WARMUP_S)
+    long = (bench_module._SETTLING_ROTATIONS, bench_module._SETTLING_S)
+    assert asked == [long if settles else usual]
