@@ -23,13 +23,16 @@ US_PER_S = 1e6
 US_PER_MS = 1e3
 MIB = 2**20
 
+SCALE_BLOCK = 128
+"""Rows and columns of weights that share a scale in `fp8_block`."""
+
 BYTES_PER_ELEMENT: dict[str, float] = {
     "fp64": 8.0,
     "fp32": 4.0,
     "bf16": 2.0,
     "fp16": 2.0,
     "fp8": 1.0,
-    "fp8_block": 1.0 + 4.0 / (128 * 128),
+    "fp8_block": 1.0 + 4.0 / SCALE_BLOCK**2,
     "int8": 1.0,
     "int4": 0.5,
     "nvfp4": 0.5 + 1.0 / 16,

@@ -20,10 +20,12 @@ from medusa_sim.specs.fitted import FEWEST_RANKS
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
-from medusa_sim.units import BYTES_PER_ELEMENT, GIGA, KILO, format_text
+from medusa_sim.units import BYTES_PER_ELEMENT, GIGA, KILO, SCALE_BLOCK, format_text
 
 _ONE_NODE = 8
 """GPUs of most servers."""
+_KEEP_SCALE_BLOCKS = ("vllm", "sglang")
+"""Engines that load no part of a block of scales."""
 _LEAST_SHARE = 0.01
 """Of a step; a smaller share is not given as a number."""
 
@@ -184,6 +186,24 @@ def slow_link(scenario: Scenario) -> Iterator[str]:
         )
     if tp > _ONE_NODE:
         yield f"{scenario.parallel}: priced as if all were in one node; links between nodes are slower"
+
+
+def cut_scale_blocks(scenario: Scenario) -> Iterator[str]:
+    """That engines do not start where GPUs would share a block of experts' scales (vLLM #17569, #25292)."""
+    experts, whole = scenario.shard.experts, scenario.model.experts
+    if experts is None or whole is None or scenario.runtime.library not in _KEEP_SCALE_BLOCKS:
+        return
+    form = experts.form or scenario.shard.weight_dtype
+    if form != "fp8_block" or experts.inter % SCALE_BLOCK == 0:
+        return
+    tp = scenario.parallel.tp
+    fewer = [str(gpus) for gpus in range(1, tp) if whole.inter % (gpus * SCALE_BLOCK) == 0 and tp % gpus == 0]
+    smaller = f" or --tp {fewer[-1]}" if fewer else ""
+    yield (
+        f"experts of {scenario.model.name} are {whole.inter:g} wide; over tp {tp} that is "
+        f"{whole.inter / tp:g}, not whole blocks of {SCALE_BLOCK} with an fp8 scale each, and most versions "
+        f"of {scenario.runtime.library} do not start: --ep {tp}{smaller}"
+    )
 
 
 def model_too_large(scenario: Scenario) -> Iterator[str]:
@@ -406,6 +426,7 @@ RULES: tuple[Rule, ...] = (
     version_of_the_engine,
     engine_on_other_gpus,
     slow_link,
+    cut_scale_blocks,
     model_too_large,
     fitted_kernels,
     trees_without_attention,

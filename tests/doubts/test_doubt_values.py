@@ -9,7 +9,7 @@ import pytest
 
 from medusa_sim.doubts import doubts as rules
 from medusa_sim.doubts import terms as doubt_terms
-from medusa_sim.doubts.doubts import beyond_known, doubts, slow_link
+from medusa_sim.doubts.doubts import beyond_known, cut_scale_blocks, doubts, slow_link
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
 from medusa_sim.doubts.standing import Standing, _value, groups, span_of, standing, table_text, weights_of
 from medusa_sim.doubts.terms import _charged, _option, far_terms, limits_text
@@ -337,3 +337,18 @@ def test_formats_of_experts_differ_but_for_halves(stored, held, told):
     form = SimpleNamespace(dtype=stored, weight_dtype=stored)
     made = SimpleNamespace(experts=SimpleNamespace(form=""), in_form=lambda _: form)
     assert other_form(SimpleNamespace(model=made, kernel_fits=kernel_fits)) == told
+
+
+@pytest.mark.parametrize(
+    ("runtime", "split", "dtype", "options"),
+    [
+        ("vllm", {"tp": 8}, "fp8_block", ["--ep 8", "--tp 4"]),  # 1536 / 8 is 192, 1536 / 4 three blocks
+        ("sglang", {"tp": 8}, "fp8_block", ["--ep 8", "--tp 4"]),
+        ("vllm", {"tp": 8, "ep": 8}, "fp8_block", []), ("vllm", {"tp": 4}, "fp8_block", []),
+        ("vllm", {"tp": 8}, "bf16", []), ("tensorrt-llm", {"tp": 8}, "fp8_block", []),
+    ],
+)  # fmt: skip
+def test_blocks_of_scales_that_gpus_would_share_are_told_with_what_would_do(runtime, split, dtype, options):
+    asked = dense(runtime, gpu="h200-sxm", model="qwen3-235b-a22b", dtype=dtype, **split)
+    found = [re.findall(r"--[et]p \d+", line) for line in cut_scale_blocks(asked)]
+    assert found == ([options] if options else [])
