@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import least_squares
 from study import measured, table
 
 from medusa_sim.arrays import BoolArray, FloatArray
@@ -23,7 +24,6 @@ from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.machine_law import (
     SPREAD,
     corrected,
-    least_squares,
     pass_times,
     passes,
     replace_law,
@@ -219,7 +219,7 @@ def others_law(name: str, runtime: str, gpu: str) -> Law:
         ]
         return np.concatenate([np.concatenate(left) / ROW_ERROR, factors / np.asarray(SPREAD)])
 
-    return scaled(law, *np.exp(least_squares(residuals, np.zeros(len(SPREAD))))) if others else law
+    return scaled(law, *np.exp(least_squares(residuals, np.zeros(len(SPREAD))).x)) if others else law
 
 
 def left_out(curve: Curve) -> Ratios:
