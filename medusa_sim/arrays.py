@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -21,22 +20,6 @@ def as_float(values: npt.ArrayLike) -> FloatArray:
     return np.asarray(values, dtype=np.float64)
 
 
-def distinct(*values: Sequence[int] | IntArray) -> IntArray:
-    """Rising whole numbers of some arrays, each once; `np.unique` would load numpy.ma, 0.03 s."""
-    every = np.sort(np.concatenate(values))
-    new = np.ones(every.size, dtype=np.bool_)
-    new[1:] = every[1:] != every[:-1]
-    return every[new]
-
-
-def among(values: IntArray, some: Sequence[int] | IntArray) -> BoolArray:
-    """Whether each whole number is one of some; as `np.isin`, which calls `np.unique`."""
-    known = np.sort(np.asarray(some, dtype=np.int64))
-    if not known.size:
-        return np.zeros(values.shape, dtype=np.bool_)
-    return np.asarray(known.take(np.searchsorted(known, values), mode="clip") == values)
-
-
 def every_to(dense: int, low: int, high: int, ratio: float) -> IntArray:
     """Whole numbers from low to high: every one to `dense`, then each about `ratio` times the one before.
 
@@ -48,7 +31,7 @@ def every_to(dense: int, low: int, high: int, ratio: float) -> IntArray:
         return every
     steps = int(np.ceil(np.log(high / every[-1]) / np.log(ratio)))
     beyond = np.rint(np.geomspace(every[-1], high, 1 + steps)).astype(np.int64)
-    return distinct(every, beyond)
+    return np.union1d(every, beyond)
 
 
 def once(values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float, distinct
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import served_groups
 from medusa_sim.specs.term import Term
@@ -31,7 +31,7 @@ def told_by_another_model(
 
     requests: fewest and most in a step. tokens: length. words: what the terms are, by name.
     """
-    setting, batch = scenario.setting, as_float(distinct(requests))
+    setting, batch = scenario.setting, as_float(np.unique(requests))
     without = list(_without(scenario))
     if not without or setting.runtime.engine is None or scenario.scope == "block":
         return

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, as_float, distinct
+from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.doubts.doubts import beyond_known
 from medusa_sim.doubts.one_model import told_by_another_model
 from medusa_sim.scenario.draft_options import DraftOption
@@ -89,7 +89,7 @@ def far_terms(scenario: Scenario, requests: tuple[int, int], tokens: float) -> l
     engine = setting.runtime.engine
     if engine is None or scenario.scope == "block":
         return []
-    batch = as_float(distinct(requests))
+    batch = as_float(np.unique(requests))
     outside = {
         name: term
         for name, term in engine.terms.items()

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, as_float, distinct
+from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.grid.bands import Bands
 from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.steps import Steps, picked
@@ -153,7 +153,7 @@ class Cells:
     @cached_property
     def contenders(self) -> Cells:
         """Configurations that are the best of their count somewhere, at every batch and length."""
-        return self.with_index(distinct(self.by_count.index.ravel())[None, None, :])
+        return self.with_index(np.unique(self.by_count.index.ravel())[None, None, :])
 
     # The same elsewhere.
 

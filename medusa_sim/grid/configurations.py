@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, Halves, IntArray, among, distinct
+from medusa_sim.arrays import FloatArray, Halves, IntArray
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.model import Model
@@ -63,7 +63,7 @@ class Configurations:
     @cached_property
     def counts(self) -> IntArray:
         """(1 + C,) every number of candidates once, from 1 up."""
-        return distinct(self.candidates)
+        return np.unique(self.candidates)
 
     @cached_property
     def column(self) -> IntArray:
@@ -119,7 +119,7 @@ class Configurations:
             i for i, other in enumerate(self.options)
             if other.candidates.size == 1 and (other.chain, other.width) == (option.chain, option.width)
         ]  # fmt: skip
-        members = np.flatnonzero(among(self.option, alike))
+        members = np.flatnonzero(np.isin(self.option, alike))
         return members[np.argsort(self.candidates[members], kind="stable")]
 
     def drafter_bytes(self, shard: Model) -> FloatArray:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, among
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.beyond import edges_below
 from medusa_sim.grid.configurations import Configurations
@@ -150,7 +150,7 @@ class Surface:
         edges = edges_below(0 if engine is None else engine.measured_requests, self.batch)
         if not edges.size:
             return None
-        if among(edges, self.batch).all():
+        if np.isin(edges, self.batch).all():
             surface = self
         elif self.nominal is not None and self.nominal.batch_edges is not None:
             surface = self.nominal.batch_edges.surface.in_flight

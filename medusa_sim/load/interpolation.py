@@ -6,14 +6,14 @@ from bisect import bisect_right
 
 import numpy as np
 
-from medusa_sim.arrays import IntArray, distinct
+from medusa_sim.arrays import IntArray
 
 
 def geometric(low: int, high: int, ratio: float, first: int | None = None) -> IntArray:
     """Whole numbers from low to high, each about `ratio` times the one before; from `first` on after low."""
     start = low if first is None else min(first, high)
     count = 2 + int(np.ceil(np.log(high / start) / np.log(ratio))) if high > start else 2
-    return distinct([low], np.rint(np.geomspace(start, high, count)).astype(np.int64))
+    return np.union1d([low], np.rint(np.geomspace(start, high, count)).astype(np.int64))
 
 
 def between(nodes: list[float], value: float) -> tuple[int, float]:

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, distinct
+from medusa_sim.arrays import FloatArray
 from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.step.drafter.base import Drafter
@@ -110,7 +110,7 @@ def prompt_table(
 
     drafter: that of the longest draft, which reads prompts too; None: none is loaded.
     """
-    tokens = distinct(
+    tokens = np.union1d(
         np.arange(1, min(_DENSE_TOKENS, limits.token_budget) + 1),
         np.arange(_DENSE_TOKENS, limits.token_budget + 16, 16),
     )

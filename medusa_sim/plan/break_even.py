@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, IntArray, among, distinct, every_to
+from medusa_sim.arrays import BoolArray, IntArray, every_to
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import Configurations, at_counts
 from medusa_sim.grid.surface import in_groups
@@ -107,7 +107,7 @@ class CoarseSearch:
     @property
     def codes(self) -> IntArray:
         """Codes (`plan.verdict`) at each of `batches`."""
-        return np.asarray(codes_of(self.cells)[among(self.cells.surface.batch, self.batches), self.s])
+        return np.asarray(codes_of(self.cells)[np.isin(self.cells.surface.batch, self.batches), self.s])
 
 
 def coarse_searches(
@@ -125,13 +125,13 @@ def coarse_searches(
     end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
     largest = Configurations(few).max_batch(scenario, seq_len)[:, 1:].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
-    tried = distinct(every_to(EVERY_COARSE_TO, 1, end, _COARSE_RATIO), largest[largest > 0])
-    every = tried[~among(tried, priced)]
+    tried = np.union1d(every_to(EVERY_COARSE_TO, 1, end, _COARSE_RATIO), largest[largest > 0])
+    every = tried[~np.isin(tried, priced)]
     found: list[CoarseSearch] = []
     for group in in_groups(seq_len.size):
         places = range(seq_len.size)[group]
-        asked = distinct(every[every <= largest[group].max()], *(more(s) for s in places))
-        cells = price(scenario, asked[~among(asked, priced)], seq_len[group], few)
+        asked = np.unique(np.concatenate([every[every <= largest[group].max()], *(more(s) for s in places)]))
+        cells = price(scenario, asked[~np.isin(asked, priced)], seq_len[group], few)
         found += [
             CoarseSearch(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
             for at, s in enumerate(places)
@@ -174,10 +174,10 @@ def break_even_batches(
             found.append(NOTHING_FITS)
             continue
         fits = searched_batch <= search.largest
-        batches = distinct(search.batches, searched_batch[fits])
+        batches = np.union1d(search.batches, searched_batch[fits])
         codes = np.zeros(batches.size, dtype=np.int64)
-        codes[among(batches, search.batches)] = search.codes
-        codes[among(batches, searched_batch)] = searched_codes[fits, s]
+        codes[np.isin(batches, search.batches)] = search.codes
+        codes[np.isin(batches, searched_batch)] = searched_codes[fits, s]
         found.append(find_break_even(batches, partial(codes_at, s), codes))
     return tuple(found)
 
@@ -234,11 +234,13 @@ def break_even_context(
         return np.asarray(codes_of(price(scenario, one, length, few))[0])
 
     if searched is None:
-        return find_break_even(distinct(lengths), codes_at)
+        return find_break_even(np.unique(lengths), codes_at)
     searched_lengths, places = np.unique(searched.surface.seq_len, return_index=True)
-    lengths = distinct(
+    lengths = np.union1d(
         lengths, searched_lengths[(searched_lengths >= SHORTEST_CONTEXT) & (searched_lengths <= end)]
     )
     codes = codes_at(lengths)
-    codes[among(lengths, searched_lengths)] = codes_of(searched)[-1, places][among(searched_lengths, lengths)]
+    codes[np.isin(lengths, searched_lengths)] = codes_of(searched)[-1, places][
+        np.isin(searched_lengths, lengths)
+    ]
     return find_break_even(lengths, codes_at, codes)

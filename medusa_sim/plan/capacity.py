@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, IntArray, among, distinct, every_to
+from medusa_sim.arrays import BoolArray, IntArray, every_to
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
@@ -69,15 +69,15 @@ def capacities(
         found, near = [], []
         for s in range(surface.seq_len.size)[group]:
             search, largest = coarse[s], int(surface.max_batch[s, PLAIN])
-            rows = among(search.cells.surface.batch, batches_tried(largest))
+            rows = np.isin(search.cells.surface.batch, batches_tried(largest))
             found.append(fastest(best(search.cells, search.s, rows=rows), best(searched, s)))
             near.append(_batches_near(found[-1], largest))
-        every = distinct(*near)
+        every = np.unique(np.concatenate(near))
         if not every.size:
             return found
         fine = price(scenario, every, surface.seq_len[group], options if speculate else ())
         return [
-            fastest(point, point and best(fine, s, rows=among(fine.surface.batch, near[s])))
+            fastest(point, point and best(fine, s, rows=np.isin(fine.surface.batch, near[s])))
             for s, point in enumerate(found)
         ]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.arrays import IntArray, distinct
+from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
@@ -51,7 +51,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     break_evens = break_even_batches(scenario, options, lengths, cells, coarse)
     if beside := _batches_beside(break_evens, cells.surface.batch):
         # a row that stands for batches between two searched ones must not cross break-even either
-        cells = price(scenario, distinct(cells.surface.batch, beside), lengths, options)
+        cells = price(scenario, np.union1d(cells.surface.batch, beside), lengths, options)
         break_evens = break_even_batches(scenario, options, lengths, cells, coarse)
     ranges = tuple(ranges_over([s], cells, asked, break_evens) for s in range(lengths.size))
     schedule = tuple(row for s, those in enumerate(ranges) for row in schedule_rows(cells, s, those, asked))
@@ -122,7 +122,7 @@ def _where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tupl
     rows = []
     for group in in_groups(len(largest)):
         places = list(largest)[group]
-        batches = distinct([largest[s] for s in places])
+        batches = np.unique([largest[s] for s in places])
         fitting = price(scenario, batches, surface.seq_len[places], cells.configurations.options)
         for at, s in enumerate(places):
             row = int(np.searchsorted(batches, largest[s]))
@@ -148,7 +148,7 @@ def _best(cells: Cells, question: Question, *, speculate: bool) -> Cell | None:
 def by_drafts(cells: Cells, b: int, s: int) -> tuple[Cell, ...]:
     """For each draft length the best count and its speedup at one batch and length."""
     depth, speedup = cells.configurations.depth, cells.speedup_at(b, s)
-    members = [np.flatnonzero(depth == drafts) for drafts in distinct(depth)]
+    members = [np.flatnonzero(depth == drafts) for drafts in np.unique(depth)]
     best = np.asarray([places[np.argmax(speedup[places])] for places in members], dtype=np.int64)
     chosen = cells.with_index(best[None, None, :])
     return tuple(Cell(cells=chosen, b=b, s=s, k=place) for place in range(1, best.size))

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from medusa_sim.acceptance.tree import Path
-from medusa_sim.arrays import FloatArray, IntArray, among
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
@@ -331,7 +331,7 @@ class ScheduleRow(Cell):
         """The chain that gains most; None where shapes are unknown."""
         configurations = self.every.configurations
         chains = [i for i, option in enumerate(configurations.options) if option.chain]
-        members = np.flatnonzero(among(configurations.option, chains))
+        members = np.flatnonzero(np.isin(configurations.option, chains))
         return int(members[np.argmax(self._speedups[members])]) if members.size else None
 
     @property

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, among
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.columns import SWEEP, gain_column
 from medusa_sim.grid.quantities import values
@@ -110,7 +110,7 @@ def sweep_answer(scenario: Scenario, grid: Grid) -> SweepAnswer:
     largest = max(CANDIDATES_MAX, int(grid.candidates.max()))
     by_count = price(scenario, grid.batch, grid.seq_len, scenario.options(largest)).by_count
     best, counts = by_count.best(), by_count.configurations.counts
-    on_grid = np.where(among(counts, grid.candidates), by_count.speedup, -np.inf)
+    on_grid = np.where(np.isin(counts, grid.candidates), by_count.speedup, -np.inf)
     return SweepAnswer(
         scenario=scenario,
         grid=grid,
@@ -176,7 +176,7 @@ def _drafting_share(by_count: Cells) -> float:
 def _cheaper(by_count: Cells, candidates: IntArray) -> Iterator[CheaperCount]:
     """Pairs among plain decoding and some of the counts."""
     surface, counts = by_count.surface, by_count.configurations.counts
-    columns = among(counts, [1, *candidates])
+    columns = np.isin(counts, [1, *candidates])
     for i, s in np.ndindex(*by_count.shape[:2]):
         for less, more in cheaper_pairs(counts[columns], by_count.step_us[i, s, columns]):
             yield CheaperCount(int(surface.batch[i]), int(surface.seq_len[s]), less, more)

@@ -19,7 +19,7 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
-from medusa_sim.arrays import IntArray, among, distinct
+from medusa_sim.arrays import IntArray
 from medusa_sim.grid.cells import Cells
 
 T = TypeVar("T")
@@ -69,13 +69,13 @@ def with_edges_found(values: IntArray, codes: IntArray, codes_at: CodesAt) -> tu
         places = np.flatnonzero((codes[1:] != codes[:-1]) & (values[1:] - values[:-1] > 1))
         if not places.size:
             return values, codes
-        between = distinct(
-            *(
+        between = np.unique(
+            [
                 np.linspace(values[place], values[place + 1], _POINTS + 2).astype(np.int64)[1:-1]
                 for place in places
-            )
+            ]
         )
-        between = between[~among(between, values)]
+        between = between[~np.isin(between, values)]
         together = np.concatenate([values, between])
         order = np.argsort(together, kind="stable")
         codes = np.concatenate([codes, codes_at(between)])[order]

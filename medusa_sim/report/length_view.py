@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.report.palette import BESIDE
 from medusa_sim.scenario.defaults import CANDIDATES_MAX
@@ -74,12 +74,12 @@ def view_of(
     """
     surface, counts = by_count.surface, by_count.configurations.counts
     s = int(np.searchsorted(surface.seq_len, seq_len))
-    lines = np.flatnonzero(among(surface.batch, list(recommended or surface.batch)))
+    lines = np.flatnonzero(np.isin(surface.batch, list(recommended or surface.batch)))
     if recommended is None:
         best = by_count.best_places()[lines, s]
     else:
         best = np.searchsorted(counts, [recommended[int(size)] for size in surface.batch[lines]])
-    asked_for = among(counts, asked)
+    asked_for = np.isin(counts, asked)
     asked_for[best] = True
     # up to the largest that was asked for or is marked
     width = counts.size if recommended is not None else 1 + int(np.flatnonzero(asked_for)[-1])

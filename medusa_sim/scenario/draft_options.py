@@ -23,7 +23,7 @@ from medusa_sim.acceptance.heads import (
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree, Path, TreeOrder
-from medusa_sim.arrays import Band, FloatArray, Halves, IntArray, among
+from medusa_sim.arrays import Band, FloatArray, Halves, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
 from medusa_sim.step.drafter import drafter_kind
@@ -184,7 +184,7 @@ class DraftOption:
 
     def only(self, candidates: IntArray) -> DraftOption | None:
         """The same option with the listed counts only; None where it has none of them."""
-        kept = among(self.candidates, candidates)
+        kept = np.isin(self.candidates, candidates)
         if not kept.any():
             return None
         return replace(self, candidates=self.candidates[kept], tokens_per_step=self.tokens_per_step[kept])

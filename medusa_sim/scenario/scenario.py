@@ -16,7 +16,7 @@ import numpy as np
 
 from medusa_sim.acceptance.p_min import ending_unsure
 from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
-from medusa_sim.arrays import IntArray, among
+from medusa_sim.arrays import IntArray
 from medusa_sim.errors import CoverageError, UsageError, check_kind
 from medusa_sim.file_types import FILES
 from medusa_sim.latency.base import LatencyModel
@@ -347,7 +347,7 @@ class Scenario:
         asked = np.asarray(candidates, dtype=np.int64)
         largest = int(max(asked.max(initial=2), 2))
         known = np.concatenate([[1], *(option.candidates for option in self.options(largest))])
-        kept: IntArray = asked[among(asked, known)]
+        kept: IntArray = asked[np.isin(asked, known)]
         if (asked > 1).any() and not (kept > 1).any():
             largest = max(int(option.candidates[-1]) for option in self.options())
             raise CoverageError(

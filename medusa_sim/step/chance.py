@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, distinct
+from medusa_sim.arrays import FloatArray, IntArray
 
 LENGTHS = 8
 """Equally likely values that stand for a distribution of lengths."""
@@ -65,7 +65,7 @@ def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray
     into equally likely parts, of which each stands for its mean, so that nothing jumps where rate moves.
     """
     shares, weights = np.zeros((*batch.shape, 1 + _PARTS)), np.zeros((*batch.shape, 1 + _PARTS))
-    for size in distinct(batch.ravel().astype(np.int64)):
+    for size in np.unique(batch.ravel().astype(np.int64)):
         place = batch == size
         nodes = _binomial_parts(float(size), rate)
         shares[place], weights[place] = nodes[0] / size, nodes[1]

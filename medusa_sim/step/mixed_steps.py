@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, distinct
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.step.chance import Hits, binomial, log_normal, sums_by_place
 from medusa_sim.step.closed_loop import ClosedLoop
 from medusa_sim.step.drafter.base import Drafter
@@ -209,7 +209,7 @@ def mixed_step_law(
     padded_without = _padded_rows(setting, present, loop.verified_tokens[away.place])
     prompt_rows = np.array([round(max(traffic.prompt_tokens, 1.0))])
 
-    timed = distinct(padded, padded_without, knots, prompt_rows)
+    timed = np.unique(np.concatenate([padded, padded_without, knots, prompt_rows]))
     step = linear_step(setting, timed.astype(np.float64))
 
     def linear_us(rows: IntArray) -> FloatArray:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, distinct
+from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
 from medusa_sim.doubts.standing import standing, weights_of
 from medusa_sim.engine_runs.bench import read_bench
@@ -125,7 +125,7 @@ def token_ms(of: Scenario, requests: Any, candidates: int) -> FloatArray:
     requests: in flight, of each run. candidates: tokens that a step verifies, 1 without drafts.
     """
     batch = np.maximum(np.rint(requests), 1).astype(np.int64)
-    sizes = distinct(batch)
+    sizes = np.unique(batch)
     options = at_counts(of.options(candidates), np.asarray([candidates])) if candidates > 1 else ()
     cells = price(of, sizes, [of.length], options).by_count
     ends = (cells.tpot_us * end / US_PER_MS for end in (np.ones(()), *cells.token_band))

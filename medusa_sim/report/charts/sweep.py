@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import among
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.counts import cliffs
 from medusa_sim.report.charts.chart import (
@@ -51,7 +50,7 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
     chains: count drafts, 0 for plain decoding, and not candidates.
     """
     series: list[Series] = []
-    shown = np.flatnonzero(among(view.batch, evenly(view.batch, _MOST_LINES)))
+    shown = np.flatnonzero(np.isin(view.batch, evenly(view.batch, _MOST_LINES)))
     counts = view.counts - chains
     few = counts.size <= _FEW_TICKS
     for place, at in enumerate(shown):
@@ -125,7 +124,7 @@ def heat_map(view: LengthView, title: str, *, chains: bool = False) -> HeatMap:
 def step_bars(view: LengthView, title: str) -> BarChart:
     """Plain step and marked verification step of each batch, part by part, in its plain steps."""
     rows = []
-    for at in np.flatnonzero(among(view.batch, evenly(view.batch, _MOST_BARS))):
+    for at in np.flatnonzero(np.isin(view.batch, evenly(view.batch, _MOST_BARS))):
         best = int(view.best[at])
         steps = [("1", {name: part[at, 0] for name, part in view.parts_us.items()})]
         if view.counts[best] > 1:

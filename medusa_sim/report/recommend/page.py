@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.arrays import among
 from medusa_sim.plan.recommendation import Recommendation, scheduled_counts
 from medusa_sim.report.document import Block, Folded, Picture, answer_page
 from medusa_sim.report.length_view import length_view
@@ -27,7 +26,7 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
     others: list[Block] = []
     batch = surface.batch[answer.cells.fits[:, 0].any(axis=-1)]
     powers = 2 ** np.arange(20)
-    batch = batch[among(batch, powers) | (batch == batch[-1])] if batch.size else batch
+    batch = batch[np.isin(batch, powers) | (batch == batch[-1])] if batch.size else batch
     grid = Grid.of((int(surface.batch[0]),), (length,), DEFAULT_CANDIDATES)
     if batch.size:
         recommended = scheduled_counts(answer, length)

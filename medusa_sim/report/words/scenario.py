@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.arrays import IntArray, distinct
+from medusa_sim.arrays import IntArray
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.scenario.scenario import Scenario
@@ -54,7 +54,7 @@ def at_once(requests: str) -> str:
 
 def several_text(numbers: Sequence[int] | IntArray) -> str:
     """`64`, `1 and 8`, `1..64`."""
-    every = [int(number) for number in distinct(np.asarray(numbers, dtype=np.int64))]
+    every = [int(number) for number in np.unique(np.asarray(numbers, dtype=np.int64))]
     if len(every) <= _MOST_NAMED:
         *before, last = (f"{number:,}" for number in every)
         return f"{', '.join(before)} and {last}" if before else last
