@@ -168,4 +168,6 @@ def test_a_picture_has_a_node_with_its_rank_for_each():
     text = svg_tree(tree, np.array([1.0, 0.5, 0.25, 0.125]))
     assert re.findall(r">([^<]*)</text>", text) == ["root", "0", "1", "0"]
     assert text.count("<line") == 3
+    white = [ink == "#ffffff" for ink in re.findall(r'<text [^>]*fill="([^"]*)"', text)]
+    assert white == [True, True, False, False]  # on nodes darker than 0.6, of the root of a probability
     assert re.findall(r"<title>([^<]*)</title>", text)[3] == "path [1], reached with probability 0.2500"

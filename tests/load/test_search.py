@@ -378,6 +378,15 @@ def test_cancelled_requests_end_before_their_outputs_do():
         load_test(SCENARIO, cancelled=1.5)
 
 
+def test_what_requests_share_is_held_once():
+    """10 blocks a request of which 4 are shared: 100 blocks hold 100 // 6 of them."""
+    limits = SimpleNamespace(
+        blocks_of=lambda tokens: tokens // 16, shared_blocks=lambda tokens: 4, max_requests=64, kv_blocks=100
+    )
+    test, server = SimpleNamespace(mean_length=160.2), SimpleNamespace(limits=limits)
+    assert requests_held(test, server) == 16  # type: ignore[arg-type]
+
+
 def test_drafting_is_switched_off_only_where_so_many_requests_fit():
     """Beyond what the KV cache holds there is no batch to switch it off at."""
     scenario = Scenario(gpu="l4", model="llama-3.1-8b", drafter="eagle3", acceptance=0.3, max_drafts=3)

@@ -60,6 +60,13 @@ def test_markdown_shows_the_name_alone(name):
     assert len(texts_of(f"{paragraph(name.replace('`', ''))} y")) > 0
 
 
+@pytest.mark.parametrize(
+    ("line", "written"), [("12. x", "12\\. x"), ("3) x", "3\\) x"), ("- x", "\\- x"), ("x - y", "x - y")]
+)
+def test_a_paragraph_begins_no_list(line, written):
+    assert paragraph(line) == written
+
+
 @given(MARKUP)
 def test_markdown_shows_any_text_alone(text):
     assert "".join(texts_of(f"x{for_markdown(text)}y")) == f"x{printable(text)}y"

@@ -9,7 +9,7 @@ import pytest
 from medusa_sim.acceptance.heads import chain_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.lab.reproduce import recursive, reproduction
-from medusa_sim.lab.reproduce.charts import _both, _speedups, reproduction_charts
+from medusa_sim.lab.reproduce.charts import _both, _speeds, _speedups, reproduction_charts
 from medusa_sim.lab.reproduce.decoding import _setting, overhead, table1, table3
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, SEQ_LENS, paper_latency
 from medusa_sim.lab.reproduce.recursive import mbsu
@@ -169,6 +169,12 @@ def test_open_marks_stand_where_values_are_published():
     assert line.y.tolist() == [1.0, 2.0, 3.0]
     assert (marks.x.tolist(), marks.y.tolist()) == ([1, 4], [1.1, 3.3])
     assert [row.get("published") for row in line.rows] == [1.1, None, 3.3]
+
+
+def test_speeds_are_drawn_in_teraflops_over_their_intensity():
+    rows = pd.DataFrame({"operational_intensity": [2.0, 8.0], "speed": [5e12, 1.5e13]})
+    drawn = _speeds("measured", 0, rows, "speed")
+    assert (drawn.x.tolist(), drawn.y.tolist()) == ([2.0, 8.0], [5.0, 15.0])
 
 
 @pytest.mark.parametrize(
