@@ -10,7 +10,7 @@ import numpy as np
 
 from medusa_sim.arrays import as_float
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.attention import attention_time
+from medusa_sim.latency.attention import attention_time, writing_apart
 from medusa_sim.latency.base import OperatorTime
 from medusa_sim.latency.choice import Asked, Choice, choose, with_place
 from medusa_sim.latency.composed import sparse_time, window_time
@@ -178,6 +178,8 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
             time = verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
         return replace(time, kernels=f"{model.kernels}: {backend.name}")
     kernel = model.kernel("attention", fused, operator.kind)
+    if model.asked.in_step and kernel.wide.append_ratio:
+        kernel = writing_apart(kernel)
     return attention_time(model.gpu, kernel, operator, cold=model.cold)
 
 
