@@ -48,6 +48,7 @@ from medusa_sim.specs.nearness import (
     NEARNESS_FILE,
     Kind,
     Place,
+    Spread,
     between,
     nearest,
     spread_of,
@@ -587,7 +588,7 @@ def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
 
     outs: by way; the fit to all is the way of no keys. The kind is that by which a set-up's band is
     chosen (`specs/nearness.py`), from the groups that the fit saw. faster, slower: of the band of kernels and
-    terms. spread: of the cell's engine (`spreads_of`).
+    terms. spread, experts_spread: of the cell's engine (`spreads_of`).
     """
     cells, found = fit.cells, []
     group = cells[GROUP].agg(", ".join, axis=1)
@@ -615,20 +616,30 @@ def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
             )
         )
     lines = pd.concat(found, ignore_index=True)
-    spreads, engines = spreads_of(lines), zip(lines.library, lines.kind, strict=True)
-    return lines.assign(spread=[spread_of(library, kind, spreads) for library, kind in engines])
+    engines, spreads = zip(lines.library, lines.kind, strict=True), spreads_of(lines)
+    of_cell = [spread_of(library, kind, spreads) for library, kind in engines]
+    return lines.assign(
+        spread=[each.steps for each in of_cell], experts_spread=[each.experts for each in of_cell]
+    )
 
 
-def spreads_of(lines: pd.DataFrame) -> dict[str, float]:
+def spreads_of(lines: pd.DataFrame) -> dict[str, Spread]:
     """Engine -> how far groups left out of it lie from their fit, beside the (geometric) mean engine.
 
     By mean errors of groups of SMALL cells or more, of the engine's own where something else of it was seen.
+    Experts of an engine with mixtures of one network alone (R1 is V3's) are known no better than the mean's.
     """
     out = lines[~lines.kind.isin(["measured", "engine"])].assign(short=lines.short.abs())
     groups = out.groupby(["library", "way", "group"]).short.agg(["mean", "size"])
     errors = groups[groups["size"] >= SMALL]["mean"].groupby("library").mean()
-    relative = errors / np.exp(np.log(errors).mean())
-    return {str(library): round(float(value), 2) for library, value in relative.items()}
+    relative = (errors / np.exp(np.log(errors).mean())).round(2)
+    mixtures = lines[lines.experts > 0.0]
+    networks = mixtures.group.str.split(", ").str[-1].str.replace("-r1", "-v3")
+    known = networks.groupby(mixtures.library).nunique()
+    return {
+        str(library): Spread(steps=value, experts=value if known.get(library, 0) > 1 else max(value, 1.0))
+        for library, value in relative.items()
+    }
 
 
 Half: TypeAlias = float | FloatArray
@@ -655,8 +666,9 @@ def large_below(lines: pd.DataFrame, share: Half) -> bool:
 
 def band_of(lines: pd.DataFrame, whole: float, of_experts: float, of_version: float = 0.0) -> FloatArray:
     """What bands of cells have for what is new (`nearness.beside`). of_version: the least of another one."""
-    at_least = np.maximum(whole, of_version * lines.is_other_version.to_numpy())
-    return lines.spread.to_numpy() * between(at_least, of_experts, lines.experts.to_numpy())
+    of_step, experts = lines.spread.to_numpy(), lines.experts_spread.to_numpy()
+    at_least = np.maximum(whole * of_step, of_version * lines.is_other_version.to_numpy())
+    return between(at_least, of_experts * experts, lines.experts.to_numpy())
 
 
 def needed(lines: pd.DataFrame, half: Callable[[float], Half], least: float) -> float:
@@ -907,7 +919,7 @@ def fitted_elsewhere() -> Iterator[tuple[Place, str, int]]:
         )
 
 
-def write_nearness(fit: Fit, kinds: dict[Kind, dict[str, Any]], spreads: dict[str, float]) -> None:
+def write_nearness(fit: Fit, kinds: dict[Kind, dict[str, Any]], spreads: dict[str, Spread]) -> None:
     """Groups of cells, what is known by kind and how far engines spread into nearness.toml."""
     served = Counter(zip(fit.cells.place, fit.cells.model, strict=True))
     for place, model, cells in fitted_elsewhere():
@@ -916,10 +928,9 @@ def write_nearness(fit: Fit, kinds: dict[Kind, dict[str, Any]], spreads: dict[st
         "# Written by `python benchmarks/hierarchy.py --write`; `nearness.py` explains it.",
         f'source = "{SOURCE}"',
         f"tokens = {fit.cells.tokens.max()}",
-        "",
-        "[engines]",
-        *(f"{library} = {spread}" for library, spread in spreads.items()),
     ]
+    for library, spread in spreads.items():
+        lines += ["", f"[engines.{library}]", f"steps = {spread.steps}", f"experts = {spread.experts}"]
     for kind, own in kinds.items():
         lines += ["", f"[kinds.{kind}]", *(f"{name} = {value}" for name, value in own.items())]
     for (place, model), cells in sorted(served.items()):

@@ -8,12 +8,15 @@ the group that ranks best is the nearest.
 
 The band of a step takes two more half-widths for what is new: a share of the step, and a share of its layers
 of experts. Both are those of the mean engine, times how far the engine's own groups lie from fits without
-them (`engines`).
+them (`engines`): for experts at least 1 where mixtures of one network alone were measured in it. What another
+version adds was measured in one engine and is every engine's, so that none that nobody measured is known
+better than another version of one that somebody did.
 
     tokens = 8704
 
-    [engines]
-    vllm = 0.7
+    [engines.vllm]
+    steps = 0.7
+    experts = 1.0
 
     [[served]]
     library = "vllm"
@@ -114,6 +117,14 @@ class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return Place(self.library, self.runtime, self.gpu, self.generation, self.formats, self.sizes)
 
 
+class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """By how much groups of an engine lie further from a fit without them than those of the mean engine."""
+
+    steps: Annotated[float, Meta(gt=0.0, le=10.0)] = 1.0
+    experts: Annotated[float, Meta(gt=0.0, le=10.0)] = 1.0
+    """The same for layers of experts."""
+
+
 class Nearest(NamedTuple):
     """The nearest of some places."""
 
@@ -165,7 +176,7 @@ def between(
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     source: Text
     tokens: Annotated[int, Meta(ge=1)]
-    engines: dict[str, Annotated[float, Meta(gt=0.0, le=10.0)]]
+    engines: dict[str, Spread]
     served: tuple[Served, ...]
     kinds: dict[Kind, Near]
 
@@ -232,15 +243,12 @@ def beside(place: Place, found: Nearest) -> Beside:
     """What the band of a step has whose nearest is this."""
     kinds, spread = _file().kinds, spread_of(place.library, found.kind, _file().engines)
     near, least = kinds[found.kind], kinds["version"].between_share if found.is_other_version else 0.0
-    return Beside(spread * max(near.between_share, least), spread * near.experts_share)
+    return Beside(max(spread.steps * near.between_share, least), spread.experts * near.experts_share)
 
 
-def spread_of(library: str, kind: Kind, engines: Mapping[str, float]) -> float:
-    """By how much groups of an engine lie further from a fit without them than those of the mean engine.
-
-    1 where nothing is new, or the engine itself.
-    """
-    return 1.0 if kind in ("measured", "engine") else engines.get(library, 1.0)
+def spread_of(library: str, kind: Kind, engines: Mapping[str, Spread]) -> Spread:
+    """That of an engine; of the mean one where nothing, a version alone, or the engine itself is new."""
+    return Spread() if kind in ("measured", "version", "engine") else engines.get(library, Spread())
 
 
 @cache
@@ -248,13 +256,22 @@ def nearness(place: Place) -> Nearness:
     """How near a set-up lies to what was measured: the one place where a band's kind is chosen.
 
     The band of a step holds what lies beside it in quadrature (`Runtime.at`), `near.error` is what to expect.
+    It is the narrowest that any group gives, so that no band opens by what is known: the same set-up in
+    another version may tell less than another model in the same one.
     """
     groups = sorted(served_groups(), key=lambda group: -group.cells)
-    found = nearest(place, [group.place for group in groups])
+    places = [group.place for group in groups]
+    found = nearest(place, places)
     return Nearness(
         kind=found.kind, is_other_version=found.is_other_version, near=_file().kinds[found.kind],
-        nearest=groups[found.place], beside=beside(place, found),
+        nearest=groups[found.place],
+        beside=min((beside(place, nearest(place, [other])) for other in places), key=half_width),
     )  # fmt: skip
+
+
+def half_width(of: Beside) -> float:
+    """That of a step half of which are layers of experts."""
+    return float(between(of.between_share, of.experts_share, 0.5))
 
 
 def _apart(place: Place, other: Place) -> tuple[int, ...]:

@@ -8,7 +8,17 @@ import pandas as pd
 import pytest
 
 import medusa_sim as ms
-from medusa_sim.specs.nearness import KINDS, beside, known_kinds, nearest, nearness, served_groups
+from medusa_sim.specs import nearness as nearness_module
+from medusa_sim.specs.nearness import (
+    KINDS,
+    Spread,
+    beside,
+    half_width,
+    known_kinds,
+    nearest,
+    nearness,
+    served_groups,
+)
 
 SERVED = [group.place for group in served_groups()]
 HOME = next(place for place in SERVED if place.runtime == "vllm-0.15" and place.formats == ("fp8",))
@@ -66,7 +76,7 @@ def test_versions_of_other_engines_are_not_compared():
 
 
 def test_an_engine_is_as_wide_as_its_groups_lie_from_fits_without_them():
-    """An engine of which nothing was measured has the mean engine's widths."""
+    """An engine of which nothing was measured has the mean engine's widths; a version has every engine's."""
     new_model = HOME._replace(sizes="7 layers of 64")
     found = nearest(new_model, SERVED)
     kinds, wide = known_kinds(), {}
@@ -74,12 +84,37 @@ def test_an_engine_is_as_wide_as_its_groups_lie_from_fits_without_them():
         wide[library] = beside(new_model._replace(library=library), found)
     assert found.kind == "model"
     assert wide["another"] == (kinds["model"].between_share, kinds["model"].experts_share)
-    assert wide["vllm"] < wide["another"] < wide["sglang"]
+    assert wide["vllm"].between_share < wide["another"].between_share < wide["sglang"].between_share
+    assert wide["vllm"].experts_share == wide["another"].experts_share  # it has one mixture
     other = found._replace(kind="card", is_other_version=True)
     least = max(kinds["card"].between_share, kinds["version"].between_share)
-    assert beside(new_model._replace(library="another"), other).between_share == least
-    for kind in ("measured", "engine"):
+    for library in ("vllm", "another"):
+        assert beside(new_model._replace(library=library), other).between_share == least
+    for kind in ("measured", "version", "engine"):
         assert beside(new_model, found._replace(kind=kind)).between_share == kinds[kind].between_share
+
+
+def test_another_measured_group_never_opens_a_band(monkeypatch):
+    """TensorRT-LLM 1.1 was known worse where 1.2 had been measured than where nothing had."""
+    groups, narrower = served_groups(), 0
+    for index, own in enumerate(groups):
+        runtimes = {place.runtime for place in SERVED if place.library == own.library}
+        places = [own.place._replace(runtime=runtime) for runtime in sorted(runtimes)]
+        known = [half_width(nearness(place).beside) for place in places]
+        fewer = groups[:index] + groups[index + 1 :]
+        with monkeypatch.context() as without:
+            without.setattr(nearness_module, "served_groups", lambda fewer=fewer: fewer)
+            unknown = [half_width(nearness.__wrapped__(place).beside) for place in places]
+        assert (np.array(unknown) >= np.array(known) - 1e-12).all(), own
+        narrower += unknown != known
+    assert narrower > len(groups) / 4
+
+
+def test_no_engine_is_known_better_unmeasured_than_in_another_version():
+    for place in SERVED:
+        later = nearness(place._replace(runtime=f"{place.library}-99")).beside
+        unknown = nearness(place._replace(library="another", runtime="another-1")).beside
+        assert half_width(unknown) >= half_width(later), place
 
 
 def test_an_engine_that_nobody_measured_is_no_better_known_than_another_version():
@@ -123,7 +158,7 @@ def left_out(kind, engine, off, *, experts=0.0):
         {
             "way": "a card", "group": f"{engine}, {off:g}, {experts:g}", "kind": kind, "faster": 0.01,
             "slower": 0.01, "experts": experts, "short": np.linspace(-off, off, 41), "library": engine,
-            "is_other_version": False, "spread": 1.0,
+            "is_other_version": False, "spread": 1.0, "experts_spread": 1.0,
         }
     )  # fmt: skip
 
@@ -160,7 +195,12 @@ def test_engines_spread_as_their_groups_lie_from_fits_without_them():
     ]
     lines = pd.concat([left_out(*part) for part in parts], ignore_index=True)
     out = lines[lines.kind.isin(["card", "model"])]
-    assert hierarchy.spreads_of(lines) == {"sglang": 2.0, "vllm": 0.5}
+    assert hierarchy.spreads_of(lines) == {
+        "sglang": Spread(steps=2.0, experts=2.0), "vllm": Spread(steps=0.5, experts=1.0)
+    }  # fmt: skip
+    mixtures = [left_out("measured", "vllm", 0.9, experts=part) for part in (0.4, 0.5)]
+    lines = pd.concat([lines, *mixtures], ignore_index=True)  # of two networks
+    assert hierarchy.spreads_of(lines)["vllm"] == Spread(steps=0.5, experts=0.5)
     # a width that holds the mean engine's holds each its own share
     lines = out.assign(spread=out.library.map({"sglang": 2.0, "vllm": 0.5}), kind="model")
     share = hierarchy.kinds_of(lines)["model"]["between_share"]
