@@ -91,7 +91,7 @@ def sparse_time(model: KernelTimes, operator: Sparse) -> OperatorTime:
 
 
 def _replayed(model: KernelTimes, operator: Sparse, time: OperatorTime) -> OperatorTime:
-    """A module as a graph replays it: never slower than another library's rows on this card.
+    """A module as a graph replays it: never slower than another library's rows of that format on this card.
 
     Rows of DeepSeek's sparse attention hold gaps between some 60 launches: at one request vLLM's are 1.9
     (B200) to 2.5 times (H100) SGLang's, whose kernels are alike, and so many microseconds more at all
@@ -101,7 +101,7 @@ def _replayed(model: KernelTimes, operator: Sparse, time: OperatorTime) -> Opera
     gpu, own, shortest = model.gpu, model.choice(operator), time
     for name in gpu.kernels:
         asked = Asked(kernels=name, library=name, in_step=True)
-        if name == own.kernels or operator.form not in SPARSE.table(gpu.kernels[name]):
+        if name == own.kernels or own.form not in SPARSE.table(gpu.kernels[name]):
             continue
         other = choose(gpu, SPARSE, operator, asked)
         if other.kernels == name:
