@@ -141,9 +141,10 @@ def test_linear_layers_take_the_rows_of_the_library_that_an_engine_calls(runtime
 
 @pytest.mark.parametrize("gpu", ["a100-80gb-sxm", "a100-80gb-pcie", "a100-40gb", "l40s", "h100-sxm"])
 @pytest.mark.parametrize("runtime", ["vllm-0.15", "sglang-0.5"])
-def test_latent_attention_of_one_request_splits_its_keys(gpu, runtime):
+@pytest.mark.parametrize("cache", [None, "fp8"])
+def test_latent_attention_of_one_request_splits_its_keys(gpu, runtime, cache):
     """TensorRT-LLM's kernel of the A100 does not: 2 ms a layer at 16,384 tokens."""
-    of = Scenario(gpu=gpu, model="deepseek-v2-lite", runtime=runtime).setting
+    of = Scenario(gpu=gpu, model="deepseek-v2-lite", runtime=runtime, kv_dtype=cache).setting
     short, long = (decode_step(of, 1, length).time_us for length in (1024, 16384))
     assert long < 1.3 * short
 
