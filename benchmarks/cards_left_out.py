@@ -1,7 +1,7 @@
 """Each measured card as if nobody had measured it: its plain steps with kernels borrowed from another card.
 
-    python benchmarks/cards_left_out.py            # beside its own kernels: error, and what its bands hold
-    python benchmarks/cards_left_out.py --served   # beside its served steps as well, which no term saw
+    python benchmarks/cards_left_out.py [CARD ...]   # beside its own kernels: error, and what its bands hold
+    python benchmarks/cards_left_out.py --served     # beside its served steps as well, which no term saw
 
 A card keeps its data sheet and loses every kernel; all are borrowed from one relative, as a card's file says
 it (`specs/inheritance.py`). Beside its own kernels engines' terms are the same in both. For served steps they
@@ -191,7 +191,10 @@ def parts_table(cells: pd.DataFrame) -> str:
         lines.append((name, "all", f"{part_of(own):.2f}", len(pairs), f"{100 * pairs.mean():.0f}",
                       f"{100 * pairs.min():.0f} ({pairs.idxmin()})"))  # fmt: skip
         for card, left in own.groupby("card", sort=False):
-            part = part_of(own[(own.card != card) & (own.lender != card)])
+            others = own[(own.card != card) & (own.lender != card)]
+            if others.empty:
+                continue
+            part = part_of(others)
             pairs = (left.needed <= part).groupby(left.lender).mean()
             lines.append((name, f"without {card}", f"{part:.2f}", len(pairs), f"{100 * pairs.mean():.0f}",
                           f"{100 * pairs.min():.0f} (from {pairs.idxmin()})"))  # fmt: skip
@@ -242,12 +245,13 @@ def served_table(folders: dict[str, Path]) -> str:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("cards", nargs="*", metavar="CARD", help="those alone; without any, all of LENDERS")
     parser.add_argument("--served", action="store_true", help="beside served steps as well")
     asked = parser.parse_args()
     found, folders = list[pd.DataFrame](), dict[str, Path]()
     with tempfile.TemporaryDirectory() as name:
-        for card, first in LENDERS.items():
-            for lender in (first, *OTHERS[card]):
+        for card in asked.cards or LENDERS:
+            for lender in (LENDERS[card], *OTHERS[card]):
                 folder = Path(name) / f"{card} {lender}"
                 folders.setdefault(card, folder)
                 (folder / "hardware").mkdir(parents=True)

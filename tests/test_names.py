@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -87,27 +87,56 @@ def defined(body: list[ast.stmt]) -> Iterator[str]:
                 yield from defined([*node.body, *node.orelse])
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+class Source(NamedTuple):
+    """What a file of code says; its tree is not kept, since all of them take 0.3 GB."""
 
-
-@cache
-def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """Walked once: a third of the time of these tests."""
-    return tuple(ast.walk(tree_of(path)))
-
-
-@cache
-def text_nodes(path: Path) -> list[ast.Constant]:
+    defined: frozenset[str]
+    """Names of the module."""
+    classes: tuple[tuple[str, frozenset[str], frozenset[str]], ...]
+    """Name, members and names of the bases."""
+    words: frozenset[str]
+    """Every name, and words of strings that are no docstrings."""
+    prose: tuple[str, ...]
     """Docstrings, those behind fields and constants too."""
-    return [
+
+
+@cache
+def source(path: Path) -> Source:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    prose = [
         node.value
-        for node in nodes_of(path)
+        for node in nodes
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     ]
+    prose_ids, words = {id(node) for node in prose}, set[str]()
+    for node in nodes:
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                words.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                words.add(name)
+            case ast.keyword(arg=str(name)):
+                words.add(name)
+            case ast.Constant(value=str(text)) if id(node) not in prose_ids:
+                words.update(re.findall(r"\w+", text), (text,))
+    return Source(
+        defined=frozenset(defined(tree.body)),
+        classes=tuple(class_of(node) for node in nodes if isinstance(node, ast.ClassDef)),
+        words=frozenset(words),
+        prose=tuple(str(node.value) for node in prose),
+    )
+
+
+def class_of(node: ast.ClassDef) -> tuple[str, frozenset[str], frozenset[str]]:
+    """Name, members (what methods assign to `self` too) and names of the bases."""
+    inner = [each for each in ast.walk(node) if isinstance(each, ast.Assign | ast.AnnAssign)]
+    targets = [target for each in inner for target in getattr(each, "targets", None) or [each.target]]
+    kept = {name for target in targets if isinstance(target, ast.Attribute) for name in assigned(target)}
+    bases = frozenset(ast.unparse(base).split(".")[-1] for base in node.bases)
+    return node.name, frozenset(defined(node.body)) | kept, bases
 
 
 @cache
@@ -116,7 +145,7 @@ def modules() -> Members:
     found: Members = {}
     for path in CODE:
         parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = set(defined(tree_of(path).body))
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = set(source(path).defined)
     return found
 
 
@@ -136,12 +165,9 @@ def classes() -> Members:
     """Members of every class, its bases' among them."""
     own: Members = {}
     bases: Members = {}
-    for node in (node for path in CODE for node in nodes_of(path) if isinstance(node, ast.ClassDef)):
-        inner = [each for each in ast.walk(node) if isinstance(each, ast.Assign | ast.AnnAssign)]
-        targets = [target for each in inner for target in getattr(each, "targets", None) or [each.target]]
-        kept = {name for target in targets if isinstance(target, ast.Attribute) for name in assigned(target)}
-        own.setdefault(node.name, set()).update(defined(node.body), kept)
-        bases.setdefault(node.name, set()).update(ast.unparse(base).split(".")[-1] for base in node.bases)
+    for name, members, above in (each for path in CODE for each in source(path).classes):
+        own.setdefault(name, set()).update(members)
+        bases.setdefault(name, set()).update(above)
 
     def every(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
         above = bases.get(name, set()) - seen
@@ -154,20 +180,7 @@ def classes() -> Members:
 def words() -> frozenset[str]:
     """Every name of the code, words of its strings that are no docstrings, keys and words of the tables."""
     found = {word for name in modules() for word in name.split(".")}
-    for path in CODE:
-        if path == Path(__file__):
-            continue
-        texts = {id(node) for node in text_nodes(path)}
-        for node in nodes_of(path):
-            match node:
-                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
-                    found.add(name)
-                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                    found.add(name)
-                case ast.keyword(arg=str(name)):
-                    found.add(name)
-                case ast.Constant(value=str(text)) if id(node) not in texts:
-                    found.update(re.findall(r"\w+", text), (text,))
+    found.update(*(source(path).words for path in CODE if path != Path(__file__)))
     for path in TABLES:
         found.update(re.findall(r"\w+", re.sub(r"#.*", "", path.read_text(encoding="utf-8"))))
     return frozenset(found)
@@ -250,7 +263,7 @@ def texts_of(path: Path) -> Iterator[str]:
     elif path.suffix == ".toml":
         yield from (found for found in PATH.findall(text))
     else:
-        yield from (str(node.value) for node in text_nodes(path))
+        yield from source(path).prose
         yield from re.findall(r"#\s.*", text)
 
 

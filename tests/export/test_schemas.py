@@ -166,10 +166,13 @@ def compared(name: str) -> ms.Compared:
 
 @functools.cache
 def commands(name: str) -> list[tuple[Row, str]]:
-    """Set-ups with their commands (a search for each that drafts) until every engine has each kind once."""
+    """Set-ups with their commands until every engine has each kind once.
+
+    Plain ones first: a command that drafts takes a search, and what it tells of the server is the same.
+    """
     found, seen = compared(name), set()
     chosen = []
-    for row in found.table.to_dict("records"):
+    for row in sorted(found.table.to_dict("records"), key=lambda row: row["drafter"] != "none"):
         kinds = ("precision", "kv_precision", "tp", "ep", "dp_attention", "drafter")
         new = {(row["engine"], kind, row[kind]) for kind in kinds} - seen
         if new:

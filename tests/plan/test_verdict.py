@@ -141,7 +141,7 @@ def test_why_not_more_never_argues_against_the_answer(rate):
 
 RUNTIMES = ("vllm-0.33", "sglang-0.5", "cuda-graph", "tensorrt-llm-1.2")
 DRAFTERS = ("eagle3", "ngram", "eagle", "draft-model", "medusa")
-GROUPS = 5
+GROUPS = 9
 AT_NIGHT = [pytest.param(group, marks=pytest.mark.nightly) for group in range(2, GROUPS)]
 
 
