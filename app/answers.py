@@ -14,6 +14,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+import notes
 import numpy as np
 import uploads
 from chosen import SetUp
@@ -129,6 +130,14 @@ def recommendation(
     return recommend(scenario_of(set_up), question)
 
 
+@KEPT
+def warnings(
+    set_up: SetUp, batch_max: int, objective: Objective, request: tuple[int, int] | None
+) -> list[str]:
+    """What to be warned of there: the same at every batch that is looked at."""
+    return notes.warnings(recommendation(set_up, batch_max, objective, request))
+
+
 MOST_AT_ONCE = 1024
 """Requests that the app looks at: as many as engines decode at once where nobody says more."""
 
@@ -169,7 +178,16 @@ def _as_measured(place: int) -> dict[str, Any]:
 
 def planned(set_up: SetUp) -> Recommendation:
     """The answer for every batch that memory holds, of the request that was said or is usual."""
-    return recommendation(set_up, room(set_up), "latency", usual_request(set_up))
+    return recommendation(set_up, *_everything(set_up))
+
+
+def planned_warnings(set_up: SetUp) -> list[str]:
+    """What to be warned of there."""
+    return warnings(set_up, *_everything(set_up))
+
+
+def _everything(set_up: SetUp) -> tuple[int, Objective, tuple[int, int] | None]:
+    return room(set_up), "latency", usual_request(set_up)
 
 
 def row_at(set_up: SetUp, batch: int) -> ScheduleRow:

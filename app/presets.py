@@ -6,25 +6,24 @@ import answers
 import bar
 import show
 import streamlit as st
-from chosen import PRESETS, Preset, SetUp, set_up_of
+from chosen import PRESETS, set_up_of
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.recommendation import scheduled_row_at
 from medusa_sim.report.card import short_answer
 
 _LANDED = "landed"
 
 
-def answer_text(preset: Preset) -> str:
-    """`2.17x with 5 drafts a step, off from 422 requests`: what its link would say."""
-    return _answer_text(set_up_of(preset.words), int(preset.words.get("batch", 1)))
-
-
 @answers.KEPT
-def _answer_text(set_up: SetUp, batch: int) -> str:
-    """The sentence is kept, for the answers of all cards do not fit beside the page's own."""
+def answer_text(name: str) -> str:
+    """`2.17x with 5 drafts a step, off from 422 requests`: what the link of a preset would say.
+
+    The sentence is kept, for the answers of all cards do not fit beside the page's own.
+    """
+    words = next(preset.words for preset in PRESETS if preset.name == name)
+    set_up = set_up_of(words)
     answer = answers.planned(set_up)
-    told = short_answer(answer, scheduled_row_at(answer, batch, set_up.seq_len))
+    told = short_answer(answer, answers.row_at(set_up, int(words.get("batch", 1))))
     if told.kind not in ("pays", "uncertain"):
         return f"{told.action}; {told.more}"
     loses = answer.break_even_batch
@@ -51,7 +50,7 @@ def _cards() -> None:
     with st.container(key="example_cards"):
         for preset in PRESETS:
             try:
-                told = answer_text(preset)
+                told = answer_text(preset.name)
             except MedusaSimError as error:  # a data folder of the user's own may lack something
                 told = str(error)
             label = f"**{preset.name}** {show.escaped(told)} *{show.escaped(preset.about)}*"

@@ -125,7 +125,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
             if row.fits_memory:
                 _figures(answer, row, whole)
                 _as_launched(set_up, asked, row)
-            show.how_sure(_sure(answer, row), *notes.warnings(answer), answers.how_near(set_up)[1])
+            show.how_sure(_sure(answer, row), *answers.warnings(set_up, *asked), answers.how_near(set_up)[1])
         if show.embedded():
             if row.fits_memory:
                 _gains(answer, row, words)

@@ -57,7 +57,7 @@ def page(set_up: SetUp) -> None:
             f"{times(answer.speedup)}**, {answer.tokens_per_step:.2f} tokens per step.",
             icon=":material/account_tree:",
         )
-        planned = notes.warnings(answers.planned(set_up))
+        planned = answers.planned_warnings(set_up)
         lines = how_sure(scenario, f"Speedup {times(answer.speedup)}", seq_len=set_up.seq_len)
         show.how_sure(lines, *dict.fromkeys((*doubts(scenario), *planned)))
     _figures(set_up, tree, answer)

@@ -15,6 +15,7 @@ from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.pass_time import work_time
 from medusa_sim.step.step import prefill_step
+from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import prefill
 
 _CONTEXTS = 33
@@ -58,17 +59,21 @@ class RequestLatency:
         return float(self.steps.tokens_per_step.flat[0])
 
     @cached_property
+    def _prompt(self) -> StepTime:
+        """Reading the prompt by the model alone."""
+        return prefill_step(self.steps.surface.setting, self.batch, self.prompt_tokens)
+
+    @cached_property
     def plain_first_token_us(self) -> float:
         """Reading the prompt by the model alone, which emits the first token."""
-        return float(prefill_step(self.steps.surface.setting, self.batch, self.prompt_tokens).time_us)
+        return float(self._prompt.time_us)
 
     @cached_property
     def first_token_us(self) -> float:
         """Reading the prompt by the model and the drafter."""
-        option, setting = self.steps.option_at(0, 0), self.steps.surface.setting
+        option, setting, step = self.steps.option_at(0, 0), self.steps.surface.setting, self._prompt
         if option is None:
             return self.plain_first_token_us
-        step = prefill_step(setting, self.batch, self.prompt_tokens)
         prompt = prefill(self.batch, self.prompt_tokens)
         for work in option.drafter.prompt_work(setting.shard, prompt, setting.runtime):
             step = step + work_time(setting.latency, work)

@@ -166,5 +166,5 @@ def drafter_prompt_us(setting: Setting, drafter: Drafter | None, tokens: FloatAr
     if drafter is None:
         return total
     for work in drafter.prompt_work(setting.shard, prefill(1, tokens), setting.runtime):
-        total = total + work_time(setting.latency, work).device_us
+        total = total + device_us(setting.latency, work)
     return total
