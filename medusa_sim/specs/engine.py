@@ -173,6 +173,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     # captured graphs
     graph_sizes: tuple[int, ...]
     """Sizes of the captured graphs, rising; empty: nothing is padded."""
+    plain_graph_sizes: tuple[int, ...] = ()
+    """Sizes of a server without a drafter, where it captures others; empty: the same."""
     graph_unit: GraphUnit
     """What a size counts: `requests`, `tokens`, or tokens rounded up to `multiples` of a request's."""
     graph_holds_asked: bool

@@ -23,12 +23,13 @@ from medusa_sim.specs.strict import convert
 from medusa_sim.specs.term import GivenTerm, Term
 
 _MAX_GRAPH_SIZE = 1 << 20
+_LISTS = ("graph_sizes", "plain_graph_sizes")
 _SIZES = "a rising list of sizes and of [first, last, step]"
 _FORMS: dict[str, Any] = {
     "widen": Annotated[float, Meta(ge=1.0, le=10.0)],
     **{field.name: field.type for field in msgspec.structs.fields(Engine)},
     **dict.fromkeys(UNITS, GivenTerm),
-    "graph_sizes": Annotated[list[int | list[int]], Meta(description=_SIZES)],
+    **dict.fromkeys(_LISTS, Annotated[list[int | list[int]], Meta(description=_SIZES)]),
 }
 """What an `engine` table may say."""
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Engine) if not field.required}
@@ -66,8 +67,8 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
             if name in UNITS:
                 words = f"a table with value ({UNITS[name] or 'a ratio'}) and source is needed"
             raise SpecError(f"{where}: {key}.{name}: missing; {words}")
-    if "graph_sizes" in said:
-        values["graph_sizes"] = _sizes(said["graph_sizes"], f"{where}: {key}.graph_sizes")
+    for name in said.keys() & set(_LISTS):
+        values[name] = _sizes(said[name], f"{where}: {key}.{name}")
     last = values["step_limits"][-1]
     if last.memory_gib or last.but:
         raise SpecError(

@@ -197,6 +197,16 @@ def test_padding_fills_up_to_a_captured_size(batch, width, unit):
         assert padded == next(size for size in rounded if size >= tokens)
 
 
+def test_a_server_without_a_drafter_captures_sizes_of_its_own():
+    """SGLang captures fewer beside a drafter: 33 plain requests were padded to 64."""
+    batch, width = np.array([[9, 33, 100, 161]]), np.array([[1], [4]])
+    assert padded_tokens(engine("sglang-0.4"), batch, width).tolist() == [
+        [16, 40, 104, 161], [4 * 9, 4 * 64, 4 * 128, 4 * 161]
+    ]  # fmt: skip
+    newer = engine("sglang-0.5")
+    assert (padded_tokens(newer, batch, width) / width == padded_tokens(newer, batch, 1)).all()
+
+
 def test_beyond_the_captured_sizes_small_models_wait_for_their_launches():
     small = with_terms(setting(model=load_model("qwen3-0.6b")), engine(eager_us_per_layer=500.0))
     inside, outside = decode_step(small, 512, 64), decode_step(small, 513, 64)

@@ -190,7 +190,9 @@ def _engine_rows(engine: Engine) -> list[SpecRow]:
     }
     if engine.drafting_requests:
         settings["drafting_requests"] = f"{engine.drafting_requests} with a drafter"
-    sources = {"graph_sizes": engine.graph_source, "graph_unit": engine.graph_source}
+    if engine.plain_graph_sizes:
+        settings["plain_graph_sizes"] = ", ".join(map(str, engine.plain_graph_sizes))
+    sources = dict.fromkeys(("graph_sizes", "plain_graph_sizes", "graph_unit"), engine.graph_source)
     sources |= dict.fromkeys(("step_limits", "drafting_requests"), engine.limits_source)
     if engine.free_memory_share:
         settings["free_memory_share"] = f"{engine.free_memory_share:g}"
