@@ -44,14 +44,15 @@ demo: $(VENV)/stamp-run  ## sweep batches 1..64 with the defaults; table here, r
 app: $(VENV)/stamp-app  ## the app in a browser (PORT, 8501)
 	$(BIN)/medusa-sim app --port $(or $(PORT),8501)
 
+# Work stealing: a process takes neighbouring tests, so what they share is made in one process, not in each.
 test: $(VENV)/stamp-test  ## all that CI asks, on JOBS processes (2)
-	$(BIN)/python -m pytest -n $(JOBS) -m "not browser and not nightly"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not browser and not nightly"
 
 test-nightly: $(VENV)/stamp-test  ## the rest: every card on every page, every model, on JOBS processes (2)
-	$(BIN)/python -m pytest -n $(JOBS) -m nightly
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m nightly
 
 test-fast: $(VENV)/stamp-test  ## without the tests marked slow
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not browser and not nightly"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not browser and not nightly"
 
 $(VENV)/stamp-browser: pyproject.toml constraints.txt $(VENV)/stamp-test
 	$(PIP) --editable '.[app,browser,cluster,decoder,test]'
