@@ -27,7 +27,7 @@ ADDRESSES = {"answer": "", "compare": "which-gpu"}
 
 @pytest.fixture
 def short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads of 150 requests and one seed, where a page is opened and its figures are not read."""
+    """Loads of 150 requests and one seed: figures of the size that is asked for are not what is tested."""
     whole = under_load.load_test
 
     def short(scenario: Any, **asked: Any) -> Any:

@@ -43,6 +43,7 @@ from medusa_sim.report.words.numbers import significant
 EAGLE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs": 64, "tpot": 12}
 
 
+@pytest.mark.usefixtures("short_loads")
 def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
     page = opened("load", **EAGLE, drafts=3)
     asked = LoadArguments(policies=("none", "3"), tpot_ms=12.0, max_num_seqs=64)
@@ -55,7 +56,8 @@ def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
         "**llama-3.1-8b on h100-sxm under vllm-0.33:** With 3 drafts a step the server sustains "
     )
     assert len(drawn(page)) == 3, "against the rate, over time, what was measured"
-    rows = csv_rows(printed(next(told for told in commands(page) if "--timeline" not in told)))
+    told = next(told for told in commands(page) if "--timeline" not in told)
+    rows = csv_rows(printed(f"{told} --requests 150 --seeds 1"))
     assert [row["policy"] for row in rows[:2]] == ["none", "K=3"]
     for point in found.last:
         asked = point.policy, point.arrivals_per_s

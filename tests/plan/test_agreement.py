@@ -14,6 +14,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+from runtimes import every_runtime
 
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
@@ -144,13 +145,7 @@ def scenarios(runtime: str) -> Iterator[tuple[str, str, Scenario]]:
                 yield drafter, acceptance, scenario
 
 
-OLDER = ("vllm-0.10", "vllm-0.11", "vllm-0.14", "sglang-0.4", "sglang-0.5.0")
-
-
-@pytest.mark.parametrize(
-    "runtime",
-    [pytest.param(name, marks=pytest.mark.nightly if name in OLDER else ()) for name in runtime_names()],
-)
+@pytest.mark.parametrize("runtime", every_runtime())
 def test_all_answers_about_a_scenario_agree(runtime):
     asked, turn = set(), runtime_names().index(runtime)
     for drafter, _, scenario in scenarios(runtime):

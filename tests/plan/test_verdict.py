@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from runtimes import every_runtime
 
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
@@ -71,7 +72,7 @@ def check(found: Recommendation) -> None:
         assert one.enable == (chosen[batch - question.batch_min] > 0), batch
 
 
-@pytest.mark.parametrize("runtime", [name for name in runtime_names() if name != "paper"])
+@pytest.mark.parametrize("runtime", every_runtime("paper"))
 def test_every_batch_has_one_verdict(runtime):
     for scenario in scenarios(runtime):
         check(recommend(scenario, Question(batch_max=LAST, seq_len=(LENGTH,), candidates_max=16)))
