@@ -29,18 +29,22 @@ class Cache:
         self._limits, self._batch = limits, batch
         self._block_tokens, self._slots = limits.block_tokens, 1 + limits.lookahead
         self._held = None if limits.held is None else limits.held.tolist()
-        self._counted: tuple[tuple[int, ...], int] = ((), 0)
+        self._counted_in: tuple[int, ...] = ()
+        self._counted: dict[int, int] = {}
 
     def needed(self, drafts: int) -> int:
         """Blocks in the next step, counted request by request (kept while the batch stays the same)."""
         batch = self._batch
-        state = drafts, batch.step, len(batch), batch.tokens
-        if self._counted[0] != state:
+        state = batch.step, len(batch), batch.tokens
+        if self._counted_in != state:
+            self._counted_in = state
+            self._counted.clear()
+        if drafts not in self._counted:
             ahead = drafts + self._slots + self._block_tokens - 1
             filled = [(tokens + ahead) // self._block_tokens for tokens in batch.cached()]
             held = filled if self._held is None else [self._held[blocks] for blocks in filled]
-            self._counted = state, ceil(sum(held) - _ROUNDING)
-        return self._counted[1] - batch.shared + self.reserved
+            self._counted[drafts] = ceil(sum(held) - _ROUNDING)
+        return self._counted[drafts] - batch.shared + self.reserved
 
     def _tokens_at_most(self, drafts: int, steps: int) -> int:
         """The same bound in tokens, of the batch alone."""

@@ -2,8 +2,9 @@
 
 (L1)  t = |t(b, s, K) + g more + g read, launches|_3 + beside      prompts ride on the step (N8)
         = t(b, s, K) + |g linear(c) + g read, launches|_3 + beside     they have passes of their own
-      more = linear(m + c) - linear(m),  read = sum attention(q_i, e_i) + drafter(c)
-      m = b (1 + z K) tokens of b requests, c = sum q_i tokens of prompts whose chunks end at e_i
+      more = linear(m + c) - linear(rows),  read = sum attention(q_i, e_i) + drafter(c)
+      m = b (1 + z K) tokens of b requests, rows = m as the engine pads a step without prompts
+      c = sum q_i tokens of prompts whose chunks end at e_i
 
 g, launches, beside and the law itself are those of `step.mixed_steps`: `PromptTerms.carrying_us`.
 """
@@ -64,22 +65,25 @@ class PromptTable:
         """Of a server that loads no drafter."""
         return replace(self, drafter_s=np.zeros_like(self.drafter_s), host_s=self.plain_host_s)
 
-    def added_s(self, rows: int, chunks: Sequence[tuple[int, int]], step_s: float) -> float:
+    def added_s(
+        self, decoded_tokens: int, chunks: Sequence[tuple[int, int]], step_s: float, padding_s: float = 0.0
+    ) -> float:
         """(L1): what chunks (tokens, end) of prompts add to a step of step_s.
 
-        rows: tokens of the requests that decode in it.
+        decoded_tokens: of the requests that decode in it (m); padding_s: what its linear layers take for
+        further rows that fill a graph, in step_s and not in a step with prompts.
         """
         linear_s, drafter_s = self._by_tokens
         tokens = sum([chunk for chunk, _ in chunks])
         if not tokens:
             return 0.0
-        rides = rows > 0 and not self.terms.are_apart
-        shared_s = linear_s[rows + tokens] - linear_s[rows] if rides else linear_s[tokens]
+        rides, m = decoded_tokens > 0 and not self.terms.are_apart, decoded_tokens
+        more_s = linear_s[m + tokens] - linear_s[m] - padding_s if rides else linear_s[tokens]
         read_s = drafter_s[tokens] + sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
         host_s = self.host_s
-        if not host_s and rides and rows <= self.graph_rows < rows + tokens:
+        if not host_s and rides and m <= self.graph_rows < m + tokens:
             host_s = self.eager_s
-        in_us = (seconds * US_PER_S for seconds in (step_s, max(shared_s, 0.0), read_s, host_s))
+        in_us = (seconds * US_PER_S for seconds in (step_s, more_s, read_s, host_s))
         return float(self.terms.carrying_us(*in_us)) / US_PER_S - step_s
 
     def attention_of_s(self, tokens: int, end: int) -> float:

@@ -137,7 +137,7 @@ class ServingLoop:
             held = (held + self.cache.tokens) // 2
             length += emitted * (steps - 1) / (2 * steps) / requests
         step_s = self._step_s(drafts, requests, length)
-        prompts_s = self.table.prompts_s(drafts * requests, requests, chunks, step_s) if chunks else 0.0
+        prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s) if chunks else 0.0
         span_s = steps * step_s + prompts_s
         self.now_s, self.seen_s = start_s + span_s, start_s + (steps - 1) * step_s
         emitted -= self._finish_requests()

@@ -24,7 +24,10 @@ from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.prompt_table import PromptTable, prompt_table
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.sampling import sampled
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import processed_tokens
 from medusa_sim.units import US_PER_S
 
 _LENGTH_RATIO = 1.5
@@ -34,33 +37,40 @@ _TOGETHER = 256
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepTable:
-    """Seconds of steps: of 0 to D drafts (`drafts_max`), 0 to b requests (`requests_max`) and S lengths.
-
-    lengths: (S,) mean committed tokens of the requests. step_s: (1 + D, 1 + b, S); of no requests: what a
-    step of prompts alone takes beside its tokens. prompts: what they add. rates: (D,) probability that at
-    least that many drafts are accepted. match_rate: share of the steps in which drafts are found, in runs so
-    many times as long as of independent steps (`match_runs`). drafting_share: (1 + D, 1 + b) of a step's
-    time. idle_share: (1 + b,) by which a plain step is longer where a drafter is loaded. steps_ahead (of a
-    server that loads no drafter: plain_steps_ahead), server_s, server_s_per_request: of
-    `specs.engine.Engine`; server_band: of its 80 % interval, relative. faster, slower: (1 + D, 1 + b)
-    half-widths of a step's 80 % band at the middle length, on its logarithm.
-    """
+    """Seconds of steps: of 0 to D drafts (`drafts_max`), 0 to b requests (`requests_max`) and S lengths."""
 
     lengths: FloatArray
+    """(S,) mean committed tokens of the requests."""
     step_s: FloatArray
+    """(1 + D, 1 + b, S); of no requests: what a step of prompts alone takes in addition to its tokens."""
     prompts: PromptTable
+    """What prompts add."""
+    padding_s: FloatArray | None = None
+    """(1 + D, 1 + b) of a step without prompts: rows that fill its graph, in its linear layers; None: 0."""
     rates: FloatArray
+    """(D,) probability that at least that many drafts are accepted."""
     match_rate: float = 1.0
+    """Share of the steps in which drafts are found."""
     match_runs: float = 1.0
+    """Such steps follow each other this many times as long as independent ones would."""
     drafting_share: FloatArray
+    """(1 + D, 1 + b) of a step's time."""
     idle_share: FloatArray
+    """(1 + b,) by which a plain step is longer where a drafter is loaded."""
     steps_ahead: int = 0
+    """Steps that the engine schedules ahead."""
     plain_steps_ahead: int = 0
+    """The same of a server that loads no drafter."""
     server_s: float = 0.0
+    """From the client to the queue and back."""
     server_s_per_request: float = 0.0
+    """What a server takes to send a token of one request."""
     server_band: float = 0.0
+    """Of `server_s`: half of its 80 % interval, relative."""
     faster: FloatArray | None = None
+    """(1 + D, 1 + b) lower half-width of a step's 80 % band at the middle length, on its logarithm."""
     slower: FloatArray | None = None
+    """The upper one."""
 
     @property
     def drafts_max(self) -> int:
@@ -82,6 +92,7 @@ class StepTable:
             rates=self.rates[:drafts],
             drafting_share=self.drafting_share[: drafts + 1],
             steps_ahead=self.steps_ahead if drafts else self.plain_steps_ahead,
+            padding_s=None if self.padding_s is None else self.padding_s[: drafts + 1],
             faster=None if self.faster is None else self.faster[: drafts + 1],
             slower=None if self.slower is None else self.slower[: drafts + 1],
             prompts=self.prompts if drafts else self.prompts.without_drafter(),
@@ -122,10 +133,12 @@ class StepTable:
         return j + int(part > 0.5)
 
     def prompts_s(
-        self, draft_tokens: int, requests: int, chunks: Sequence[tuple[int, int]], step_s: float = 0.0
+        self, drafts: int, requests: int, chunks: Sequence[tuple[int, int]], step_s: float = 0.0
     ) -> float:
-        """Seconds that chunks (tokens, end) of prompts add to a step of step_s with draft_tokens in all."""
-        return self.prompts.added_s(requests + round(draft_tokens * self.match_rate), chunks, step_s)
+        """Seconds that chunks (tokens, end) of prompts add to a step of step_s."""
+        tokens = requests + round(drafts * requests * self.match_rate)
+        padding_s = 0.0 if self.padding_s is None else self.padding_s.item(drafts, requests)
+        return self.prompts.added_s(tokens, chunks, step_s, padding_s)
 
     @cached_property
     def rate_per_s(self) -> FloatArray:
@@ -164,8 +177,10 @@ def step_table(
     whole = _Piece(*(np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True)))
     setting = scenario.setting
     prompts = prompt_table(setting, options[-1].drafter if options else None, limits, longest)
+    padding_s = _padding_s(setting, prompts, len(options), limits.max_requests)
     prompts_alone = np.zeros((len(options) + 1, 1, lengths.size))
-    prompts_alone[:] = max(float(whole.step_s[0, 0, 0] - prompts.linear_s[1]), 0.0)
+    one_s = float(prompts.linear_s[1] + padding_s[0, 1])
+    prompts_alone[:] = max(float(whole.step_s[0, 0, 0]) - one_s, 0.0)
     engine = setting.runtime.engine
     ahead = 0 if engine is None else round(engine.steps_ahead.value)
     method = scenario.drafting.method
@@ -184,9 +199,22 @@ def step_table(
         server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
         server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
         server_band=0.0 if engine is None else engine.server_us.band,
+        padding_s=padding_s,
         faster=_with_none(whole.faster),
         slower=_with_none(whole.slower),
     )
+
+
+def _padding_s(setting: Setting, prompts: PromptTable, drafts: int, most_requests: int) -> FloatArray:
+    """(1 + D, 1 + b) seconds that rows that fill a graph take in the linear layers of a step."""
+    engine, requests = setting.runtime.engine, np.arange(most_requests + 1)[None, :]
+    if engine is None:
+        return np.zeros((drafts + 1, most_requests + 1))
+    verified_tokens = processed_tokens(setting, 1 + np.arange(drafts + 1)[:, None])
+    tokens, every = requests * verified_tokens, np.arange(prompts.linear_s.size)
+    padded = padded_tokens(engine, requests, verified_tokens)
+    linear_s = np.interp(np.stack([padded, tokens]), every, prompts.linear_s)
+    return np.asarray(np.where(requests > 0, linear_s[0] - linear_s[1], 0.0))
 
 
 def _with_none(values: FloatArray, none: float | None = None) -> FloatArray:

@@ -63,9 +63,12 @@ def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray
 
     None at all is a case of its own, as all kernels are those of a plain step then; the others are cut
     into equally likely parts, of which each stands for its mean, so that nothing jumps where rate moves.
+    batch: whole numbers of requests.
     """
     shares, weights = np.zeros((*batch.shape, 1 + _PARTS)), np.zeros((*batch.shape, 1 + _PARTS))
-    for size in np.unique(batch.ravel().astype(np.int64)):
+    for size in np.unique(batch):
+        if size < 1.0 or size % 1.0:
+            raise ValueError(f"drafts are found by whole numbers of requests, not by {size:g}")
         place = batch == size
         nodes = _binomial_parts(float(size), rate)
         shares[place], weights[place] = nodes[0] / size, nodes[1]

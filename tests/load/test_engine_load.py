@@ -69,7 +69,7 @@ def test_a_table_is_the_steps_that_were_taken():
         assert table.drafts_max == drafts
         for batch in (1, 3, 8, 32):
             assert table.decoding_s(drafts, batch, 60.0) == pytest.approx(seconds(batch, 0, drafts))
-        assert table.prompts_s(16, 8, [(48, 48), (48, 48)]) == pytest.approx(2.22e-3)
+        assert table.prompts_s(drafts, 8, [(48, 48), (48, 48)]) == pytest.approx(2.22e-3)
         alone = table.decoding_s(0, 0, 0.0) + table.prompts_s(0, 0, [(96, 96)])
         assert alone == pytest.approx(seconds(0, 96, drafts))
 

@@ -16,6 +16,7 @@ from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.serving_loop import run
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.closed_loop import closed_loop as full_loop
 from medusa_sim.step.host import HOST_OVERLAP
 from medusa_sim.step.memory import (
     activation_bytes,
@@ -23,9 +24,11 @@ from medusa_sim.step.memory import (
     step_memory_bytes,
     usable_memory_bytes,
 )
+from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.prompts import PromptTerms, linear_us, prompt_attention_us, prompt_terms
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import prefill_step
+from medusa_sim.step.traffic import Traffic
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3", max_drafts=3)
 CHAINS = chains(SCENARIO)
@@ -168,6 +171,9 @@ def test_prompts_by_hand():
         expected = 0.5 * (read_us + 2.0 * count) + 10.0
         for rows in (0, 64):
             assert own.added_s(rows, chunks, 1.0) == pytest.approx(1e-6 * expected)
+    # rows that fill a graph are saved: 50 us come off what is shared, beyond that with no share
+    assert own.added_s(64, [(300, 900)], 1.0, 50e-6) == pytest.approx(1e-6 * (0.5 * (1600.0 + 600.0) + 10.0))
+    assert own.added_s(64, [(300, 900)], 1.0, 340e-6) == pytest.approx(1e-6 * (0.5 * 1950.0 - 40.0 + 10.0))
     assert own.without_drafter().added_s(64, [(300, 900)], 1.0) == pytest.approx(
         1e-6 * (0.5 * (300 + 900 + 450) + 10.0)
     )
@@ -177,3 +183,24 @@ def test_prompts_by_hand():
     assert apart.added_s(64, [(300, 900)], 1.0) == pytest.approx(1e-6 * expected)
     assert apart.without_drafter().host_s == 0.0
     assert replace(own, host_s=3e-3, plain_host_s=2e-3).without_drafter().host_s == 2e-3
+
+
+@pytest.mark.parametrize("requests", [63, 65, 67])
+def test_steps_that_carry_a_prompt_are_the_servers_however_they_would_be_padded(requests):
+    # 4 tokens each: graphs hold 256 rows and 272, so that 260 are filled up by a twentieth
+    drafts, limits = len(CHAINS), replace(LIMITS, max_requests=80)
+    prompt = 800 - 4 * requests  # a number of rows in all at which both time the linear layers
+    table = step_table(SCENARIO, CHAINS, limits, longest=2048)
+    step_s = table.decoding_s(drafts, requests, 1000.0)
+    carried_s = step_s + table.prompts_s(drafts, requests, [(prompt, prompt)], step_s)
+
+    # one request more, which reads its prompt and has no attention in the step
+    setting, traffic = SCENARIO.setting, Traffic(prompt_tokens=prompt, output_tokens=1e9)
+    loop = full_loop(
+        setting, traffic, step_us=np.array([1e6 * step_s]), requests=np.array([requests + 1.0]),
+        verified_tokens=np.array([drafts + 1.0]), tokens_per_step=np.ones(1), attention_us=np.zeros(1),
+        server_us=0.0,
+    )  # fmt: skip
+    one = mixed_step_law(setting, traffic, CHAINS[-1].drafter, loop).steps(np.array([0]), np.ones(1))
+    assert one.decoding[0] == pytest.approx(requests)
+    assert carried_s == pytest.approx(1e-6 * float(one.time_us.mean()), rel=0.002)

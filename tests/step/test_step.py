@@ -248,6 +248,12 @@ def test_parts_of_those_that_find_drafts_keep_their_mean(draws, rate):
     assert (shares <= 1.0 + 1e-9).all()
 
 
+@pytest.mark.parametrize("requests", [2.5, 0.5, 0.0])
+def test_only_whole_requests_find_drafts(requests):
+    with pytest.raises(ValueError, match=f"not by {requests:g}"):
+        found_shares(np.array([4.0, requests]), 0.5)
+
+
 @pytest.mark.parametrize("drafter", ["ngram", "suffix"])
 def test_a_looked_up_step_takes_any_shapes(drafter):
     asked = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": drafter, "runtime": "vllm"}
