@@ -124,9 +124,9 @@ class Surface:
 
     @property
     def in_flight(self) -> Surface:
-        """Steps of the requests in flight where each length is the mean, in whole tokens.
+        """Steps of the requests in flight where each length is the mean.
 
-        Without traffic and at whole lengths, this surface.
+        This surface where they are no longer than the others: without traffic, and of equal outputs.
         """
         return self if self._in_flight is None else self._in_flight
 
@@ -139,9 +139,9 @@ class Surface:
 
     @property
     def _lengths_in_flight(self) -> IntArray:
-        """(S,) mean lengths of the requests in flight around each length (length bias)."""
+        """(S,) mean lengths of the requests in flight around each length (length bias), in whole tokens."""
         lengths = served_length(self.setting, self.seq_len, self.scenario.traffic)
-        return np.rint(lengths).astype(np.int64)
+        return self.seq_len if np.array_equal(lengths, self.seq_len) else np.rint(lengths).astype(np.int64)
 
     @cached_property
     def batch_edges(self) -> Edges | None:

@@ -33,14 +33,13 @@ def ranges_over(
     late = np.asarray(~kept.any(axis=1))
     gains = np.where(fits, speedup, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
     drafts = np.asarray([break_evens[s].drafts_at(cells.surface.batch) for s in places])
-    columns = contenders.configurations.column[contenders.index[0, 0]]
     merged = merge_batches(
         speedup,
         np.where(late[:, None], fits, kept),
         question.switching_gain,
         groups=late + 2 * ~fits[:, PLAIN],
         drafted=(drafts.all(axis=0) & gains.any()) | (drafts.any(axis=0) & gains),
-        halves=cells.by_count.log_speedup_half[:, places].mean(axis=1)[:, columns],
+        halves=contenders.log_speedup_half[:, places].mean(axis=1),
     )
     configurations = contenders.index[0, 0]
     return tuple(replace(span, configuration=int(configurations[span.configuration])) for span in merged)

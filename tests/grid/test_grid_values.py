@@ -108,6 +108,11 @@ def test_watts_are_those_of_all_gpus_over_the_time_of_a_step():
     assert np.isnan(price(scenario.but(scope="block", tp=1), [4], [1024]).watts)
 
 
+def test_without_traffic_those_in_flight_are_as_long_as_asked_though_not_whole():
+    surface = surface_at(SERVED.but(prompt_tokens=None, output_tokens=None), [1], [100.5])
+    assert surface.in_flight is surface
+
+
 def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
     """Of outputs of 200 tokens as many requests end in a step as it emits tokens, over 200."""
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
