@@ -9,7 +9,7 @@ never drafted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -165,6 +165,9 @@ def counts_of_positions(
 def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> AcceptanceCounts:
     """The sum of counts of one engine and one model; `model` keeps those of that name.
 
+    Times and lengths are means by steps. Requests that run are told of one part alone: copies of a server
+    each have their own.
+
     Raises DataError where two models or engines are mixed, none is left, or too much was not drafted.
     """
     kept = [part for part in parts if model is None or part.model == model]
@@ -194,10 +197,22 @@ def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> Acc
         all_steps=None if None in whole else sum(step for step in whole if step is not None),
         notes=tuple(dict.fromkeys(note for part in kept for note in part.notes)),
         is_request=False,
+        tpot_us=_mean_by_steps(kept, lambda part: part.tpot_us),
+        prompt=_mean_by_steps(kept, lambda part: part.prompt or None) or 0.0,
+        output=_mean_by_steps(kept, lambda part: part.output or None) or 0.0,
         followed=(sum(part.followed[0] for part in kept), sum(part.followed[1] for part in kept)),
         spread=request_spread(kept),
     )
     return _with_undrafted_note(total)
+
+
+def _mean_by_steps(
+    parts: Sequence[AcceptanceCounts], told: Callable[[AcceptanceCounts], float | None]
+) -> float | None:
+    """The mean of a number over the parts that tell it; None where none does."""
+    known = [(part.steps, value) for part in parts if part.steps and (value := told(part)) is not None]
+    total = sum(steps for steps, _ in known)
+    return sum(steps * value for steps, value in known) / total if total else None
 
 
 def request_spread(parts: Sequence[AcceptanceCounts]) -> float | None:

@@ -52,14 +52,24 @@ class Known:
 
     def keep(self, key: Hashable, time: OperatorTime) -> None:
         """A time, unless it is large."""
-        if time.time_us.size > _LARGEST:
-            return
-        self.entries += time.time_us.size
+        if time.time_us.size <= _LARGEST:
+            self._make_room(time.time_us.size)
+            self.times[key] = time
+
+    def keep_line(self, key: Hashable, sizes: FloatArray, time: OperatorTime) -> None:
+        """A line, in place of what was kept of it."""
+        if key in self.lines:
+            self.entries -= self.lines.pop(key)[0].size
+        self._make_room(sizes.size)
+        self.lines[key] = sizes, time
+
+    def _make_room(self, entries: int) -> None:
+        """For so many entries: beyond the most of all, what was kept goes."""
+        self.entries += entries
         if self.entries > _MOST:
-            self.entries = 0
+            self.entries = entries
             self.times.clear()
             self.lines.clear()
-        self.times[key] = time
 
 
 class CachedLatency:
@@ -118,7 +128,7 @@ class CachedLatency:
             known = np.concatenate([known, new])
             order = np.argsort(known, kind="stable")  # merges two rising runs
             known, time = known[order], time.at(order)
-            self._known.lines[key] = known, time
+            self._known.keep_line(key, known, time)
             places = np.searchsorted(known, sizes)
         return time.at(places[index])
 

@@ -119,6 +119,15 @@ def test_tokens_per_step_are_those_of_the_histogram(histogram):
     assert counts.tokens_per_step == pytest.approx(mean)
 
 
+def test_times_and_lengths_of_joined_parts_are_means_by_steps():
+    one = counts_of_positions([700], steps=1000, draft_tokens=1000, engine="x")
+    timed = replace(one, tpot_us=8000.0, prompt=100.0, output=200.0, running=8.0)
+    longer = counts_of_positions([2100], steps=3000, draft_tokens=3000, engine="x")
+    both = combined([timed, replace(longer, tpot_us=4000.0, prompt=300.0)])
+    assert (both.tpot_us, both.prompt, both.output, both.running) == (5000.0, 250.0, 200.0, None)
+    assert (combined([one, longer]).tpot_us, combined([timed]).running) == (None, 8.0)
+
+
 def test_what_was_not_drafted_widens_or_refuses():
     little = combined([counts_of_positions([700, 420], steps=1000, draft_tokens=1900, engine="x")])
     assert little.undrafted_share == pytest.approx(0.05)

@@ -148,6 +148,19 @@ def test_models_that_share_answers_answer_as_each_alone(gpu, dtype, kind):
         assert (found.source, found.bound) == (alone.source, alone.bound)
 
 
+def test_new_sizes_of_a_line_count_among_what_is_kept(monkeypatch):
+    monkeypatch.setattr("medusa_sim.latency.cached._MOST", 20)
+    known = Known()
+    latency = CachedLatency(LATENCY, known)
+    norm = operator_of("rms_norm", "fp16", {"m": np.arange(1, 7), "n": 4096})
+    latency.time(norm)
+    assert known.entries == 6 + 6  # the line and the answer
+    latency.time(norm.with_columns(m=np.arange(5, 9)))
+    assert (known.entries, len(known.lines)) == (12 + 2 + 4, 1)
+    latency.time(norm.with_columns(m=np.arange(9, 12)))
+    assert (known.entries, len(known.lines), len(known.times)) == (11 + 3, 1, 1)
+
+
 LAYER = Gemm(name="up", m=np.array([1, 64, 512]), n=11008, k=4096, dtype="fp16")
 DECODE = Attention(
     name="decode", kind="decode_attention", batch=4, q_len=1, kv_len=1024, heads=32, kv_heads=8,
