@@ -467,7 +467,7 @@ class Scenario:
         return Setting(
             latency=cached(self.latency),
             model=self.model,
-            runtime=runtime if runtime.engine is None else runtime.at(self.case),
+            runtime=runtime.at(self.case),
             scope=self.scope,
             method=self.drafting.method,
             compacted_drafts=self.depth if self.guessed_from is None else self.guessed_from - 1,

@@ -20,7 +20,7 @@ from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.engine import DRAFTING, VERSIONED, Engine, unversioned
 from medusa_sim.specs.engine_table import EngineToml, engine_of
-from medusa_sim.specs.nearness import Nearness, Place, nearness
+from medusa_sim.specs.nearness import Beside, Nearness, Place, nearness
 from medusa_sim.specs.ranges import Case
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
 
@@ -69,6 +69,8 @@ class Runtime:
     were measured on the GPU."""
     engine: Engine | None = None
     """What a serving engine adds; None for kernels alone."""
+    beside: Beside | None = None
+    """What the band of its steps has for how near it lies to measured ones; an engine's is in its terms."""
     versions: tuple[str, str] | None = None
     """First and last version of the engine whose terms these are."""
     asked: str = ""
@@ -126,10 +128,12 @@ class Runtime:
     def at(self, case: Case) -> Runtime:
         """The runtime in a set-up: every term of its engine by where it was measured (`specs/ranges.py`).
 
-        Its band by how near anything lies whose steps were measured (`specs/nearness.py`).
+        Its band by how near anything lies whose steps were measured (`specs/nearness.py`); kernels alone,
+        which no host launches one by one, have their own.
         """
         if self.engine is None:
-            return self
+            is_served = bool(case.gpu and self.host_us_per_launch)
+            return replace(self, beside=self.nearness(case).beside) if is_served else self
         engine = self.engine.at(case)
         if case.gpu and not self.local:
             engine = engine.with_beside(self.nearness(case).beside)

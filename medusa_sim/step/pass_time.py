@@ -61,9 +61,12 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
         added = _drafting_in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
     else:
         added = _target_in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
-    setup_half_us = added.setup_half_us
-    if engine is not None and engine.experts_between and "experts" in kernels.parts_us:
-        setup_half_us = between(setup_half_us, engine.experts_between, kernels.parts_us["experts"])
+    setup_half_us, of_experts = added.setup_half_us, 0.0 if engine is None else engine.experts_between
+    if engine is None and runtime.beside is not None:
+        of_step, of_experts = runtime.beside
+        setup_half_us = of_step * overlapped_us(device_us, launches_us)
+    if of_experts and "experts" in kernels.parts_us:
+        setup_half_us = between(setup_half_us, of_experts, kernels.parts_us["experts"])
     below_square, above_square = kernels.spread.squares
     return replace(
         added,
