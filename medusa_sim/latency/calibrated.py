@@ -178,7 +178,7 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
             time = verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
         return replace(time, kernels=f"{model.kernels}: {backend.name}")
     kernel = model.kernel("attention", fused, operator.kind)
-    if model.asked.in_step and kernel.wide.append_ratio:
+    if model.asked.in_step:
         kernel = writing_apart(kernel)
     return attention_time(model.gpu, kernel, operator, cold=model.cold)
 
