@@ -1,23 +1,31 @@
 """The closed loop of a full server: its b requests decode, are away at their clients, queue or read a prompt.
 
-A request that ends is away until its client's next one is in, so that b of them go around for ever. In steps,
-P and N the mean tokens of a prompt and an output:
+Letters of (N7) to (N19), here and in `step.mixed_steps`, `step.server` and `step.gathering`:
 
-    D    = (N - 1) / tau                    it decodes, tau tokens a step
+    b, c, tau   requests of the loop; tokens that a step verifies and emits of each
+    P, N, cv    mean tokens of a prompt and an output; coefficient of variation of prompts
+    C, room     tokens that a step may hold; those of prompts among them
+    a           attention of one request in a step
+    pi          probability that a request begins its prompt on a given step
+    n, S, d     prompts that begin on a step, their tokens together, requests that decode in it
+    t(n, S)     time of such a step; t(0) of one that carries no prompt
+    g, beside   share of fitted kernels that an engine's own take for prompts; what such a step takes besides
+
+A request that ends is away until its client's next one is in, so that b of them go around for ever. In steps:
+
+    D    = (N - 1) / tau                    it decodes
     I    = ahead + server_us / step + 1/2   it is away: what the engine has scheduled ahead, the way to the
                                             client and back, half a running step; 0 of a single request
     W                                       its prompt queues for the room of a step (`_in_queue`)
     R    = 1 + mean floor(P / room)         its prompt is read
-    room = max(C - b c, C / 8)              tokens of prompts in a step: its budget C without what decodes, c
-                                            tokens of each request
+    room = max(C - b c, C / 8)              what the budget of a step leaves beside the requests that decode
     H    = h (1 + J / 2) / (1 + J)          its prompt is held for others to ride with it: the first of them h
                                             steps or until they fill the room, those that join it half of that
     J    = (b - 1) (1 - (1 - pi)^h)         how many join it
     (N7) pi = 1 / (D + I + W + H + R)       probability that it begins its prompt on a given step
 
 Without a way to the client (server_us = 0) I has no half step. Where prompts have passes of their own no step
-is queued for or read on: pi leaves out W and R. H depends on pi: the one in pi is worked out from the pi
-without it, and what a loop then says of h, J and H (`ClosedLoop`) from the pi that it has.
+is queued for or read on: pi leaves out W and R. H depends on pi, and both are found by turns.
 """
 
 from __future__ import annotations
@@ -35,6 +43,8 @@ from medusa_sim.step.traffic import Traffic, step_limits
 
 _LEAST = 1e-9
 """Steps of a request that neither decodes nor is away."""
+_TURNS = 12
+"""After which pi stands to 1e-9, where prompts are held for 100 steps too."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,7 +165,15 @@ def closed_loop(
         most_held_steps=others * (0.0 if engine is None else float(engine.prompt_wait_steps)),
         begin_chance=begin_chance,
     )
-    return replace(unheld, begin_chance=1.0 / (1.0 / begin_chance + unheld.held_steps))
+    return _held(unheld) if unheld.most_held_steps.any() else unheld
+
+
+def _held(unheld: ClosedLoop) -> ClosedLoop:
+    """The loop with its pi lessened by H: the fewer prompts begin, the longer the first one is held."""
+    loop = unheld
+    for _ in range(_TURNS):
+        loop = replace(loop, begin_chance=1.0 / (1.0 / unheld.begin_chance + loop.held_steps))
+    return loop
 
 
 def _steps_ahead(setting: Setting, drafts: np.ndarray) -> FloatArray | float:

@@ -1,6 +1,6 @@
 """Steps of a full server that carry prompts as well as decoding: how many begin on a step, and its time.
 
-Of the b requests of a cell n begin their prompts on a step, S tokens together (`step.closed_loop`, N7):
+`step.closed_loop` says what each letter is. Of the b requests of a cell n begin their prompts on a step:
 
     n ~ Bin(b, pi),   S log-normal with mean n P and variance n (cv P)^2
     d(n) = (b - n) D / (D + I + H)                                     requests that decode
@@ -14,9 +14,7 @@ Of the b requests of a cell n begin their prompts on a step, S tokens together (
           read(S) = attention(S) + drafter(S)
 
 |device, launches|_3 is the smooth maximum of `host.overlapped_us`; launches is the host, where no graph holds
-the pass. a is the attention of one request, c the tokens that it verifies; rows are those of the step as an
-engine pads it: a step that carries prompts is not padded. g is the share of fitted kernels that an engine's
-own take, and beside is what it adds to a step with prompts.
+the pass. rows are those of the step as an engine pads it: a step that carries prompts is not padded.
 
 A prompt longer than the room of a step takes floor(S / room) further steps before its last one. They carry as
 much as there is room for, in place of steps that would carry nothing.

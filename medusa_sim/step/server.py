@@ -1,7 +1,13 @@
 """A step seen by the requests of a server that stays full: time per token, gaps, time to the first token.
 
-`step.closed_loop` says what the b requests of a cell do (N7), `step.mixed_steps` what a step takes on which n
-of them begin a prompt (N8). Here times t of steps become those of requests, as means over these steps:
+In numbers: 64 requests with 512 tokens of prompt and 256 of output, one token a step, decode for D = 255
+steps. With I = 1.5, W = 0 and R = 1 each begins a prompt every 257.5 steps: pi = 0.00388, n has the mean
+0.25, and four steps of five carry none. Where such a step takes 10 ms and each prompt adds 12, the mean t is
+13 ms, so is tpot, and token is 13 / (0.00388 * 256) = 13.1 ms: 64 requests emit 4,900 tokens/s.
+
+`step.closed_loop` says what each letter is and what the b requests of a cell do (N7), `step.mixed_steps` what
+a step takes on which n of them begin a prompt (N8). Here times t of steps become those of requests, as means
+over these steps:
 
     (N9)   itl      = median of t over the steps of a request that decodes
     (N10)  tpot     = mean of t over these / tau                 from a request's first token on
@@ -16,11 +22,6 @@ of them begin a prompt (N8). Here times t of steps become those of requests, as 
 Each step counts by how probable it is, for (N9) and (N10) times the requests d that decode in it, for (N17)
 times the prompts n that begin on it. Without traffic nothing is carried, and a step is its own kernels, host
 and engine alone.
-
-In numbers: 64 requests with 512 tokens of prompt and 256 of output, one token a step, decode for D = 255
-steps. With I = 1.5, W = 0 and R = 1 each begins a prompt every 257.5 steps: pi = 0.00388, n has the mean
-0.25, and four steps of five carry none. Where such a step takes 10 ms and each prompt adds 12, the mean t is
-13 ms, so is tpot, and token is 13 / (0.00388 * 256) = 13.1 ms: 64 requests emit 4,900 tokens/s.
 """
 
 from __future__ import annotations
