@@ -35,7 +35,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import BORROWED, TOGETHER, TOGETHER_ALIKE
-from medusa_sim.specs.nearness import beside, between, nearest
+from medusa_sim.specs.nearness import between, nearest, widening
 from medusa_sim.step.compose import step_us
 from medusa_sim.step.kernel_sums import Kernels
 from medusa_sim.step.step import decode_step
@@ -231,7 +231,7 @@ def served_table(folders: dict[str, Path]) -> str:
         values, left, rest = fit.solve(seen).x, both[~seen], sorted(set(others.place))
         errors, experts = fit.errors(values)[~seen], fit.experts_of_step(values)[~seen]
         near = [nearest(place, rest) for place in left.place]
-        whole, of_experts = (np.array(each) for each in zip(*map(beside, left.place, near), strict=True))
+        whole, of_experts = (np.array(each) for each in zip(*map(widening, left.place, near), strict=True))
         share = between(whole, of_experts, experts)
         short = -np.log1p(errors)
         inside = (short <= np.hypot(left.slower, share)) & (short >= -np.hypot(left.faster, share))

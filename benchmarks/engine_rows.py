@@ -33,7 +33,7 @@ from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
 from medusa_sim.step.drafting import drafting_steps
-from medusa_sim.step.host import drafting_pass_us, drafting_us, host_us, pieces_us
+from medusa_sim.step.host import drafting_pass_us, drafting_us, pieces_us, split_host
 from medusa_sim.step.pass_time import has_whole_graph
 from medusa_sim.step.sampling import filter_us, sampled
 from medusa_sim.step.server import in_server
@@ -132,7 +132,7 @@ class Kernels:
     def predicted(self, engine: Engine) -> float:
         """What the row should have measured on an engine with these terms."""
         row = self.row
-        host = float(host_us(engine, row.batch).time_us)
+        host = float(split_host(engine, row.batch).exposed.time_us)
         hidden = engine.hidden_us_per_step.value
         if row.kind == "itl":
             assert row.traffic is not None
@@ -145,7 +145,7 @@ class Kernels:
         if not row.drafts:
             return plain
         drafting = engine.drafting(row.drafter)
-        exposed = float(host_us(drafting, row.batch).time_us)
+        exposed = float(split_host(drafting, row.batch).exposed.time_us)
         looks_up = row.drafter in lookups()
         exposed += float(drafting_us(engine, row.batch, looks_up=looks_up, width=row.width).time_us)
         exposed += self._pieces_us(engine, self.verify)
@@ -225,7 +225,7 @@ def between_of(of: Setting) -> float:
     assert runtime.engine is not None
     card = gpu.name, gpu.architecture
     place = Place(runtime.library, runtime.name, *card, weight_formats(model), sizes_of(model))
-    return math.hypot(nearness(place).beside.between_share, runtime.engine.between_share.value)
+    return math.hypot(nearness(place).widening.between_share, runtime.engine.between_share.value)
 
 
 def setting_of(row: Row) -> Setting:

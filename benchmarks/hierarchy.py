@@ -665,7 +665,7 @@ def large_below(lines: pd.DataFrame, share: Half) -> bool:
 
 
 def band_of(lines: pd.DataFrame, whole: float, of_experts: float, of_version: float = 0.0) -> FloatArray:
-    """What bands of cells have for what is new (`nearness.beside`). of_version: the least of another one."""
+    """By how much bands of cells are wider (`Nearness.widening`). of_version: the least of another one."""
     of_step, experts = lines.spread.to_numpy(), lines.experts_spread.to_numpy()
     at_least = np.maximum(whole * of_step, of_version * lines.is_other_version.to_numpy())
     return between(at_least, of_experts * experts, lines.experts.to_numpy())

@@ -202,7 +202,7 @@ def standing(scenario: Scenario) -> Standing:
         and group.model in (known.model, scenario.model.name)
     )  # fmt: skip
     experts = float(step.parts_us.get("experts", np.zeros(())) / step.time_us)
-    beside = float(between(nearness.beside.between_share, nearness.beside.experts_share, experts))
+    beside = float(between(nearness.widening.between_share, nearness.widening.experts_share, experts))
     return Standing(nearness=nearness, near_groups=near, half_width=half_width, between=beside)
 
 

@@ -19,7 +19,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import UNITS, Engine
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafting import drafting_steps
-from medusa_sim.step.host import beyond, drafting_pass_us, host_us, launching_us
+from medusa_sim.step.host import beyond, drafting_pass_us, launching_us, split_host
 from medusa_sim.step.pass_time import has_whole_graph
 from medusa_sim.step.prompts import prompt_host_us, prompts_apart
 from medusa_sim.step.sampling import filter_us
@@ -149,7 +149,8 @@ def _charged(
     width = 1.0 if option is None else option.depth + 1.0
     drafts, looks_up = option is not None, scenario.drafting.kind.looks_up
     requests_us, layers_us = value["host_us_per_request"] * own, value["layer_us"] * layers
-    exposed_us = host_us(engine, own, layers).time_us  # what is hidden comes off the step's own work first
+    # what is hidden comes off the step's own work first
+    exposed_us = split_host(engine, own, layers).exposed.time_us
     varying_us = requests_us + layers_us
     shown = np.minimum(exposed_us / np.maximum(varying_us, 1e-9), 1.0)
     ran = [each for each in passes if each.works and each.works[0].of == "draft"]

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.nearness import Beside
+from medusa_sim.specs.nearness import Widening
 from medusa_sim.specs.ranges import Case, Measured
 from medusa_sim.specs.strict import Text
 from medusa_sim.specs.term import Term
@@ -276,11 +276,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         own = msgspec.structs.replace(self, fuses_shared=fused)
         return own.with_terms({name: term.at(case) for name, term in self.terms.items()})
 
-    def with_beside(self, near: Beside) -> Engine:
-        """The engine with steps that lie so far beside those of others as well."""
+    def with_widening(self, by: Widening) -> Engine:
+        """The engine with bands of a step that are wider by what is new about its set-up."""
         own = self.between_share
-        share = msgspec.structs.replace(own, value=math.hypot(own.value, near.between_share))
-        return msgspec.structs.replace(self, between_share=share, experts_between=near.experts_share)
+        share = msgspec.structs.replace(own, value=math.hypot(own.value, by.between_share))
+        return msgspec.structs.replace(self, between_share=share, experts_between=by.experts_share)
 
     @property
     def measured_requests(self) -> int:

@@ -6,11 +6,11 @@ engine, the card, its generation, the model, the format of its weights, or the e
 group differs from a set-up in some of these. A group ranks by its worst difference (KINDS, best first), and
 the group that ranks best is the nearest.
 
-The band of a step takes two more half-widths for what is new: a share of the step, and a share of its layers
-of experts. Both are those of the mean engine, times how far the engine's own groups lie from fits without
-them (`engines`): for experts at least 1 where mixtures of one network alone were measured in it. What another
-version adds was measured in one engine and is every engine's, so that none that nobody measured is known
-better than another version of one that somebody did.
+The band of a step takes two more half-widths for what is new (`Widening`): a share of the step, and a share
+of its layers of experts. Both are those of the mean engine, times how far the engine's own groups lie from
+fits without them (`engines`): for experts at least 1 where mixtures of one network alone were measured in it.
+What another version adds was measured in one engine and is every engine's, so that none that nobody measured
+is known better than another version of one that somebody did.
 
     tokens = 8704
 
@@ -80,7 +80,7 @@ class Place(NamedTuple):
 
 
 class Near(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is known of one kind of nearness, from groups of cells that a fit did not see."""
+    """How far steps lie from a fit whose set-up differs in one kind, from groups that the fit did not see."""
 
     between_share: _Share
     """Half-width, in addition to the bands of kernels and of the engine, at which 80 % bands of the step
@@ -129,15 +129,15 @@ class Nearest(NamedTuple):
     """The nearest of some places."""
 
     kind: Kind
-    """What is new beside it."""
+    """The worst in which it differs from the set-up."""
     place: int
-    """Which of them it is."""
+    """Its place among them."""
     is_other_version: bool
     """Whether a version is new too, in addition to something worse."""
 
 
-class Beside(NamedTuple):
-    """What the band of a step has for how near its set-up lies to others."""
+class Widening(NamedTuple):
+    """By how much the band of a step is wider for what is new about its set-up."""
 
     between_share: float
     """Half-width in addition to those of kernels and of the engine's terms; where a version is new too, at
@@ -157,8 +157,8 @@ class Nearness(NamedTuple):
     """What is known of that."""
     nearest: Served
     """The group by which it was judged."""
-    beside: Beside
-    """What its band has for that."""
+    widening: Widening
+    """By how much its band is wider for that."""
 
 
 def between(
@@ -166,8 +166,8 @@ def between(
 ) -> FloatArray:
     """Half-width that the band of a step has for what is new about its set-up.
 
-    whole: of the whole step (`Beside.between_share`). of_experts: of layers of experts, as a share of what
-    they take (`Beside.experts_share`). experts: what they take. The result is in the unit of `whole` and
+    whole: of the whole step (`Widening.between_share`). of_experts: of layers of experts, as a share of what
+    they take (`Widening.experts_share`). experts: what they take. The result is in the unit of `whole` and
     `experts`: microseconds, or parts of the step.
     """
     return np.asarray(np.hypot(whole, of_experts * np.asarray(experts)))
@@ -207,7 +207,7 @@ def sizes_of(model: Model) -> str:
 
 
 def what_is_new(place: Place, other: Place) -> tuple[Kind, ...]:
-    """What is new about a place beside another, the worst first."""
+    """What a place differs from another in, the worst first."""
     new: dict[Kind, bool] = {
         "engine": place.library != other.library,
         "format": place.formats != other.formats,
@@ -239,11 +239,11 @@ def nearest(place: Place, others: Sequence[Place]) -> Nearest:
     )  # fmt: skip
 
 
-def beside(place: Place, found: Nearest) -> Beside:
-    """What the band of a step has whose nearest is this."""
+def widening(place: Place, found: Nearest) -> Widening:
+    """By how much the band of a step is wider where this is the nearest to its set-up."""
     kinds, spread = _file().kinds, spread_of(place.library, found.kind, _file().engines)
     near, least = kinds[found.kind], kinds["version"].between_share if found.is_other_version else 0.0
-    return Beside(max(spread.steps * near.between_share, least), spread.experts * near.experts_share)
+    return Widening(max(spread.steps * near.between_share, least), spread.experts * near.experts_share)
 
 
 def spread_of(library: str, kind: Kind, engines: Mapping[str, Spread]) -> Spread:
@@ -255,9 +255,9 @@ def spread_of(library: str, kind: Kind, engines: Mapping[str, Spread]) -> Spread
 def nearness(place: Place) -> Nearness:
     """How near a set-up lies to what was measured: the one place where a band's kind is chosen.
 
-    The band of a step holds what lies beside it in quadrature (`Runtime.at`), `near.error` is what to expect.
-    It is the narrowest that any group gives, so that no band opens by what is known: the same set-up in
-    another version may tell less than another model in the same one.
+    The band of a step grows by `widening` in quadrature (`Runtime.at`); `near.error` is the error to expect.
+    The widening is the least that any group gives, so that no band opens by what is known: the same set-up
+    in another version may tell less than another model in the same one.
     """
     groups = sorted(served_groups(), key=lambda group: -group.cells)
     places = [group.place for group in groups]
@@ -265,11 +265,11 @@ def nearness(place: Place) -> Nearness:
     return Nearness(
         kind=found.kind, is_other_version=found.is_other_version, near=_file().kinds[found.kind],
         nearest=groups[found.place],
-        beside=min((beside(place, nearest(place, [other])) for other in places), key=half_width),
+        widening=min((widening(place, nearest(place, [other])) for other in places), key=half_width),
     )  # fmt: skip
 
 
-def half_width(of: Beside) -> float:
+def half_width(of: Widening) -> float:
     """That of a step half of which are layers of experts."""
     return float(between(of.between_share, of.experts_share, 0.5))
 

@@ -20,7 +20,7 @@ from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.engine import DRAFTING, VERSIONED, Engine, unversioned
 from medusa_sim.specs.engine_table import EngineToml, engine_of
-from medusa_sim.specs.nearness import Beside, Nearness, Place, nearness
+from medusa_sim.specs.nearness import Nearness, Place, Widening, nearness
 from medusa_sim.specs.ranges import Case
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
 
@@ -69,7 +69,7 @@ class Runtime:
     were measured on the GPU."""
     engine: Engine | None = None
     """What a serving engine adds; None for kernels alone."""
-    beside: Beside | None = None
+    widening: Widening | None = None
     """What the band of its steps has for how near it lies to measured ones; an engine's is in its terms."""
     versions: tuple[str, str] | None = None
     """First and last version of the engine whose terms these are."""
@@ -133,10 +133,10 @@ class Runtime:
         """
         if self.engine is None:
             is_served = bool(case.gpu and self.host_us_per_launch)
-            return replace(self, beside=self.nearness(case).beside) if is_served else self
+            return replace(self, widening=self.nearness(case).widening) if is_served else self
         engine = self.engine.at(case)
         if case.gpu and not self.local:
-            engine = engine.with_beside(self.nearness(case).beside)
+            engine = engine.with_widening(self.nearness(case).widening)
         return replace(self, engine=engine)
 
     def nearness(self, case: Case) -> Nearness:

@@ -60,8 +60,17 @@ class Added(NamedTuple):
         return Added(self.time_us + other.time_us, np.hypot(self.half_us, other.half_us))
 
 
-def host_us(engine: Engine, batch: Size, layers: int = 0) -> Added:
-    """(N1): the work of the host in a step of `batch` requests that hides behind nothing.
+class SplitHost(NamedTuple):
+    """The host's work in a step, by what the device does meanwhile."""
+
+    hidden_us: float
+    """While kernels run: host and kernels overlap (`overlapped_us`)."""
+    exposed: Added
+    """While the device waits: it adds to the step."""
+
+
+def split_host(engine: Engine, batch: Size, layers: int = 0) -> SplitHost:
+    """(N1): the host's work in a step of `batch` requests, what hides behind kernels and what does not.
 
     layers: of the model, where an engine is charged for each.
 
@@ -76,7 +85,8 @@ def host_us(engine: Engine, batch: Size, layers: int = 0) -> Added:
         ),
         ((engine.host_us_per_request, batch),),
     )
-    return Added(np.maximum(added.time_us, 0.0), added.half_us)
+    exposed = Added(np.maximum(added.time_us, 0.0), added.half_us)
+    return SplitHost(hidden_us=engine.hidden_us_per_step.value, exposed=exposed)
 
 
 def drafting_us(engine: Engine, batch: Size, *, looks_up: bool, width: int = 1) -> Added:

@@ -17,10 +17,10 @@ from medusa_sim.step.compose import Cost
 from medusa_sim.step.host import (
     drafting_pass_us,
     host_share,
-    host_us,
     launching_us,
     overlapped_us,
     pieces_us,
+    split_host,
 )
 from medusa_sim.step.kernel_sums import Kernels, timed
 from medusa_sim.step.kernels import decomposed
@@ -62,8 +62,8 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
     else:
         added = _target_in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
     setup_half_us, of_experts = added.setup_half_us, 0.0 if engine is None else engine.experts_between
-    if engine is None and runtime.beside is not None:
-        of_step, of_experts = runtime.beside
+    if engine is None and runtime.widening is not None:
+        of_step, of_experts = runtime.widening
         setup_half_us = of_step * overlapped_us(device_us, launches_us)
     if of_experts and "experts" in kernels.parts_us:
         setup_half_us = between(setup_half_us, of_experts, kernels.parts_us["experts"])
@@ -83,17 +83,17 @@ def _target_in_engine(
     """Host and engine of the target's pass: (N1), (N3), (N16). launches_us: of the host."""
     query_tokens = work.workload.query_tokens
     requests = np.ceil(np.asarray(work.workload.batch) / work.schedulers)  # of one host
-    exposed = host_us(engine, requests, work.layers)
+    hidden_us, exposed = split_host(engine, requests, work.layers)
     if not whole_graph:
         exposed = exposed.plus(pieces_us(engine, work.layers, query_tokens))
     launching = launching_us(engine, work.layers, requests, requests * query_tokens)
-    hidden_us = launches_us + engine.hidden_us_per_step.value + launching.time_us
+    ahead_us = launches_us + hidden_us + launching.time_us
     # a plain step of as many requests may be in a graph: what launching adds is not what both steps share
     launching_half_us = np.zeros(())
     if launching.half_us.any():
-        launching_half_us = host_share(hidden_us, overlapped_us(device_us, hidden_us)) * launching.half_us
+        launching_half_us = host_share(ahead_us, overlapped_us(device_us, ahead_us)) * launching.half_us
     return Cost(
-        host_us=hidden_us,
+        host_us=ahead_us,
         exposed_us=exposed.time_us,
         setup_half_us=setup_half_us(engine, device_us + exposed.time_us),
         step_square=np.asarray(exposed.half_us**2),

@@ -163,7 +163,7 @@ def test_what_coverage_expects_is_what_bands_go_by():
     assert found.expected >= known_kinds()[found.kind].error
     assert one.setting.runtime.engine.between_share.value >= found.between > 0.0
     mixture = standing(of(gpu="b200", model="qwen3-235b-a22b", runtime="sglang-0.5", tp=8))
-    assert mixture.between > mixture.nearness.beside.between_share  # layers of experts have more
+    assert mixture.between > mixture.nearness.widening.between_share  # layers of experts have more
 
 
 def test_a_machine_of_ones_own_stands_beside_speeds_of_its_engine():

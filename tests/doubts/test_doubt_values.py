@@ -205,7 +205,7 @@ def test_an_expected_error_is_that_of_groups_as_new():
     served = {"gpu": "h200-sxm", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4}
     own = standing(dense("vllm-0.15", **served))
     assert (own.kind, own.expected) == ("measured", kinds["measured"].error)
-    assert own.between == own.nearness.beside.between_share
+    assert own.between == own.nearness.widening.between_share
     later = standing(dense("vllm-0.60", **served))
     assert later.expected == max(later.nearness.near.error, kinds["version"].error)
     assert later.between > own.between

@@ -20,7 +20,7 @@ from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario as PlanScenario
 from medusa_sim.specs.engine import UNITS
 from medusa_sim.step.axes import Grid
-from medusa_sim.step.host import host_us
+from medusa_sim.step.host import split_host
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.traffic import step_limits
@@ -182,5 +182,5 @@ def test_what_is_charged_in_every_step_adds_up_to_the_host_that_shows(hidden_us)
     plain = decode_step(scenario.setting, batch, 640)
     charged = _charged(scenario, engine, None, (), plain, batch)
     shown = sum(charged[name] for name in changed)
-    assert shown == pytest.approx(host_us(engine, batch, scenario.model.layers).time_us)
+    assert shown == pytest.approx(split_host(engine, batch, scenario.model.layers).exposed.time_us)
     assert all((charged[name] >= 0.0).all() for name in changed)

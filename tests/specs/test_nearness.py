@@ -12,12 +12,12 @@ from medusa_sim.specs import nearness as nearness_module
 from medusa_sim.specs.nearness import (
     KINDS,
     Spread,
-    beside,
     half_width,
     known_kinds,
     nearest,
     nearness,
     served_groups,
+    widening,
 )
 
 SERVED = [group.place for group in served_groups()]
@@ -51,7 +51,7 @@ def test_what_lies_further_off_is_never_known_better():
     for changed in CHANGES.values():
         place = HOME._replace(**changed)
         later = nearness(place._replace(runtime="vllm-0.33"))
-        assert later.beside.between_share >= nearness(place).beside.between_share
+        assert later.widening.between_share >= nearness(place).widening.between_share
 
 
 def test_of_places_as_near_the_one_with_the_least_besides_counts_in_any_order():
@@ -81,7 +81,7 @@ def test_an_engine_is_as_wide_as_its_groups_lie_from_fits_without_them():
     found = nearest(new_model, SERVED)
     kinds, wide = known_kinds(), {}
     for library in ("vllm", "sglang", "another"):
-        wide[library] = beside(new_model._replace(library=library), found)
+        wide[library] = widening(new_model._replace(library=library), found)
     assert found.kind == "model"
     assert wide["another"] == (kinds["model"].between_share, kinds["model"].experts_share)
     assert wide["vllm"].between_share < wide["another"].between_share < wide["sglang"].between_share
@@ -89,9 +89,9 @@ def test_an_engine_is_as_wide_as_its_groups_lie_from_fits_without_them():
     other = found._replace(kind="card", is_other_version=True)
     least = max(kinds["card"].between_share, kinds["version"].between_share)
     for library in ("vllm", "another"):
-        assert beside(new_model._replace(library=library), other).between_share == least
+        assert widening(new_model._replace(library=library), other).between_share == least
     for kind in ("measured", "version", "engine"):
-        assert beside(new_model, found._replace(kind=kind)).between_share == kinds[kind].between_share
+        assert widening(new_model, found._replace(kind=kind)).between_share == kinds[kind].between_share
 
 
 def test_another_measured_group_never_opens_a_band(monkeypatch):
@@ -100,11 +100,11 @@ def test_another_measured_group_never_opens_a_band(monkeypatch):
     for index, own in enumerate(groups):
         runtimes = {place.runtime for place in SERVED if place.library == own.library}
         places = [own.place._replace(runtime=runtime) for runtime in sorted(runtimes)]
-        known = [half_width(nearness(place).beside) for place in places]
+        known = [half_width(nearness(place).widening) for place in places]
         fewer = groups[:index] + groups[index + 1 :]
         with monkeypatch.context() as without:
             without.setattr(nearness_module, "served_groups", lambda fewer=fewer: fewer)
-            unknown = [half_width(nearness.__wrapped__(place).beside) for place in places]
+            unknown = [half_width(nearness.__wrapped__(place).widening) for place in places]
         assert (np.array(unknown) >= np.array(known) - 1e-12).all(), own
         narrower += unknown != known
     assert narrower > len(groups) / 4
@@ -112,8 +112,8 @@ def test_another_measured_group_never_opens_a_band(monkeypatch):
 
 def test_no_engine_is_known_better_unmeasured_than_in_another_version():
     for place in SERVED:
-        later = nearness(place._replace(runtime=f"{place.library}-99")).beside
-        unknown = nearness(place._replace(library="another", runtime="another-1")).beside
+        later = nearness(place._replace(runtime=f"{place.library}-99")).widening
+        unknown = nearness(place._replace(library="another", runtime="another-1")).widening
         assert half_width(unknown) >= half_width(later), place
 
 
@@ -121,7 +121,7 @@ def test_an_engine_that_nobody_measured_is_no_better_known_than_another_version(
     new = nearness(HOME._replace(library="another", runtime="another-1.0"))
     assert new.kind == "engine"
     assert new.is_other_version
-    assert new.beside.between_share >= known_kinds()["version"].between_share
+    assert new.widening.between_share >= known_kinds()["version"].between_share
 
 
 def test_patches_tell_versions_apart():

@@ -15,7 +15,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.nearness import Beside
+from medusa_sim.specs.nearness import Widening
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.specs.term import Term
 from medusa_sim.specs.variants import with_dtypes
@@ -31,8 +31,8 @@ from medusa_sim.step.host import (
     Added,
     drafting_pass_us,
     drafting_us,
-    host_us,
     launching_us,
+    split_host,
     sum_of_terms,
 )
 from medusa_sim.step.setting import Setting
@@ -109,13 +109,13 @@ def test_a_pass_is_as_long_as_the_longer_of_its_kernels_and_its_host():
 def test_what_is_charged_for_a_request_goes_on_beyond_what_was_measured_and_its_band_opens():
     known = load_runtime("vllm-0.10").engine
     sizes = np.array([16, 64, 128, 256, 257, 512, 1024, 2048])
-    added = host_us(known, sizes).plus(drafting_us(known, sizes, looks_up=False))
+    added = split_host(known, sizes).exposed.plus(drafting_us(known, sizes, looks_up=False))
     assert np.diff(added.time_us) / np.diff(sizes) == pytest.approx(
         np.full(sizes.size - 1, known.host_us_per_request.value + known.draft_us_per_request.value)
     )
     assert known.host_us_per_request.measured.requests == 256
     # relative to what is charged for requests: as it was measured, then up to what a cap would leave out
-    charged = Added(*(host_us(known.with_terms({"host_us_per_step": NOTHING}), sizes)))
+    charged = Added(*(split_host(known.with_terms({"host_us_per_step": NOTHING}), sizes).exposed))
     shares = charged.half_us / charged.time_us
     assert shares[:4] == pytest.approx(np.full(4, known.host_us_per_request.band))
     assert (np.diff(shares[3:]) > 0.0).all()
@@ -124,7 +124,7 @@ def test_what_is_charged_for_a_request_goes_on_beyond_what_was_measured_and_its_
 
 def test_what_is_hidden_is_not_added():
     whole, partly, free = (
-        float(host_us(engine(**hidden), 4).time_us)
+        float(split_host(engine(**hidden), 4).exposed.time_us)
         for hidden in ({}, {"hidden_us_per_step": 100.0}, {"hidden_us_per_step": 1e5})
     )
     assert (whole - partly, free) == (pytest.approx(100.0), 0.0)
@@ -214,7 +214,7 @@ def test_beyond_the_captured_sizes_small_models_wait_for_their_launches():
     assert float(inside.device_us) < floor
     smooth = float(norm_max(outside.device_us, np.asarray(floor), HOST_OVERLAP))
     for step, batch, expected in ((inside, 512, float(inside.device_us)), (outside, 513, smooth)):
-        assert float(step.time_us - host_us(engine(), batch).time_us) == pytest.approx(expected)
+        assert float(step.time_us - split_host(engine(), batch).exposed.time_us) == pytest.approx(expected)
     # the larger the step, the less of it is the host's: no cliff where kernels take as long
     large = with_terms(setting(model=load_model("llama-3.1-8b")), engine(eager_us_per_layer=100.0))
     before, after = (float(decode_step(large, batch, 512).time_us) for batch in (512, 513))
@@ -372,7 +372,7 @@ def test_what_is_known_of_experts_widens_what_they_take_of_a_step():
     for model, has in (("qwen3-30b-a3b", True), ("llama-3.1-8b", False)):
         of = setting("vllm-0.15", model=load_model(model))
         steps = [
-            decode_step(with_terms(of, of.runtime.engine.with_beside(Beside(0.1, share))), 16, 512)
+            decode_step(with_terms(of, of.runtime.engine.with_widening(Widening(0.1, share))), 16, 512)
             for share in (0.0, 0.4)
         ]
         bare, wide = (float(step.cost.setup_half_us / step.time_us) for step in steps)
