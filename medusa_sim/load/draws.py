@@ -88,6 +88,7 @@ def rates_by_kind(rates: FloatArray, spread: float) -> FloatArray:
     """(kinds, K) probability that at least k drafts are accepted, of the hardest requests first (L4)."""
     if spread == 0.0 or rates.size == 0:
         return rates[None, :]
+    from scipy.optimize import brentq
     from scipy.special import expit, logit, ndtri
 
     before = np.concatenate([[1.0], rates[:-1]])
@@ -98,13 +99,12 @@ def rates_by_kind(rates: FloatArray, spread: float) -> FloatArray:
     def shifted(shift: float) -> FloatArray:
         return np.asarray(np.cumprod(expit(middle_logit[None, :] + normal[:, None] + shift), axis=1))
 
-    wanted = 1.0 / (1.0 + rates.sum())
-    low, high = -20.0 - 5.0 * spread, 20.0 + 5.0 * spread
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        steps_per_token = float((1.0 / (1.0 + shifted(middle).sum(axis=1))).mean())
-        low, high = (middle, high) if steps_per_token > wanted else (low, middle)
-    return shifted(0.5 * (low + high))
+    def excess(shift: float) -> float:
+        """Steps a token over those of the rates as they are."""
+        return float((1.0 / (1.0 + shifted(shift).sum(axis=1))).mean()) - 1.0 / (1.0 + float(rates.sum()))
+
+    far = 20.0 + 5.0 * spread
+    return shifted(float(brentq(excess, -far, far, xtol=1e-13)))
 
 
 def kinds_of(count: int, seed: int) -> IntArray:

@@ -11,7 +11,7 @@ from medusa_sim import api
 from medusa_sim.export import chains
 from medusa_sim.export.launch import launch_values
 from medusa_sim.export.settings import _listed, forgone_tree, range_notes
-from medusa_sim.export.sglang import SglangFlags
+from medusa_sim.export.sglang import BLOCKS, SglangFlags
 from medusa_sim.export.tensorrt_llm import TensorrtSpeculativeConfig
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question
@@ -89,6 +89,23 @@ def test_a_tree_of_sglang_holds_what_its_levels_can_grow(steps, topk, most):
     assert flags(most).num_draft_tokens == most
     with pytest.raises(ValueError, match="grow"):
         flags(most + 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_taken"),
+    [
+        ({"block_size": 1}, True),
+        ({"block_size": 0}, False),
+        ({}, False),
+        ({"block_size": 4, "num_steps": 2}, False),
+    ],
+)
+def test_a_block_drafter_of_sglang_has_a_block_and_no_steps(given, is_taken):
+    if is_taken:
+        assert SglangFlags(algorithm=BLOCKS[0], **given).block_size == given["block_size"]
+        return
+    with pytest.raises(ValueError, match="block size"):
+        SglangFlags(algorithm=BLOCKS[0], **given)
 
 
 @pytest.mark.parametrize(

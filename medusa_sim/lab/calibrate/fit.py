@@ -123,9 +123,14 @@ def require_rows(rows: Rows[Any], source: str) -> None:
         raise DataError(f"{source}: {count} rows of {rows.operator.kind}; a fit needs {LEAST_ROWS} or more")
 
 
+def soft_costs(log_errors: FloatArray, scale: float = SCALE) -> FloatArray:
+    """What each row adds to the objective: sqrt(1 + (error / scale)^2) - 1."""
+    return as_float(np.sqrt(1.0 + (log_errors / scale) ** 2) - 1.0)
+
+
 def soft_cost(log_errors: FloatArray, scale: float = SCALE) -> float:
-    """The objective: sum of sqrt(1 + (error / scale)^2) - 1."""
-    return float(np.sum(np.sqrt(1.0 + (log_errors / scale) ** 2) - 1.0))
+    """The objective: the sum of `soft_costs`."""
+    return float(soft_costs(log_errors, scale).sum())
 
 
 def least_log_errors(

@@ -17,7 +17,17 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import SCALE, UNFITTED, Bounds, Law, Rows, refined, soft_cost, starts, warm
+from medusa_sim.lab.calibrate.fit import (
+    UNFITTED,
+    Bounds,
+    Law,
+    Rows,
+    refined,
+    soft_cost,
+    soft_costs,
+    starts,
+    warm,
+)
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu
@@ -219,8 +229,7 @@ def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArr
     def costs(tiles: tuple[GemmTile, ...]) -> FloatArray:
         trial = msgspec.structs.replace(kernel, tiles=tiles)
         errors = weight * (np.log(_time_us(trial, rows, gpu)) - log_measured)
-        each = np.sqrt(1.0 + (errors / SCALE) ** 2) - 1.0
-        return as_float(np.bincount(tile_of_row, weights=each, minlength=len(tiles)))
+        return as_float(np.bincount(tile_of_row, weights=soft_costs(errors), minlength=len(tiles)))
 
     tiles = kernel.tiles
     best = costs(tiles)
