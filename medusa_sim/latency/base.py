@@ -42,7 +42,7 @@ class Source(IntEnum):
     INTERPOLATED = 1
     CALIBRATED = 2
     BORROWED = 3
-    """Fitted to another GPU, or to another library's kernel, whose efficiencies are taken over
+    """Fitted to another GPU, or to another library's kernel, whose efficiencies are carried over
     (`specs.inheritance`)."""
     EXTRAPOLATED = 4
     """A fitted kernel beyond what its rows had: weights or K and V stored in another width, whose unpacking

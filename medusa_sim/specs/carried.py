@@ -95,26 +95,28 @@ def carried(kernel: KernelT, lender: Chip, borrower: Chip, entry: str) -> Kernel
 
 
 def _carried(kernel: Kernel, lender: Chip, borrower: Chip, entry: str) -> Kernel:
+    # rules
     if isinstance(kernel, GemmKernel) and borrower.architecture == OTHER_VENDOR:
         return chosen_by_time(kernel)
     if isinstance(kernel, StreamKernel):
         kernel = _streamed(kernel, lender, borrower)
     if lender.architecture != borrower.architecture:
         return kernel
-    slower = max(lender.flops_per_clock / borrower.flops_per_clock, 1.0)
-    if isinstance(kernel, GemmKernel | ExpertKernel):
-        faster = borrower.bytes_per_clock / lender.bytes_per_clock
-        if not isinstance(kernel, ExpertKernel) or not _unpacks_four_bits(entry):
-            return _tiled(kernel, slower, faster)
-        if faster > 1.0:
+    # laws
+    slowdown = max(lender.flops_per_clock / borrower.flops_per_clock, 1.0)
+    bytes_ratio = borrower.bytes_per_clock / lender.bytes_per_clock
+    if isinstance(kernel, ExpertKernel) and _unpacks_four_bits(entry):
+        if bytes_ratio > 1.0:
             kernel = _unpacking(kernel, lender, borrower, entry)
-        return _tiled(kernel, slower, 1.0)
-    return kernel if slower == 1.0 else _computing(kernel, slower)
+        return _tiled(kernel, slowdown, bytes_ratio=1.0)
+    if isinstance(kernel, GemmKernel | ExpertKernel):
+        return _tiled(kernel, slowdown, bytes_ratio)
+    return kernel if slowdown == 1.0 else _computing(kernel, slowdown)
 
 
-def _fraction(fraction: float, slower: float) -> float:
+def _fraction(fraction: float, slowdown: float) -> float:
     """(I2); a fraction beyond 1 counts padded rows and says nothing of clocks."""
-    return 1.0 / (1.0 + (1.0 / fraction - 1.0) / slower) if fraction < 1.0 else fraction
+    return 1.0 / (1.0 + (1.0 / fraction - 1.0) / slowdown) if fraction < 1.0 else fraction
 
 
 def _unpacks_four_bits(entry: str) -> bool:
@@ -123,14 +125,16 @@ def _unpacks_four_bits(entry: str) -> bool:
     return form is not None and form.dtype in HALVES and BYTES_PER_ELEMENT[form.weight_dtype] < 1.0
 
 
-def _tiled(kernel: GemmKernel | ExpertKernel, slower: float, faster: float) -> GemmKernel | ExpertKernel:
-    """Products in tiles. slower: F_l / F of (I2); faster: B / B_l of (I3), or 1."""
-    if isinstance(kernel, ExpertKernel) and slower > 1.0:
+def _tiled(
+    kernel: GemmKernel | ExpertKernel, slowdown: float, bytes_ratio: float
+) -> GemmKernel | ExpertKernel:
+    """Products in tiles. slowdown: F_l / F of (I2), 1 or more; bytes_ratio: B / B_l of (I3), or 1."""
+    if isinstance(kernel, ExpertKernel) and slowdown > 1.0:
         kernel = _by_time(kernel)
-    share = _fraction(kernel.peak_fraction, slower)
-    if isinstance(kernel, GemmKernel) and slower > 1.0:
-        kernel = _paced(kernel, share, slower)
-    return msgspec.structs.replace(kernel, peak_fraction=share, load_ratio=kernel.load_ratio / faster)
+    share = _fraction(kernel.peak_fraction, slowdown)
+    if isinstance(kernel, GemmKernel) and slowdown > 1.0:
+        kernel = _paced(kernel, share, slowdown)
+    return msgspec.structs.replace(kernel, peak_fraction=share, load_ratio=kernel.load_ratio / bytes_ratio)
 
 
 def _unpacking(kernel: ExpertKernel, lender: Chip, borrower: Chip, entry: str) -> ExpertKernel:
@@ -144,7 +148,7 @@ def _unpacking(kernel: ExpertKernel, lender: Chip, borrower: Chip, entry: str) -
     return msgspec.structs.replace(kernel, peak_fraction=min(kernel.peak_fraction, share))
 
 
-def _paced(kernel: GemmKernel, share: float, slower: float) -> GemmKernel:
+def _paced(kernel: GemmKernel, share: float, slowdown: float) -> GemmKernel:
     """The pace of each tile on slower Tensor Cores: its own share of the peak follows (I2) as well.
 
     share: of the peak, that the kernel's fraction becomes.
@@ -152,7 +156,7 @@ def _paced(kernel: GemmKernel, share: float, slower: float) -> GemmKernel:
 
     def pace(of_tile: float) -> float:
         own = kernel.peak_fraction / of_tile
-        return share / _fraction(own, slower) if own < 1.0 else of_tile
+        return share / _fraction(own, slowdown) if own < 1.0 else of_tile
 
     names = ("pace", "pace_alone", "pace_half")
     tiles = tuple(
@@ -162,20 +166,20 @@ def _paced(kernel: GemmKernel, share: float, slower: float) -> GemmKernel:
     return msgspec.structs.replace(kernel, tiles=tiles)
 
 
-def _computing(kernel: Kernel, slower: float) -> Kernel:
+def _computing(kernel: Kernel, slowdown: float) -> Kernel:
     """Kernels other than products in tiles: their shares of the peak by (I2)."""
     if isinstance(kernel, StreamKernel):  # its coefficients are one over a fraction
         work = {
-            each: 1.0 / _fraction(1.0 / ratio, slower) if ratio else 0.0
+            each: 1.0 / _fraction(1.0 / ratio, slowdown) if ratio else 0.0
             for each, ratio in kernel.work.items()
         }
         return msgspec.structs.replace(kernel, work=work)
     if not isinstance(kernel, AttentionKernel | LatentKernel):
         return kernel
-    narrow = None if kernel.narrow is None else _path(kernel.narrow, slower)
-    changed = msgspec.structs.replace(kernel, wide=_path(kernel.wide, slower), narrow=narrow)
+    narrow = None if kernel.narrow is None else _path(kernel.narrow, slowdown)
+    changed = msgspec.structs.replace(kernel, wide=_path(kernel.wide, slowdown), narrow=narrow)
     if isinstance(changed, LatentKernel) and changed.projections is not None:
-        share = _fraction(changed.projections.peak_fraction, slower)
+        share = _fraction(changed.projections.peak_fraction, slowdown)
         projections = msgspec.structs.replace(changed.projections, peak_fraction=share)
         return msgspec.structs.replace(changed, projections=projections)
     return changed
@@ -191,17 +195,18 @@ def _by_time(kernel: ExpertKernel) -> ExpertKernel:
     return msgspec.structs.replace(kernel, tiles=(*kernel.tiles, *free), default_tiles=())
 
 
-def _path(path: AttentionPath, slower: float) -> AttentionPath:
+def _path(path: AttentionPath, slowdown: float) -> AttentionPath:
     names = ("whole_fraction", "split_fraction")
-    return msgspec.structs.replace(path, **{name: _fraction(getattr(path, name), slower) for name in names})
+    return msgspec.structs.replace(path, **{name: _fraction(getattr(path, name), slowdown) for name in names})
 
 
 def _streamed(kernel: StreamKernel, lender: Chip, borrower: Chip) -> StreamKernel:
-    """Beside faster memory for each multiprocessor, what these bounded keeps its time."""
-    faster = borrower.bytes_per_s / lender.bytes_per_s
-    if faster <= 1.0 or lender.bytes_per_s <= _FAST_BYTES_PER_S:
+    """Where memory is faster for each multiprocessor, what multiprocessors bounded keeps its time."""
+    speedup = borrower.bytes_per_s / lender.bytes_per_s
+    if speedup <= 1.0 or lender.bytes_per_s <= _FAST_BYTES_PER_S:
         return kernel
     loads = {
-        each: ratio + max(ratio - _STREAM_RATIO, 0.0) * (faster - 1.0) for each, ratio in kernel.loads.items()
+        each: ratio + max(ratio - _STREAM_RATIO, 0.0) * (speedup - 1.0)
+        for each, ratio in kernel.loads.items()
     }
     return msgspec.structs.replace(kernel, loads=loads)

@@ -25,7 +25,7 @@ A request that ends is away until its client's next one is in, so that b of them
     (N7) pi = 1 / (D + I + W + H + R)       probability that it begins its prompt on a given step
 
 Without a way to the client (server_us = 0) I has no half step. Where prompts have passes of their own no step
-is queued for or read on: pi leaves out W and R. H depends on pi, and both are found by turns.
+is queued for or read on: pi leaves out W and R. H depends on pi and pi on H: both are found by iteration.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from medusa_sim.step.traffic import Traffic, step_limits
 
 _LEAST = 1e-9
 """Steps of a request that neither decodes nor is away."""
-_TURNS = 12
+_ITERATIONS = 12
 """After which pi stands to 1e-9, where prompts are held for 100 steps too."""
 
 
@@ -171,7 +171,7 @@ def closed_loop(
 def _held(unheld: ClosedLoop) -> ClosedLoop:
     """The loop with its pi lessened by H: the fewer prompts begin, the longer the first one is held."""
     loop = unheld
-    for _ in range(_TURNS):
+    for _ in range(_ITERATIONS):
         loop = replace(loop, begin_chance=1.0 / (1.0 / unheld.begin_chance + loop.held_steps))
     return loop
 
