@@ -80,7 +80,7 @@ STATED = {
         "specs.inheritance:TRANSFER_ERROR_LIBRARY"
     ),
     "method-kernels: beyond # ranks a later one": "latency.collective:_MOST_RANKS",
-    "method-kernels: start_us + width_us h / # + spread_us c": "latency.collective:_WIDTH",
+    "method-kernels: start_us + width_us h / # + spread_us c": "latency.dispatch:_WIDTH",
     "method-kernels: among the measured m below #": "lab.calibrate.serial:_FEW_ROWS",
     "method-kernels: beta is # for chains (least squares on the published unions; # to # is its spread": (
         "step.expert_union:CHAIN.beta, step.expert_union:CHAIN.low, step.expert_union:CHAIN.high"

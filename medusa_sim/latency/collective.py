@@ -1,4 +1,4 @@
-"""Calibrated time of communication between GPUs: collectives of one node, and dispatch of tokens to experts.
+"""Calibrated time of collectives between the GPUs of a node.
 
 A library changes its algorithm and protocol with the size of the message: one-shot for the smallest, then
 two-shot or rings with ever larger packets. Each is a regime, and its time is linear. With n ranks, a message
@@ -19,22 +19,6 @@ Steps of a ring take their time one after another, so the start grows with n; th
 crosses the link hardly does. With time measured at two numbers of ranks this tells the ones between.
 Where between two measured sizes a library changes nobody measured: E is half way, and a step's time rises
 over it, as it does on average over where the end may lie (C6). It leapt by 2.8 on an A100 at 4 MB.
-
-Dispatch brings tokens to the ranks of their experts, and combines them again.
-
-With t tokens of a rank, h the width of one, n ranks on `nodes` nodes, c the copies that a token makes
-(`Dispatch.copies`, or topk where `per_expert`), e the bytes of a value, s the multiprocessors that work (as
-asked for; else one an expert, at most all) and L the link's datasheet bandwidth in one direction
-(`DispatchKernel` has the other names):
-
-    start    = start_us + width_us h / 1024 + spread_us c + rank_us log2(n / 2)
-               + fill_us h / 1024 t / (t + fill_tokens)                    + far_us log2(nodes)          (Y1)
-    sms      = t (token_us + (own_us + copy_us c) h / 1024) / s            reading, casting, adding      (Y2)
-    link     = t h e c (n - 1) / n / (link_fraction L)                                                   (Y3)
-    far      = t h e f / (far_fraction L),  f = (nodes / 2)^far_growth, between nodes only               (Y4)
-    time     = start + |sms, link, far|                                    a smooth maximum of `norm`    (Y5)
-
-One rank needs neither: its time is 0.
 """
 
 from __future__ import annotations
@@ -49,10 +33,10 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import Bound, OperatorTime, calibrated_time
-from medusa_sim.operators.collective import ONE_NODE, Collective, CollectiveKind, Dispatch
-from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime, DispatchKernel
+from medusa_sim.operators.collective import Collective, CollectiveKind
+from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime
 from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
+from medusa_sim.units import US_PER_S
 
 _MOST_RANKS = 8.0
 """Most that a kernel was measured with."""
@@ -241,48 +225,3 @@ def sent_bytes(operator: Collective, *, one_shot: bool = False, in_switch: float
     if in_switch > 0.0:
         return np.minimum(operator.link_bytes, in_switch * message * (1.0 + 1.0 / ranks))
     return operator.link_bytes
-
-
-_WIDTH = 1024.0
-"""Values of a token that widths are counted in."""
-
-
-def dispatch_time(gpu: Gpu, kernel: DispatchKernel, operator: Dispatch, **_: object) -> OperatorTime:
-    """Time of one dispatch or combination for every shape that `operator` holds (Y1 to Y5).
-
-    low and high are the 80 % band of held-out residuals for the range of tokens.
-    """
-    ranks, nodes = as_float(operator.ranks), as_float(operator.nodes)
-    width = as_float(operator.hidden) / _WIDTH
-    copies = as_float(operator.topk) if kernel.per_expert else operator.copies
-    sms = np.where(as_float(operator.sms) > 0.0, operator.sms, np.minimum(operator.experts, gpu.sms))
-    work_us = operator.size * (kernel.token_us + (kernel.own_us + kernel.copy_us * copies) * width) / sms
-
-    values = operator.size * as_float(operator.hidden) * BYTES_PER_ELEMENT[operator.dtype]
-    line_us = values / gpu.link_bandwidth_bytes_per_s * US_PER_S
-    link_us = line_us * copies * (ranks - 1.0) / ranks / kernel.link_fraction
-    filled = operator.size / (operator.size + kernel.fill_tokens)
-    doublings = np.log2(np.maximum(ranks, 2.0) / 2.0)
-    start_us = kernel.start_us + kernel.spread_us * copies + kernel.rank_us * doublings
-    start_us = start_us + (kernel.width_us + kernel.fill_us * filled) * width
-    if kernel.far_fraction > 0.0:
-        far = np.where(nodes > ONE_NODE, (nodes / 2.0) ** kernel.far_growth, 0.0)
-        link_us = _norm(link_us, line_us * far / kernel.far_fraction, kernel.norm)
-        start_us = start_us + kernel.far_us * np.log2(nodes)
-    time_us = np.where(ranks > 1.0, start_us + _norm(work_us, link_us, kernel.norm), 0.0)
-    return calibrated_time(
-        gpu,
-        [(kernel.fit, operator)],
-        time_us,
-        fixed_us=np.broadcast_to(start_us, time_us.shape),
-        memory_us=np.broadcast_to(link_us, time_us.shape),
-        work_us=np.broadcast_to(work_us, time_us.shape),
-    )
-
-
-def _norm(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
-    """(a^p + b^p)^(1/p), 0 where both are."""
-    larger, smaller = np.maximum(first, second), np.minimum(first, second)
-    share = smaller / np.where(larger > 0.0, larger, 1.0)
-    result: FloatArray = larger * (1.0 + share**norm) ** (1.0 / norm)
-    return result

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from medusa_sim.latency.base import OperatorTime
-from medusa_sim.latency.collective import collective_time, dispatch_time
+from medusa_sim.latency.collective import collective_time
+from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.moe import experts_time

@@ -284,7 +284,7 @@ class CollectiveKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class DispatchKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Dispatch or combination of tokens to experts (Y1 to Y5, `medusa_sim.latency.collective`)."""
+    """Dispatch or combination of tokens to experts (Y1 to Y5, `medusa_sim.latency.dispatch`)."""
 
     start_us: Us
     """Time without tokens."""

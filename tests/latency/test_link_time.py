@@ -17,7 +17,8 @@ from medusa_sim.lab.calibrate.dispatch import fit_dispatch
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source, less_certain
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.latency.collective import collective_time, dispatch_time
+from medusa_sim.latency.collective import collective_time
+from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.operators.collective import Collective, Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.scenario.scenario import Scenario

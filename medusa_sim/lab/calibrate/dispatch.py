@@ -1,4 +1,4 @@
-"""Fits dispatch and combination of tokens (`latency.collective`) to measured rows of one GPU and backend.
+"""Fits dispatch and combination of tokens (`latency.dispatch`) to measured rows of one GPU and backend.
 
 Whether a copy goes to each rank or to each expert is tried, the rest found by least squares. Held-out errors
 leave out whole groups of the ranks and the width of a token, or of tokens where there is one group.
@@ -10,7 +10,7 @@ import msgspec
 
 from medusa_sim.arrays import as_float
 from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, require_rows
-from medusa_sim.latency.collective import dispatch_time
+from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.operators.collective import ONE_NODE, Dispatch
 from medusa_sim.specs.fitted import DispatchKernel
 from medusa_sim.specs.gpu import Gpu
