@@ -38,6 +38,14 @@ batches for even work. So there are no waves in a step, but for prompts (`waves.
 
     body   = |max(a / c, 1) walk(min(max(a, 1), c)), a memory|,  a = load                               (A9)
 
+A library that plans nothing (`plans` of specs/engine_facts.toml: FlashAttention-2, Triton) takes whole
+sequences as they come, b = batch of them, and waits for the last (`waves.turns_unplanned`):
+
+    turns  = max(L(b), a / c - m + L(b (1 - c / a)))  in place of max(a / c, 1)                         (A10)
+    L(n)   = 1 + 0.6 (n - 1) / (n + 1),  m = (1 + 0.6^2 / 3) / 2
+
+Splits of the keys are equal blocks and end together.
+
 Left in L2 (`cold=False`) bytes cost (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint / (l2_fill
 L2))^l2_sharpness).
 
@@ -57,7 +65,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time, roofline_time_us
-from medusa_sim.latency.waves import balanced_us, byte_us, waves_us
+from medusa_sim.latency.waves import balanced_us, byte_us, turns_unplanned, waves_us
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, Fit, LatentKernel
@@ -93,15 +101,16 @@ _PARTS = tuple(field.name for field in dataclasses.fields(Parts))
 
 
 def attention_time(
-    gpu: Gpu, kernel: AttentionKernel, operator: Attention, *, cold: bool = True
+    gpu: Gpu, kernel: AttentionKernel, operator: Attention, *, cold: bool = True, plans: bool = True
 ) -> OperatorTime:
     """Time of a decode or prefill kernel for every shape that `operator` holds (A1 to A4).
 
     cold: K and V come from HBM, as in every step of a model; then never below the roofline.
     low and high are the 80 % band of held-out residuals for the range of q_len x batch.
+    plans: whether the library spreads unequal lengths evenly over the SMs (A9), else (A10) holds.
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
-    parts = kernel_parts(gpu, kernel, operator, cold=cold)
+    parts = kernel_parts(gpu, kernel, operator, cold=cold, plans=plans)
     return time_of_parts(gpu, [(kernel.fit, operator)], operator, parts, cold=cold)
 
 
@@ -140,17 +149,22 @@ def time_of_parts(
 
 
 def kernel_parts(
-    gpu: Gpu, kernel: AttentionKernel | LatentKernel, operator: Attention | LatentAttention, *, cold: bool
+    gpu: Gpu,
+    kernel: AttentionKernel | LatentKernel,
+    operator: Attention | LatentAttention,
+    *,
+    cold: bool,
+    plans: bool = True,
 ) -> Parts:
     """The path for wide rows, and for narrow ones where the library has its own."""
     rows = as_float(operator.q_len) * as_float(operator.heads) / as_float(operator.kv_heads)
     is_narrow = rows <= kernel.narrow_rows
     if kernel.narrow is None or not is_narrow.any():
-        return faster_parts(gpu, kernel.wide, operator, cold=cold)
-    narrow = faster_parts(gpu, kernel.narrow, operator, cold=cold)
+        return faster_parts(gpu, kernel.wide, operator, cold=cold, plans=plans)
+    narrow = faster_parts(gpu, kernel.narrow, operator, cold=cold, plans=plans)
     if is_narrow.all():
         return narrow
-    return chosen_parts(is_narrow, narrow, faster_parts(gpu, kernel.wide, operator, cold=cold))
+    return chosen_parts(is_narrow, narrow, faster_parts(gpu, kernel.wide, operator, cold=cold, plans=plans))
 
 
 def chosen_parts(where: BoolArray, first: Parts, other: Parts) -> Parts:
@@ -159,7 +173,7 @@ def chosen_parts(where: BoolArray, first: Parts, other: Parts) -> Parts:
 
 
 def faster_parts(
-    gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool
+    gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool, plans: bool = True
 ) -> Parts:
     """Of decoding over few keys, the faster of one walk and of split keys.
 
@@ -167,15 +181,15 @@ def faster_parts(
     """
     keys = as_float(operator.kv_len)
     if operator.is_causal or path.split_above >= NEVER or np.min(keys, initial=NEVER) > path.split_above:
-        return path_parts(gpu, path, operator, cold=cold)
-    split = path_parts(gpu, msgspec.structs.replace(path, split_above=0), operator, cold=cold)
+        return path_parts(gpu, path, operator, cold=cold, plans=plans)
+    split = path_parts(gpu, msgspec.structs.replace(path, split_above=0), operator, cold=cold, plans=plans)
     if keys.ndim != 3 or keys.shape[1] == 1:
-        whole = path_parts(gpu, path, operator, cold=cold)
+        whole = path_parts(gpu, path, operator, cold=cold, plans=plans)
         return chosen_parts(split.time_us < whole.time_us, split, whole)
     # on a grid few lengths are as short; beyond them both are one walk
     short = np.flatnonzero((keys <= path.split_above).any(axis=(0, 2)))
     take = partial(_of_lengths, short)
-    whole, own = path_parts(gpu, path, operator.mapped(take), cold=cold), split.mapped(take)
+    whole, own = path_parts(gpu, path, operator.mapped(take), cold=cold, plans=plans), split.mapped(take)
     fastest = chosen_parts(own.time_us < whole.time_us, own, whole)
     shape = split.time_us.shape
     parts = split.mapped(lambda own: own if own.shape == shape else np.broadcast_to(own, shape).copy())
@@ -189,7 +203,9 @@ def _of_lengths(some: IntArray, values: FloatArray) -> FloatArray:
     return values[:, some] if values.ndim == 3 and values.shape[1] > 1 else values
 
 
-def path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool) -> Parts:
+def path_parts(
+    gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool, plans: bool = True
+) -> Parts:
     """On a grid what one sequence takes knows no batch: kept apart, most arrays have two axes of three."""
     batch, one = as_float(operator.batch), operator.with_columns(batch=1.0)
     kv_len, q_len = as_float(operator.kv_len), as_float(operator.q_len)
@@ -223,6 +239,8 @@ def path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttent
         longest_us, chunk_us = chunk_us, np.where(rows > path.tile_rows, mean_us, chunk_us)
         tail_us = np.maximum(longest_us - chunk_us, 0.0)
     spread_us = waves_us if operator.is_causal or not cold else balanced_us
+    if not plans and spread_us is balanced_us:
+        spread_us = partial(balanced_us, stretched=partial(_turns, batch, splits))
     body, walk = spread_us(
         load,
         path.ctas_per_sm,
@@ -239,6 +257,12 @@ def path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttent
         new_bytes = operator.with_columns(kv_len=operator.q_len).kv_bytes
         time_us = time_us + path.store_passes * new_bytes * one_byte_us
     return Parts(time_us=time_us, memory_us=batch * own_memory, walk_us=walk, fixed_us=fixed + start_us)
+
+
+def _turns(batch: FloatArray, splits: FloatArray, turns: FloatArray) -> FloatArray:
+    """Of blocks that nobody plans: sequences as they come, equal splits of them evenly (A10)."""
+    even = np.maximum(turns, 1.0)
+    return np.where(splits > 1.0, even, turns_unplanned(turns, batch, _LENGTH_SPREAD))
 
 
 def _whole_blocks(spread: FloatArray) -> FloatArray:

@@ -180,7 +180,7 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
     kernel = model.kernel("attention", fused, operator.kind)
     if model.asked.in_step:
         kernel = writing_apart(kernel)
-    return attention_time(model.gpu, kernel, operator, cold=model.cold)
+    return attention_time(model.gpu, kernel, operator, cold=model.cold, plans=backend.plans)
 
 
 def elementwise_kernel_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:

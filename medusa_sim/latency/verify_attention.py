@@ -110,8 +110,8 @@ def whole_attention_time(
         split_above=NEVER,
     )
     one_row = operator.with_columns(q_len=1)
-    plain = kernel_parts(gpu, decode, one_row, cold=cold)
-    whole = path_parts(gpu, path, operator, cold=cold)
+    plain = kernel_parts(gpu, decode, one_row, cold=cold, plans=False)
+    whole = path_parts(gpu, path, operator, cold=cold, plans=False)
     if splits:
         _, tiles, _ = row_tiles(path, operator)
         keys = as_float(operator.kv_len) * key_us(gpu, path, operator) / fraction

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, in_quadrature, root
@@ -75,21 +77,42 @@ def balanced_us(
     sharing: float,
     block_us: tuple[FloatArray | float, FloatArray],
     memory_us: FloatArray,
+    stretched: Callable[[FloatArray], FloatArray] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Time of blocks of unequal length that a scheduler spreads evenly, and the same without memory traffic.
 
         time = |max(a / c, 1) t(min(max(a, 1), c)), memory a|         a = load, c = resident, t of `waves_us`
 
+    stretched: turns of a / c where nothing is planned (`turns_unplanned`).
+
     Arguments and results are those of `waves_us`, which this meets where waves are whole (and with room to
     spare within the first of blocks that have an SM to themselves); in between it rises evenly where equal
     blocks step up. FlashMLA's plan of a batch gives each SM as many blocks of keys as the next,
-    FlashAttention-3's splits the longer sequences and takes them by length. Kernels that do neither end
-    later, by up to a longest block.
+    FlashAttention-3's splits the longer sequences and takes them by length.
     """
     fixed_us, work_us = block_us
     at_once = np.clip(load, 1.0, resident)
-    walk_us = np.maximum(load / resident, 1.0) * (fixed_us + work_us * (1.0 + sharing * (at_once - 1.0)))
+    turns = load / resident
+    turns = np.maximum(turns, 1.0) if stretched is None else stretched(turns)
+    walk_us = turns * (fixed_us + work_us * (1.0 + sharing * (at_once - 1.0)))
     return in_quadrature(walk_us, load * memory_us), walk_us
+
+
+def turns_unplanned(turns: FloatArray, requests: FloatArray, spread: float) -> FloatArray:
+    """How many blocks of mean length an SM takes one after another where nobody plans them.
+
+        turns    = max(L(b), a - m + L(b (1 - 1 / a)) for a > 1)             a = `turns`, b = `requests`
+        L(n)     = 1 + w (n - 1) / (n + 1),  m = (1 + w^2 / 3) / 2           w = `spread`
+
+    Lengths of requests are even on 1 +- w; L(n) is that of the longest of n, on average, m what is left of a
+    block when a place falls free. Blocks start in the order of requests, each where one has ended, so that
+    the last to start ends beyond an even share. Draws of that lie within 15 %.
+    """
+    at_least = np.maximum(turns, 1.0)
+    late = requests * (1.0 - 1.0 / at_least)
+    left = (1.0 + spread**2 / 3.0) / 2.0
+    longest, of_late = (1.0 + spread * (each - 1.0) / (each + 1.0) for each in (requests, late))
+    return np.maximum(longest, at_least - left + of_late)
 
 
 def byte_us(

@@ -35,6 +35,7 @@ class Backend(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str
     splits: bool
     source: str
+    plans: bool = True
     key: str = ""
     full_graph: bool = True
     draft_graph: bool = True

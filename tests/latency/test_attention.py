@@ -1,6 +1,7 @@
 """Fused attention: physics as properties, the fit as recovery, measured rows where the data is there."""
 
 import dataclasses
+import heapq
 import math
 import timeit
 from dataclasses import replace
@@ -25,6 +26,7 @@ from medusa_sim.latency.verify_attention import (
     verify_attention_time,
     whole_attention_time,
 )
+from medusa_sim.latency.waves import turns_unplanned
 from medusa_sim.operators.attention import Attention, AttentionKind
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Size
@@ -166,6 +168,32 @@ def test_a_step_has_no_waves_where_lengths_differ(card, kernels_of, cache, heads
     assert (np.diff(rows_us) / rows_us[:-1]).max() > 0.15
     whole = (requests * np.maximum(heads // kernel.wide.tile_rows, 1)) % gpu.sms == 0
     assert step_us[whole] == pytest.approx(rows_us[whole], rel=0.03)
+
+
+def last_end(requests: int, blocks_each: int, slots: int, rng: np.random.Generator) -> float:
+    """When the last of blocks ends that start as they come, lengths even on 0.4 to 1.6."""
+    free = [0.0] * slots
+    for length in np.repeat(rng.uniform(0.4, 1.6, requests), blocks_each):
+        heapq.heapreplace(free, free[0] + length)
+    return max(free)
+
+
+@pytest.mark.parametrize(("requests", "heads"), [(1, 32), (2, 32), (24, 8), (28, 8), (6, 32), (64, 8)])
+def test_what_nobody_plans_ends_as_draws_of_it_do(requests, heads):
+    """(A10): 28 requests of 8 heads on 108 SMs take 2.8 turns where a plan takes 2.1."""
+    rng = np.random.default_rng(0)
+    drawn = np.mean([last_end(requests, heads, 108, rng) for _ in range(40)])
+    told = float(turns_unplanned(np.array(requests * heads / 108), np.array(float(requests)), 0.6))
+    assert told == pytest.approx(drawn, rel=0.15)
+
+
+def test_only_what_is_not_split_waits_for_the_longest():
+    """(A10): splits of the keys are equal and end together; 64 requests of 8 heads are not split."""
+    gpu, decode, _ = kernels(("a100-80gb-sxm", "sglang"))
+    operator = shape("decode_attention", np.array([1, 8, 64]), 1, 2048, (32, 8))
+    planned, taken = (attention_time(gpu, decode, operator, plans=plans).time_us for plans in (True, False))
+    assert taken[:2] == pytest.approx(planned[:2], rel=1e-12)
+    assert taken[2] > 1.02 * planned[2]
 
 
 @given(gpu_and_set, heads, st.integers(1, 300), st.integers(1, 64), kv_lens)
