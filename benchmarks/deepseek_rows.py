@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from measured_pairs import pairs_of
+from recipes import UNSAID_BEFORE, unsaid_split
 from scipy.optimize import OptimizeResult, brentq
 from study import left_out, mean_bias_worst, measured_rows, named_rows, table
 from terms import Fitted, engine_of, print_terms, priors, solved, stored, terms_table, with_values
@@ -100,7 +101,11 @@ def newest(cards: Iterable[str] = GPUS, *, versions: bool = False) -> pd.DataFra
     versions: of each version, not of the newest alone.
     """
     rows = measured_rows("inferencex_deepseek_r1")
-    rows = rows[rows.gpu.isin(list(cards))]
+    rows = rows[rows.gpu.isin(list(cards))].reset_index(drop=True)
+    for line in named_rows(rows[(rows.engine == "tensorrt-llm") & (rows.date < UNSAID_BEFORE)]):
+        traffic = int(line.prompt_tokens), int(line.output_tokens)
+        asked = "deepseek", GPUS[line.gpu], line.weights, int(line.tp), traffic, float(line.concurrency)
+        rows.loc[line.Index, ["ep", "dp_attention"]] = unsaid_split(*asked)
     version, engine, later = OLDER
     rows["runtime"] = np.where((rows.engine == engine) & (rows.date < later), version, rows.engine)
     cell = [*SETUP, "concurrency", *["runtime"] * versions]

@@ -44,9 +44,6 @@ DELAYED = 40
 WARMED_UP = "2026-01-27"
 """From that day on load tests of InferenceX send two prompts a client before they begin (its pull request
 480, ten days after 2026-01-17)."""
-BALANCED_FROM = {1024: 256, 8192: 64}
-"""Requests by prompt from which TensorRT-LLM 1.1 split attention over requests, for DeepSeek in nvfp4
-by their recipes, which rows do not say: a prompt then waits up to 60 steps until every GPU has one."""
 POLLED, POLLED_FROM_16 = 10, 30
 """Steps after which SGLang on a B200 looks for new requests (`--scheduler-recv-interval`)."""
 SetUps: TypeAlias = Iterable[tuple[dict[str, Any], pd.DataFrame]]
@@ -77,21 +74,20 @@ def _is_graphed(row: Any) -> bool:
     """Whether graphs hold the prompts of a row of TensorRT-LLM's DeepSeek."""
     if not GRAPHED_FROM[row.isl, row.osl] <= row.concurrency < MANY:
         return False
-    return bool(row.precision == "fp8" or (row.isl == row.osl and row.moe_ep_size > 1))
+    return bool(row.precision == "fp8" or (row.isl == row.osl and row.ep > 1))
 
 
 def is_steady(row: Any, arguments: dict[str, Any]) -> bool:
-    """Whether a mean time to the first token is that of a server which users meet, and its set-up is known.
+    """Whether a mean time to the first token is that of a server which users meet.
 
-    Not where SGLang, which compiles kernels when they are first used, was tested without a warm-up: the same
-    cell of DeepSeek takes 663 ms without one and 188 with (nvfp4, 8 requests), 1,927 and 780 in fp8.
+    Not where TensorRT-LLM splits attention over requests: its recipes let a prompt wait up to 60 steps until
+    every GPU has one. Not where SGLang, which compiles kernels when they are first used, was tested without
+    a warm-up: the same cell of DeepSeek takes 663 ms without one and 188 with (nvfp4, 8 requests), 1,927 and
+    780 in fp8.
     """
-    is_deepseek = arguments["model"].startswith("deepseek")
     if row.backend == "sglang":
         return str(row.measured) >= WARMED_UP
-    is_unsaid = row.backend == "trtllm" and is_deepseek and pd.isna(row.backend_version)
-    is_unsaid &= row.precision == "fp4"
-    return not (is_unsaid and row.concurrency >= BALANCED_FROM[row.isl])
+    return not (row.backend == "trtllm" and arguments["dp_attention"])
 
 
 def by_recipe(found: SetUps) -> SetUps:

@@ -186,7 +186,11 @@ EFFECTS = (
     Effect(
         "experts_us_per_layer",
         "expert_layers",
-        ((("engine", "experts_by"), 20.0), (("engine", "experts_by", "experts_in"), 20.0)),
+        (
+            (("engine", "experts_by"), 20.0),
+            (("engine", "experts_by", "experts_in"), 20.0),
+            (("engine", "version", "experts_by", "experts_in"), 40.0),
+        ),
         plus=True,
     ),
     Effect(
@@ -268,15 +272,17 @@ def deepseek_set_ups() -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
 RUNTIME = {"tensorrt-llm": "tensorrt-llm-1.2", "sglang": "sglang-0.5"}
 
 
-def experts_by(engine: str, card: str, version: str, experts_in: str) -> str:
+def experts_by(engine: str, card: str, version: str, experts_in: str, *, splits: bool) -> str:
     """Whether a layer of experts runs as the kernel that times it, or (grouped) with launches that it lacks.
 
     TensorRT-LLM groups the experts' products where no kernel of its own was fitted: GROUPED (TRITON, of
-    gpt-oss), before 1.2 OLD_GROUPED as well (DEEPGEMM; recipes of InferenceX). On Blackwell it has one kernel
-    (TRTLLM) otherwise; on Hopper its CUTLASS kernels were measured whole.
+    gpt-oss), before 1.2 OLD_GROUPED as well (DEEPGEMM; recipes of InferenceX), and on SPLIT_GROUPED wherever
+    attention is split over requests (CUTLASS, DEEPGEMM). On Blackwell it has one kernel (TRTLLM) otherwise;
+    on Hopper its CUTLASS kernels were measured whole.
     """
     places = (GROUPED, OLD_GROUPED) if version == "old" else (GROUPED,)
-    return "grouped" if engine == "trtllm" and (card, experts_in) in places else "fused"
+    is_grouped = (card, experts_in) in places or (splits and card == SPLIT_GROUPED)
+    return "grouped" if engine == "trtllm" and is_grouped else "fused"
 
 
 def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataFrame:
@@ -316,7 +322,7 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
         early = np.broadcast_to(np.log(cost.time_us / cost.low_us), batch.shape)
         late = np.broadcast_to(np.log(cost.high_us / cost.time_us), batch.shape)
         experts_in = formats[0] if of.experts is None else FORMATS[of.experts.form or of.form].weight_dtype
-        version = {"1.0": "old", "1.1": "old"}.get(str(own.backend_version.iloc[0])[:3], "new")
+        version = "old" if name == "tensorrt-llm-1.1" else "new"
         for line in named_rows(own):
             at = int(np.searchsorted(batch, line.concurrency))
             found.append(
@@ -331,7 +337,13 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "version": version,
                     "model": model,
                     "family": model.replace("-r1", "-v3"),
-                    "experts_by": experts_by(line.backend, scenario.gpu.architecture, version, experts_in),
+                    "experts_by": experts_by(
+                        line.backend,
+                        scenario.gpu.architecture,
+                        version,
+                        experts_in,
+                        splits=scenario.parallel.dp_attention,
+                    ),
                     "every": "all",
                     "gpus": "many" if arguments["tp"] >= MANY else "few",
                     "runtime": name,
@@ -830,8 +842,15 @@ FIELDS = {
 }
 MEASURED = 'measured = { gpus = [1, 8], cards = ["hopper", "blackwell"], requests = 256 }'
 KEPT = r", measured = \{.*?\}, elsewhere = \[\{.*?\}\]"
-GROUPED, OLD_GROUPED = ("hopper", "mxfp4"), ("blackwell", "fp8_block")
-"""Cards and format of experts where TensorRT-LLM groups them; where its old versions do besides."""
+GROUPED, OLD_GROUPED, SPLIT_GROUPED = ("hopper", "mxfp4"), ("blackwell", "fp8_block"), "blackwell"
+"""Cards and format of experts where TensorRT-LLM groups them; where its old versions do besides; cards where
+all do, in every format, that split attention over requests."""
+GROUPED_AT = (
+    (*GROUPED, None, False),
+    (*OLD_GROUPED, False, True),
+    (SPLIT_GROUPED, None, True, False),
+)
+"""These as (card, format of experts, whether attention is split, whether of old versions alone), apart."""
 LEAST, LEAST_PLUS = 0.005, 0.05
 """Relative deviations below the first are not written, nor times per layer below the second."""
 
@@ -866,10 +885,15 @@ def written_terms(
             if "experts_by" not in at:
                 (old if "version" in at else deviations).append(f"{{ {', '.join([*where, *fields])} }}")
                 continue
-            for (card, experts_in), lines in ((GROUPED, deviations), (OLD_GROUPED, old)):
-                if at.get("experts_in", experts_in) == experts_in:
-                    there = [FIELDS["card"].format(card), FIELDS["experts_in"].format(experts_in)]
-                    lines.append(f"{{ {', '.join([*there, *fields])} }}")
+            for card, experts_in, splits, of_old in GROUPED_AT:
+                told = at.get("experts_in", experts_in)
+                if told != (experts_in or told):
+                    continue
+                there = [FIELDS["card"].format(card)]
+                there += [FIELDS["experts_in"].format(told)] if told else []
+                there += [f"splits = {str(splits).lower()}"] if splits is not None else []
+                lines = old if of_old or "version" in at else deviations
+                lines.append(f"{{ {', '.join([*there, *fields])} }}")
         own = found.x[of_all].sum()
         spread = max(variance, left_open[np.ix_(of_all, of_all)].sum()) ** 0.5
         least = 0.02 * min(prior for _, prior in effect.levels)

@@ -5,11 +5,11 @@ r"""Plain decoding as servers were measured by others (serving/plain_serving): e
 
 Rows: outputs of 500 tokens and more, a first token within 3 s, one replica. Requests are priced at the
 lengths that a row names, as a user would ask (`medusa-sim sweep --runtime R --prompt-tokens P --output-
-tokens N`). Experts that are spread over as many GPUs as attention is split over were exported with both
-numbers multiplied: `tp_size` 64 with `moe_ep_size` 8 is one server of eight GPUs (InferenceX has the same
-steps). Left out: a server whose prompts lay in its cache (vLLM 0.12 with an 8B: 8,000 tokens in 0.4 s at 48
-requests), and four rows of DeepSeek-V3 in fp8 through TensorRT-LLM whose steps are those of experts spread
-over eight GPUs in 1.1 (within 3 %), a third longer than their neighbours, and which say otherwise.
+tokens N`). How a model was split is not always as a row says (`as_run`): experts that were spread were
+exported with their groups multiplied into other numbers (`tp_size` 64 with `moe_ep_size` 8 is one server of
+eight GPUs; `attention_dp_size` 64 with `batch_size` 4 is 256 requests), and before UNSAID_BEFORE results of
+TensorRT-LLM name no groups at all, so that its recipes of that time tell (`recipes.py`). Left out: a server
+whose prompts lay in its cache (vLLM 0.12 with an 8B: 8,000 tokens in 0.4 s at 48 requests).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from measured_pairs import pairs_of
-from study import measured, table
+from recipes import UNSAID_BEFORE, unsaid_split
+from study import measured, named_rows, table
 
 from medusa_sim.lab.validate import served
 
@@ -38,31 +39,46 @@ MODELS = (
 SETUP = [
     "backend",
     "backend_version",
+    "runtime",
     "system",
     "precision",
     "model_path",
     "isl",
     "osl",
-    "tp_size",
-    "attention_dp_size",
-    "moe_tp_size",
-    "moe_ep_size",
+    "gpus",
+    "ep",
+    "splits_attention",
 ]
 GROUP = ["engine", "gpu", "weights", "model"]
 LEAST_OUTPUT, LONGEST_WAIT_MS = 500, 3000.0
 
 
 def served_cells() -> pd.DataFrame:
-    """The rows that are scored."""
+    """The rows that are scored, `as_run`."""
     rows = pd.read_csv(measured("serving/plain_serving.csv"))
     scored = (rows.osl >= LEAST_OUTPUT) & (rows.ttft_mean_ms < LONGEST_WAIT_MS)
     cached = (rows.backend == "vllm") & rows.model_path.str.contains("Llama-3.1-8B")
-    mixed = (
-        (rows.backend == "trtllm") & rows.backend_version.isna() & rows.model_path.str.contains("DeepSeek-V3")
-    )
-    mixed &= (rows.precision == "fp8") & (rows.system == "b200_sxm")
-    kept = scored & (rows.batch_size == rows.concurrency) & ~cached & ~mixed
-    return rows[kept].reset_index(drop=True)
+    multiplied = rows.moe_ep_size.where(rows.moe_tp_size == rows.moe_ep_size, 1.0)
+    of_one_server = rows.batch_size * rows.attention_dp_size.where(multiplied > 1.0, 1.0).fillna(1.0)
+    kept = rows[scored & (of_one_server == rows.concurrency) & ~cached].reset_index(drop=True)
+    return kept.join(as_run(kept))
+
+
+def as_run(rows: pd.DataFrame) -> pd.DataFrame:
+    """The runtime of every row, its GPUs, groups of experts, and whether attention is split over requests."""
+    found = []
+    for row in named_rows(rows):
+        tp, ep, schedulers = int(row.tp_size), _count(row.moe_ep_size), _count(row.attention_dp_size)
+        if ep > 1 and _count(row.moe_tp_size) == ep:
+            tp, schedulers = max(1, tp // ep), max(1, schedulers // ep)
+        gpus, splits, measured_on = tp * schedulers, schedulers > 1, str(row.measured)
+        model = model_of(row.model_path)
+        if row.backend == "trtllm" and measured_on < UNSAID_BEFORE:
+            traffic = int(row.isl), int(row.osl)
+            ep, splits = unsaid_split(model, GPUS[row.system], row.precision, gpus, traffic, row.concurrency)
+        runtime = runtime_of(row.backend, str(row.backend_version), model, measured_on)
+        found.append((runtime, gpus, min(ep, gpus), splits))
+    return pd.DataFrame(found, columns=["runtime", "gpus", "ep", "splits_attention"], index=rows.index)
 
 
 def _count(value: float) -> int:
@@ -74,28 +90,27 @@ def model_of(path: str) -> str:
     return next(name for name in MODELS if name in path.lower())
 
 
-def runtime_of(backend: str, version: str) -> str:
-    """The runtime of an engine and its version; where a row names none, those of early 2026."""
+def runtime_of(backend: str, version: str, model: str, measured_on: str) -> str:
+    """The runtime of an engine and its version; where a row of DeepSeek names none, that of its day."""
     if backend == "vllm":
         return "vllm-0.11" if version.startswith(("0.11", "0.12")) else "vllm-0.15"
     if backend == "sglang":
         return "sglang-0.5"
-    return "tensorrt-llm-1.1" if version.startswith(("1.0", "1.1")) else "tensorrt-llm-1.2"
+    is_old = version.startswith(("1.0", "1.1"))
+    is_old |= version == "nan" and model.startswith("deepseek") and measured_on < UNSAID_BEFORE
+    return "tensorrt-llm-1.1" if is_old else "tensorrt-llm-1.2"
 
 
 def set_up(row: Any) -> dict[str, Any]:
-    """Arguments of the scenario of a row."""
-    model, ep, tp = model_of(row.model_path), _count(row.moe_ep_size), int(row.tp_size)
-    schedulers = _count(row.attention_dp_size)
-    if ep > 1 and _count(row.moe_tp_size) == ep:
-        tp //= ep
+    """Arguments of the scenario of a row of `served_cells`."""
+    model = model_of(row.model_path)
     arguments = {
         "gpu": GPUS[row.system],
         "model": model,
-        "runtime": runtime_of(row.backend, str(row.backend_version)),
-        "tp": tp * schedulers,
-        "ep": min(ep, tp * schedulers),
-        "dp_attention": schedulers > 1,
+        "runtime": row.runtime,
+        "tp": int(row.gpus),
+        "ep": int(row.ep),
+        "dp_attention": bool(row.splits_attention),
         "prompt_tokens": float(row.isl),
         "output_tokens": float(row.osl),
         "drafter": "ngram",

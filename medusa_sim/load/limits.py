@@ -143,17 +143,20 @@ def limits_of(
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
     server = server or ServerSettings()
-    requests, tokens = step_limits(scenario.runtime, scenario.gpu, drafts=option is not None)
+    engine, drafts = scenario.runtime.engine, option is not None
+    each = scenario.parallel.schedulers if engine is not None and engine.limits_each else 1
+    requests, tokens = step_limits(scenario.runtime, scenario.gpu, schedulers=each, drafts=drafts)
+    requests, tokens = min(requests, MOST_REQUESTS), min(tokens, MOST_TOKENS)
     requests, block_tokens = server.max_requests or requests, server.block_tokens
     tokens = server.token_budget or max(tokens, requests)
-    engine = scenario.runtime.engine
     prompt_wait = 0 if engine is None else engine.prompt_wait_steps
     drafter = None if option is None else option.drafter
     weights, per_token, slots = drafter_bytes(scenario.shard, drafter)
     verified = 1 if option is None else option.depth + 1
     rows = requests * verified
     fixed = scenario.shard.weight_bytes + weights
-    fixed += profiled_bytes(scenario.shard, engine, max(tokens, rows), requests, rows)
+    widest = (-(-size // each) for size in (max(tokens, rows), requests, rows))
+    fixed += profiled_bytes(scenario.shard, engine, *widest)
     room = scenario.usable_memory_bytes - fixed
     positions = scenario.model.max_seq_len
     filled = np.arange(-(-positions // block_tokens) + 2 + -(-_MOST_SLOTS // block_tokens))

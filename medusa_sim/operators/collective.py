@@ -52,6 +52,8 @@ class Collective(Operator):
     """GPUs that take part."""
     version: str = ""
     """Of the library, whose releases change their algorithms; empty: the newest."""
+    one_shot_bytes: float = 0.0
+    """The largest message that is sent in one shot where an engine says so; 0: as the library does."""
 
     @classmethod
     def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:

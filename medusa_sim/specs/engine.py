@@ -198,6 +198,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fuses_shared: tuple[Text, ...] = ()
     """Generations of cards on which its kernel of routed experts runs a shared one of their width and format
     as one more (`at` keeps that of the set-up)."""
+    one_shot_rows: Annotated[int, Meta(ge=0)] = 0
+    """Rows of a step up to which GPUs add up in one shot, however wide they are; 0: as its library does."""
+    gathers_tokens: bool = False
+    """Whether with attention split over requests every GPU gets the tokens of all where a token has as many
+    experts as there are GPUs, or more; else tokens go to the GPUs of their experts (Z4)."""
     unpacks_fp8: bool = False
     """Whether it unpacks fp8 weights to 16 bits on a card without fp8 arithmetic (Marlin)."""
     settings_source: Text
@@ -205,6 +210,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     # limits
     step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)]
     """What a step may hold by default: the first that holds for the card."""
+    limits_each: bool = False
+    """Whether they are those of each GPU where attention is split over requests; else the server's."""
     prompt_wait_steps: Annotated[int, Meta(ge=0)] = 0
     """Steps that a prompt waits for others to ride with it while requests decode, at most (N17)."""
     drafting_requests: Annotated[int, Meta(ge=0)]

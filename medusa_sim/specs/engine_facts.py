@@ -170,6 +170,7 @@ def case_of(model: Model, engine: str, card: Gpu, gpus: int, chosen: str = "") -
         formats=weight_formats(model),
         gpu=card.name,
         sizes=sizes_of(model),
+        splits=model.parallel.dp_attention,
     )
 
 

@@ -64,6 +64,8 @@ class Case(NamedTuple):
     """The card itself; empty where nobody said, so that nothing tells how near anything measured lies."""
     sizes: str = ""
     """The shape of the model (`nearness.sizes_of`); likewise."""
+    splits: bool = False
+    """Whether attention is split over requests."""
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -148,6 +150,8 @@ class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     cards: tuple[Text, ...] = ()
     formats: tuple[Text, ...] = ()
     """Of weights in any part of the model."""
+    splits: bool | None = None
+    """Whether attention is split over requests."""
     only: str = ""
     """The model by whose rows alone it was told, as `specs/nearness.toml` names it; empty: several models'
     rows tell it."""
@@ -156,13 +160,15 @@ class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Whether it counts in a set-up."""
         own = Measured(forms=self.forms, gpus=self.gpus, cards=self.cards)
         of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
-        return of_format and not own.outside(case)
+        return of_format and self.splits in (None, case.splits) and not own.outside(case)
 
     @property
     def text(self) -> str:
         """In words: `x 0.88 for fp8; blackwell (llama-3.1-70b alone)`."""
         gpus = "" if self.gpus is None else f"{self.gpus[0]} to {self.gpus[1]} GPUs"
-        where = "; ".join(filter(None, [*map(", ".join, (self.formats, self.forms, self.cards)), gpus]))
+        split = {None: "", True: "attention split over requests", False: "attention not split"}[self.splits]
+        names = map(", ".join, (self.formats, self.forms, self.cards))
+        where = "; ".join(filter(None, [*names, gpus, split]))
         parts = [f"x {self.times:g}"] * (self.times != 1.0) + [f"{self.plus:+g}"] * (self.plus != 0.0)
         return f"{' '.join(parts)} for {where}" + (f" ({self.only} alone)" if self.only else "")
 

@@ -137,7 +137,9 @@ def closed_loop(
     attention_us: of all requests in the step; server_us: the way of a response to the client and back.
     """
     engine = setting.runtime.engine
-    most_requests, budget_tokens = step_limits(setting.runtime, setting.latency.gpu)
+    most_requests, budget_tokens = step_limits(
+        setting.runtime, setting.latency.gpu, schedulers=setting.parallel.schedulers
+    )
     budget = budget_tokens * np.maximum(requests / most_requests, 1.0)  # who asks for more raises both
     room_tokens = np.maximum(budget - requests * verified_tokens, budget / 8.0)
     decode_steps = (traffic.output_tokens - 1.0) / tokens_per_step

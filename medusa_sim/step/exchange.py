@@ -4,6 +4,10 @@
 (Z2)  all-gather        the logits, once                                        vocabulary in parts
 (Z3)  gather, scatter   1 + 1 a layer, m h elements                             data-parallel attention
 (Z4)  dispatch, combine 1 + 1 a layer with experts, its own rows                beside expert parallelism
+
+An engine that gathers tokens (`Engine.gathers_tokens`) has (Z3) in place of (Z4) where a token has as many
+experts as there are GPUs, or more, so that nearly all tokens go to all of them. Where experts multiply
+4 bits the tokens are quantised before they are gathered; their outputs come back in 16 bits.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.workload import Workload
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 
-def exchange_launches(model: Model, workload: Workload, local: Workload, logit_rows: Size) -> list[Launch]:
+def exchange_launches(
+    model: Model, workload: Workload, local: Workload, logit_rows: Size, runtime: Runtime
+) -> list[Launch]:
     """Collectives of one step (Z1) to (Z4); none on one GPU. local: the sequences of this GPU's attention."""
     parallel = model.parallel
     if parallel.tp == 1:
@@ -27,24 +34,39 @@ def exchange_launches(model: Model, workload: Workload, local: Workload, logit_r
     launches = logit_exchange(model, logit_rows)
     if not parallel.dp_attention:
         summed = model.part_count + 1
-        return [_collective(model, "all_reduce", workload.rows, model.hidden, summed), *launches]
-    mixtures = model.blocks(MoE)
-    shared_by_all = sum(count for count, _ in model.blocks(Mlp))
-    if parallel.exchanges_experts:
-        kinds: tuple[DispatchKind, ...] = ("dispatch", "combine")
-        launches += [
-            _dispatch(model, kind, local.rows, count, experts)
-            for count, experts in mixtures
-            for kind in kinds
-        ]
-    else:
-        shared_by_all += sum(count for count, _ in mixtures)
-    if shared_by_all:
-        launches += [
-            _collective(model, "all_gather", workload.rows, model.hidden, shared_by_all),
-            _collective(model, "reduce_scatter", workload.rows, model.hidden, shared_by_all),
-        ]
-    return launches
+        one_shot_rows = 0 if runtime.engine is None else runtime.engine.one_shot_rows
+        summing = _collective(
+            model, "all_reduce", workload.rows, model.hidden, summed, one_shot_rows=one_shot_rows
+        )
+        return [summing, *launches]
+    gathered = {model.activation_dtype: sum(count for count, _ in model.blocks(Mlp))}
+    for count, experts in model.blocks(MoE):
+        if not parallel.exchanges_experts:
+            gathered[model.activation_dtype] += count
+        elif _gathers(experts, model, runtime):
+            dtype = model.in_form(experts.form).dtype
+            dtype = dtype if BYTES_PER_ELEMENT[dtype] < 1.0 else model.activation_dtype
+            gathered[dtype] = gathered.get(dtype, 0) + count
+        else:
+            kinds: tuple[DispatchKind, ...] = ("dispatch", "combine")
+            launches += [_dispatch(model, kind, local.rows, count, experts) for kind in kinds]
+    if not any(gathered.values()):
+        return launches
+    return [
+        *launches,
+        *(
+            _collective(model, "all_gather", workload.rows, model.hidden, count, dtype=dtype)
+            for dtype, count in gathered.items()
+            if count
+        ),
+        _collective(model, "reduce_scatter", workload.rows, model.hidden, sum(gathered.values())),
+    ]
+
+
+def _gathers(experts: MoE, model: Model, runtime: Runtime) -> bool:
+    """Whether an engine gathers tokens before experts that are spread over GPUs."""
+    engine = runtime.engine
+    return engine is not None and engine.gathers_tokens and model.parallel.ep <= experts.topk
 
 
 def logit_exchange(model: Model, rows: Size) -> list[Launch]:
@@ -55,12 +77,25 @@ def logit_exchange(model: Model, rows: Size) -> list[Launch]:
 
 
 def _collective(
-    model: Model, kind: CollectiveKind, rows: Size, width: int, count: int, name: str | None = None
+    model: Model,
+    kind: CollectiveKind,
+    rows: Size,
+    width: int,
+    count: int,
+    name: str | None = None,
+    dtype: str | None = None,
+    one_shot_rows: int = 0,
 ) -> Launch:
-    dtype = model.activation_dtype
-    sent = np.asarray(rows, dtype=np.float64) * (width * BYTES_PER_ELEMENT[dtype])
-    ranks = model.parallel.tp
-    operator = Collective(name=name or kind, kind=kind, dtype=dtype, message_bytes=sent, ranks=ranks)
+    # dtype: of what is sent; a collective that adds nothing takes as long for as many bytes of any
+    row_bytes = width * BYTES_PER_ELEMENT[dtype or model.activation_dtype]
+    operator = Collective(
+        name=name or kind,
+        kind=kind,
+        dtype=model.activation_dtype,
+        message_bytes=np.asarray(rows, dtype=np.float64) * row_bytes,
+        ranks=model.parallel.tp,
+        one_shot_bytes=one_shot_rows * row_bytes,
+    )
     return Launch(operator=operator, part="exchange", count=count)
 
 

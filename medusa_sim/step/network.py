@@ -74,7 +74,7 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
         *residual_launches(model, m),
         *feed_forward_launches(model, workload, runtime),
         elementwise_launch(model, "final_norm", "rms_norm", "norm_rope", m, hidden),
-        *exchange_launches(model, workload, local, logit_rows),
+        *exchange_launches(model, workload, local, logit_rows, runtime),
         head_launch(model, "lm_head", "lm_head", logit_rows, model.vocab, hidden),
         elementwise_launch(model, "next_token", "next_token", "accept", logit_rows, model.whole_vocab),
     ]

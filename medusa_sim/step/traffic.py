@@ -30,14 +30,18 @@ class Traffic:
     """The same of outputs."""
 
 
-def step_limits(runtime: Runtime, gpu: Gpu, *, drafts: bool = False) -> tuple[int, int]:
-    """(requests, tokens) of one step that an engine allows on a card by default; drafts: with a drafter."""
+def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1, drafts: bool = False) -> tuple[int, int]:
+    """(requests, tokens) of one step that an engine allows on a card by default.
+
+    schedulers: GPUs that take requests each for itself; drafts: with a drafter.
+    """
     engine = runtime.engine
     if engine is None:
         return MAX_REQUESTS, TOKEN_BUDGET
     limit = engine.step_limit(gpu)
     most = engine.drafting_requests if drafts and engine.drafting_requests else limit.requests
-    return min(limit.requests, most), limit.tokens
+    each = schedulers if engine.limits_each else 1
+    return each * min(limit.requests, most), each * limit.tokens
 
 
 def served_length(setting: Setting, seq_len: Size, traffic: Traffic | None) -> Size:

@@ -251,6 +251,14 @@ def test_engines_limit_steps_by_card(gpu, runtime, expected):
     assert step_limits(scenario.runtime, scenario.gpu) == expected
 
 
+@pytest.mark.parametrize(("runtime", "each"), [("tensorrt-llm", 8), ("sglang", 1)])
+def test_gpus_that_split_attention_have_limits_of_their_own_where_the_engine_says_so(runtime, each):
+    split = Scenario(gpu="b200", model="deepseek-r1", runtime=runtime, tp=8, dp_attention=True, drafter="mtp")
+    whole = step_limits(split.runtime, split.gpu)
+    assert step_limits(split.runtime, split.gpu, schedulers=8) == (each * whole[0], each * whole[1])
+    assert limits_of(split, None).token_budget == each * whole[1]
+
+
 def test_the_limits_of_a_run_are_printed_with_whose_they_are():
     scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="vllm", drafter="eagle3")
     for asked, most in (({}, 256), ({"max_num_seqs": 64}, 64)):

@@ -1,11 +1,13 @@
 """How near a set-up lies to what was measured: the worst that is new, and bands that only open."""
 
 import itertools
+from functools import partial
 
 import hierarchy
 import numpy as np
 import pandas as pd
 import pytest
+import recipes
 
 import medusa_sim as ms
 from medusa_sim.specs import nearness as nearness_module
@@ -227,16 +229,31 @@ def test_a_value_knows_the_model_whose_cells_alone_tell_it():
 
 
 @pytest.mark.parametrize(
-    ("card", "version", "experts_in", "by"),
+    ("card", "version", "experts_in", "splits", "by"),
     [
-        ("hopper", "new", "mxfp4", "grouped"), ("hopper", "new", "fp8_block", "fused"),
-        ("blackwell", "new", "fp8_block", "fused"), ("blackwell", "old", "fp8_block", "grouped"),
-        ("blackwell", "old", "nvfp4", "fused"),
+        ("hopper", "new", "mxfp4", False, "grouped"), ("hopper", "new", "fp8_block", True, "fused"),
+        ("blackwell", "new", "fp8_block", False, "fused"),
+        ("blackwell", "old", "fp8_block", False, "grouped"),
+        ("blackwell", "old", "nvfp4", False, "fused"), ("blackwell", "new", "nvfp4", True, "grouped"),
     ],
 )  # fmt: skip
-def test_tensorrt_llm_groups_experts_where_no_kernel_of_its_own_was_fitted(card, version, experts_in, by):
-    assert hierarchy.experts_by("trtllm", card, version, experts_in) == by
-    assert hierarchy.experts_by("sglang", card, version, experts_in) == "fused"
+def test_tensorrt_llm_groups_experts_where_no_kernel_of_its_own_was_fitted(
+    card, version, experts_in, splits, by
+):
+    assert hierarchy.experts_by("trtllm", card, version, experts_in, splits=splits) == by
+    assert hierarchy.experts_by("sglang", card, version, experts_in, splits=splits) == "fused"
+
+
+def test_recipes_tell_how_a_mixture_was_split_before_rows_did():
+    even, long_prompt = (1024, 1024), (8192, 1024)
+    of_r1 = partial(recipes.unsaid_split, "deepseek-r1")
+    assert of_r1("b200", "fp4", 8, even, 8) == (1, False)
+    assert of_r1("b200", "fp4", 8, even, 16) == (8, False)
+    assert of_r1("b200", "fp4", 4, even, 256) == (4, True)
+    assert of_r1("b200", "fp4", 4, long_prompt, 64) == (4, True)
+    assert of_r1("h200-sxm", "fp8", 8, long_prompt, 32) == (8, False)
+    assert recipes.unsaid_split("gpt-oss-120b", "h200-sxm", "fp4", 4, even, 4) == (4, False)
+    assert recipes.unsaid_split("llama-3.1-70b", "b200", "fp4", 4, even, 64) == (1, False)
 
 
 def test_slopes_of_a_fit_are_those_of_its_times():

@@ -185,6 +185,9 @@ def test_deviations_of_a_term_that_hold_count_one_after_another():
     assert term.at(Case(card="blackwell", formats=("fp8",))).value == 5.0
     assert term.at(Case(card="blackwell", formats=("fp8_block",))).value == 10.0
     assert msgspec.structs.replace(term, deviations=both).at(Case(formats=("fp8",))).value == 0.0
+    split = Term(value=10.0, source="a test", deviations=(Deviation(splits=True, plus=3.0),))
+    assert [split.at(Case(splits=splits)).value for splits in (True, False)] == [13.0, 10.0]
+    assert split.deviations[0].text == "+3 for attention split over requests"
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,46 @@ def test_data_parallel_attention_works_on_its_own_sequences():
     assert "dispatch" not in gathered
 
 
+@pytest.mark.parametrize(("weights", "byte"), [("nvfp4", 0.5625), ("fp8_block", 2.0)])
+def test_tensorrt_llm_gathers_tokens_before_experts_that_few_gpus_share(weights, byte):
+    engine = load_runtime("tensorrt-llm")
+    for gpus, gathers in ((8, True), (16, False)):
+        of = Scenario(
+            gpu="b200", model="deepseek-r1", weight_dtype=weights, runtime="tensorrt-llm", tp=gpus, ep=gpus,
+            dp_attention=True, drafter="mtp",
+        )  # fmt: skip
+        sent = [
+            (launch.count, launch.operator)
+            for launch in model_launches(of.shard, verify(64, 1024, 1), engine)
+            if isinstance(launch.operator, Collective) and launch.operator.name != "logit_gather"
+        ]
+        experts, dense = (58, 3) if gathers else (0, 3)
+        hidden = of.model.hidden
+        assert (experts + dense, 64 * hidden * 2) in [(n, op.message_bytes) for n, op in sent]
+        sizes = {op.message_bytes: n for n, op in sent if op.kind == "all_gather"}
+        assert sizes.get(64 * hidden * byte, 0) >= experts
+        dispatched = [
+            one for one in model_launches(of.shard, verify(64, 1024, 1), engine)
+            if isinstance(one.operator, Dispatch)
+        ]  # fmt: skip
+        assert bool(dispatched) != gathers
+
+
+def test_tensorrt_llm_adds_up_in_one_shot_to_128_rows_of_any_width():
+    """2 MiB of a 70B's rows go on along the line of 256 and 512 KiB on eight H200, 129 rows do not."""
+    engine = load_runtime("tensorrt-llm")
+    of = Scenario(gpu="h200-sxm", model="llama-3.1-70b", runtime="tensorrt-llm", tp=8, drafter="eagle3")
+
+    def sum_us(batch: int) -> float:
+        launches = model_launches(of.shard, verify(batch, 1024, 1), engine)
+        (summed,) = (one.operator for one in launches if one.operator.name == "all_reduce")
+        return float(of.setting.latency.time(summed).time_us)
+
+    few, more, all_us = (sum_us(batch) for batch in (8, 16, 128))
+    assert all_us == pytest.approx(more + 14.0 * (more - few), rel=1e-3)
+    assert sum_us(129) < 0.8 * all_us
+
+
 def test_one_expert_that_all_take_is_a_dense_mlp():
     dense = load_model("llama-3.1-8b")
     one = MoE(experts=1, topk=1, inter=dense.mlp.width)

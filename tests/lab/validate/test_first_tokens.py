@@ -8,7 +8,7 @@ from first_tokens import as_served, is_steady
 
 from medusa_sim.specs.runtime import load_runtime
 
-DEEPSEEK = {"model": "deepseek-v3", "gpu": "b200", "tp": 8}
+DEEPSEEK = {"model": "deepseek-v3", "gpu": "b200", "tp": 8, "dp_attention": False}
 WARM, COLD = "2026-02-03", "2025-11-02"
 
 
@@ -16,7 +16,7 @@ def row(**changed: Any) -> SimpleNamespace:
     """A row of TensorRT-LLM 1.2 with 64 requests of 1,024 + 1,024 tokens in blocks of fp8."""
     given = {
         "backend": "trtllm", "backend_version": "1.2.0rc6.post2", "precision": "fp8", "isl": 1024,
-        "osl": 1024, "concurrency": 64, "moe_ep_size": 1, "measured": WARM,
+        "osl": 1024, "concurrency": 64, "ep": 1, "measured": WARM,
     }  # fmt: skip
     return SimpleNamespace(**given | changed)
 
@@ -31,7 +31,7 @@ def row(**changed: Any) -> SimpleNamespace:
         ({"osl": 8192, "concurrency": 128}, 0.0, 0),
         ({"isl": 8192}, 0.0, 0),
         ({"precision": "fp4"}, 65.0, 0),
-        ({"precision": "fp4", "moe_ep_size": 8}, 0.0, 0),
+        ({"precision": "fp4", "ep": 8}, 0.0, 0),
         ({"backend_version": "1.1.0rc2"}, 65.0, 0),
     ],
 )
@@ -42,17 +42,16 @@ def test_recipes_of_deepseek_put_prompts_of_many_requests_into_graphs(changed, l
 
 
 @pytest.mark.parametrize(
-    ("changed", "steady"),
+    ("changed", "splits", "steady"),
     [
-        ({}, True),
-        ({"measured": COLD}, True),
-        ({"backend": "sglang"}, True),
-        ({"backend": "sglang", "measured": COLD}, False),
-        ({"backend_version": float("nan"), "precision": "fp4", "concurrency": 256}, False),
-        ({"backend_version": float("nan"), "precision": "fp4", "concurrency": 128}, True),
-        ({"backend_version": float("nan"), "precision": "fp4", "isl": 8192}, False),
-        ({"backend_version": float("nan"), "isl": 8192}, True),
+        ({}, False, True),
+        ({"measured": COLD}, False, True),
+        ({}, True, False),
+        ({"backend": "sglang"}, True, True),
+        ({"backend": "sglang", "measured": COLD}, False, False),
     ],
 )
-def test_tests_that_compile_kernels_or_do_not_say_how_attention_is_split_tell_no_first_token(changed, steady):
-    assert is_steady(row(**changed), DEEPSEEK) == steady
+def test_tests_that_compile_kernels_or_hold_prompts_for_every_gpu_tell_no_first_token(
+    changed, splits, steady
+):
+    assert is_steady(row(**changed), DEEPSEEK | {"dp_attention": splits}) == steady
