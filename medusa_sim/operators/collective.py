@@ -36,7 +36,7 @@ class Collective(Operator):
     FAMILY = "collective"
     COLUMNS = ("message_bytes", "ranks")
     AXES = ("message_bytes",)
-    LABELS = ("version",)
+    LABELS = ("version", "one_shot_bytes")
     ROWS = RowSchema(
         numbers=("bytes", "ranks"),
         words={"version": ""},
