@@ -8,7 +8,7 @@ import pytest
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.costs import joule_band
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.nearness import longest_tokens
+from medusa_sim.specs.nearness import known_kinds, longest_tokens
 
 KNOWN = longest_tokens()
 SET_UPS: tuple[dict[str, Any], ...] = (
@@ -62,4 +62,5 @@ def test_no_version_that_nobody_measured_is_known_better_than_those_before_it(ve
         assert engine is not None
         shares.append(engine.between_share.value)
     assert shares == sorted(shares)
-    assert shares[0] < shares[-1]
+    # unless another model opens it as wide already
+    assert shares[0] < shares[-1] or shares[0] >= known_kinds()["version"].between_share
