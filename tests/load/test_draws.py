@@ -65,6 +65,11 @@ def test_tokens_of_the_cells_are_those_of_the_profile(spread):
     assert (np.diff(cells, axis=0) >= 0).all()  # a longer draft never emits less
 
 
+def test_requests_that_hardly_differ_have_the_rates_of_the_profile():
+    rates = np.array([0.7, 0.5, 0.1])
+    assert rates_by_kind(rates, 0.05).mean(axis=0) == pytest.approx(rates, abs=1e-3)
+
+
 def test_the_luck_of_a_request_depends_on_nobody_beside_it():
     table = constant_table(STEP_S, rates=(0.7, 0.5))
     asked = closed_loop(64, Lengths(prompt_tokens=1, output_tokens=60), count=300)
