@@ -44,7 +44,7 @@ sequences as they come, b = batch of them, and waits for the last (`waves.turns_
     turns  = max(L(b), a / c - m + L(b (1 - c / a)))  in place of max(a / c, 1)                         (A10)
     L(n)   = 1 + 0.6 (n - 1) / (n + 1),  m = (1 + 0.6^2 / 3) / 2
 
-Splits of the keys are equal blocks and end together.
+Splits of the keys are equal blocks and end together; s of 1 to 2 on average leave a share 2 - s whole.
 
 Left in L2 (`cold=False`) bytes cost (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint / (l2_fill
 L2))^l2_sharpness).
@@ -260,9 +260,12 @@ def path_parts(
 
 
 def _turns(batch: FloatArray, splits: FloatArray, turns: FloatArray) -> FloatArray:
-    """Of blocks that nobody plans: sequences as they come, equal splits of them evenly (A10)."""
-    even = np.maximum(turns, 1.0)
-    return np.where(splits > 1.0, even, turns_unplanned(turns, batch, _LENGTH_SPREAD))
+    """Of blocks that nobody plans: sequences as they come, equal splits of them evenly (A10).
+
+    splits are a mean over lengths: between 1 and 2 a part of the batches is not split.
+    """
+    even, whole = np.maximum(turns, 1.0), np.clip(2.0 - splits, 0.0, 1.0)
+    return even + whole * (turns_unplanned(turns, batch, _LENGTH_SPREAD) - even)
 
 
 def _whole_blocks(spread: FloatArray) -> FloatArray:

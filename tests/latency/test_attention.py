@@ -188,12 +188,17 @@ def test_what_nobody_plans_ends_as_draws_of_it_do(requests, heads):
 
 
 def test_only_what_is_not_split_waits_for_the_longest():
-    """(A10): splits of the keys are equal and end together; 64 requests of 8 heads are not split."""
+    """(A10): splits of the keys are equal and end together; 64 requests of 8 heads are not split.
+
+    Of 12, 96 blocks on 108 SMs, some are from 1,408 tokens on: no leap there.
+    """
     gpu, decode, _ = kernels(("a100-80gb-sxm", "sglang"))
-    operator = shape("decode_attention", np.array([1, 8, 64]), 1, 2048, (32, 8))
+    operator = shape("decode_attention", np.array([1, 4, 64]), 1, 2048, (32, 8))
     planned, taken = (attention_time(gpu, decode, operator, plans=plans).time_us for plans in (True, False))
     assert taken[:2] == pytest.approx(planned[:2], rel=1e-12)
     assert taken[2] > 1.02 * planned[2]
+    longer = shape("decode_attention", 12, 1, np.arange(512, 4096, 64), (32, 8))
+    assert np.diff(attention_time(gpu, decode, longer, plans=False).time_us).min() > 0
 
 
 @given(gpu_and_set, heads, st.integers(1, 300), st.integers(1, 64), kv_lens)
@@ -433,7 +438,7 @@ def test_an_engine_on_ampere_walks_over_all_keys_in_one_block_and_kernels_alone_
     assert growth(a100, "vllm") > 3 * growth(a100, "")
     assert growth(a100, "vllm", "fp8") < 0.5 * growth(a100, "vllm")
     assert growth(h100, "vllm") == growth(h100, "")
-    one = replace(shape("verify_attention", 8, 1, lengths, (32, 8)), dtype="fp16")
+    one = replace(shape("verify_attention", 4, 1, lengths, (32, 8)), dtype="fp16")
     engine, alone = (CalibratedLatency(a100, "torch", serves=name).time(one).time_us for name in ("vllm", ""))
     np.testing.assert_allclose(engine, alone)
 
