@@ -138,9 +138,15 @@ def _interrupts_kept_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
+def _end(*_: object) -> None:
+    """End the process; a writer that is cut off and let go says nothing."""
+    sys.unraisablehook = lambda _: None
+    sys.exit(1)
+
+
 def _serve(folder: str, pipe: Connection) -> None:
     """In a process: parts as they are told, until the client closes its end."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, _end)
     place = PartFolder(Path(folder))
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
