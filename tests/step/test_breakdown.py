@@ -22,7 +22,12 @@ def test_squared_half_widths_add_up_to_the_step_s(gpu, candidates):
         squares = float(((rows[end] - rows["time_us"]) ** 2).sum())
         squares += float(step.cost.setup_half_us) ** 2
         of_step = (float(whole) - float(step.time_us)) ** 2
-        assert squares == pytest.approx(of_step, rel=1e-4) or (gpu == "rtx-4090" and squares > of_step)
+        if gpu == "rtx-4090":
+            assert squares > 0.9999 * of_step
+        elif (rows[end] == 0.0).any():  # a row would end below 0
+            assert squares < of_step
+        else:
+            assert squares == pytest.approx(of_step, rel=1e-4)
     waiting = rows[rows["op"] == WAITING].iloc[0]
     assert waiting.low_us < waiting.time_us < waiting.high_us  # an engine's host has a band of its own
 
