@@ -143,9 +143,10 @@ def limits_of(
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
     server = server or ServerSettings()
-    engine, drafts = scenario.runtime.engine, option is not None
-    each = scenario.parallel.schedulers if engine is not None and engine.limits_each else 1
-    requests, tokens = step_limits(scenario.runtime, scenario.gpu, schedulers=each, drafts=drafts)
+    engine, schedulers = scenario.runtime.engine, scenario.parallel.schedulers
+    requests, tokens = step_limits(
+        scenario.runtime, scenario.gpu, schedulers=schedulers, drafts=option is not None
+    )
     requests, tokens = min(requests, MOST_REQUESTS), min(tokens, MOST_TOKENS)
     requests, block_tokens = server.max_requests or requests, server.block_tokens
     tokens = server.token_budget or max(tokens, requests)
@@ -155,7 +156,8 @@ def limits_of(
     verified = 1 if option is None else option.depth + 1
     rows = requests * verified
     fixed = scenario.shard.weight_bytes + weights
-    widest = (-(-size // each) for size in (max(tokens, rows), requests, rows))
+    limited = 1 if engine is None else engine.limited(schedulers)
+    widest = (-(-size // limited) for size in (max(tokens, rows), requests, rows))
     fixed += profiled_bytes(scenario.shard, engine, *widest)
     room = scenario.usable_memory_bytes - fixed
     positions = scenario.model.max_seq_len

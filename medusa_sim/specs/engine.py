@@ -283,6 +283,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         own = msgspec.structs.replace(self, fuses_shared=fused)
         return own.with_terms({name: term.at(case) for name, term in self.terms.items()})
 
+    def limited(self, schedulers: int) -> int:
+        """How many have the limits of a step each: GPUs that schedule for themselves, or one server."""
+        return schedulers if self.limits_each else 1
+
     def with_widening(self, by: Widening) -> Engine:
         """The engine with bands of a step that are wider by what is new about its set-up."""
         own = self.between_share

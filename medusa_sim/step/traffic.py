@@ -40,8 +40,8 @@ def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1, drafts: bool
         return MAX_REQUESTS, TOKEN_BUDGET
     limit = engine.step_limit(gpu)
     most = engine.drafting_requests if drafts and engine.drafting_requests else limit.requests
-    each = schedulers if engine.limits_each else 1
-    return each * min(limit.requests, most), each * limit.tokens
+    limited = engine.limited(schedulers)
+    return limited * min(limit.requests, most), limited * limit.tokens
 
 
 def served_length(setting: Setting, seq_len: Size, traffic: Traffic | None) -> Size:
