@@ -238,9 +238,9 @@ def path_parts(
         mean_us = np.maximum(keys - path.tile_keys, 0.0) / splits * t_key
         longest_us, chunk_us = chunk_us, np.where(rows > path.tile_rows, mean_us, chunk_us)
         tail_us = np.maximum(longest_us - chunk_us, 0.0)
-    spread_us = waves_us if operator.is_causal or not cold else balanced_us
-    if not plans and spread_us is balanced_us:
-        spread_us = partial(balanced_us, stretched=partial(_turns, batch, splits))
+    spread_us = waves_us
+    if cold and not operator.is_causal:
+        spread_us = partial(balanced_us, turns=_turns(load / path.ctas_per_sm, batch, splits, plans=plans))
     body, walk = spread_us(
         load,
         path.ctas_per_sm,
@@ -259,12 +259,15 @@ def path_parts(
     return Parts(time_us=time_us, memory_us=batch * own_memory, walk_us=walk, fixed_us=fixed + start_us)
 
 
-def _turns(batch: FloatArray, splits: FloatArray, turns: FloatArray) -> FloatArray:
-    """Of blocks that nobody plans: sequences as they come, equal splits of them evenly (A10).
+def _turns(turns: FloatArray, batch: FloatArray, splits: FloatArray, *, plans: bool) -> FloatArray:
+    """Of blocks that are planned (A9), or of sequences as they come and equal splits of them evenly (A10).
 
     splits are a mean over lengths: between 1 and 2 a part of the batches is not split.
     """
-    even, whole = np.maximum(turns, 1.0), np.clip(2.0 - splits, 0.0, 1.0)
+    even = np.maximum(turns, 1.0)
+    if plans:
+        return even
+    whole = np.clip(2.0 - splits, 0.0, 1.0)
     return even + whole * (turns_unplanned(turns, batch, _LENGTH_SPREAD) - even)
 
 

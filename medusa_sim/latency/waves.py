@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, in_quadrature, root
@@ -77,23 +75,22 @@ def balanced_us(
     sharing: float,
     block_us: tuple[FloatArray | float, FloatArray],
     memory_us: FloatArray,
-    stretched: Callable[[FloatArray], FloatArray] | None = None,
+    turns: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Time of blocks of unequal length that a scheduler spreads evenly, and the same without memory traffic.
+    """Time of blocks of unequal length that start as places fall free, and the same without memory traffic.
 
-        time = |max(a / c, 1) t(min(max(a, 1), c)), memory a|         a = load, c = resident, t of `waves_us`
+        time = |turns t(min(max(a, 1), c)), memory a|         a = load, c = resident, t of `waves_us`
 
-    stretched: turns of a / c where nothing is planned (`turns_unplanned`).
+    turns: blocks that an SM takes one after another in each place, max(a / c, 1) where they are planned; else
+    see `turns_unplanned`.
 
-    Arguments and results are those of `waves_us`, which this meets where waves are whole (and with room to
-    spare within the first of blocks that have an SM to themselves); in between it rises evenly where equal
-    blocks step up. FlashMLA's plan of a batch gives each SM as many blocks of keys as the next,
-    FlashAttention-3's splits the longer sequences and takes them by length.
+    Other arguments and results are those of `waves_us`. Blocks that are planned meet it where waves are whole
+    (and with room to spare within the first of blocks that have an SM to themselves); in between their time
+    rises evenly where that of equal blocks steps up. FlashMLA's plan of a batch gives each SM as many blocks
+    of keys as the next, FlashAttention-3's splits the longer sequences and takes them by length.
     """
     fixed_us, work_us = block_us
     at_once = np.clip(load, 1.0, resident)
-    turns = load / resident
-    turns = np.maximum(turns, 1.0) if stretched is None else stretched(turns)
     walk_us = turns * (fixed_us + work_us * (1.0 + sharing * (at_once - 1.0)))
     return in_quadrature(walk_us, load * memory_us), walk_us
 
