@@ -12,6 +12,8 @@ experts as there are GPUs, or more, so that nearly all tokens go to all of them.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
@@ -39,28 +41,25 @@ def exchange_launches(
             model, "all_reduce", workload.rows, model.hidden, summed, one_shot_rows=one_shot_rows
         )
         return [summing, *launches]
-    gathered = {model.activation_dtype: sum(count for count, _ in model.blocks(Mlp))}
+    gathered = Counter({model.activation_dtype: sum(count for count, _ in model.blocks(Mlp))})
     for count, experts in model.blocks(MoE):
         if not parallel.exchanges_experts:
             gathered[model.activation_dtype] += count
         elif _gathers(experts, model, runtime):
             dtype = model.in_form(experts.form).dtype
             dtype = dtype if BYTES_PER_ELEMENT[dtype] < 1.0 else model.activation_dtype
-            gathered[dtype] = gathered.get(dtype, 0) + count
+            gathered[dtype] += count
         else:
             kinds: tuple[DispatchKind, ...] = ("dispatch", "combine")
             launches += [_dispatch(model, kind, local.rows, count, experts) for kind in kinds]
-    if not any(gathered.values()):
-        return launches
-    return [
-        *launches,
-        *(
-            _collective(model, "all_gather", workload.rows, model.hidden, count, dtype=dtype)
-            for dtype, count in gathered.items()
-            if count
-        ),
-        _collective(model, "reduce_scatter", workload.rows, model.hidden, sum(gathered.values())),
+    launches += [
+        _collective(model, "all_gather", workload.rows, model.hidden, count, dtype=dtype)
+        for dtype, count in gathered.items()
+        if count
     ]
+    if layers := gathered.total():
+        launches.append(_collective(model, "reduce_scatter", workload.rows, model.hidden, layers))
+    return launches
 
 
 def _gathers(experts: MoE, model: Model, runtime: Runtime) -> bool:

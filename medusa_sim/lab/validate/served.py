@@ -103,16 +103,11 @@ def compared(runs: pd.DataFrame, data_dir: DataDir = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    def _plain(value: Any) -> Any:
-        """A cell as a type of Python; None where it is empty."""
-        if pd.isna(value):
-            return None
-        return value.item() if isinstance(value, np.generic) else value
-
     parts = []
     keys = [*SETUP, "prompt", "output", "drafts", "acceptance_length"]
     for _, own in runs.groupby(keys, dropna=False, sort=False):
-        one: Any = {name: _plain(value) for name, value in own.iloc[0].items()}
+        (row,) = own.head(1).to_dict("records")  # as types of Python
+        one: Any = {name: None if pd.isna(value) else value for name, value in row.items()}
         try:
             of = scenario_of(one, data_dir)
             parts.append(own.assign(**_priced(of, own.concurrency.to_numpy(), int(one["drafts"]) + 1)))
