@@ -200,6 +200,26 @@ EFFECTS = (
         plus=True,
     ),
 )
+
+
+class Grouped(NamedTuple):
+    """Where TensorRT-LLM groups the products of experts: a card and a format of experts.
+
+    splits: whether attention is split over requests. is_old: before 1.2 alone. None: either, or any.
+    """
+
+    card: str
+    experts_in: str | None
+    splits: bool | None
+    is_old: bool
+
+
+GROUPED = (
+    Grouped("hopper", "mxfp4", None, is_old=False),  # TRITON, of gpt-oss
+    Grouped("blackwell", "fp8_block", splits=False, is_old=True),  # DEEPGEMM; recipes of InferenceX
+    Grouped("blackwell", None, splits=True, is_old=False),  # CUTLASS, DEEPGEMM
+)
+"""No two hold for one set-up."""
 SHARES = (
     "kernels_share",
     "experts_share",
@@ -275,13 +295,16 @@ RUNTIME = {"tensorrt-llm": "tensorrt-llm-1.2", "sglang": "sglang-0.5"}
 def experts_by(engine: str, card: str, version: str, experts_in: str, *, splits: bool) -> str:
     """Whether a layer of experts runs as the kernel that times it, or (grouped) with launches that it lacks.
 
-    TensorRT-LLM groups the experts' products where no kernel of its own was fitted: GROUPED (TRITON, of
-    gpt-oss), before 1.2 OLD_GROUPED as well (DEEPGEMM; recipes of InferenceX), and on SPLIT_GROUPED wherever
-    attention is split over requests (CUTLASS, DEEPGEMM). On Blackwell it has one kernel (TRTLLM) otherwise;
-    on Hopper its CUTLASS kernels were measured whole.
+    TensorRT-LLM groups the experts' products where no kernel of its own was fitted (GROUPED). On Blackwell it
+    has one kernel (TRTLLM) otherwise; on Hopper its CUTLASS kernels were measured whole.
     """
-    places = (GROUPED, OLD_GROUPED) if version == "old" else (GROUPED,)
-    is_grouped = (card, experts_in) in places or (splits and card == SPLIT_GROUPED)
+    is_grouped = any(
+        card == each.card
+        and experts_in == (each.experts_in or experts_in)
+        and each.splits in (None, splits)
+        and (version == "old" or not each.is_old)
+        for each in GROUPED
+    )
     return "grouped" if engine == "trtllm" and is_grouped else "fused"
 
 
@@ -842,15 +865,6 @@ FIELDS = {
 }
 MEASURED = 'measured = { gpus = [1, 8], cards = ["hopper", "blackwell"], requests = 256 }'
 KEPT = r", measured = \{.*?\}, elsewhere = \[\{.*?\}\]"
-GROUPED, OLD_GROUPED, SPLIT_GROUPED = ("hopper", "mxfp4"), ("blackwell", "fp8_block"), "blackwell"
-"""Cards and format of experts where TensorRT-LLM groups them; where its old versions do besides; cards where
-all do, in every format, that split attention over requests."""
-GROUPED_AT = (
-    (*GROUPED, None, False),
-    (*OLD_GROUPED, False, True),
-    (SPLIT_GROUPED, None, True, False),
-)
-"""These as (card, format of experts, whether attention is split, whether of old versions alone), apart."""
 LEAST, LEAST_PLUS = 0.005, 0.05
 """Relative deviations below the first are not written, nor times per layer below the second."""
 
@@ -885,14 +899,14 @@ def written_terms(
             if "experts_by" not in at:
                 (old if "version" in at else deviations).append(f"{{ {', '.join([*where, *fields])} }}")
                 continue
-            for card, experts_in, splits, of_old in GROUPED_AT:
-                told = at.get("experts_in", experts_in)
-                if told != (experts_in or told):
+            for each in GROUPED:
+                told = at.get("experts_in", each.experts_in)
+                if told != (each.experts_in or told):
                     continue
-                there = [FIELDS["card"].format(card)]
+                there = [FIELDS["card"].format(each.card)]
                 there += [FIELDS["experts_in"].format(told)] if told else []
-                there += [f"splits = {str(splits).lower()}"] if splits is not None else []
-                lines = old if of_old or "version" in at else deviations
+                there += [f"splits = {str(each.splits).lower()}"] if each.splits is not None else []
+                lines = old if each.is_old or "version" in at else deviations
                 lines.append(f"{{ {', '.join([*there, *fields])} }}")
         own = found.x[of_all].sum()
         spread = max(variance, left_open[np.ix_(of_all, of_all)].sum()) ** 0.5
