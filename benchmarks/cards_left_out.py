@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tomlkit
-from hierarchy import Fit, parts_of
+from hierarchy_cells import parts_of
+from hierarchy_fit import Fit
 from served_rows import GROUP, served_cells, set_ups
 from study import PROMISED, ROOT, mean_bias_worst, table
 

@@ -3,7 +3,10 @@
 import itertools
 from functools import partial
 
-import hierarchy
+import hierarchy_bands
+import hierarchy_cells
+import hierarchy_fit
+import hierarchy_terms
 import numpy as np
 import pandas as pd
 import pytest
@@ -175,7 +178,7 @@ def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_
         ],
         ignore_index=True,
     )  # fmt: skip
-    found = hierarchy.kinds_of(lines)
+    found = hierarchy_bands.kinds_of(lines)
     generation = found["generation"]
     assert generation["between_share"] == pytest.approx(0.08, abs=0.006)
     both = np.hypot(generation["between_share"], 0.5 * generation["experts_share"])
@@ -183,7 +186,10 @@ def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_
     # a farther kind is never known better, and one engine's cards tell nothing of another's
     for share in ("between_share", "experts_share"):
         assert found["engine"][share] == found["card"][share] == generation[share]
-    assert found["measured"] | {"between_share": hierarchy.NIGHTS, "experts_share": 0.0} == found["measured"]
+    assert (
+        found["measured"] | {"between_share": hierarchy_bands.NIGHTS, "experts_share": 0.0}
+        == found["measured"]
+    )
     assert found["version"]["between_share"] == pytest.approx(0.16, abs=0.012)
     assert found["generation"]["held"] == pytest.approx(0.8, abs=0.05)
 
@@ -197,17 +203,17 @@ def test_engines_spread_as_their_groups_lie_from_fits_without_them():
     ]
     lines = pd.concat([left_out(*part) for part in parts], ignore_index=True)
     out = lines[lines.kind.isin(["card", "model"])]
-    assert hierarchy.spreads_of(lines) == {
+    assert hierarchy_bands.spreads_of(lines) == {
         "sglang": Spread(steps=2.0, experts=2.0), "vllm": Spread(steps=0.5, experts=1.0)
     }  # fmt: skip
     mixtures = [left_out("measured", "vllm", 0.9, experts=part) for part in (0.4, 0.5)]
     lines = pd.concat([lines, *mixtures], ignore_index=True)  # of two networks
-    assert hierarchy.spreads_of(lines)["vllm"] == Spread(steps=0.5, experts=0.5)
+    assert hierarchy_bands.spreads_of(lines)["vllm"] == Spread(steps=0.5, experts=0.5)
     # a width that holds the mean engine's holds each its own share
     lines = out.assign(spread=out.library.map({"sglang": 2.0, "vllm": 0.5}), kind="model")
-    share = hierarchy.kinds_of(lines)["model"]["between_share"]
-    assert hierarchy.band_of(lines, share, 0.0).max() == pytest.approx(4 * share * 0.5)
-    assert hierarchy.by_group(lines, hierarchy.band_of(lines, share, 0.0)).min() > 0.75
+    share = hierarchy_bands.kinds_of(lines)["model"]["between_share"]
+    assert hierarchy_bands.band_of(lines, share, 0.0).max() == pytest.approx(4 * share * 0.5)
+    assert hierarchy_bands.by_group(lines, hierarchy_bands.band_of(lines, share, 0.0)).min() > 0.75
 
 
 def test_a_value_knows_the_model_whose_cells_alone_tell_it():
@@ -219,9 +225,9 @@ def test_a_value_knows_the_model_whose_cells_alone_tell_it():
                                        ("llama-3.3-70b", large, 1.0), ("llama-3.1-70b", large, 1.0))
         ]
     )  # fmt: skip
-    fit = object.__new__(hierarchy.Fit)
+    fit = object.__new__(hierarchy_fit.Fit)
     fit.cells = cells
-    fit.names = [(hierarchy.Effect("term", "part", ()), ("engine",), ("vllm",))]
+    fit.names = [(hierarchy_terms.Effect("term", "part", ()), ("engine",), ("vllm",))]
     fit.levels = np.ones((4, 1))
     assert fit.only_model(0) == "llama-3.1-70b"  # the 8B's cells have no such part
     cells.loc[0, "part"] = 1.0
@@ -240,8 +246,8 @@ def test_a_value_knows_the_model_whose_cells_alone_tell_it():
 def test_tensorrt_llm_groups_experts_where_no_kernel_of_its_own_was_fitted(
     card, version, experts_in, splits, by
 ):
-    assert hierarchy.experts_by("trtllm", card, version, experts_in, splits=splits) == by
-    assert hierarchy.experts_by("sglang", card, version, experts_in, splits=splits) == "fused"
+    assert hierarchy_cells.experts_by("trtllm", card, version, experts_in, splits=splits) == by
+    assert hierarchy_cells.experts_by("sglang", card, version, experts_in, splits=splits) == "fused"
 
 
 def test_recipes_tell_how_a_mixture_was_split_before_rows_did():
@@ -269,7 +275,7 @@ def test_slopes_of_a_fit_are_those_of_its_times():
             "first_layers": 2.0, "first_steps": 3.0,
         }
     )  # fmt: skip
-    fit = hierarchy.Fit(cells)
+    fit = hierarchy_fit.Fit(cells)
     values = np.linspace(0.01, 0.3, fit.spreads.size)
     for times in (fit._with_slopes, lambda at: fit.first(at, np.ones(3))):
         slopes = times(values)[1]
