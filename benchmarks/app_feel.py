@@ -93,7 +93,7 @@ PAGES = {
     "answer": f"?{_EAGLE}&batch=4",
     "load": f"load?{_EAGLE}&tpot=12",
     "compare": f"which-gpu?{_EAGLE}",
-    "change": f"?{_EAGLE}&batch=4&look=what+would+change+it",
+    "own": "own",
     "tree": f"tree?size=32&{_PAPERS}",
     "evidence": f"evidence?{_PAPERS}",
 }

@@ -32,13 +32,12 @@ from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.recommend.screen import facts, schedule_table
 from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.screen import fact_sentences
-from medusa_sim.report.words.basis import MOST, how_sure
 from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import counted, duration, significant, times, with_prefix
 from medusa_sim.scenario.question import OBJECTIVES, Objective
 from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
-from views.verdict import AS_GOOD, as_good, verdict_of
+from views.verdict import AS_GOOD, as_good, certainty, verdict_of
 
 if TYPE_CHECKING:
     from medusa_sim.grid.request_latency import RequestLatency
@@ -125,7 +124,9 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
             if row.fits_memory:
                 _figures(answer, row, whole)
                 _as_launched(set_up, asked, row)
-            show.how_sure(_sure(answer, row), *answers.warnings(set_up, *asked), answers.how_near(set_up)[1])
+            show.how_sure(
+                certainty(answer, row), *answers.warnings(set_up, *asked), answers.how_near(set_up)[1]
+            )
         if show.embedded():
             if row.fits_memory:
                 _gains(answer, row, words)
@@ -137,16 +138,6 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
             nearest(set_up)
             _breakdown(answer, row, set_up)
             _detail(answer, row, set_up, words)
-
-
-def _sure(answer: Recommendation, row: ScheduleRow) -> list[tuple[str, str]]:
-    """The speedup with its interval, what it rests on, and what it would be with a worse acceptance."""
-    drafts = row.fits_memory and row.candidates > 1
-    ends = f"{times(row.speedup_low)} to {times(row.speedup_high)}" if drafts else ""
-    lines = how_sure(answer.scenario, f"Speedup {times(row.speedup)}", ends, seq_len=row.seq_len)
-    if drafts:
-        lines.append(("If 10 % fewer drafts are accepted", times(row.speedup_acceptance_minus_10_percent)))
-    return lines[:MOST]
 
 
 def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: list[str]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import answers
 import bar
 import inputs
+import notes
 import show
 import streamlit as st
 import uploads
@@ -36,7 +37,7 @@ from medusa_sim.specs.local import runtimes_of
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter import drafter_kind
-from views.verdict import AS_GOOD, as_good, verdict_of
+from views.verdict import AS_GOOD, as_good, certainty, verdict_of
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
@@ -135,7 +136,10 @@ def _asked(rows: MachineRows | None, path: str) -> SetUp:
         "Chance that a draft is accepted (0.7); share of all drafts, as llama-server logs it, with their "
         "number a round (60%@3); mean tokens of a round (2.8@3); or shares by position (0.8,0.6,0.5)."
     )
-    rate = inputs.text(row, "own_rate", "Acceptance", "", meaning, empty=usual_rate) or usual_rate
+    typed = inputs.text(row, "own_rate", "Acceptance", "", meaning, empty=usual_rate)
+    rate = typed or usual_rate
+    if not typed and counted is None:
+        st.caption(f"Acceptance {_RATE} is a guess: type what your engine logs.")
     if rate not in acceptance_names() and not set(rate) <= set(LETTERS):
         raise UsageError(
             f"acceptance {rate[:40]!r}: give one rate (0.7), 60%@3, 2.8@3 or shares by position (0.8,0.6,0.5)"
@@ -169,6 +173,7 @@ def _answer(asked: SetUp, rows: MachineRows | None) -> None:
         ),
         show.Figure("A pass is known within", percent(known[0]), known[1], "80 % of passes lie so near."),
     )  # fmt: skip
+    show.how_sure(certainty(answer, row), *notes.warnings(answer))
     _flag(answer, asked, row)
     _counts(answer, asked)
     if rows is not None and rows.build:

@@ -8,6 +8,7 @@ import notes
 import streamlit as st
 from chosen import SetUp
 
+from medusa_sim.report.words.basis import MOST, how_sure
 from medusa_sim.report.words.caveats import guessed_text
 from medusa_sim.report.words.numbers import counted, times, with_prefix
 from medusa_sim.report.words.scenario import workload_text
@@ -55,6 +56,16 @@ def verdict_of(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> None:
             f"{times(row.overhead)} as long.",
             icon=":material/check_circle:" if is_sure else ":material/help:",
         )
+
+
+def certainty(answer: Recommendation, row: ScheduleRow) -> list[tuple[str, str]]:
+    """The speedup with its interval, what it rests on, and what it would be with a worse acceptance."""
+    drafts = row.fits_memory and row.candidates > 1
+    ends = f"{times(row.speedup_low)} to {times(row.speedup_high)}" if drafts else ""
+    lines = how_sure(answer.scenario, f"Speedup {times(row.speedup)}", ends, seq_len=row.seq_len)
+    if drafts:
+        lines.append(("If 10 % fewer drafts are accepted", times(row.speedup_acceptance_minus_10_percent)))
+    return lines[:MOST]
 
 
 def as_good(answer: Recommendation, row: ScheduleRow) -> str | None:

@@ -31,6 +31,8 @@ NUMBERS = (
 FORMS = f"a profile's name, a TOML or CSV file, {NUMBERS}"
 CONDITIONAL = "conditional:"
 """Before rates by position that say how often each draft is accepted where the one before it was."""
+GIVEN = "given with the question"
+"""The source of rates that were typed."""
 LETTERS = "0123456789.,@% "
 """Characters that rates are typed in."""
 FLATTEST = 0.9
@@ -159,7 +161,7 @@ def _chain(
 ) -> AcceptanceProfile:
     model = ShapedAcceptance(name, heads, model_error, of_mean)
     return AcceptanceProfile(
-        name=name, kind="position", title=title, source="given with the question", model=model
+        name=name, kind="position", title=title, source=GIVEN, model=model
     )
 
 

@@ -51,3 +51,13 @@ def test_a_context_beyond_the_model_stands_among_the_first_lines():
     )
     assert [label for label, _ in beyond][:2] == ["Speedup", "Context"]
     assert len(beyond) <= MOST
+
+
+@pytest.mark.parametrize(("acceptance", "how"), [(0.7, "given: 0.7"), ("2.2@3", "given: 2.2@3")])
+def test_a_typed_rate_is_not_said_to_be_measured(acceptance, how):
+    of = Scenario(**_H100, acceptance=acceptance)
+    told = {part.part: part.text for part in basis(of)}
+    assert told["Acceptance"].startswith(how)
+    assert "a given acceptance" in rests_on(of)
+    known = Scenario(**_H100, acceptance="eagle3-llama-3.1-8b")
+    assert {part.part: part.text for part in basis(known)}["Acceptance"].startswith("measured: eagle3")

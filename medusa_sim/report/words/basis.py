@@ -17,6 +17,7 @@ from medusa_sim.doubts.stand_ins import borrowed_shares
 from medusa_sim.doubts.standing import standing
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import WHAT_IS_NEW, expected_text
+from medusa_sim.scenario.acceptance import GIVEN
 from medusa_sim.scenario.defaults import TYPICAL
 from medusa_sim.scenario.scenario import Scenario
 
@@ -89,8 +90,10 @@ def _acceptance(scenario: Scenario) -> Iterator[Basis]:
     elif scenario.borrows_acceptance:
         told = f"borrowed from another model: {name}"
         short = f"another model's acceptance{f', {only}' if only else ''}"
+    elif scenario.profile.source == GIVEN:
+        told, short = f"given: {name}", "a given acceptance"
     else:
-        told, short = f"measured: {name}", f"acceptance {only}" if only else ""
+        told, short = f"{MEASURED}: {name}", f"acceptance {only}" if only else ""
     yield Basis("Acceptance", f"{told}{beyond}", short)
 
 
