@@ -19,6 +19,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import UNITS, Engine
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.graphs import is_captured
 from medusa_sim.step.host import beyond, drafting_pass_us, launching_us, split_host
 from medusa_sim.step.pass_time import has_whole_graph
 from medusa_sim.step.prompts import prompt_host_us, prompts_apart
@@ -163,7 +164,7 @@ def _charged(
         "host_us_per_step": np.maximum(exposed_us - varying_us, 0.0),
         "host_us_per_request": shown * requests_us,
         "host_us_per_token": value["host_us_per_token"] * own,
-        "eager_us_per_layer": launching_us(engine, layers, own, own * width).time_us,
+        "eager_us_per_layer": launching_us(engine, layers, is_captured(engine, own, width)).time_us,
         "layer_us": shown * layers_us,
         "experts_share": experts_us * abs(1.0 / max(value["experts_share"], 1e-9) - 1.0),
         "plan_us_per_pass": np.asarray(value["plan_us_per_pass"] * planned),

@@ -46,8 +46,8 @@ class PromptTable:
     linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
     (Q,) that ends at chunk_ends (E,); drafter_s: (T,) what the drafter adds for tokens of prompts. terms: of
     the engine. host_s: launches of a pass of prompts, or of the whole step that prompts ride on;
-    plain_host_s: the same where no drafter is loaded. graph_rows: most rows of a step that a graph holds;
-    eager_s: of the host in a step of more.
+    graph_rows: most rows of a step that a graph holds. Both have a `plain_` one of a server that loads no
+    drafter. eager_s: of the host in a step of more rows.
     """
 
     linear_s: FloatArray
@@ -59,11 +59,17 @@ class PromptTable:
     host_s: float = 0.0
     plain_host_s: float = 0.0
     graph_rows: float = np.inf
+    plain_graph_rows: float = np.inf
     eager_s: float = 0.0
 
     def without_drafter(self) -> PromptTable:
         """Of a server that loads no drafter."""
-        return replace(self, drafter_s=np.zeros_like(self.drafter_s), host_s=self.plain_host_s)
+        return replace(
+            self,
+            drafter_s=np.zeros_like(self.drafter_s),
+            host_s=self.plain_host_s,
+            graph_rows=self.plain_graph_rows,
+        )
 
     def added_s(
         self, decoded_tokens: int, chunks: Sequence[tuple[int, int]], step_s: float, padding_s: float = 0.0
@@ -108,11 +114,11 @@ class PromptTable:
 
 
 def prompt_table(
-    setting: Setting, drafter: Drafter | None, limits: SchedulerLimits, longest: int
+    setting: Setting, drafter: Drafter | None, drafts: int, limits: SchedulerLimits, longest: int
 ) -> PromptTable:
     """The table of prompts within the token budget of a step; no request is longer than `longest`.
 
-    drafter: that of the longest draft, which reads prompts too; None: none is loaded.
+    drafter: that of the longest draft, of so many `drafts`, which reads prompts too; None: none is loaded.
     """
     tokens = np.union1d(
         np.arange(1, min(_DENSE_TOKENS, limits.token_budget) + 1),
@@ -137,6 +143,7 @@ def prompt_table(
         terms=prompt_terms(setting),
         host_s=prompt_host_us(setting, drafts=drafter is not None) / US_PER_S,
         plain_host_s=prompt_host_us(setting, drafts=False) / US_PER_S,
-        graph_rows=graph_rows(setting),
+        graph_rows=graph_rows(setting, 1.0 + drafts),
+        plain_graph_rows=graph_rows(setting, 1.0),
         eager_s=launching_host_us(setting) / US_PER_S,
     )

@@ -176,7 +176,8 @@ def step_table(
     pieces = [_piece(price(scenario, batch, lengths, options), options) for batch in batches]
     whole = _Piece(*(np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True)))
     setting = scenario.setting
-    prompts = prompt_table(setting, options[-1].drafter if options else None, limits, longest)
+    drafter, drafts = (options[-1].drafter, options[-1].depth) if options else (None, 0)
+    prompts = prompt_table(setting, drafter, drafts, limits, longest)
     padding_s = _padding_s(setting, prompts, len(options), limits.max_requests)
     prompts_alone = np.zeros((len(options) + 1, 1, lengths.size))
     one_s = float(prompts.linear_s[1] + padding_s[0, 1])

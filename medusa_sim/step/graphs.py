@@ -10,32 +10,61 @@ from medusa_sim.specs.engine import Engine
 
 
 def padded_tokens(engine: Engine, batch: Size, query_tokens: Size) -> FloatArray:
-    """(N3): rows of the linear layers of a step; beyond the largest captured size the tokens themselves.
+    """(N3): rows of the linear layers of a step; the tokens themselves where no graph holds them.
 
     A step of one token a request is that of a server without a drafter.
     """
-    requests, width = np.asarray(batch, dtype=np.float64), np.asarray(query_tokens, dtype=np.float64)
-    tokens = requests * width
+    tokens, filled = _floats(batch) * _floats(query_tokens), _filled_tokens(engine, batch, query_tokens)
+    return np.where(np.isfinite(filled), np.maximum(filled, tokens), tokens)
+
+
+def is_captured(engine: Engine, batch: Size, query_tokens: Size) -> BoolArray:
+    """Whether a graph holds a step: where it is filled up to a captured size.
+
+    Always for an engine whose graphs are not listed, or that captures the batch that it is set up for.
+    """
+    if not engine.graph_sizes or engine.graph_holds_asked:
+        return np.asarray(True)
+    return np.isfinite(_filled_tokens(engine, batch, query_tokens))
+
+
+def most_captured_tokens(engine: Engine, query_tokens: float) -> float:
+    """Tokens of the largest graph for requests of so many each; infinite where none is listed."""
     if not engine.graph_sizes:
-        return tokens
-    padded = _filled(engine, engine.graph_sizes, requests, width)
-    if engine.plain_graph_sizes:
-        padded = np.where(width == 1.0, _filled(engine, engine.plain_graph_sizes, requests, width), padded)
-    return np.where(np.isfinite(padded), np.maximum(padded, tokens), tokens)
+        return np.inf
+    sizes = np.asarray(engine.plain_graph_sizes + engine.graph_sizes, dtype=np.float64)
+    requests = sizes if engine.graph_unit == "requests" else sizes / query_tokens
+    filled = _filled_tokens(engine, requests, query_tokens)
+    return float(filled[np.isfinite(filled)].max(initial=0.0))
 
 
-def _filled(engine: Engine, captured: tuple[int, ...], requests: FloatArray, width: FloatArray) -> FloatArray:
-    """Tokens of the least captured size that holds a step; infinity where none does."""
+def _filled_tokens(engine: Engine, batch: Size, query_tokens: Size) -> FloatArray:
+    """Tokens of the least graph that holds a step, by the list that applies; infinite where none does."""
+    requests, width = _floats(batch), _floats(query_tokens)
+    filled = _filled_to(engine, engine.graph_sizes, requests, width)
+    if not engine.plain_graph_sizes:
+        return filled
+    return np.where(width == 1.0, _filled_to(engine, engine.plain_graph_sizes, requests, width), filled)
+
+
+def _filled_to(
+    engine: Engine, captured: tuple[int, ...], requests: FloatArray, width: FloatArray
+) -> FloatArray:
+    """Tokens of the least of these sizes that holds a step; infinite where none does.
+
+    Sizes of 496 and 512 tokens in `multiples` of 3 are one of 498: 513 is more than the largest, so that vLLM
+    leaves it out. A step of 166 requests is in a graph, one of 167 is not.
+    """
     sizes, tokens = np.asarray(captured, dtype=np.float64), requests * width
     match engine.graph_unit:
         case "requests":
-            padded = _next_size(sizes, requests) * width
+            return _next_size(sizes, requests) * width
         case "tokens":
-            padded = _next_size(sizes, tokens)
+            return _next_size(sizes, tokens)
         case "multiples":
             # the least size whose next multiple of the width holds the tokens
-            padded = np.ceil(_next_size(sizes, tokens - width + 1.0) / width) * width
-    return np.asarray(padded)
+            filled = np.ceil(_next_size(sizes, tokens - width + 1.0) / width) * width
+            return np.where(filled > sizes.max(initial=0.0), np.inf, filled)
 
 
 def _next_size(sizes: FloatArray, wanted: FloatArray) -> FloatArray:
@@ -43,10 +72,5 @@ def _next_size(sizes: FloatArray, wanted: FloatArray) -> FloatArray:
     return np.append(sizes, np.inf)[np.searchsorted(sizes, wanted - 1e-9)]
 
 
-def is_captured(engine: Engine, batch: Size, query_tokens: Size) -> BoolArray:
-    """Whether a graph of that size was captured."""
-    if not engine.graph_sizes or engine.graph_holds_asked:
-        return np.asarray(True)
-    requests = np.asarray(batch, dtype=np.float64)
-    size = requests if engine.graph_unit == "requests" else requests * np.asarray(query_tokens)
-    return np.asarray(size <= engine.graph_sizes[-1])
+def _floats(sizes: Size) -> FloatArray:
+    return np.asarray(sizes, dtype=np.float64)

@@ -19,12 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.term import Term
-from medusa_sim.step.graphs import is_captured
 
 HOST_OVERLAP = 3.0
 """Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
@@ -118,12 +117,8 @@ def pieces_us(engine: Engine, layers: int, query_tokens: Size) -> Added:
     return sum_of_terms(((engine.plan_us_per_pass, 1.0), (engine.pieces_us_per_layer, pieces)))
 
 
-def launching_us(engine: Engine, layers: int, batch: Size, rows: Size) -> Added:
-    """(N3): the host in a pass of so many rows, while its kernels run; nothing where a graph holds it.
-
-    The same law for every step: rows of prompts that ride on one count as those of requests.
-    """
-    captured = is_captured(engine, batch, np.asarray(rows) / np.maximum(np.asarray(batch), 1e-9))
+def launching_us(engine: Engine, layers: int, captured: BoolArray | bool) -> Added:
+    """(N3): the host in a pass, while its kernels run; nothing where a graph holds it (`captured`)."""
     per_layer = engine.eager_us_per_layer
     launched = np.where(captured, 0.0, float(layers))
     return Added(launched * per_layer.value, launched * per_layer.half_width)

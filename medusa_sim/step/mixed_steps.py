@@ -170,9 +170,13 @@ class MixedStepLaw:
         """Host that launches a step of so many rows, (n, K), where its prompts take it out of a graph."""
         if self.plain_host_us:
             return self.plain_host_us
-        most_rows = graph_rows(self.setting)
-        in_graph = (self.loop.requests * self.loop.verified_tokens <= most_rows)[place][:, None]
-        return np.where(in_graph & (rows > most_rows), launching_host_us(self.setting), 0.0)
+        host_us = launching_host_us(self.setting)
+        if not host_us:
+            return 0.0
+        each, index = np.unique(self.loop.verified_tokens[place], return_inverse=True)
+        most_rows = np.asarray([graph_rows(self.setting, tokens) for tokens in each])[index][:, None]
+        own_rows = (self.loop.requests * self.loop.verified_tokens)[place][:, None]
+        return np.where((own_rows <= most_rows) & (rows > most_rows), host_us, 0.0)
 
     def _pass_apart_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """t(n, S) where prompts have passes of their own; tokens: (n, K), S."""

@@ -14,6 +14,7 @@ from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.engine_facts import backend_of
 from medusa_sim.specs.nearness import between
 from medusa_sim.step.compose import Cost
+from medusa_sim.step.graphs import is_captured
 from medusa_sim.step.host import (
     drafting_pass_us,
     host_share,
@@ -86,7 +87,7 @@ def _target_in_engine(
     hidden_us, exposed = split_host(engine, requests, work.layers)
     if not whole_graph:
         exposed = exposed.plus(pieces_us(engine, work.layers, query_tokens))
-    launching = launching_us(engine, work.layers, requests, requests * query_tokens)
+    launching = launching_us(engine, work.layers, is_captured(engine, requests, query_tokens))
     ahead_us = launches_us + hidden_us + launching.time_us
     # a plain step of as many requests may be in a graph: what launching adds is not what both steps share
     launching_half_us = np.zeros(())

@@ -16,6 +16,7 @@ from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.graphs import most_captured_tokens
 from medusa_sim.step.host import launching_us, overlapped_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_time import device_us, work_time
@@ -98,21 +99,24 @@ def prompt_terms(setting: Setting) -> PromptTerms:
     )
 
 
-def graph_rows(setting: Setting) -> float:
-    """Most rows of a step that prompts ride on and a graph holds; infinite where that makes no difference."""
+def graph_rows(setting: Setting, verified_tokens: float) -> float:
+    """Most rows of a step that prompts ride on and a graph holds; infinite where that makes no difference.
+
+    verified_tokens: of each request, for which graphs were captured. Rows of prompts count as those of
+    requests.
+    """
     engine = setting.runtime.engine
-    if engine is None or engine.prompts_apart or not engine.graph_sizes or engine.graph_unit == "requests":
+    if engine is None or engine.prompts_apart or engine.graph_unit == "requests":
         return np.inf
-    return float(engine.graph_sizes[-1])
+    return most_captured_tokens(engine, verified_tokens)
 
 
 def launching_host_us(setting: Setting) -> float:
     """Microseconds of the host in a step of more rows: (N3), the same as of a step that carries nothing."""
     engine = setting.runtime.engine
-    if engine is None:
+    if engine is None or np.isinf(graph_rows(setting, 1.0)):
         return 0.0
-    rows = graph_rows(setting) + 1.0
-    return float(launching_us(engine, setting.model.layers, 1.0, rows).time_us) if np.isfinite(rows) else 0.0
+    return float(launching_us(engine, setting.model.layers, captured=False).time_us)
 
 
 def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatArray:

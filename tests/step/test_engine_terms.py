@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 import medusa_sim as ms
 from medusa_sim.grid.cells import price
@@ -25,7 +26,7 @@ from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.drafting import drafting_steps
-from medusa_sim.step.graphs import is_captured, padded_tokens
+from medusa_sim.step.graphs import is_captured, most_captured_tokens, padded_tokens
 from medusa_sim.step.host import (
     HOST_OVERLAP,
     Added,
@@ -177,13 +178,14 @@ def test_an_fp8_cache_on_ampere_costs_a_plan_every_pass_and_a_round_in_pieces():
     unit=st.sampled_from(("tokens", "multiples", "requests")),
 )
 def test_padding_fills_up_to_a_captured_size(batch, width, unit):
-    import msgspec
-
-    of = msgspec.structs.replace(engine(), graph_unit=unit)
+    of = structs.replace(engine(), graph_unit=unit)
     padded = float(padded_tokens(of, batch, width))
     tokens = batch * width
     assert padded >= tokens
+    # a step is in a graph exactly where it is filled up to one
+    assert is_captured(of, batch, width) == (tokens <= most_captured_tokens(of, width))
     if not is_captured(of, batch, width):
+        assert padded == tokens
         return
     if unit == "requests":
         assert padded / width in of.graph_sizes
@@ -194,7 +196,19 @@ def test_padding_fills_up_to_a_captured_size(batch, width, unit):
         assert padded % width == 0
         # one of the sizes, rounded up, and no smaller one would do
         rounded = sorted({-(-size // width) * width for size in of.graph_sizes})
-        assert padded == next(size for size in rounded if size >= tokens)
+        assert padded == next(size for size in rounded if size >= tokens) <= of.graph_sizes[-1]
+
+
+def test_a_graph_larger_than_the_largest_size_is_not_captured():
+    """In multiples of 3 vLLM's sizes end at 498: 513 would be beyond the largest, 512."""
+    of, requests = engine("vllm-0.33"), np.array([165, 166, 167, 170, 171])
+    assert is_captured(of, requests, 3).tolist() == [True, True, False, False, False]
+    assert padded_tokens(of, requests, 3).tolist() == [498, 498, 501, 510, 513]
+    assert [most_captured_tokens(of, tokens) for tokens in (1, 3, 4)] == [512, 498, 512]
+    # a list of its own for plain servers, which ends elsewhere
+    plain = structs.replace(of, plain_graph_sizes=(1, 600))
+    assert is_captured(plain, 600, np.array([1, 3])).tolist() == [True, False]
+    assert [most_captured_tokens(plain, tokens) for tokens in (1, 3)] == [600, 498]
 
 
 def test_a_server_without_a_drafter_captures_sizes_of_its_own():
@@ -219,10 +233,8 @@ def test_beyond_the_captured_sizes_small_models_wait_for_their_launches():
     large = with_terms(setting(model=load_model("llama-3.1-8b")), engine(eager_us_per_layer=100.0))
     before, after = (float(decode_step(large, batch, 512).time_us) for batch in (512, 513))
     assert before < after < 1.05 * before
-    # and rows of prompts count as those of requests
     terms = engine(eager_us_per_layer=100.0)
-    assert float(launching_us(terms, 32, 64, 576).time_us) == float(launching_us(terms, 32, 576, 576).time_us)
-    assert float(launching_us(terms, 32, 64, 512).time_us) == 0.0
+    assert launching_us(terms, 32, np.array([True, False])).time_us.tolist() == [0.0, 3200.0]
 
 
 def test_a_pass_of_a_draft_model_takes_its_launches_at_least():
