@@ -29,6 +29,7 @@ from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import COLLECTIVE, ELEMENTWISE, FUSED, KIND_OF, SPARSE, UNFUSED, WINDOW, Kind
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.engine_facts import Backend, backend_of, backend_of_row
+from medusa_sim.specs.fitted import AttentionKernel
 from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.kernels import SECTIONS, GemmKernel, KernelSet
 from medusa_sim.units import BYTES_PER_ELEMENT
@@ -137,6 +138,11 @@ class CalibratedLatency:
         is_wide = self.gpu.exceeds_link(as_float(operator.peers)).all()
         return replace(self.asked, kernels=WIDE, library="") if is_wide else self.asked
 
+    def fused_kernel(self, kind: str) -> AttentionKernel:
+        """The kernel of fused attention of that kind, in a step as an engine runs it (`writing_apart`)."""
+        kernel = self.kernel("attention", self.held.attention, kind)
+        return writing_apart(kernel) if self.asked.in_step else kernel
+
     def kernel(self, section: str, kernels: Mapping[str, KernelT], key: str) -> KernelT:
         """The kernel of that key in a section of the set. Raises SpecError naming those that it has."""
         if key in kernels:
@@ -160,27 +166,23 @@ def unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
 
 def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
     """Fused attention; verification that no rows tell of is put together from decoding and prefill."""
-    serial, fused = model.held.serial_attention, model.held.attention
+    serial = model.held.serial_attention
     if operator.kind in serial:
         return serial_attention_time(model.gpu, serial[operator.kind], operator)
     backend = model.backend(operator)
+    is_composed = operator.kind == "verify_attention" and operator.kind not in model.held.attention
+    if not is_composed and backend.timed_as != "call":
+        kernel = model.fused_kernel(operator.kind)
+        return attention_time(model.gpu, kernel, operator, cold=model.cold, plans=backend.plans)
+    decode = model.fused_kernel("decode_attention")
     if backend.timed_as == "call":
-        decode = model.kernel("attention", fused, "decode_attention")
         time = called_attention_time(model.gpu, decode, operator, splits=backend.splits)
-        return replace(time, kernels=f"{model.kernels}: {backend.name}")
-    if operator.kind == "verify_attention" and operator.kind not in fused:
-        decode, prefill = (
-            model.kernel("attention", fused, kind) for kind in ("decode_attention", "prefill_attention")
-        )
-        if backend.timed_as == "walk":
-            time = whole_attention_time(model.gpu, decode, operator, splits=backend.splits, cold=model.cold)
-        else:
-            time = verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
-        return replace(time, kernels=f"{model.kernels}: {backend.name}")
-    kernel = model.kernel("attention", fused, operator.kind)
-    if model.asked.in_step:
-        kernel = writing_apart(kernel)
-    return attention_time(model.gpu, kernel, operator, cold=model.cold, plans=backend.plans)
+    elif backend.timed_as == "walk":
+        time = whole_attention_time(model.gpu, decode, operator, splits=backend.splits, cold=model.cold)
+    else:
+        prefill = model.fused_kernel("prefill_attention")
+        time = verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
+    return replace(time, kernels=f"{model.kernels}: {backend.name}")
 
 
 def elementwise_kernel_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:

@@ -148,6 +148,25 @@ def test_the_time_is_that_of_the_equations(where, group, batch, q_len, kv_len, k
     assert float(attention_time(gpu, kernel, operator, cold=cold).time_us) == pytest.approx(told, rel=1e-9)
 
 
+@given(
+    st.sampled_from(["decode_attention", "prefill_attention", "verify_attention"]), heads, batches,
+    st.integers(2, 512), kv_lens,
+)  # fmt: skip
+def test_no_kernel_of_a_step_appends_keys_in_its_blocks(kind, group, batch, q_len, kv_len):
+    """An engine writes K and V apart, for prompts and composed verification alike; measured rows do not."""
+    gpu, queries = load_gpu("a100-80gb-pcie"), 1 if kind == "decode_attention" else q_len
+    operator = shape(kind, batch, queries, kv_len + queries, group)
+    for engine, appends in (("", False), ("torch", True)):
+        measured, without = (CalibratedLatency(gpu, "torch", engine=engine) for _ in range(2))
+        prefill = measured.held.attention["prefill_attention"]
+        path = msgspec.structs.replace(prefill.wide, append_ratio=0.0)
+        kernels = measured.held.attention | {"prefill_attention": msgspec.structs.replace(prefill, wide=path)}
+        without.held = msgspec.structs.replace(without.held, attention=kernels)
+        longer = float(measured.time(operator).time_us / without.time(operator).time_us)
+        assert longer == 1.0 or (appends and kind != "decode_attention" and longer > 1.0)
+        assert not appends or kind != "prefill_attention" or longer > 1.0
+
+
 @pytest.mark.parametrize(
     ("card", "kernels_of", "cache"),
     [("h200-sxm", "sglang", "bf16"), ("h200-sxm", "trtllm", "bf16_fp8"), ("h100-sxm", "trtllm", "bf16")],
