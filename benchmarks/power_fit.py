@@ -31,7 +31,7 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.sampling import filter_us
-from medusa_sim.step.step import step_works
+from medusa_sim.step.step import decode_work
 from medusa_sim.step.traffic import served_length
 from medusa_sim.step.watts import load_watts, under_limit
 from medusa_sim.step.workload import prefill
@@ -73,7 +73,7 @@ def _row(line: Any) -> dict[str, object]:
     length = traffic.prompt_tokens + traffic.output_tokens / 2
     assert engine is not None
     seen = round(float(served_length(setting, length, traffic)))
-    launches = [launch for work in step_works(setting, round(batch), seen, 1) for launch in work.launches]
+    launches = decode_work(setting, round(batch), seen).launches
     prompt = model_launches(setting.shard, prefill(1, traffic.prompt_tokens), scenario.runtime)
     computed = sum(_of(launch, launch.operator.flops) for launch in launches)
     computed += batch / traffic.output_tokens * sum(_of(launch, launch.operator.flops) for launch in prompt)

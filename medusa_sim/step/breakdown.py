@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medusa_sim.latency.base import Bound, Source
+from medusa_sim.arrays import FloatArray
+from medusa_sim.latency.base import Bound, OperatorTime, Source
 from medusa_sim.step.kernels import decomposed, kernel_time
+from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, speculative_step, step_works
+from medusa_sim.step.step import decode_step, speculative_step, step_passes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +23,8 @@ WAITING = "host and engine"
 
 def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd.DataFrame:
     """One row an operator of each pass; the times add up to the whole step.
+
+    Where a step may verify more or fewer tokens, or run a pass or not, a row is the mean over these cases.
 
     Columns: pass (`target`, `draft 1`, ...), op, part, launches, time_us, low_us, high_us (all launches
     together; an 80 % band), bound, source, share (of the step). The last rows are the gaps between launches
@@ -33,11 +37,12 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
     step = decode_step(setting, batch, seq_len)
     if candidates > 1:
         step = speculative_step(setting, batch, seq_len, candidates)
-    frame = pd.DataFrame(list(_kernels(setting, batch, seq_len, candidates)))
-    device_us = float(step.device_us)
+    passes = step_passes(setting, batch, seq_len, candidates)
+    frame = pd.DataFrame(list(_kernels(setting, passes)))
+    device_us, gaps_us = float(step.device_us), sum(work.gaps_us * shares.sum() for work, shares in passes)
     rest = pd.DataFrame(
         [
-            {"op": GAPS, "time_us": step.gaps_us, "bound": Bound.LATENCY.name.lower()},
+            {"op": GAPS, "time_us": gaps_us, "bound": Bound.LATENCY.name.lower()},
             {"op": WAITING, "time_us": float(step.time_us) - device_us, "bound": Bound.HOST.name.lower()},
         ]
     )
@@ -51,18 +56,39 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
     return whole.assign(share=whole["time_us"] / float(step.time_us))
 
 
-def _kernels(setting: Setting, batch: int, seq_len: int, candidates: int) -> Iterator[dict[str, object]]:
-    for number, work in enumerate(step_works(setting, batch, seq_len, candidates)):
+def _kernels(
+    setting: Setting, passes: tuple[tuple[PassWork, FloatArray], ...]
+) -> Iterator[dict[str, object]]:
+    for number, (work, shares) in enumerate(passes):
         for launch in decomposed(setting.latency, work.launches):
             time = kernel_time(setting.latency, work.runtime, launch)
+            time_us, low_us, high_us = (launch.count * us for us in _mean_and_ends(time, shares))
             yield {
                 "pass": work.of if work.of != "draft" else f"draft {number}",
                 "op": launch.operator.name,
                 "part": launch.part,
                 "launches": launch.count,
-                "time_us": launch.count * float(time.time_us),
-                "low_us": launch.count * float(time.low_us),
-                "high_us": launch.count * float(time.high_us),
-                "bound": Bound(int(time.bound)).name.lower(),
-                "source": Source(int(time.source)).name.lower(),
+                "time_us": time_us,
+                "low_us": low_us,
+                "high_us": high_us,
+                "bound": _longest_bound(time, shares).name.lower(),
+                "source": Source(int(np.max(time.source))).name.lower(),
             }
+
+
+def _mean_and_ends(time: OperatorTime, shares: FloatArray) -> tuple[float, float, float]:
+    """(time, low, high) of one launch: the mean over cases with such shares (K,) of the steps.
+
+    Half-widths are roots of mean squares, as those of a step are (`Cost`).
+    """
+    below, above = time.time_us - time.low_us, time.high_us - time.time_us
+    mean, below_square, above_square = (
+        float((shares * values).sum()) for values in (time.time_us, below**2, above**2)
+    )
+    return mean, max(mean - below_square**0.5, 0.0), mean + above_square**0.5
+
+
+def _longest_bound(time: OperatorTime, shares: FloatArray) -> Bound:
+    """What bounds most of the time over cases with such shares (K,) of the steps."""
+    codes, weighed_us = np.broadcast_arrays(time.bound, shares * time.time_us)
+    return Bound(int(np.argmax(np.bincount(codes.ravel(), weighed_us.ravel()))))

@@ -44,7 +44,7 @@ def drafting_steps_of(
     Depths of one drafter share passes, which are timed once.
     """
     workload = replace(verify(batch, seq_len, candidates), drafter_passes={})
-    works = [_passes(setting, workload) for setting in settings]
+    works = [drafting_passes(setting, workload) for setting in settings]
     every = {id(work): work for passes in works for work in passes}
     times = work_times(settings[0].latency, list(every.values())) if every else []
     time_of = dict(zip(every, times, strict=True))
@@ -54,7 +54,8 @@ def drafting_steps_of(
     ]
 
 
-def _passes(setting: Setting, workload: Workload) -> tuple[PassWork, ...]:
+def drafting_passes(setting: Setting, workload: Workload) -> tuple[PassWork, ...]:
+    """The passes of a drafter in a step that verifies `workload`; none for scope `block`."""
     if setting.scope == "block" or setting.drafter is None:
         return ()
     return setting.drafter.work(setting.shard, workload, setting.runtime)
@@ -68,7 +69,7 @@ def _steps(
     if setting.scope == "block" or drafter is None:
         return ()
     if setting.sure_shares and drafter.has_levels:
-        shares = _passes_reached(setting, len(passes))
+        shares = passes_reached(setting, len(passes))
         steps = tuple(_in_share(step, share) for step, share in zip(steps, shares, strict=True))
     requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)  # of one host
     levels = sum(work.of == "draft" for work in passes) * (drafter.nodes_per_level > 1)
@@ -82,8 +83,13 @@ def _steps(
     return steps if added is None else (*steps, StepTime(cost=added))
 
 
-def _passes_reached(setting: Setting, passes: int) -> FloatArray:
-    """Shares of the rounds in which each pass of a drafter runs; what reads and the first draft's: in all."""
+def passes_reached(setting: Setting, passes: int) -> FloatArray:
+    """(passes,) shares of the rounds in which each of a drafter's passes runs.
+
+    All run in each, but those of drafts that come after one that the drafter is not sure of.
+    """
+    if setting.drafter is None or not (setting.sure_shares and setting.drafter.has_levels):
+        return np.ones(passes)
     reading = 1 + setting.runtime.draft_reads_back
     further = np.cumprod(setting.sure_shares)[: max(passes - reading, 0)]
     return np.concatenate([np.ones(passes - further.size), further])

@@ -20,7 +20,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.chance import drafted_tokens, found_shares
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_passes, drafting_steps, passes_reached
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import step_launches
@@ -67,16 +67,8 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
 
 
 def _mean_verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
-    """The mean over how many tokens of a request a step verifies: a last axis, which is summed away."""
-    requests, tokens = np.broadcast_arrays(as_float(batch), as_float(candidates))
-    if setting.sure_shares:
-        verified, weights = drafted_tokens(requests, tokens - 1.0, setting.sure_shares)
-    else:
-        rate = min(max(setting.match_rate, _LEAST_RATE), 1.0 - _LEAST_RATE)
-        found, weights = found_shares(requests, rate)
-        verified = 1.0 + (tokens[..., None] - 1.0) * found
-    exact = replace(setting, match_rate=1.0, sure_shares=())
-    work = verification_work(exact, np.asarray(batch)[..., None], np.asarray(seq_len)[..., None], verified)
+    """The mean over how many tokens of a request a step verifies."""
+    work, weights = _verification_cases(setting, batch, seq_len, candidates)
 
     def mean(values: FloatArray) -> FloatArray:
         if not values.ndim:
@@ -91,15 +83,39 @@ def _mean_verification_step(setting: Setting, batch: Size, seq_len: Size, candid
     return replace(step, passes=((verification_work(setting, batch, seq_len, candidates), kernels),))
 
 
-def step_works(setting: Setting, batch: int, seq_len: int, candidates: int) -> tuple[PassWork, ...]:
-    """The passes of one step, the target's first; one candidate is plain decoding without any drafting."""
+def _verification_cases(
+    setting: Setting, batch: Size, seq_len: Size, candidates: Size
+) -> tuple[PassWork, FloatArray]:
+    """(pass, probabilities (..., K)): the tokens that a step may verify, along a last axis of K cases."""
+    requests, tokens = np.broadcast_arrays(as_float(batch), as_float(candidates))
+    if setting.sure_shares:
+        verified, weights = drafted_tokens(requests, tokens - 1.0, setting.sure_shares)
+    elif setting.match_rate == 1.0:
+        verified, weights = tokens[..., None], np.ones((*tokens.shape, 1))
+    else:
+        rate = min(max(setting.match_rate, _LEAST_RATE), 1.0 - _LEAST_RATE)
+        found, weights = found_shares(requests, rate)
+        verified = 1.0 + (tokens[..., None] - 1.0) * found
+    exact = replace(setting, match_rate=1.0, sure_shares=())
+    work = verification_work(exact, np.asarray(batch)[..., None], np.asarray(seq_len)[..., None], verified)
+    return work, weights
+
+
+def step_passes(
+    setting: Setting, batch: int, seq_len: int, candidates: int
+) -> tuple[tuple[PassWork, FloatArray], ...]:
+    """The passes of one step, the target's first, each with the shares (K,) of steps in which its cases are.
+
+    Sizes that are not the same in all cases have them along a last axis. A pass that not every step runs has
+    one case, whose share is below 1. One candidate is plain decoding without any drafting.
+    """
     if candidates == 1:
-        return (decode_work(setting, batch, seq_len),)
-    verification = verification_work(setting, batch, seq_len, candidates)
-    if setting.scope == "block" or setting.drafter is None:
-        return (verification,)
-    workload = verify(batch, seq_len, candidates)
-    return (verification, *setting.drafter.work(setting.shard, workload, setting.runtime))
+        return ((decode_work(setting, batch, seq_len), np.ones(1)),)
+    cases = _verification_cases(setting, batch, seq_len, candidates)
+    passes = drafting_passes(setting, verify(batch, seq_len, candidates))
+    shares = passes_reached(setting, len(passes))
+    drafting = ((work, np.full(1, share)) for work, share in zip(passes, shares, strict=True))
+    return (cases, *drafting)
 
 
 def decode_work(setting: Setting, batch: Size, seq_len: Size) -> PassWork:

@@ -32,6 +32,24 @@ def test_squared_half_widths_add_up_to_the_step_s(gpu, candidates):
 @pytest.mark.parametrize(
     ("set_up", "candidates"),
     [
+        ({"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "ngram", "runtime": "vllm"}, 4),
+        ({"gpu": "h100-sxm", "model": "vicuna-7b", "drafter": "ngram", "runtime": "hf-eager"}, 4),
+        ({"gpu": "rtx-4090", "model": "llama-3.1-8b", "drafter": "ngram", "runtime": "llama.cpp-cuda"}, 4),
+        ({"gpu": "rtx-4090", "model": "llama-3.1-8b", "drafter": "draft-model", "draft_model": "llama-3.2-1b",
+          "runtime": "llama.cpp-cuda"}, 6),
+        ({"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "sglang"}, 6),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("batch", [1, 3])
+def test_rows_add_up_to_the_step(set_up, candidates, batch):
+    """Where drafts are looked up, or end before a token that is not sure, rows are means as the step is."""
+    step = Scenario(**set_up, acceptance=0.7).step(batch, candidates=candidates)
+    assert step.breakdown()["time_us"].sum() == pytest.approx(step.time_us, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("set_up", "candidates"),
+    [
         ({"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "vllm"}, 6),
         ({"gpu": "l40s", "model": "qwen3-30b-a3b", "drafter": "eagle3", "runtime": "vllm"}, 4),
         ({"gpu": "rtx-4090", "model": "llama-3.1-8b", "drafter": "ngram", "runtime": "llama.cpp-cuda"}, 4),

@@ -38,7 +38,7 @@ from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.sparse import chosen
-from medusa_sim.step.step import decode_step, prefill_step, step_works, verification_step
+from medusa_sim.step.step import decode_step, prefill_step, step_passes, verification_step
 from medusa_sim.step.workload import decode, prefill
 
 GPU = load_gpu("h100-sxm")
@@ -62,11 +62,11 @@ def test_equally_likely_values_are_those_of_a_standard_normal():
 def test_a_step_is_the_targets_pass_and_those_that_draft():
     """Three drafts of a layer are three passes; one candidate drafts none, a block has no drafter."""
     of = setting(drafter=Eagle3(depth=3))
-    passes = {count: [each.of for each in step_works(of, 2, 512, count)] for count in (1, 4)}
+    passes = {count: [work.of for work, _ in step_passes(of, 2, 512, count)] for count in (1, 4)}
     assert passes[1] == ["target"]
     assert passes[4][0] == "target"
     assert set(passes[4][1:]) == {"draft"}
-    assert [each.of for each in step_works(replace(of, scope="block"), 2, 512, 4)] == ["target"]
+    assert [work.of for work, _ in step_passes(replace(of, scope="block"), 2, 512, 4)] == ["target"]
     steps = (verification_step(of, 2, 512, 4), *drafting_steps(of, 2, 512, 4))
     assert len(passes[4]) == sum(len(step.works) for step in steps)
 
