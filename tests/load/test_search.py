@@ -25,7 +25,6 @@ from medusa_sim.load.load_test import load_test
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Adaptive, State
 from medusa_sim.load.policy_names import policy_of
-from medusa_sim.report.charts.load import rate_chart
 from medusa_sim.report.load.screen import answer_text, context_text, runs_text
 from medusa_sim.report.load.tables import load_table
 from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
@@ -87,16 +86,6 @@ def test_the_sentence_and_the_rows_name_both_rates_and_every_metric(answer):
     assert carried_values(answer)[0]["gpus_needed"] >= carried_values(answer)[1]["gpus_needed"]
     line = timeline_arrow(answer)
     assert set(line.column("policy").to_pylist()) == {"none", "K=3"}
-
-
-def test_charts_mark_what_is_carried_and_full_and_no_band_promises_more_than_comes(answer):
-    chart = rate_chart(answer, "goodput_per_s")
-    marked = [limit.x for limit in chart.limits]
-    for each in answer.carried:
-        assert {each.largest_per_s, each.saturated_per_s} <= set(marked)
-    lines = [series for series in chart.series if series.high is not None]
-    assert lines
-    assert all((series.high <= np.maximum(series.x, series.y)).all() for series in lines)
 
 
 def test_limits_that_nothing_meets_and_rates_above_saturation_are_told_with_what_is_possible():

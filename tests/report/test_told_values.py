@@ -1,0 +1,602 @@
+"""Numbers that sentences and tables of answers tell, by hand, of answers that were made up."""
+
+from __future__ import annotations
+
+import math
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from medusa_sim.load.carried import SURELY_STEADY
+from medusa_sim.load.goals import Goals
+from medusa_sim.plan.break_even import BreakEven
+from medusa_sim.plan.sweep_answer import sweep_answer
+from medusa_sim.report.compare import screen as compared
+from medusa_sim.report.load import screen as loaded
+from medusa_sim.report.load.warnings import _crowded_out, _unsteady
+from medusa_sim.report.load.words import at_rate, ms_text, policy_text
+from medusa_sim.report.recommend import sentences
+from medusa_sim.report.recommend.screen import request_latency_text, search_note
+from medusa_sim.report.roofline_screen import _sentences, _table
+from medusa_sim.report.sweep import screen as swept
+from medusa_sim.report.table import TextTable, cell_text
+from medusa_sim.report.words import caveats
+from medusa_sim.report.words.break_even import break_even_text
+from medusa_sim.report.words.caveats import guessed_text, more_requests_text
+from medusa_sim.report.words.cost import Costs, cost_facts
+from medusa_sim.report.words.memory import memory_text
+from medusa_sim.report.words.numbers import (
+    and_more,
+    counted,
+    drafts_text,
+    duration,
+    percent,
+    significant,
+    span,
+    spans_text,
+    times,
+    times_between,
+    with_prefix,
+)
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.axes import Grid
+
+
+def numbers(text: str) -> list[str]:
+    """Every number of a text."""
+    return re.findall(r"\d[\d.,]*\d|\d", text)
+
+
+# ---- numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (significant(9.9994), "9.999"), (significant(9.9996), "10.000"), (significant(1e12), "1.000e+12"),
+        (significant(9.99e11, 3), "999,000,000,000"), (significant(1.234e-5, 3), "0.0000123"),
+        (significant(9.99e-6, 3), "9.99e-06"), (significant(-12.345, 3), "-12.3"), (significant(1234.6, 2),
+        "1,235"),
+        (significant(math.inf), "inf"), (significant(math.nan), "-"),
+        (duration(999.4), "999 us"), (duration(1e3), "1.00 ms"), (duration(999_400.0), "999 ms"),
+        (duration(1e6), "1.00 s"), (duration(-2e6), "-2.00 s"), (duration(-2e3), "-2.00 ms"),
+        (duration(math.inf), "-"),
+        (with_prefix(999.0, "B"), "999 B"), (with_prefix(1e3, "B"), "1.00 kB"), (with_prefix(-2e6, "B"),
+        "-2.00 MB"),
+        (with_prefix(2.5e15, "B", 2), "2.5 PB"), (with_prefix(math.nan, "B"), "-"),
+        (percent(0.01234), "1.2 %"), (percent(0.5, 0), "50 %"), (times(1.236), "1.24x"), (times(math.nan),
+        "-"),
+        (times_between(1.2, 1.9), "1.20-1.90x"), (times_between(1.201, 1.204), "1.20x"),
+        (span(8, 8), "8"), (span(1, 8), "1..8"), (spans_text([(1, 2), (3, 3), (5, 6)]), "1..3, 5..6"),
+        (spans_text([(1, 4), (4, 9)]), "1..9"), (drafts_text(1), "no drafts"), (drafts_text(2), "1 draft"),
+        (drafts_text(4), "3 drafts"), (counted(14, False), "14 candidates"), (counted(4, True), "3 drafts"),
+        (and_more(["a"]), "a"), (and_more(["a", "b", "c"]), "a and 2 more"),
+        (cell_text("kv_bytes", 999.0), "999.0"), (cell_text("kv_bytes", 1e3), "1.00 kB"),
+        (cell_text("kv_bytes", -1e3), "-1.00 kB"), (cell_text("time_us", 1e3), "1,000"),
+        (cell_text("x", True), "yes"),
+        (cell_text("x", None), "-"), (cell_text("x", 12345), "12345"), (cell_text("x", "a\n b"), "a b"),
+    ],
+)  # fmt: skip
+def test_a_number_is_told_so(text, told):
+    assert text == told
+
+
+def test_parts_of_memory_are_tenths_of_a_gb_and_hundredths_below_one():
+    told = memory_text((1.26e9, 0.994e9, 0.01e9, 0.009e9))
+    assert told == "weights 1.3, drafter 0.99, KV cache 0.01, activations < 0.01 GB"
+    assert memory_text((1e9, 0.0, 1e12, 0.0)) == "weights 1.0, KV cache 1,000.0 GB"
+
+
+def test_drafts_beyond_what_was_measured_are_guessed():
+    first = SimpleNamespace(guessed_from=4)
+    assert guessed_text(first, 3) == ""
+    assert numbers(guessed_text(first, 4)) == ["3"]
+    assert guessed_text(SimpleNamespace(guessed_from=2), 2) == " (guessed beyond 1 draft)"
+    assert guessed_text(SimpleNamespace(guessed_from=None), 9) == ""
+
+
+def test_costs_are_told_at_both_ends_and_once_where_these_are_one():
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, price=3.0)
+    first, last = Costs("batch 1", 2.0, 3.0, 4.0, 5.0), Costs("batch 64", 0.25, 0.5, 0.75, 1.25)
+    usd, _, joule = cost_facts(scenario, [first, Costs("between", 9.0, 9.0, 9.0, 9.0), last])
+    assert numbers(usd.text) == ["2.00", "1", "3.00", "0.250", "64", "0.500"]
+    error = 100.0 * scenario.gpu.power.fit.error
+    assert numbers(joule.text) == ["4.00", "1", "5.00", "0.750", "64", "1.25", f"{error:.0f}"]
+    assert numbers(next(iter(cost_facts(scenario, [first]))).text) == ["2.00", "1", "3.00"]
+    assert not list(cost_facts(scenario, []))
+
+
+# ---- where speculation pays
+
+
+def known(*stretches: tuple[str, int, int], spans: tuple[tuple[int, int], ...] = ()) -> BreakEven:
+    return SimpleNamespace(
+        known=[SimpleNamespace(verdict=kind, first=first, last=last) for kind, first, last in stretches],
+        direction="", searched_from=1, searched_to=512, spans=spans,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (known(("pays", 1, 512)), "pays at every batch that fits, 1 to 512"),
+        (known(("uncertain", 1, 512)),
+        "is uncertain at every batch that fits, 1 to 512, without a predicted gain"),
+        (known(("pays", 1, 9), ("loses", 10, 512)), "loses from batch 10 on (searched to 512)"),
+        (known(("loses", 1, 9), ("pays", 10, 512)), "pays from batch 10 on (searched to 512)"),
+        (
+            known(("pays", 1, 9), ("uncertain", 10, 19), ("loses", 20, 512), spans=((1, 15),)),
+            "pays to batch 9, is uncertain to 19 and loses beyond, with a predicted "
+            "gain to batch 15 (searched to 512)",
+        ),
+        (
+            known(("loses", 1, 9), ("uncertain", 10, 512), spans=((12, 512),)),
+            "loses to batch 9 and is uncertain beyond, with a predicted gain "
+            "from batch 12 on (searched to 512)",
+        ),
+        (
+            known(("loses", 1, 9), ("uncertain", 10, 512), spans=((10, 512),)),
+            "loses to batch 9 and is uncertain beyond (searched to 512)",
+        ),
+        (
+            known(("pays", 1, 4), ("loses", 5, 8), ("pays", 9, 9), ("uncertain", 10, 512), spans=((1, 3),)),
+            "pays at batch 1..4, 9, is uncertain at batch 10..512 and loses elsewhere (searched to 512)",
+        ),
+    ],
+)  # fmt: skip
+def test_stretches_are_told_by_their_ends(given, told):
+    assert break_even_text(given, "batch") == told
+
+
+# ---- under load
+
+
+def test_policies_rates_and_times_have_words():
+    assert [policy_text(name) for name in ("K=1", "K=3")] == ["1 draft a step", "3 drafts a step"]
+    assert at_rate(SimpleNamespace(arrivals_per_s=3.25)) == " at 3.25 requests/s"
+    assert at_rate(SimpleNamespace(arrivals_per_s=math.inf)) == ""
+    assert ms_text(0.01234) == "12.3"
+
+
+def run(
+    policy: str = "none", rate: float = 2.0, *, steady: bool = False, half: float = 0.1, **mean: float
+) -> Any:
+    told = {"queue_growth_per_s": 0.5, "goodput_share_first": 0.9, "goodput_share_last": 0.4,
+            "requests_decoding": 10.0, "e2e_mean_s": 0.5, "tpot_mean_s": 0.011, **mean}  # fmt: skip
+    return SimpleNamespace(
+        policy=policy, arrivals_per_s=rate, is_steady=steady, mean=told, half_width=lambda name: half,
+        ratio_to=lambda other, name: (told[name] / other.mean[name], 0.5, 0.75),
+    )  # fmt: skip
+
+
+def test_a_queue_that_grows_is_told_with_its_rise_its_shares_and_where_it_would_end():
+    sure = f"{SURELY_STEADY:g}"
+    text = _unsteady(run(), 5.0, has_goals=True)
+    assert numbers(text) == [
+        "2.00",
+        "0.50",
+        "95",
+        "0.10",
+        "90",
+        "40",
+        "5.00",
+        sure,
+        f"{5 * SURELY_STEADY:.2f}",
+    ]
+    assert numbers(_unsteady(run(half=math.nan), None, has_goals=False)) == ["2.00", "0.50"]
+    assert "90 %" not in _unsteady(run(goodput_share_last=0.9), 5.0, has_goals=True)
+    steady = numbers(_unsteady(run(steady=True), 5.0, has_goals=True))
+    assert steady == ["2.00", "5.00", sure, f"{5 * SURELY_STEADY:.2f}"]
+
+
+@pytest.mark.parametrize(
+    ("drafts", "decoding", "told"),
+    [
+        (3, 128.0, []),
+        (3, 129.0, ["129", "3", "50", "1024"]),
+        (0, 900.0, []),
+        (1, 400.0, ["400", "1", "78", "1024"]),
+    ],
+)
+def test_prompts_wait_where_drafts_take_more_than_half_of_a_steps_tokens(drafts, decoding, told):
+    """128 requests of 1 + 3 tokens take 512 of 1,024; 129 take 516; those of other policies do not count."""
+    server = SimpleNamespace(
+        name="plan", table=SimpleNamespace(drafts_max=drafts), limits=SimpleNamespace(token_budget=1024)
+    )
+    points = [run("plan", requests_decoding=decoding), run("none", requests_decoding=5000.0)]
+    answer = SimpleNamespace(test=SimpleNamespace(servers=[server]), points=points)
+    assert [numbers(line) for line in _crowded_out(answer)] == ([told] if told else [])
+
+
+def carried(policy: str, largest: float | None, **more: Any) -> Any:
+    return SimpleNamespace(**{
+        "policy": policy, "largest_per_s": largest, "best_share": None, "saturated_per_s": 40.0,
+        "loses_from": None, "off_from": None, "searched": True, **more,
+    })  # fmt: skip
+
+
+def answered(*every: Any, points: list[Any] | None = None) -> Any:
+    last = points or [run()]
+    return SimpleNamespace(
+        carried=every, last=last, points=last, at_rate_of=lambda point: last,
+        test=SimpleNamespace(goals=Goals(tpot_s=0.02, share=0.9)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        # drafts carry 9.8, 2 % fewer than 10, or 9.95, no more
+        (answered(carried("none", 10.0), carried("K=3", 9.8)), (["3", "20.0", "9.80", "10.0"], "fewer")),
+        (answered(carried("none", 10.0), carried("K=3", 9.95)), (["3", "20.0", "9.95", "10.0"], "no more")),
+        (answered(carried("none", 0.05), carried("K=3", 0.0505)),
+        (["3", "20.0", "0.0505", "0.0500"], "no more")),
+        # none keeps the limits; the nearest is told, with 0 % where no share is known
+        (answered(carried("none", 0.0, best_share=0.06), carried("K=2", 0.0)),
+        (["20.0", "90", "6.0"], "plain")),
+        (answered(carried("none", 0.0, best_share=None), carried("K=2", 0.0, best_share=0.05)),
+         (["20.0", "90", "5.0", "2"], "No policy")),
+        (answered(carried("none", 0.0)), (["20.0", "90", "0.0"], "No policy")),
+        (answered(carried("none", 12.0)), (["12.0", "20.0"], "plain decoding")),
+        (answered(carried("none", None),
+        carried("K=3", None, saturated_per_s=50.0, loses_from=30.0, off_from=9)),
+         (["50.0", "3", "40.0"], "saturates")),
+    ],
+)  # fmt: skip
+def test_the_first_line_of_a_load_tells_rates_limits_and_shares(answer, told):
+    first = loaded.answer_lines(answer)[0]
+    assert (numbers(first), told[1] in first) == (told[0], True)
+
+
+def test_where_speculation_loses_is_told_by_rate_and_requests_in_flight():
+    losing = loaded._losing
+    assert numbers(losing(carried("K=3", 1.0))) == ["40.0"]
+    assert numbers(losing(carried("K=3", 1.0, off_from=9))) == ["40.0", "9"]
+    assert numbers(losing(carried("K=3", 1.0, loses_from=30.0, off_from=9))) == ["30.0", "9"]
+    assert losing(carried("K=3", 1.0, loses_from=0.0)).endswith("at every rate")
+    assert losing(carried("K=3", 1.0, loses_from=0.05)).endswith("above 0.0500 requests/s")
+
+
+def test_requests_at_one_rate_are_compared_by_their_mean_time():
+    """0.3 of 0.5 s is 0.6 times as long; the better of two policies is told."""
+    points = [run("none"), run("K=2", e2e_mean_s=0.4), run("K=3", e2e_mean_s=0.3)]
+    assert numbers(loaded._compared(points)) == ["0.60", "3", "2.00", "95", "0.50", "0.75"]
+    assert numbers(loaded._compared(points[:1])) == ["500", "11.0"]
+
+
+def test_a_schedule_is_told_by_its_ends():
+    assert (
+        loaded._entries([(1, 5), (9, 1), (17, 0)])
+        == "5 drafts from 1 to 8 requests, 1 draft from 9 to 16 requests, none from 17 on"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seeds", "searched", "told"), [(1, 500, ["1", "500"]), (3, 300, ["3", "500", "300"])]
+)
+def test_runs_are_counted(monkeypatch, seeds, searched, told):
+    monkeypatch.setattr(loaded, "search_requests", lambda test: searched)
+    test = SimpleNamespace(
+        seeds=seeds, any_rate=1.0, requests=lambda rate, seed: (SimpleNamespace(count=500), None)
+    )
+    text = loaded.runs_text(test)
+    assert (numbers(text), "runs of" in text) == (told, seeds > 1)
+
+
+# ---- compared
+
+
+def row(**more: Any) -> dict[str, Any]:
+    return {
+        "gpus": 2, "gpu": "l4", "tp": 1, "ep": 1, "dp_attention": False, "precision": "bf16",
+        "kv_precision": "bf16",
+        "engine": "vllm", "drafter": "eagle3", "batch": 8, "drafts": 2, "replicas": 1, "sure": 0.85,
+        "tokens_per_s_per_user": 101.6, "usd_per_million_tokens": 0.25, **more,
+    }  # fmt: skip
+
+
+def comparison(chosen: Any, plain: Any, *, limit_us: float = math.inf, table: Any = ()) -> Any:
+    question = SimpleNamespace(
+        slowest_tpot_us=limit_us, prompt_tokens=512, output_tokens=256, rate=None, users=None
+    )
+    return SimpleNamespace(
+        chosen=chosen, chosen_plain=plain, question=question, measure="cost", column="usd_per_million_tokens",
+        table=pd.DataFrame([*table, *([] if chosen is None else [chosen])]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("drafts", "told"),
+    [
+        ([1, 1], "eagle3 with 1 draft at 8 requests"),
+        ([3, 2], "eagle3 with 2 drafts at 8 requests (3 where few run)"),
+    ],
+)
+def test_drafts_of_a_set_up_are_those_of_its_batch_and_of_its_smallest(drafts, told):
+    first, last = (row(batch=batch, drafts=count) for batch, count in zip((1, 8), drafts, strict=True))
+    others = [
+        row(batch=64, drafts=9),
+        row(batch=1, drafts=7, gpu="a40"),
+        row(batch=1, drafts=7, drafter="mtp"),
+    ]
+    answer = comparison(last, None, table=[*others, first])
+    assert compared.drafting_text(answer, last) == told
+    assert (
+        compared.drafting_text(answer, row(drafter="none", replicas=2)) == "no speculation, 8 requests a copy"
+    )
+    assert compared.drafting_text(answer, row(drafter="none")) == "no speculation, 8 requests"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "plain", "told"),
+    [
+        (row(), row(drafter="none", usd_per_million_tokens=0.5), ["2", "4", "0.500"]),
+        (row(), row(drafter="none", engine="sglang", usd_per_million_tokens=0.5), ["2", "4", "16", "0.500"]),
+        (row(drafter="none"), row(drafter="none"), []),
+        (row(), None, []),
+    ],
+)
+def test_the_best_without_drafts_is_named_where_it_is_another_set_up(chosen, plain, told):
+    text = compared.without_text(comparison(chosen, plain))
+    assert (numbers(text), text.startswith("the same")) == (told, len(told) == 3)
+    asked = comparison(chosen, None, table=[row(drafter="none")])
+    assert bool(compared.without_text(asked)) or chosen["drafter"] != "none"
+
+
+@pytest.mark.parametrize(("sure", "told"), [(compared.SURER, False), (compared.SURER - 0.01, True)])
+def test_a_surer_set_up_is_told_where_the_chosen_one_is_less_sure(sure, told):
+    answer = comparison(row(sure=sure), None)
+    answer.surer = SimpleNamespace(chosen=None)
+    text = compared.surer_text(answer)
+    assert numbers(text) == ([f"{100 * compared.SURER:.0f}"] if told else [])
+    assert compared.surer_text(comparison(None, None)) == ""
+
+
+def test_the_chosen_set_up_is_told_with_its_worth_speed_and_certainty():
+    text = compared.chosen_text(comparison(row(), None, limit_us=12_500.0))
+    assert numbers(text)[-4:] == ["0.250", "102", "80.0", "85"]
+    assert numbers(compared.chosen_text(comparison(row(), None)))[-2:] == ["0.250", "102"]
+
+
+def test_a_set_up_under_load_is_told_in_shares_milliseconds_and_tokens():
+    point = SimpleNamespace(mean={"ttft_p50_s": 0.25, "tpot_p50_s": 0.0125})
+    given = {"row": row(ttft_ms=200.0), "gpus": 4, "replicas": 2, "share": 0.934, "point": point}
+    text = compared.loaded_line(SimpleNamespace(**given, usd_per_million_tokens=0.125))
+    assert numbers(text) == ["4", "4", "2", "2", "93", "250", "80.0", "0.125"]
+    alone = SimpleNamespace(
+        **{**given, "replicas": 1, "row": row(ttft_ms=200.0, drafts=0)}, usd_per_million_tokens=math.nan
+    )
+    assert numbers(compared.loaded_line(alone)) == ["4", "4", "1", "93", "250", "80.0"]
+
+
+# ---- a sweep
+
+
+MEDUSA = Scenario(
+    gpu="h100-sxm", model="vicuna-7b", drafter="medusa", runtime="cuda-graph", latency="roofline"
+)
+CHAIN = Scenario(
+    gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="vllm", latency="roofline"
+)
+
+
+@pytest.mark.parametrize(("scenario", "word"), [(MEDUSA, "heads"), (CHAIN, "drafts")])
+@pytest.mark.parametrize("lengths", [(512,), (512, 4096)])
+def test_a_sweep_names_lengths_where_there_are_several_and_heads_of_trees(scenario, word, lengths):
+    answer = sweep_answer(scenario, Grid.of([1, 8], lengths, [1, 2, 4]))
+    headers = swept.best_table(answer).headers
+    assert ("heads" in headers, "drafts" in headers) == (word == "heads", word == "drafts")
+    assert ("length" in headers) == (len(lengths) > 1)
+    last = {True: ["8", "4096"], False: ["8"]}[len(lengths) > 1]
+    assert numbers(swept.answer_text(answer))[-len(last) :] == last
+    assert all((" at length " in line) == (len(lengths) > 1) for line in swept.by_batch(answer))
+    costs = next(fact.text for fact in swept.facts(answer) if fact.label == "Cost")
+    assert ("length 4096" in costs) == (len(lengths) > 1)
+
+
+def test_a_sweep_tells_the_memory_of_its_largest_batch_of_what_can_be_used():
+    answer = sweep_answer(MEDUSA, Grid.of([8, 1], [512], [1, 2, 4]))
+    use = next(fact.text for fact in swept.facts(answer) if fact.label == "Memory use")
+    assert numbers(use)[-3:] == [f"{MEDUSA.usable_memory_bytes / 1e9:,.1f}", "8", "512"]
+    fit = next(fact.text for fact in swept.facts(answer) if fact.label == "Memory")
+    assert int(numbers(fit)[0]) == answer.memory(answer.column("batch").tolist().index(8))[1]
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.0, 1), (0.04, 4)])
+def test_what_is_free_without_drafting_is_told_where_drafting_costs(share, told):
+    free = SimpleNamespace(largest=256, verification=np.array([40]), whole=np.array([30]))
+    answer = SimpleNamespace(
+        scenario=SimpleNamespace(traffic=None), drafting_share=share, free=free, grid=Grid.of([2], [512], [1])
+    )
+    *_, text = swept._columns(answer)
+    assert numbers(text.text) == ["10", "2", "4.0", "40"][:told]
+    assert [swept.free_text(count, free) for count in (255, 256, 257)] == ["255", "256+", "257+"]
+
+
+# ---- a recommendation
+
+
+def test_requests_of_a_recommendation_are_told_with_and_without_drafts():
+    times_us = {"total_us": 2e6, "plain_total_us": 3e6, "first_token_us": 2e5, "plain_first_token_us": 1e5}
+    told = ["2.00", "3.00", "200", "100"]
+    alone = request_latency_text(SimpleNamespace(batch=1, candidates=2, **times_us))
+    assert (numbers(alone), "without drafts" in alone) == (told, False)
+    many = request_latency_text(SimpleNamespace(batch=64, candidates=1, **times_us))
+    assert (numbers(many), "without drafts" in many) == (["64", *told], True)
+
+
+@pytest.mark.parametrize(("batch", "told"), [([3, 4, 5], []), ([3, 5, 9], ["3", "7"])])
+def test_batches_that_were_not_searched_are_told(batch, told):
+    answer = SimpleNamespace(cells=SimpleNamespace(surface=SimpleNamespace(batch=np.array(batch))))
+    assert [numbers(line)[:2] for line in search_note(answer)] == ([told] if told else [])
+
+
+def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
+    given = {
+        "seq_len": 512, "candidates": 4, "drafts": 3, "chain": True, "paths": None, "speedup": 1.5,
+        "speedup_low": 1.4,
+        "speedup_high": 1.6, "speedup_at_batch_min": 2.0, "speedup_lowest": 1.5, "batch_lowest": batch_max,
+        "meets_latency": None, "fits_memory": True, "verdict": "pays", "speculative_speedup": 1.5,
+        "speculative_candidates": 4, "required_acceptance_factor": None, "required_tokens_per_step": 2.5,
+    }  # fmt: skip
+    return SimpleNamespace(batch_min=batch_min, batch_max=batch_max, **{**given, **more})
+
+
+def recommended(*rows: Any, lengths: tuple[int, ...] = (512,), **more: Any) -> Any:
+    question = SimpleNamespace(
+        seq_len=lengths,
+        batch_min=1,
+        batch_max=64,
+        max_latency_ms=None,
+        objective="speedup",
+        max_latency_us=None,
+    )
+    given = {"schedule": rows, "chains": True, "where_it_fits": (), "question": question, "enable": True}
+    return SimpleNamespace(**given, scenario=SimpleNamespace(guessed_from=None), **more)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([schedule_row(1, 1)], "1.50x (80 %: 1.40 to 1.60) with 3 drafts"),
+        ([schedule_row(1, 64)],
+        "2.00x at batch 1 with 3 drafts, 1.50x (80 %: 1.40 to 1.60) at batch 64 with 3 drafts"),
+        (
+            [schedule_row(1, 8), schedule_row(9, 32, speedup_lowest=1.2, batch_lowest=20),
+            schedule_row(33, 64)],
+            "2.00x at batch 1 with 3 drafts, 1.20x at batch 20, the least, "
+            "1.50x (80 %: 1.40 to 1.60) at batch 64 with 3 drafts",
+        ),
+        (  # within 1 % of the end: 1.49 > 0.99 x 1.5
+            [schedule_row(1, 8), schedule_row(9, 32, speedup_lowest=1.49), schedule_row(33, 64)],
+            "2.00x at batch 1 with 3 drafts, 1.50x (80 %: 1.40 to 1.60) at batch 64 with 3 drafts",
+        ),
+    ],
+)  # fmt: skip
+def test_a_gain_is_told_at_both_ends_and_where_it_is_least(monkeypatch, rows, told):
+    monkeypatch.setattr(sentences, "scheduled_row_at", lambda answer, batch, length: rows[-1])
+    assert sentences._gain(recommended(*rows)) == told
+
+
+@pytest.mark.parametrize(
+    ("candidates", "lengths", "told"),
+    [
+        ((4, 4), (512,), "Enable speculation at batch 1..64"),
+        ((4, 1), (512,), "Enable speculation at batch 1..8"),
+        ((1, 4), (512,), "Enable speculation at batch 9..64"),
+        ((4, 4), (512, 1024), "Enable speculation at batch 1..64 wherever it fits"),
+        ((4, 1), (512, 1024), "Enable speculation at batch 1..8 (length 512)"),
+        ((1, 1), (512,), "Do not enable speculation at batch 1..64"),
+    ],
+)
+def test_a_verdict_names_the_batches_that_draft(candidates, lengths, told):
+    first, last = candidates
+    rows = (schedule_row(1, 8, candidates=first), schedule_row(9, 64, candidates=last))
+    assert sentences._verdict(recommended(*rows, lengths=lengths)) == told
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"speculative_speedup": 1.01}, ["1.01", "64", "3"]),
+        ({"speculative_speedup": 0.9}, ["0.90", "64", "3"]),
+        (
+            {"speculative_speedup": 0.9, "required_acceptance_factor": 1.2},
+            ["0.90", "64", "3", "2.50", "1.20"],
+        ),
+    ],
+)
+def test_what_it_takes_to_break_even_is_told_of_the_best_row(more, told):
+    rows = [schedule_row(1, 8, speculative_speedup=0.5), schedule_row(9, 64, **more)]
+    text = sentences._need(recommended(*rows))
+    assert numbers(text) == told
+    assert ("does not fit" in text) == (more["speculative_speedup"] > 1.0)
+
+
+def test_a_late_batch_is_told_beside_those_that_plain_decoding_keeps():
+    """10 ms allowed: plain decoding takes 8, 10 and 12 at batches 1, 2 and 4, of which 4 would not fit."""
+    cells = SimpleNamespace(
+        tpot_us=np.array([[[8e3, 1.0]], [[10e3, 1.0]], [[12e3, 1.0]]]), fits=np.ones((3, 1, 2), np.bool_),
+        surface=SimpleNamespace(batch=np.array([1, 2, 4])),
+    )  # fmt: skip
+    answer = recommended(schedule_row(1, 2), schedule_row(3, 4, meets_latency=False), cells=cells)
+    answer.question.max_latency_us, answer.question.max_latency_ms = 10e3, 10.0
+    assert [numbers(line) for line in sentences._late(answer)] == [["10", "2"], ["3..4", "10"]]
+    cells.fits[1] = False
+    assert numbers(sentences._late(answer)[0]) == ["10", "1"]
+
+
+def test_a_roof_and_what_each_phase_waits_for():
+    """Reading prompts: 30 of 40 us wait for memory, and 40 us take twice the 20 that are allowed."""
+    gpu = CHAIN.gpu
+    rows = [
+        {"phase": "prefill", "flops": 1.0, "time_us": 30.0, "flops_per_s": 1.0, "roofline_flops_per_s": 3.0,
+         "bound": "memory"},
+        {"phase": "prefill", "flops": 1.0, "time_us": 10.0, "flops_per_s": 1.0, "roofline_flops_per_s": 1.0,
+         "bound": "compute"},
+    ]  # fmt: skip
+    roof, phase = _sentences(pa.Table.from_pylist(rows), gpu, "bf16")
+    peak, bandwidth = gpu.peak("bf16"), gpu.bandwidth_bytes_per_s
+    told = [f"{peak / 1e12:.0f}", f"{bandwidth / 1e9:,.0f}", f"{peak / bandwidth:.0f}"]
+    assert [number for number in numbers(roof) if number in told] == told
+    assert numbers(phase) == ["75", "2.00"]
+    one = {"op": "mlp", "phase": "prefill", "batch": 2, "seq_len": 512, "query_tokens": 3, "flops": 2e9,
+    "bytes": 3e9,
+           "operational_intensity": 0.666, "time_us": 1500.0, "flops_per_s": 2e12,
+           "roofline_flops_per_s": 4e12,
+           "bound": "memory"}  # fmt: skip
+    (cells,) = _table([one], "").rows
+    assert cells == (
+        "mlp",
+        "prefill",
+        "2",
+        "3",
+        "2.000",
+        "3.00",
+        "0.666",
+        "1.50 ms",
+        "2.00",
+        "4.00",
+        "memory",
+    )
+    assert "length" in _table([one, {**one, "seq_len": 1024}], "").headers
+
+
+# ---- tables
+
+
+def test_a_narrow_table_leaves_out_what_it_may_and_folds_words_to_sixteen():
+    """Widths 4 + 2 + 30 + 2 + 5 = 43 characters."""
+    table = TextTable(
+        headers=("name", "words", "count"), rows=(("a", "x" * 14 + " " + "y" * 15, "12345"),),
+        right=(False, False, True), expendable=("count",),
+    )  # fmt: skip
+    assert table.within(43).headers == ("name", "words", "count")
+    assert table.within(42).headers == ("name", "words")
+    assert len(table.folded(43).rows) == 1
+    assert len(table.folded(42).rows) == 2
+    assert table.folded(1).widths[1] == 15  # folded to no fewer than 16
+    long = TextTable(
+        headers=("n", "w", "c"), rows=(("a", "z " * 30, "1"),), right=(False, False, True), expendable=("c",)
+    )
+    assert long.within(1 + 2 + 40 + 2 + 1).headers == ("n", "w", "c")
+    assert long.within(45).headers == ("n", "w")
+
+
+def test_what_is_the_same_in_every_row_stands_in_the_title():
+    table = TextTable.of({"gpu": ["a", "a"], "x": [1, 2], "y": [None, None]}, "t", fold_constants=True)
+    assert (table.headers, table.title, table.right) == (("x",), "t  gpu=a", (True,))
+    assert TextTable.of({"gpu": ["a"]}, fold_constants=True).headers == ("gpu",)
+
+
+def test_requests_beyond_which_throughput_falls_are_told_in_order(monkeypatch):
+    monkeypatch.setattr(
+        caveats, "slower_with_more", lambda cells: [(64, -0.12), (8, -0.05), (16, -0.03), (1, -0.02)]
+    )
+    (line,) = more_requests_text(None)
+    assert numbers(line) == ["8", "5", "16", "3", "64", "12"]
