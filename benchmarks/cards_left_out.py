@@ -36,7 +36,8 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import BORROWED, TOGETHER, TOGETHER_ALIKE
-from medusa_sim.specs.nearness import between, nearest, widening
+from medusa_sim.specs.nearness import widenings_beside
+from medusa_sim.specs.widening import least_half_width
 from medusa_sim.step.compose import step_us
 from medusa_sim.step.kernel_sums import Kernels
 from medusa_sim.step.step import decode_step
@@ -231,9 +232,12 @@ def served_table(folders: dict[str, Path]) -> str:
         fit = Fit(both)
         values, left, rest = fit.solve(seen).x, both[~seen], sorted(set(others.place))
         errors, experts = fit.errors(values)[~seen], fit.experts_of_step(values)[~seen]
-        near = [nearest(place, rest) for place in left.place]
-        whole, of_experts = (np.array(each) for each in zip(*map(widening, left.place, near), strict=True))
-        share = between(whole, of_experts, experts)
+        share = np.array(
+            [
+                least_half_width(widenings_beside(place, rest), 1.0, part)
+                for place, part in zip(left.place, experts, strict=True)
+            ]
+        )
         short = -np.log1p(errors)
         inside = (short <= np.hypot(left.slower, share)) & (short >= -np.hypot(left.faster, share))
         held = pd.Series(inside, index=left.index)

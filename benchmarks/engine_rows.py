@@ -24,10 +24,12 @@ from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.engine_facts import weight_formats
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.nearness import Place, nearness, sizes_of
+from medusa_sim.specs.nearness import widenings
 from medusa_sim.specs.parallel import Parallel
+from medusa_sim.specs.place import Place, sizes_of
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
+from medusa_sim.specs.widening import least_half_width
 from medusa_sim.step.compose import overhead_halves, step_us
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
@@ -220,12 +222,12 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
 
 
 def between_of(of: Setting) -> float:
-    """What a step's band has for how near its set-up lies to what was measured, as `Runtime.at` gives it."""
+    """What a step of a dense model has for how near its set-up lies to what was measured."""
     runtime, gpu, model = of.runtime, of.latency.gpu, of.model
     assert runtime.engine is not None
     card = gpu.name, gpu.architecture
     place = Place(runtime.library, runtime.name, *card, weight_formats(model), sizes_of(model))
-    return math.hypot(nearness(place).widening.between_share, runtime.engine.between_share.value)
+    return math.hypot(least_half_width(widenings(place), 1.0, 0.0), runtime.engine.between_share.value)
 
 
 def setting_of(row: Row) -> Setting:

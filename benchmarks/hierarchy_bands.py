@@ -14,7 +14,9 @@ from scipy.optimize import brentq
 from study import PROMISED, table
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.specs.nearness import KINDS, Kind, Spread, between, nearest, spread_of
+from medusa_sim.specs.nearness import nearest, spread_of
+from medusa_sim.specs.place import KINDS, Kind, difference
+from medusa_sim.specs.served_groups import Spread
 
 LEAST_HELD, MOST_HELD, LARGE_GROUP, WIDER = 0.6, 0.85, 20, 0.002
 NIGHTS = 0.018
@@ -38,7 +40,7 @@ def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
         near: Any = pd.Series(None, index=cells.index, dtype=object)
         for own in set(held):
             rest = sorted(set(cells.place[held != own] if keys else cells.place))
-            at = {place: nearest(place, rest) for place in set(cells.place[held == own])}
+            at = {place: difference(place, nearest(place, rest)) for place in set(cells.place[held == own])}
             near[held == own] = cells.place[held == own].map(at.__getitem__)
         found.append(
             pd.DataFrame(
@@ -105,10 +107,10 @@ def large_below(lines: pd.DataFrame, share: Half) -> bool:
 
 
 def band_of(lines: pd.DataFrame, whole: float, of_experts: float, of_version: float = 0.0) -> FloatArray:
-    """By how much bands of cells are wider (`Nearness.widening`). of_version: the least of another one."""
+    """By how much bands of cells are wider (`nearness.widening_by`). of_version: the least of another one."""
     of_step, experts = lines.spread.to_numpy(), lines.experts_spread.to_numpy()
     at_least = np.maximum(whole * of_step, of_version * lines.is_other_version.to_numpy())
-    return between(at_least, of_experts * experts, lines.experts.to_numpy())
+    return np.asarray(np.hypot(at_least, of_experts * experts * lines.experts.to_numpy()))
 
 
 def needed(lines: pd.DataFrame, half: Callable[[float], Half], least: float) -> float:
@@ -145,21 +147,21 @@ def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
         dense, mixed = own[own.experts == 0.0], own[own.experts > 0.0]
         if kind == "version":
             of_version = needed(own, partial(band_of, own, of_experts=0.0), NIGHTS)
-            found[kind] = {"between_share": of_version, "experts_share": 0.0}
+            found[kind] = {"step_share": of_version, "experts_share": 0.0}
             continue
         least = needed(dense, partial(band_of, dense, of_experts=0.0), least)
         of_experts = needed(mixed, partial(band_of, mixed, least), of_experts)
-        found[kind] = {"between_share": least, "experts_share": of_experts}
+        found[kind] = {"step_share": least, "experts_share": of_experts}
     for kind, following in reversed(
         list(pairwise(kind for kind in KINDS if kind not in ("measured", "version")))
     ):
         own = lines[lines.kind == kind]
-        for share, part in (("between_share", own.experts == 0.0), ("experts_share", own.experts > 0.0)):
+        for share, part in (("step_share", own.experts == 0.0), ("experts_share", own.experts > 0.0)):
             if len({group.partition(",")[0] for group in own.group[part]}) < 2:
                 found[kind][share] = found[following][share]
     for kind, known in found.items():
         own = lines[lines.kind == kind]
-        shares = known["between_share"], known["experts_share"], of_version
+        shares = known["step_share"], known["experts_share"], of_version
         groups = by_group(own, band_of(own, *shares))
         known |= {
             "error": round(float(np.expm1(own.short.abs()).mean()), 3) if len(own) else 0.0,
@@ -175,8 +177,8 @@ def kinds_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     rows = []
     for kind, own in kinds.items():
         cells = lines[lines.kind == kind]
-        shares = own["between_share"], own["experts_share"]
-        groups = by_group(cells, band_of(cells, *shares, kinds["version"]["between_share"]))
+        shares = own["step_share"], own["experts_share"]
+        groups = by_group(cells, band_of(cells, *shares, kinds["version"]["step_share"]))
         least: Any = None if groups.empty else groups.idxmin()
         words = "" if least is None else f"{groups.min():.0%} ({least[1]})"
         below = f"{(groups < LEAST_HELD).sum()} of {len(groups)}"
@@ -192,7 +194,7 @@ def ends_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     share = np.zeros(len(lines))
     for kind, own in kinds.items():
         new = (lines.kind == kind).to_numpy()
-        shares = own["between_share"], own["experts_share"], kinds["version"]["between_share"]
+        shares = own["step_share"], own["experts_share"], kinds["version"]["step_share"]
         share[new] = band_of(lines[new], *shares)
     late = lines.short > np.hypot(lines.slower, share)
     beyond = lines.assign(beyond=late, is_out=lines.kind != "measured")

@@ -19,7 +19,7 @@ from study import named_rows
 
 import medusa_sim as ms
 from medusa_sim.specs.engine_facts import weight_formats
-from medusa_sim.specs.nearness import Place
+from medusa_sim.specs.place import Place
 from medusa_sim.specs.ranges import form_of
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.step import decode_step

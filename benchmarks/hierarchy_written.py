@@ -17,7 +17,8 @@ from serving_validation import RUNTIME as SERVER
 from study import ROOT, measured_rows, named_rows
 
 import medusa_sim as ms
-from medusa_sim.specs.nearness import NEARNESS_FILE, Kind, Place, Spread
+from medusa_sim.specs.place import Kind, Place
+from medusa_sim.specs.served_groups import NEARNESS_FILE, Spread
 from medusa_sim.writing import write_text
 
 RUNTIMES: dict[str, tuple[tuple[str, str], ...]] = {

@@ -14,7 +14,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.nearness import served_groups
+from medusa_sim.specs.served_groups import served_groups
 from medusa_sim.specs.term import Term
 from medusa_sim.step.server import in_server
 from medusa_sim.step.setting import Setting

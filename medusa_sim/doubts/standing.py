@@ -26,7 +26,8 @@ from medusa_sim.reading import FileState, file_state, read_text
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import unversioned
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.nearness import Nearness, between, known_kinds
+from medusa_sim.specs.nearness import Nearness, nearness
+from medusa_sim.specs.served_groups import known_kinds
 from medusa_sim.specs.strict import convert
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import FORMATS, format_text
@@ -141,8 +142,8 @@ UNSERVED, DEVICE, OTHER_DEVICES = "unserved", "device", "other devices"
 class Standing:
     """How near a set-up lies to servers that were measured.
 
-    nearness: as its bands have it; None where no engine serves, or one of a machine of one's own.
-    near_groups: of the nearest measured set-up. half_width: of the 80 % band of a plain step (REQUESTS);
+    nearness: of a plain step; None where no engine serves, or one of a machine of one's own. near_groups:
+    of the measured set-up that it is judged by. half_width: of the 80 % band of a plain step (REQUESTS);
     between: what of that is for how near it lies, in quadrature. unserved: what is known where no server is.
     """
 
@@ -155,27 +156,28 @@ class Standing:
     @property
     def kind(self) -> str:
         """What is new about the set-up; without a server UNSERVED, DEVICE or OTHER_DEVICES."""
-        return self.unserved if self.nearness is None else self.nearness.kind
+        return self.unserved if self.nearness is None else self.nearness.difference.kind
 
     @property
     def expected(self) -> float | None:
         """Mean error of steps to expect: of groups that a fit did not see, as new as this set-up is.
 
-        At least that of another version where the nearest is one (`nearness.nearness` widens likewise).
+        At least that of another version where the nearest is one too (`nearness.widening_by` does likewise).
         """
         if self.nearness is None:
             return None
-        near, version = self.nearness.near, known_kinds()["version"]
-        return max(near.error, version.error) if self.nearness.is_other_version else near.error
+        known, version = self.nearness.known, known_kinds()["version"]
+        is_other_version = self.nearness.difference.is_other_version
+        return max(known.error, version.error) if is_other_version else known.error
 
     @property
     def nearest(self) -> str:
-        """The measured set-up beside it: `llama-3.1-70b in vllm-0.15 on h200-sxm, fp8`."""
+        """The measured set-up that it is judged by: `llama-3.1-70b in vllm-0.15 on h200-sxm, fp8`."""
         if self.nearness is None:
             return ""
-        nearest = self.nearness.nearest
-        formats = " and ".join(map(format_text, nearest.formats))
-        return f"{nearest.model} in {nearest.runtime} on {nearest.gpu}, {formats}"
+        group = self.nearness.group
+        formats = " and ".join(map(format_text, group.formats))
+        return f"{group.model} in {group.runtime} on {group.gpu}, {formats}"
 
 
 def weights_of(model: Model) -> str:
@@ -185,7 +187,7 @@ def weights_of(model: Model) -> str:
 
 
 def standing(scenario: Scenario) -> Standing:
-    """How near a scenario lies to servers that were measured: what its bands go by (`Runtime.nearness`)."""
+    """How near a scenario lies to servers that were measured, by the group that its bands go by."""
     requests = 1 if scenario.runtime.local else REQUESTS
     step = decode_step(scenario.setting, np.asarray(requests), np.asarray(scenario.length))
     half_width = float(0.5 * np.log(step.high_us / step.low_us))
@@ -193,17 +195,16 @@ def standing(scenario: Scenario) -> Standing:
         return _on_device(scenario, half_width)
     if scenario.runtime.engine is None:
         return Standing(nearness=None, near_groups=(), half_width=half_width)
-    nearness = scenario.runtime.nearness(scenario.case)
-    known = nearness.nearest
-    engine = unversioned(known.runtime)
+    experts = float(step.parts_us.get("experts", np.zeros(())) / step.time_us)
+    found = nearness(scenario.runtime.place(scenario.case), experts)
+    known, engine = found.group, unversioned(found.group.runtime)
     near = tuple(
         group for group in groups(scenario.arguments.data_dir)
         if (group.engine, group.card) == (engine, known.gpu) and group.weights in known.formats
         and group.model in (known.model, scenario.model.name)
     )  # fmt: skip
-    experts = float(step.parts_us.get("experts", np.zeros(())) / step.time_us)
-    beside = float(between(nearness.widening.between_share, nearness.widening.experts_share, experts))
-    return Standing(nearness=nearness, near_groups=near, half_width=half_width, between=beside)
+    beside = float(found.widening.half_width(1.0, experts))
+    return Standing(nearness=found, near_groups=near, half_width=half_width, between=beside)
 
 
 def _on_device(scenario: Scenario, half_width: float) -> Standing:

@@ -20,8 +20,8 @@ from medusa_sim.grid.beyond import edges_below
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.nearness import longest_tokens
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.served_groups import longest_tokens
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_steps_of

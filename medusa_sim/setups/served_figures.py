@@ -19,7 +19,7 @@ from medusa_sim.setups.setup import PLAIN
 from medusa_sim.specs.engine import unversioned
 from medusa_sim.specs.gpu import architecture_of
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.nearness import KINDS, Place, sizes_of, what_is_new
+from medusa_sim.specs.place import KINDS, Place, difference, sizes_of
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.strict import Schema, Text, convert
 
@@ -78,12 +78,12 @@ def by_nearness(scenario: Scenario, *, every: bool = False) -> list[Figure]:
     """Figures that say something of a scenario, the nearest first, by the distance that its bands go by.
 
     They are of its layers, or of others in its engine, format and generation; every: all of them. The worst
-    of what is new counts first (`specs.nearness.KINDS`), then the next; then in how much they differ.
+    of what is new counts first (`specs.place.KINDS`), then the next; then in how much they differ.
     """
     place = _place_of_scenario(scenario)
     found: list[tuple[list[int], int, Figure]] = []
     for figure in figures(scenario.arguments.data_dir):
-        new = what_is_new(place, _place_of_figure(figure))
+        new = difference(place, _place_of_figure(figure)).kinds
         of_its_layers = load_model(figure.model).groups == scenario.model.groups
         if every or of_its_layers or not _FAR & {*new}:
             found.append(([KINDS.index(kind) for kind in new], len(differences(figure, scenario)), figure))

@@ -7,7 +7,6 @@ computed by `step/host.py`, `step/kernels.py` and `step/server.py`.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
@@ -16,7 +15,6 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.nearness import Widening
 from medusa_sim.specs.ranges import Case, Measured
 from medusa_sim.specs.strict import Text
 from medusa_sim.specs.term import Term
@@ -228,8 +226,6 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured on several GPUs; empty: nothing."""
     measured_drafters: tuple[Text, ...] = ()
     """The only drafters with which drafting was measured; empty: no such bound."""
-    experts_between: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.0
-    """The same as `between_share` of layers of experts, as a share of what they take."""
 
     def step_limit(self, gpu: Gpu) -> StepLimit:
         """What one step may hold on a card unless it is told otherwise."""
@@ -286,12 +282,6 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def limited(self, schedulers: int) -> int:
         """How many have the limits of a step each: GPUs that schedule for themselves, or one server."""
         return schedulers if self.limits_each else 1
-
-    def with_widening(self, by: Widening) -> Engine:
-        """The engine with bands of a step that are wider by what is new about its set-up."""
-        own = self.between_share
-        share = msgspec.structs.replace(own, value=math.hypot(own.value, by.between_share))
-        return msgspec.structs.replace(self, between_share=share, experts_between=by.experts_share)
 
     @property
     def measured_requests(self) -> int:

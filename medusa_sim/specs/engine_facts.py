@@ -22,7 +22,7 @@ from medusa_sim.reading import read_toml
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.nearness import sizes_of
+from medusa_sim.specs.place import sizes_of
 from medusa_sim.specs.ranges import Case, form_of
 from medusa_sim.specs.recurrent import GatedDelta
 from medusa_sim.specs.strict import convert

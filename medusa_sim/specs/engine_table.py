@@ -33,7 +33,7 @@ _FORMS: dict[str, Any] = {
 }
 """What an `engine` table may say."""
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Engine) if not field.required}
-_OWN = ("measured", "measured_drafters", "experts_between", "free_memory_share", "memory_source")
+_OWN = ("measured", "measured_drafters", "free_memory_share", "memory_source")
 """Settings that are no other version's."""
 EngineToml: TypeAlias = dict[str, Any]
 """An `engine` table as it stands in a file."""

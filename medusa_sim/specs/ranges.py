@@ -63,7 +63,7 @@ class Case(NamedTuple):
     gpu: str = ""
     """The card itself; empty where nobody said, so that nothing tells how near anything measured lies."""
     sizes: str = ""
-    """The shape of the model (`nearness.sizes_of`); likewise."""
+    """The shape of the model (`place.sizes_of`); likewise."""
     splits: bool = False
     """Whether attention is split over requests."""
 

@@ -20,9 +20,11 @@ from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.engine import DRAFTING, VERSIONED, Engine, unversioned
 from medusa_sim.specs.engine_table import EngineToml, engine_of
-from medusa_sim.specs.nearness import Nearness, Place, Widening, nearness
+from medusa_sim.specs.nearness import widenings
+from medusa_sim.specs.place import Place
 from medusa_sim.specs.ranges import Case
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
+from medusa_sim.specs.widening import Widening
 
 UNTIMED = ("llama-cpp",)
 """Engines whose settings are known, but not their time between kernels: kernels alone are timed."""
@@ -69,8 +71,8 @@ class Runtime:
     were measured on the GPU."""
     engine: Engine | None = None
     """What a serving engine adds; None for kernels alone."""
-    widening: Widening | None = None
-    """What the band of its steps has for how near it lies to measured ones; an engine's is in its terms."""
+    widenings: tuple[Widening, ...] = ()
+    """What measured groups tell of the band of its steps, of which the least counts (`specs/nearness.py`)."""
     versions: tuple[str, str] | None = None
     """First and last version of the engine whose terms these are."""
     asked: str = ""
@@ -131,18 +133,17 @@ class Runtime:
         Its band by how near anything lies whose steps were measured (`specs/nearness.py`); kernels alone,
         which no host launches one by one, have their own.
         """
-        if self.engine is None:
-            is_served = bool(case.gpu and self.host_us_per_launch)
-            return replace(self, widening=self.nearness(case).widening) if is_served else self
-        engine = self.engine.at(case)
-        if case.gpu and not self.local:
-            engine = engine.with_widening(self.nearness(case).widening)
-        return replace(self, engine=engine)
+        is_served = self.host_us_per_launch > 0.0 if self.engine is None else not self.local
+        return replace(
+            self,
+            engine=None if self.engine is None else self.engine.at(case),
+            widenings=widenings(self.place(case)) if case.gpu and is_served else (),
+        )
 
-    def nearness(self, case: Case) -> Nearness:
-        """How near a set-up lies to what was measured."""
+    def place(self, case: Case) -> Place:
+        """A set-up by what its steps would be measured by."""
         version = self.name if self.holds_asked else self.asked
-        return nearness(Place(self.library, version, case.gpu, case.card, case.formats, case.sizes))
+        return Place(self.library, version, case.gpu, case.card, case.formats, case.sizes)
 
     def _measures(self, of: str) -> bool:
         return self.engine is None or bool(self.local) or self.engine.is_measured(unversioned(self.name), of)

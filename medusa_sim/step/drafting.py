@@ -116,7 +116,7 @@ def drafting_cost(
     return Cost(
         exposed_us=added.time_us,
         draft_square=np.asarray(added.half_us**2),
-        setup_half_us=setup_half_us(runtime.engine, added.time_us),
+        setup_half_us=setup_half_us(runtime, added.time_us),
         gain_square=np.asarray(gain.value**2),
     )
 

@@ -12,7 +12,8 @@ from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.engine_facts import backend_of
-from medusa_sim.specs.nearness import between
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.widening import least_half_width
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.graphs import is_captured
 from medusa_sim.step.host import (
@@ -62,17 +63,16 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
         added = _drafting_in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
     else:
         added = _target_in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
-    setup_half_us, of_experts = added.setup_half_us, 0.0 if engine is None else engine.experts_between
-    if engine is None and runtime.widening is not None:
-        of_step, of_experts = runtime.widening
-        setup_half_us = of_step * overlapped_us(device_us, launches_us)
-    if of_experts and "experts" in kernels.parts_us:
-        setup_half_us = between(setup_half_us, of_experts, kernels.parts_us["experts"])
+    if engine is None:
+        step_us = overlapped_us(device_us, launches_us)
+    else:
+        step_us = np.zeros(()) if work.of == "continued" else device_us + added.exposed_us
     below_square, above_square = kernels.spread.squares
     return replace(
         added,
         device_us=device_us,
-        setup_half_us=setup_half_us + kernels.device_half_us,
+        setup_half_us=setup_half_us(runtime, step_us, kernels.parts_us.get("experts", 0.0))
+        + kernels.device_half_us,
         below_square=below_square,
         above_square=above_square,
     )
@@ -96,7 +96,6 @@ def _target_in_engine(
     return Cost(
         host_us=ahead_us,
         exposed_us=exposed.time_us,
-        setup_half_us=setup_half_us(engine, device_us + exposed.time_us),
         step_square=np.asarray(exposed.half_us**2),
         draft_square=np.asarray(launching_half_us**2),
     )
@@ -112,15 +111,17 @@ def _drafting_in_engine(
     return Cost(
         host_us=launches_us,
         exposed_us=exposed.time_us,
-        setup_half_us=setup_half_us(engine, device_us + exposed.time_us),
         draft_square=np.asarray(exposed.half_us**2),
     )
 
 
-def setup_half_us(engine: Engine, time_us: FloatArray) -> FloatArray:
-    """Half-width by which what takes so long in one set-up differs from others (`Cost.setup_half_us`)."""
-    share = engine.between_share.value
-    return np.asarray(share * time_us) if share else np.zeros(())
+def setup_half_us(runtime: Runtime, step_us: FloatArray, experts_us: FloatArray | float = 0.0) -> FloatArray:
+    """Half-width by which steps of one set-up differ from those of others (`Cost.setup_half_us`).
+
+    step_us: of the pass; experts_us: of that its layers of experts.
+    """
+    own_share = 0.0 if runtime.engine is None else runtime.engine.between_share.value
+    return np.asarray(np.hypot(own_share * step_us, least_half_width(runtime.widenings, step_us, experts_us)))
 
 
 def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:

@@ -30,7 +30,9 @@ from medusa_sim.doubts.standing import (
 )
 from medusa_sim.errors import SpecError
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.nearness import known_kinds
+from medusa_sim.specs.nearness import nearness
+from medusa_sim.specs.served_groups import known_kinds
+from medusa_sim.step.pass_time import setup_half_us
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA") or ROOT.parent / "shared" / "data")
@@ -159,11 +161,11 @@ def test_what_coverage_expects_is_what_bands_go_by():
     found, one = standing(of(**given)), ms.Scenario(drafter="ngram", acceptance="0.5", **given)
     row = one.sweep(REQUESTS, candidates=[1]).iloc[0]
     assert found.half_width == pytest.approx(0.5 * np.log(row.verify_high_us / row.verify_low_us))
-    assert found.nearness == one.runtime.nearness(one.case)
+    assert found.nearness == nearness(one.runtime.place(one.case), 0.0)
     assert found.expected >= known_kinds()[found.kind].error
-    assert one.setting.runtime.engine.between_share.value >= found.between > 0.0
+    assert float(setup_half_us(one.setting.runtime, np.ones(()))) >= found.between > 0.0
     mixture = standing(of(gpu="b200", model="qwen3-235b-a22b", runtime="sglang-0.5", tp=8))
-    assert mixture.between > mixture.nearness.widening.between_share  # layers of experts have more
+    assert mixture.between > mixture.nearness.widening.step_share  # layers of experts have more
 
 
 def test_a_machine_of_ones_own_stands_beside_speeds_of_its_engine():

@@ -16,7 +16,7 @@ from medusa_sim.doubts.terms import _charged, _option, far_terms, limits_text
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.nearness import known_kinds
+from medusa_sim.specs.served_groups import known_kinds
 from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.prompts import prompt_host_us
 from medusa_sim.step.step import decode_step, verification_step
@@ -205,9 +205,9 @@ def test_an_expected_error_is_that_of_groups_as_new():
     served = {"gpu": "h200-sxm", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4}
     own = standing(dense("vllm-0.15", **served))
     assert (own.kind, own.expected) == ("measured", kinds["measured"].error)
-    assert own.between == own.nearness.widening.between_share
+    assert own.between == own.nearness.widening.step_share
     later = standing(dense("vllm-0.60", **served))
-    assert later.expected == max(later.nearness.near.error, kinds["version"].error)
+    assert later.expected == max(later.nearness.known.error, kinds["version"].error)
     assert later.between > own.between
     assert own.nearest == "llama-3.1-70b in vllm-0.15 on h200-sxm, fp8"
     none = Standing(nearness=None, near_groups=(), half_width=0.1)
@@ -263,7 +263,8 @@ def test_collectives_of_two_cards_are_an_extrapolation_to_more(tp, knows, told):
     ("error", "wider", "told"), [(0.5, True, 0.5), (0.001, True, None), (0.001, False, 0.001)]
 )
 def test_another_version_is_expected_to_err_as_versions_do_at_least(error, wider, told):
-    nearness = SimpleNamespace(near=SimpleNamespace(error=error), is_other_version=wider)
+    difference = SimpleNamespace(is_other_version=wider)
+    nearness = SimpleNamespace(known=SimpleNamespace(error=error), difference=difference)
     found = Standing(nearness=nearness, near_groups=(), half_width=0.1).expected
     assert found == (known_kinds()["version"].error if told is None else told)
 

@@ -11,9 +11,9 @@ from medusa_sim.doubts.one_model import MUCH_OF_A_TOKEN, _token_us
 from medusa_sim.doubts.terms import WORDS, WORDS_OF_FITTED, beyond_measured
 from medusa_sim.grid.cells import price
 from medusa_sim.specs.engine import UNITS
-from medusa_sim.specs.nearness import served_groups
 from medusa_sim.specs.ranges import Deviation
 from medusa_sim.specs.runtime import load_runtime, runtime_names
+from medusa_sim.specs.served_groups import served_groups
 from medusa_sim.step.traffic import served_length
 
 ONLY = "llama-3.1-70b"

@@ -8,7 +8,8 @@ import pytest
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.costs import joule_band
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.nearness import longest_tokens
+from medusa_sim.specs.served_groups import longest_tokens
+from medusa_sim.step.pass_time import setup_half_us
 
 KNOWN = longest_tokens()
 SET_UPS: tuple[dict[str, Any], ...] = (
@@ -61,9 +62,7 @@ def test_no_version_that_nobody_measured_is_known_better_than_those_before_it(ve
         shares = []
         for version in versions:
             of = Scenario(**asked, runtime=version, drafter="eagle3", acceptance="0.7,0.5,0.3")
-            engine = of.setting.runtime.engine
-            assert engine is not None
-            shares.append(engine.between_share.value)
+            shares.append(float(setup_half_us(of.setting.runtime, np.ones(()))))
         assert shares == sorted(shares)
         is_measured = (model == "llama-3.1-8b") == versions[0].startswith("sglang")
         assert shares[0] < shares[-1] or not is_measured

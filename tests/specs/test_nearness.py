@@ -13,19 +13,14 @@ import pytest
 import recipes
 
 import medusa_sim as ms
-from medusa_sim.specs import nearness as nearness_module
-from medusa_sim.specs.nearness import (
-    KINDS,
-    Spread,
-    half_width,
-    known_kinds,
-    nearest,
-    nearness,
-    served_groups,
-    widening,
-)
+from medusa_sim.specs.nearness import nearest, nearness, widening_by, widenings, widenings_beside
+from medusa_sim.specs.place import KINDS, Difference, difference
+from medusa_sim.specs.served_groups import Spread, known_kinds, known_spreads, served_groups
+from medusa_sim.specs.widening import Widening, least_half_width, unbeaten
 
 SERVED = [group.place for group in served_groups()]
+PARTS = np.linspace(0.0, 0.9, 10)
+"""Of a step, what layers of experts take; 0 of a dense model."""
 HOME = next(place for place in SERVED if place.runtime == "vllm-0.15" and place.formats == ("fp8",))
 CHANGES = {
     "version": {"runtime": "vllm-0.33"},
@@ -36,27 +31,66 @@ CHANGES = {
 }
 
 
+def half_widths(offered) -> np.ndarray:
+    """Of steps of 1, by PARTS."""
+    return least_half_width(offered, 1.0, PARTS)
+
+
 def test_every_measured_group_is_measured_and_what_is_new_is_named_by_its_worst():
     for place in SERVED:
-        assert nearness(place).kind == "measured", place
+        for part in (0.0, 0.5):
+            assert nearness(place, part).difference.kind == "measured", place
     for kind, changed in CHANGES.items():
-        assert nearness(HOME._replace(**changed)).kind == kind
+        assert nearness(HOME._replace(**changed), 0.0).difference.kind == kind
     for one, other in itertools.combinations(CHANGES, 2):
-        both = HOME._replace(**CHANGES[one] | CHANGES[other])
-        assert nearness(both).kind == max(one, other, key=KINDS.index), (one, other)
+        both = nearness(HOME._replace(**CHANGES[one] | CHANGES[other]), 0.0).difference
+        assert both.kind == max(one, other, key=KINDS.index), (one, other)
     others = [place for place in SERVED if place.gpu != HOME.gpu]
-    assert nearest(HOME, others).kind in ("card", "generation", "model")
+    assert difference(HOME, nearest(HOME, others)).kind in ("card", "generation", "model")
+
+
+def test_a_set_up_is_judged_by_the_group_that_its_band_goes_by():
+    for place in SERVED:
+        for changed in CHANGES.values():
+            new = place._replace(**changed)
+            for part, half in zip(PARTS, half_widths(widenings(new)), strict=True):
+                judged = nearness(new, part)
+                assert judged.widening.half_width(1.0, part) == pytest.approx(half)
+                assert judged.widening == widening_by(new.library, difference(new, judged.group.place))
+
+
+def test_the_least_of_several_widenings_counts_at_every_part_of_experts():
+    offered = [Widening(0.3, 0.0), Widening(0.1, 0.4), Widening(0.2, 0.2), Widening(0.2, 0.5)]
+    assert unbeaten(offered) == (Widening(0.1, 0.4), Widening(0.2, 0.2), Widening(0.3, 0.0))
+    every = np.min([each.half_width(1.0, PARTS) for each in offered], axis=0)
+    for order in itertools.permutations(offered):
+        np.testing.assert_allclose(half_widths(unbeaten(order)), every)
+    assert least_half_width((), np.ones(3), 0.5).tolist() == [0.0] * 3
+
+
+def test_a_dense_model_is_judged_as_one_and_a_mixture_by_what_its_experts_take():
+    """It had the width of another version, since half of its step counted as experts (0.085 for 0.034)."""
+    own = next(
+        group.place for group in served_groups()
+        if (group.model, group.runtime, group.gpu, group.formats)
+        == ("llama-3.1-8b", "vllm-0.24", "a100-80gb-sxm", ("bf16",))
+    )._replace(gpu="h100-sxm", generation="hopper")  # fmt: skip
+    kinds, spread = known_kinds(), known_spreads()["vllm"]
+    dense, mixture = nearness(own, 0.0), nearness(own, 0.9)
+    assert dense.widening.step_share == pytest.approx(spread.steps * kinds["generation"].step_share)
+    assert dense.widening.step_share < kinds["version"].step_share == mixture.widening.step_share
+    assert (dense.group.gpu, mixture.difference.kind) == ("a100-80gb-sxm", "version")
 
 
 def test_what_lies_further_off_is_never_known_better():
     kinds = [near for kind, near in known_kinds().items() if kind != "version"]  # it adds to the others
-    for share in ("between_share", "experts_share"):
+    for share in ("step_share", "experts_share"):
         shares = [getattr(near, share) for near in kinds]
         assert shares == sorted(shares)
     for changed in CHANGES.values():
         place = HOME._replace(**changed)
-        later = nearness(place._replace(runtime="vllm-0.33"))
-        assert later.widening.between_share >= nearness(place).widening.between_share
+        later = widenings(place._replace(runtime="vllm-0.33"))
+        assert (half_widths(later) >= half_widths(widenings(place))).all()
 
 
 def test_of_places_as_near_the_one_with_the_least_besides_counts_in_any_order():
@@ -69,7 +103,7 @@ def test_of_places_as_near_the_one_with_the_least_besides_counts_in_any_order():
     ]  # fmt: skip
     while ranked:
         for order in (ranked, ranked[::-1]):
-            assert order[nearest(HOME, order).place] == ranked[0]
+            assert nearest(HOME, order) == ranked[0]
         ranked = ranked[1:]
 
 
@@ -77,62 +111,52 @@ def test_versions_of_other_engines_are_not_compared():
     """Of two groups of other engines, alike in all else, the first counts whatever their numbers."""
     own = HOME._replace(library="another", runtime="another-9.9")
     others = [HOME._replace(runtime="vllm-0.15"), HOME._replace(library="third", runtime="third-9.9")]
-    assert [nearest(own, order).place for order in (others, others[::-1])] == [0, 0]
+    assert [nearest(own, order) for order in (others, others[::-1])] == others
 
 
 def test_an_engine_is_as_wide_as_its_groups_lie_from_fits_without_them():
     """An engine of which nothing was measured has the mean engine's widths; a version has every engine's."""
-    new_model = HOME._replace(sizes="7 layers of 64")
-    found = nearest(new_model, SERVED)
     kinds, wide = known_kinds(), {}
     for library in ("vllm", "sglang", "another"):
-        wide[library] = widening(new_model._replace(library=library), found)
-    assert found.kind == "model"
-    assert wide["another"] == (kinds["model"].between_share, kinds["model"].experts_share)
-    assert wide["vllm"].between_share < wide["another"].between_share < wide["sglang"].between_share
+        wide[library] = widening_by(library, Difference(("model",), (0, 0, 0)))
+    assert wide["another"] == (kinds["model"].step_share, kinds["model"].experts_share)
+    assert wide["vllm"].step_share < wide["another"].step_share < wide["sglang"].step_share
     assert wide["vllm"].experts_share == wide["another"].experts_share  # it has one mixture
-    other = found._replace(kind="card", is_other_version=True)
-    least = max(kinds["card"].between_share, kinds["version"].between_share)
+    least = max(kinds["card"].step_share, kinds["version"].step_share)
     for library in ("vllm", "another"):
-        assert widening(new_model._replace(library=library), other).between_share == least
-    for kind in ("measured", "version", "engine"):
-        assert widening(new_model, found._replace(kind=kind)).between_share == kinds[kind].between_share
+        assert widening_by(library, Difference(("card", "version"), (0, 1, 0))).step_share == least
+    for new in (Difference((), (0, 0, 0)), Difference(("version",), (0, 1, 0))):
+        assert widening_by("vllm", new) == widening_by("sglang", new)
 
 
-def test_another_measured_group_never_opens_a_band(monkeypatch):
+def test_another_measured_group_never_opens_a_band():
     """TensorRT-LLM 1.1 was known worse where 1.2 had been measured than where nothing had."""
-    groups, narrower = served_groups(), 0
-    for index, own in enumerate(groups):
+    narrower = 0
+    for index, own in enumerate(SERVED):
         runtimes = {place.runtime for place in SERVED if place.library == own.library}
-        places = [own.place._replace(runtime=runtime) for runtime in sorted(runtimes)]
-        known = [half_width(nearness(place).widening) for place in places]
-        fewer = groups[:index] + groups[index + 1 :]
-        with monkeypatch.context() as without:
-            without.setattr(nearness_module, "served_groups", lambda fewer=fewer: fewer)
-            unknown = [half_width(nearness.__wrapped__(place).widening) for place in places]
-        assert (np.array(unknown) >= np.array(known) - 1e-12).all(), own
-        narrower += unknown != known
-    assert narrower > len(groups) / 4
+        places = [own._replace(runtime=runtime) for runtime in sorted(runtimes)]
+        fewer = SERVED[:index] + SERVED[index + 1 :]
+        known = np.array([half_widths(widenings(place)) for place in places])
+        unknown = np.array([half_widths(widenings_beside(place, fewer)) for place in places])
+        assert (unknown >= known - 1e-12).all(), own
+        narrower += (unknown > known).any()
+    assert narrower > len(SERVED) / 4
 
 
-def test_no_engine_is_known_better_unmeasured_than_in_another_version():
-    for place in SERVED:
-        later = nearness(place._replace(runtime=f"{place.library}-99")).widening
-        unknown = nearness(place._replace(library="another", runtime="another-1")).widening
-        assert half_width(unknown) >= half_width(later), place
-
-
-def test_an_engine_that_nobody_measured_is_no_better_known_than_another_version():
-    new = nearness(HOME._replace(library="another", runtime="another-1.0"))
-    assert new.kind == "engine"
-    assert new.is_other_version
-    assert new.widening.between_share >= known_kinds()["version"].between_share
+def test_no_engine_is_known_better_unmeasured_than_measured():
+    """In mixtures too, and in set-ups that are new in several ways: SGLang was 24 % beside 23."""
+    news = [{}, *CHANGES.values(), CHANGES["model"] | CHANGES["format"] | CHANGES["generation"]]
+    for place, new in itertools.product(SERVED, news):
+        later = place._replace(**new)._replace(library=place.library, runtime=f"{place.library}-99")
+        unknown = later._replace(library="another", runtime="another-1")
+        assert (half_widths(widenings(unknown)) >= half_widths(widenings(later)) - 1e-12).all(), later
+    assert nearness(unknown, 0.0).difference.is_other_version
 
 
 def test_patches_tell_versions_apart():
     own = HOME._replace(library="sglang", runtime="sglang-0.5.9")
     others = [own._replace(runtime=f"sglang-0.5.{patch}") for patch in (2, 8, 12)]
-    assert nearest(own, others).place == 1
+    assert nearest(own, others) == others[1]
 
 
 @pytest.mark.parametrize(("asked", "named"), [
@@ -141,7 +165,7 @@ def test_patches_tell_versions_apart():
 def test_of_groups_as_near_the_one_of_the_nearest_version_is_named(asked, named):
     place = next(group.place for group in served_groups() if group.place.runtime == "vllm-0.11")
     assert place.gpu == "h100-sxm"
-    assert nearness(place._replace(runtime=asked)).nearest.runtime == named
+    assert nearness(place._replace(runtime=asked), 0.0).group.runtime == named
 
 
 @pytest.mark.parametrize(
@@ -150,11 +174,11 @@ def test_of_groups_as_near_the_one_of_the_nearest_version_is_named(asked, named)
 def test_the_band_of_a_step_opens_with_what_is_new(changed):
     asked = {"gpu": "h200-sxm", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4, "runtime": "vllm-0.15"}
 
-    def share(**given) -> float:
-        engine = ms.Scenario(**given, drafter="ngram", acceptance="0.5").setting.runtime.engine
-        return engine.between_share.value
+    def half_width(**given) -> float:
+        runtime = ms.Scenario(**given, drafter="ngram", acceptance="0.5").setting.runtime
+        return float(least_half_width(runtime.widenings, 1.0, 0.0))
 
-    assert share(**asked | changed) > share(**asked)
+    assert half_width(**asked | changed) > half_width(**asked) > 0.0
 
 
 def left_out(kind, engine, off, *, experts=0.0):
@@ -180,17 +204,16 @@ def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_
     )  # fmt: skip
     found = hierarchy_bands.kinds_of(lines)
     generation = found["generation"]
-    assert generation["between_share"] == pytest.approx(0.08, abs=0.006)
-    both = np.hypot(generation["between_share"], 0.5 * generation["experts_share"])
+    assert generation["step_share"] == pytest.approx(0.08, abs=0.006)
+    both = np.hypot(generation["step_share"], 0.5 * generation["experts_share"])
     assert both == pytest.approx(0.24, abs=0.02)
     # a farther kind is never known better, and one engine's cards tell nothing of another's
-    for share in ("between_share", "experts_share"):
+    for share in ("step_share", "experts_share"):
         assert found["engine"][share] == found["card"][share] == generation[share]
     assert (
-        found["measured"] | {"between_share": hierarchy_bands.NIGHTS, "experts_share": 0.0}
-        == found["measured"]
+        found["measured"] | {"step_share": hierarchy_bands.NIGHTS, "experts_share": 0.0} == found["measured"]
     )
-    assert found["version"]["between_share"] == pytest.approx(0.16, abs=0.012)
+    assert found["version"]["step_share"] == pytest.approx(0.16, abs=0.012)
     assert found["generation"]["held"] == pytest.approx(0.8, abs=0.05)
 
 
@@ -211,7 +234,7 @@ def test_engines_spread_as_their_groups_lie_from_fits_without_them():
     assert hierarchy_bands.spreads_of(lines)["vllm"] == Spread(steps=0.5, experts=0.5)
     # a width that holds the mean engine's holds each its own share
     lines = out.assign(spread=out.library.map({"sglang": 2.0, "vllm": 0.5}), kind="model")
-    share = hierarchy_bands.kinds_of(lines)["model"]["between_share"]
+    share = hierarchy_bands.kinds_of(lines)["model"]["step_share"]
     assert hierarchy_bands.band_of(lines, share, 0.0).max() == pytest.approx(4 * share * 0.5)
     assert hierarchy_bands.by_group(lines, hierarchy_bands.band_of(lines, share, 0.0)).min() > 0.75
 
@@ -292,7 +315,7 @@ def test_eager_code_is_known_no_better_than_an_engine_that_nobody_measured(model
         ms.Scenario(gpu="h100-sxm", model=model, runtime=runtime, drafter="ngram", acceptance="0.5").step(4)
         for runtime in ("hf-eager", "cuda-graph")
     )
-    least = 0.9 * known_kinds()["version"].between_share * eager.time_us  # some of it waits for nothing
+    least = 0.9 * known_kinds()["version"].step_share * eager.time_us  # some of it waits for nothing
     low, high = eager.band_us
     assert min(eager.time_us - low, high - eager.time_us) > least
     assert graph.band_us[1] < 1.1 * graph.time_us

@@ -16,10 +16,10 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.nearness import Widening
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.specs.term import Term
 from medusa_sim.specs.variants import with_dtypes
+from medusa_sim.specs.widening import Widening
 from medusa_sim.step.compose import RATIO_SHARE, overhead_halves
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.base import Drafter, Parts
@@ -384,7 +384,7 @@ def test_what_is_known_of_experts_widens_what_they_take_of_a_step():
     for model, has in (("qwen3-30b-a3b", True), ("llama-3.1-8b", False)):
         of = setting("vllm-0.15", model=load_model(model))
         steps = [
-            decode_step(with_terms(of, of.runtime.engine.with_widening(Widening(0.1, share))), 16, 512)
+            decode_step(replace(of, runtime=replace(of.runtime, widenings=(Widening(0.1, share),))), 16, 512)
             for share in (0.0, 0.4)
         ]
         bare, wide = (float(step.cost.setup_half_us / step.time_us) for step in steps)

@@ -19,7 +19,7 @@ from medusa_sim.report.screen import Fact
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING, percent
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.nearness import Near, known_kinds
+from medusa_sim.specs.served_groups import LeftOut, known_kinds
 from medusa_sim.units import format_text
 
 WHAT_IS_NEW = {
@@ -45,7 +45,7 @@ def standing_sentence(scenario: Scenario, found: Standing) -> str:
     band = f"80 % of plain steps should lie within {percent(found.half_width)}"
     if found.nearness is None:
         return f"{named}. {band}."
-    points = f"{found.nearness.nearest.cells} measured points"
+    points = f"{found.nearness.group.cells} measured points"
     is_inside = found.kind == "measured"
     nearest = f" ({points})" if is_inside else f"; the nearest is {found.nearest} ({points})"
     expected = f"Expect a plain step to err by {percent(found.expected or 0.0)}"
@@ -71,11 +71,11 @@ def expected_text(found: Standing) -> str:
 
 def kinds_table() -> TextTable:
     """What to expect of a set-up by what is new about it."""
-    columns: dict[str, Callable[[tuple[str, Near]], str]] = {
+    columns: dict[str, Callable[[tuple[str, LeftOut]], str]] = {
         "new": lambda pair: pair[0],
         "": lambda pair: WHAT_IS_NEW[pair[0]],
         "error to expect": lambda pair: percent(pair[1].error),
-        "band for it": lambda pair: percent(pair[1].between_share),
+        "band for it": lambda pair: percent(pair[1].step_share),
         "of experts": lambda pair: percent(pair[1].experts_share),
         "in band": lambda pair: percent(pair[1].held, 0),
         "cells": lambda pair: f"{pair[1].cells:,}",

@@ -1,0 +1,125 @@
+"""What servers were measured, and how far steps lie from fits that did not see them: `nearness.toml`.
+
+Written by `benchmarks/hierarchy.py --write`; `nearness.py` says what is made of it.
+
+    tokens = 8704
+
+    [engines.vllm]
+    steps = 0.7
+    experts = 1.0
+
+    [[served]]
+    library = "vllm"
+    runtime = "vllm-0.15"
+    gpu = "h200-sxm"
+    generation = "hopper"
+    formats = ["fp8"]
+    sizes = "80 layers of 8192"
+    model = "llama-3.1-70b"
+    cells = 60
+
+    [kinds.model]
+    step_share = 0.12
+    experts_share = 0.3
+    error = 0.08
+    cells = 900
+    groups = 27
+    held = 0.79
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from medusa_sim.reading import read_toml
+from medusa_sim.specs.place import KINDS, Kind, Place
+from medusa_sim.specs.strict import Text, convert
+
+NEARNESS_FILE = Path(__file__).with_name("nearness.toml")
+_Share = Annotated[float, Meta(ge=0.0, le=10.0)]
+_Times = Annotated[float, Meta(gt=0.0, le=10.0)]
+
+
+class ServedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Measured cells (numbers of requests, lengths, GPUs) of one model at one place."""
+
+    library: Text
+    runtime: Text
+    gpu: Text
+    generation: Text
+    formats: tuple[Text, ...]
+    sizes: Text
+    model: Text
+    cells: Annotated[int, Meta(ge=1)]
+    """How many."""
+
+    @property
+    def place(self) -> Place:
+        """Without its name and its cells."""
+        return Place(self.library, self.runtime, self.gpu, self.generation, self.formats, self.sizes)
+
+
+class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How far groups lie from fits that saw none nearer than one kind, in the mean engine."""
+
+    step_share: _Share
+    """Half-width, in addition to the bands of kernels and of the engine, at which 80 % bands of the step
+    hold on average over groups."""
+    experts_share: _Share
+    """The same of layers of experts, as a share of what they take: engines have kernels of their own there,
+    about which dense models say nothing."""
+    error: _Share
+    """Mean relative error."""
+    cells: Annotated[int, Meta(ge=0)]
+    """Cells that it rests on."""
+    groups: Annotated[int, Meta(ge=0)]
+    """Groups of these."""
+    held: _Share
+    """Share of the cells in their bands, on average over groups."""
+    note: str = ""
+
+
+class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How many times as far groups of an engine lie from fits without them as those of the mean engine."""
+
+    steps: _Times = 1.0
+    experts: _Times = 1.0
+    """The same of layers of experts."""
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    source: Text
+    tokens: Annotated[int, Meta(ge=1)]
+    engines: dict[str, Spread]
+    served: tuple[ServedGroup, ...]
+    kinds: dict[Kind, LeftOut]
+
+
+@cache
+def _file() -> _File:
+    return convert(read_toml(NEARNESS_FILE), _File, NEARNESS_FILE)
+
+
+def served_groups() -> tuple[ServedGroup, ...]:
+    """Every group of measured cells."""
+    return _file().served
+
+
+def known_kinds() -> dict[Kind, LeftOut]:
+    """What is known of each kind, the nearest first."""
+    return {kind: _file().kinds[kind] for kind in KINDS}
+
+
+def known_spreads() -> dict[str, Spread]:
+    """The spread of every engine, without its version, of which something was measured."""
+    return _file().engines
+
+
+def longest_tokens() -> int:
+    """Committed tokens of the longest requests whose steps were measured, half way through their outputs."""
+    return _file().tokens
