@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,7 +19,10 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.served_groups import known_kinds
 from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.graphs import is_captured
+from medusa_sim.step.host import launching_us
 from medusa_sim.step.prompts import prompt_host_us
+from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.step import decode_step, verification_step
 
 RATES = "0.7,0.5,0.35"
@@ -114,6 +118,83 @@ def test_terms_charge_their_requests_layers_and_steps():
     assert found["host_us_per_step"] == pytest.approx(max(hidden, 0.0))
     layers = spread.model.layers * terms["expert_parallel_us_per_layer"].value
     assert found["expert_parallel_us_per_layer"] == pytest.approx(layers)
+
+
+def test_a_step_without_drafts_carries_one_row_and_emits_one_token_a_request():
+    scenario = dense("vllm", **SERVED)
+    setting, engine = scenario.setting, scenario.setting.runtime.engine
+    batch = np.array([16.0])
+    plain = decode_step(setting, batch, 640)
+    found = _charged(scenario, engine, None, (), plain, batch)
+    model = scenario.model
+    filtered = filter_us(engine, scenario.gpu, batch, model.filtered_vocab, top_k=model.samples_top_k)
+    for name in ("filter_bytes_per_logit", "filter_us_per_million"):
+        assert found[name] == pytest.approx(filtered)
+    layers_us = engine.prompt_us_per_layer.value * model.layers
+    assert found["prompt_us_per_layer"] == pytest.approx(16 / 256 * layers_us)
+    captured = is_captured(engine, batch, 1.0)
+    assert found["eager_us_per_layer"] == pytest.approx(launching_us(engine, model.layers, captured).time_us)
+    assert not {"draft_us_per_step", "lookup_us_per_request", "expert_parallel_us_per_layer"} & set(found)
+
+
+@pytest.mark.parametrize("ep", [1, 2])
+def test_experts_are_charged_what_their_share_adds_and_what_spreading_takes(ep):
+    """Of s of the peak a kernel takes 1 / s of its own time."""
+    scenario = dense("vllm", model="qwen3-30b-a3b", tp=2, ep=ep)
+    batch = np.array([16.0])
+    plain = decode_step(scenario.setting, batch, 640)
+    found, engine = charged(scenario, 16), scenario.setting.runtime.engine
+    experts_us = float(np.ravel(plain.parts_us["experts"])[0])
+    assert experts_us > 0.0
+    assert found["experts_share"] == pytest.approx(experts_us * abs(1 / engine.experts_share.value - 1))
+    assert ("expert_parallel_us_per_layer" in found) == (ep > 1)
+
+
+@pytest.mark.parametrize(("by_layer", "name"), [(9.0, "draft_us_per_layer"), (11.0, "draft_us_per_pass")])
+def test_a_pass_of_a_drafter_is_charged_by_what_it_is_more_of(by_layer, name):
+    """A drafter of one layer: 10 us a pass, so many a layer."""
+    scenario = dense("vllm", **SERVED)
+    engine, option = scenario.setting.runtime.engine, _option(scenario)
+    value = {"draft_us_per_pass": 10.0, "draft_us_per_layer": 20.0 - by_layer}
+    given = {key: msgspec.structs.replace(getattr(engine, key), value=us) for key, us in value.items()}
+    engine = msgspec.structs.replace(engine, **given)
+    setting = replace(scenario.setting, drafter=option.drafter, compacted_drafts=option.depth)
+    batch = np.array([16.0])
+    passes = drafting_steps(setting, batch, 640, option.depth + 1)
+    found = _charged(scenario, engine, option, passes, decode_step(setting, batch, 640), batch)
+    assert (name in found, len({"draft_us_per_layer", "draft_us_per_pass"} & set(found))) == (True, 1)
+
+
+@pytest.mark.parametrize(("room", "told"), [(1.0, 0), (0.99, 1)])
+def test_a_model_is_too_large_where_one_token_of_one_request_has_no_room(monkeypatch, room, told):
+    monkeypatch.setattr(rules, "step_memory_bytes", lambda model, drafter, *sizes: float(np.prod(sizes)))
+    monkeypatch.setattr(rules, "fewest_gpus", lambda *given: 2)
+    made = dense("vllm")
+    given = SimpleNamespace(
+        scope="model", shard=made.shard, model=made.model, gpu=made.gpu, runtime=made.runtime,
+        usable_memory_bytes=room,
+    )  # fmt: skip
+    assert len(list(rules.model_too_large(given))) == told
+
+
+def test_kernels_are_doubted_where_times_are_of_kernels():
+    lent = dense("vllm", gpu="b300")
+    assert (
+        list(rules.fitted_kernels(lent))
+        == [line for rule in rules.RULES_OF_KERNELS for line in rule(lent)]
+        != []
+    )
+    assert list(rules.fitted_kernels(dense("cuda-graph", gpu="b300", latency="roofline"))) == []
+
+
+def test_borrowed_kernels_tell_the_most_by_which_times_are_scaled(monkeypatch):
+    monkeypatch.setattr(rules, "borrowed_shares", lambda scenario: {"norms": 0.5, "attention": 0.25})
+    fits = SimpleNamespace(
+        lenders=("a40:torch",),
+        by_key={"one": SimpleNamespace(slower=1.0), "two": SimpleNamespace(slower=1.25)},
+    )
+    (line,) = rules.borrowed_kernels(SimpleNamespace(kernel_fits=fits, gpu=SimpleNamespace(name="made")))
+    assert re.findall(r"[\d.]+\d", line.split(":", 2)[-1]) == ["75", "1.25"]
 
 
 def test_three_drafts_stand_for_all_and_chains_before_trees():

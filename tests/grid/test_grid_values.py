@@ -9,19 +9,22 @@ import pytest
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER
+from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, Bands
 from medusa_sim.grid.beyond import edges_below
-from medusa_sim.grid.cells import price
+from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import NO_LIMIT, Configurations
 from medusa_sim.grid.costs import joule_band, joule_per_token, usd_per_million_tokens, watts_band
 from medusa_sim.grid.quantities import BY_NAME, values
 from medusa_sim.grid.request_latency import RequestLatency, _mean, request_latency
+from medusa_sim.grid.single_step import single_step
+from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import in_groups, surface_at
 from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.grid.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.axes import Grid
 from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.memory import memory_parts
 from medusa_sim.step.step import decode_step, prefill_step, verification_step
 from medusa_sim.step.watts import prompt_joules, sampling_joules, watts
 
@@ -343,3 +346,71 @@ def test_parts_of_a_cell_are_those_of_verification_and_of_its_drafter():
     assert parts["attention"][0, 0, 0] == pytest.approx(float(plain["attention"]))
     assert "exchange" in parts
     assert "exchange" not in price(TREES, [1], [512]).by_count.steps.parts_us
+
+
+def test_as_many_requests_fit_as_there_is_room_beside_weights():
+    """Each holds its cache and its activations; what is left of the next one is no request."""
+    cells = price(SERVED, [1], [SERVED.length]).by_count
+    of, shard = cells.configurations, SERVED.shard
+    weights, kv, slots = of.drafter_bytes(shard)
+    length = np.array([SERVED.length])
+    one, three = (
+        memory_parts(shard, weights, kv, slots, batch, length, of.candidates).total for batch in (1, 3)
+    )
+    each = (three - one) / 2
+    beside = SERVED.usable_memory_bytes - (one - each)
+    assert of.max_batch(SERVED, length)[0].tolist() == (beside // each).astype(int).tolist()
+    assert (beside % each > 0.0).all()
+
+
+def test_cells_that_are_the_same_everywhere_have_one_index():
+    cells = Cells.every(price(SERVED, [1, 4], [512, 1024]).surface)
+    same = np.broadcast_to(np.array([0, 2]), (2, 2, 2))
+    assert cells.with_index(same).index.tolist() == [[[0, 2]]]
+    by_batch = np.array([[[0], [0]], [[1], [1]]])
+    assert cells.with_index(by_batch).index.tolist() == [[[0]], [[1]]]
+    by_length = np.array([[[0], [1]], [[0], [1]]])
+    assert cells.with_index(by_length).index.tolist() == [[[0], [1]]]
+    assert cells.with_index(cells.index) is cells
+
+
+def test_entries_of_a_table_are_those_that_an_index_names():
+    table = np.arange(12).reshape(2, 2, 3)
+    index = np.array([[[0], [1]], [[2], [0]]])
+    assert picked(table, index).tolist() == [[[0], [4]], [[8], [9]]]
+    assert picked(table, np.array([[[2, 0]]])).tolist() == [[[2, 0], [5, 3]], [[8, 6], [11, 9]]]
+    assert picked(table, np.arange(3)[None, None]) is table
+    assert picked(table[..., :1], index).tolist() == table[..., :1].tolist()
+
+
+def test_kernels_of_a_step_are_no_surer_than_the_least_sure_of_drafting_and_verifying():
+    steps = SimpleNamespace(
+        _drafting=lambda field: np.array([0, 3, 1]), _target=lambda field: np.array([2, 1, 1], np.int8)
+    )
+    assert Steps.source.func(steps).tolist() == [2, 3, 1]
+
+
+@pytest.mark.parametrize(("count", "drafts"), [(1, 0), (2, 1), (3, 2)])
+def test_a_step_of_so_many_candidates_drafts_one_fewer(count, drafts):
+    step = single_step(SERVED, 4, 512, count)
+    assert (step.candidates, step.cells.configurations.depth[step.cells.index[0, 0, step.k]]) == (
+        count,
+        drafts,
+    )
+
+
+def test_counts_of_trees_are_those_of_their_option_and_of_chains_all_chains():
+    def option(chain: bool, *candidates: int) -> Any:
+        return SimpleNamespace(candidates=np.array(candidates), chain=chain, width=1)
+
+    of = Configurations((option(True, 3), option(False, 4, 8), option(True, 2)))  # type: ignore[arg-type]
+    assert of.sizes_of(1).tolist() == of.sizes_of(4).tolist() == [4, 1]  # two candidates, then three
+    assert of.sizes_of(2).tolist() == of.sizes_of(3).tolist() == [2, 3]
+
+
+def test_edges_of_batches_come_before_those_of_lengths():
+    class Made:
+        def _at_least(self, axis: int, halves_of: Any) -> Any:
+            return axis, halves_of(self)
+
+    assert Bands.widened(Made(), lambda bands: "own") == (1, (0, "own"))  # type: ignore[arg-type]
