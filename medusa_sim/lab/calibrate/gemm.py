@@ -79,6 +79,7 @@ def gemm_start(kernel_set: str, form: str, gpu: Gpu) -> GemmKernel:
 _STEP = 1e-3
 _EVALUATIONS = 25
 _FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4)
+_PACE_FACTORS = (*_FACTORS, 2.0)
 _WORTH_IT = 1e-4
 """Share by which a selection penalty must lower the objective to be kept: a tie leaves the tile as it is."""
 _PACES = ("pace", "pace_alone", "pace_half")
@@ -235,7 +236,7 @@ def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArr
     best = costs(tiles)
     for name in _PACES:
         begin = tiles
-        for factor in (*_FACTORS, 2.0):
+        for factor in _PACE_FACTORS:
             trial = tuple(_scaled(tile, name, factor) for tile in begin)
             costs_now = costs(trial)
             is_better = costs_now < best * (1.0 - _WORTH_IT)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate import stream
+from medusa_sim.lab.calibrate import attention as attention_fits
+from medusa_sim.lab.calibrate import collective, moe, stream, transfer
 from medusa_sim.lab.calibrate.attention import _is_seen, _rows_per_head
 from medusa_sim.lab.calibrate.collective import _cheapest, _may_end, _regime
 from medusa_sim.lab.calibrate.elementwise import _groups
@@ -387,3 +388,125 @@ def test_a_search_begins_at_shares_of_the_shortest_row():
     assert begun[3] == 0.7
     assert begun[-2:] == [stream._LOAD[0], 2.0 * stream._WORK[0]]
     assert stream._begin(rows, bounds, 2.0, 1.0, 0.0, 0.7, 0.3)[1] == own[1][0]
+
+
+# What a fit tries.
+
+
+def test_least_squares_begin_inside_bounds_from_a_start_beyond_them():
+    rows = np.log([2.0, 8.0])
+    found = least_log_errors([50.0], [(0.1, 9.0)], lambda values: np.log(values[0]) - rows)
+    assert found == pytest.approx([4.0], rel=1e-4)
+    at_the_top = least_log_errors([50.0], [(0.1, 3.0)], lambda values: np.log(values[0]) - rows)
+    assert at_the_top == pytest.approx([3.0], rel=1e-4)
+
+
+def test_a_range_of_sizes_has_two_of_each():
+    seen = []
+
+    def cost(low: int, high: int, a: int, b: int) -> float:
+        seen.append((high - low, b - a))
+        return 1.0
+
+    _cheapest([2.0 ** np.arange(8), 2.0 ** np.arange(8)], cost, at_most_as_far=False)
+    assert min(seen) == (2, 2)
+    assert min(fewest for _, fewest in seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "tried"),
+    [("all_reduce", "custom", True), ("all_reduce", "nccl", False), ("all_gather", "custom", False)],
+)
+def test_one_shot_kernels_add_up_small_messages_of_no_ring(monkeypatch, kind, name, tried):
+    seen: dict[bool, float] = {False: 0.0, True: 0.0}
+
+    def regime(rows: Rows[Collective], gpu: object, *, one_shot: bool = False, in_switch: float = 0.0) -> Any:
+        seen[one_shot] = max(seen[one_shot], float(np.max(rows.operator.message_bytes)))
+        return SimpleNamespace(
+            error=0.0, regime=CollectiveRegime(start_us=1.0, rank_us=0.0, copy_passes=0.0, link_passes=1.0)
+        )
+
+    monkeypatch.setattr(collective, "_regime", regime)
+    message, ranks = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(10, 26), [2.0, 8.0]))
+    rows = Collective(name="g", kind=kind, dtype="bf16", message_bytes=message, ranks=ranks)
+    collective._fitted(Rows(rows, np.ones(message.size)), load_gpu("a100-80gb-sxm"), name)
+    assert (seen[True] > 0.0) == tried
+    assert seen[False] == 2.0**25
+
+
+@pytest.mark.parametrize(("few", "many", "paths"), [(150, 99, 1), (99, 150, 1), (100, 100, 3)])
+def test_a_path_of_few_rows_is_tried_where_both_have_a_hundred(monkeypatch, few, many, paths):
+    """One head of keys a head of queries: 1 row is few, 64 are many."""
+    seen = []
+    monkeypatch.setattr(attention_fits, "_search_path", lambda rows, law: seen.append(rows.time_us.size))
+    monkeypatch.setattr(attention_fits, "_kernel", lambda path: _Paths())
+    monkeypatch.setattr(attention_fits, "_refined", lambda kernel, rows, law: kernel)
+    rows = attention(q_len=1.0)
+    whole = rows.with_columns(
+        **{name: np.full(few + many, getattr(rows, name)[0]) for name in ("batch", "kv_len", "heads",
+        "head_dim")},
+        kv_heads=np.full(few + many, 32.0), q_len=np.r_[np.ones(few), np.full(many, 64.0)],
+    )  # fmt: skip
+    law = SimpleNamespace(cost=lambda kernel, rows: 1.0)
+    attention_fits._search(Rows(whole, np.ones(few + many)), law)
+    assert seen == [few + many, many, few][:paths]
+
+
+class _Paths(msgspec.Struct):
+    narrow: Any = None
+    narrow_rows: int = 0
+
+
+def test_how_much_slower_a_tile_is_than_the_first_is_one_of_the_factors_tried():
+    """The second takes 1.2 times as long, the third 0.8; the first is what they are beside."""
+    true = (1.0, 1.2, 0.8)
+
+    class Tiles(msgspec.Struct):
+        default_tiles: tuple[Any, ...]
+
+    class Tile(msgspec.Struct):
+        slower: float
+
+    law = SimpleNamespace(
+        cost=lambda kernel, rows: sum(
+            abs(np.log(tile.slower / slower)) for tile, slower in zip(kernel.default_tiles, true, strict=True)
+        )
+    )
+    found = moe._with_slower_tiles(Tiles((Tile(1.0),) * 3), None, law)
+    assert [tile.slower for tile in found.default_tiles] == pytest.approx(true)
+
+
+@pytest.mark.parametrize(("gated", "tried"), [((1.0, 1.0), {False}), ((1.0, 0.0), {False, True})])
+def test_experts_without_a_gate_are_fitted_with_and_without_one(monkeypatch, gated, tried):
+    seen = set()
+    monkeypatch.setattr(moe, "require_rows", lambda rows, source: None)
+    monkeypatch.setattr(moe, "rules_of", lambda form, gpu: [SimpleNamespace(default_tiles=(), tuned=False)])
+    monkeypatch.setattr(moe, "_start", lambda name, rule, *, gates_all: gates_all)
+    monkeypatch.setattr(moe, "_fitted", lambda start, *given, **more: seen.add(start))
+    monkeypatch.setattr(Law, "best", lambda self, candidates, rows: candidates[0])
+    monkeypatch.setattr(Law, "with_fit", lambda self, kernel, rows, refit, **more: kernel)
+    moe.fit_experts(SimpleNamespace(operator=SimpleNamespace(gated=np.array(gated), form="")), GPU, source="")
+    assert seen == tried
+
+
+@pytest.mark.parametrize(
+    ("shapes", "measured", "called"),
+    [(1, True, "transferred"), (1, False, "fitted"), (2, True, "fitted"), (2, False, "fitted")],
+)
+def test_rows_of_one_shape_borrow_the_rest_from_what_was_measured_there(
+    monkeypatch, shapes, measured, called
+):
+    start = SimpleNamespace(ramp_us=3.0)
+    monkeypatch.setattr(transfer, "_measured_gemm", lambda gpu, form: start if measured else None)
+    monkeypatch.setattr(transfer, "fit_gemm", lambda *given, **more: ("fitted", None))
+    monkeypatch.setattr(
+        transfer, "fit_transferred_gemm", lambda *given, ramp_us, **more: ("transferred", ramp_us)
+    )
+    fit = transfer.fit_linear
+    rows = of(
+        np.ones(20), m=np.arange(1.0, 21.0), n=np.where(np.arange(20) < 10 * (shapes - 1), 2048.0, 4096.0)
+    )
+    expected = 3.0 if called == "transferred" else None
+    assert fit(rows, GPU, source="made") == (called, expected)
+    if called == "transferred":
+        assert fit(rows, GPU, source="made", ramp_us=5.0) == (called, 5.0)
