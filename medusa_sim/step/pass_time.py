@@ -55,9 +55,9 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
     runtime, engine = work.runtime, work.runtime.engine
     device_us = kernels.device_us + work.gaps_us
     launches_us = np.asarray(work.kernels * runtime.host_us_per_launch)
-    if work.of != "continued":
+    if work.is_forward:
         launches_us = launches_us + runtime.host_us_per_step
-    if engine is None or work.of == "continued":
+    if engine is None or not work.is_forward:
         added = Cost(host_us=launches_us)
     elif work.of == "draft":
         added = _drafting_in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
@@ -66,7 +66,7 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
     if engine is None:
         step_us = overlapped_us(device_us, launches_us)
     else:
-        step_us = np.zeros(()) if work.of == "continued" else device_us + added.exposed_us
+        step_us = np.zeros(()) if work.of == "prompts" else device_us + added.exposed_us
     below_square, above_square = kernels.spread.squares
     return replace(
         added,
@@ -132,9 +132,8 @@ def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:
 
 def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
     """Whether the engine's graph of this pass holds its attention too (`specs.engine_facts`)."""
-    if work.runtime.engine is None or work.of == "continued" or work.workload.phase == "prefill":
+    if work.runtime.engine is None or not work.is_forward or work.workload.phase == "prefill":
         return True
-    reads_accepted = work.of == "draft" and bool(np.any(np.asarray(work.workload.query_tokens) > 1))
     for operator in (launch.operator for launch in work.launches):
         attention = KIND_OF[operator.kind].attention
         if not attention:
@@ -148,5 +147,5 @@ def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
             head_dim=float(np.max(operator.head_dim)) if isinstance(operator, Attention) else 0.0,
             chosen=work.runtime.backend,
         )
-        return backend.full_graph and (backend.draft_graph or not reads_accepted)
+        return backend.full_graph and (backend.draft_graph or not work.reads_accepted)
     return True

@@ -9,8 +9,9 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.workload import Workload
 
-Pass = Literal["target", "draft", "continued"]
-"""A forward pass of the target, one of a drafter, or kernels that continue the pass before them (heads)."""
+Pass = Literal["target", "draft", "continued", "prompts"]
+"""A forward pass of the target, one of a drafter, kernels that continue the pass before them (heads), or what
+prompts add to a step, whose host and set-up count with the step's (`step.prompts`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +26,15 @@ class PassWork:
     """Which pass they are."""
     layers: int = 0
     """Layers of the network that passes."""
+    reads_accepted: bool = False
+    """Whether a drafter reads the tokens in it that were just accepted (`Backend.draft_graph`)."""
     schedulers: int = 1
     """Hosts that share its requests."""
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether it is a forward pass, with a host of its own."""
+        return self.of in ("target", "draft")
 
     @property
     def kernels(self) -> int:

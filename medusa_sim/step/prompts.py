@@ -127,7 +127,7 @@ def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatAr
         for launch in model_launches(setting.shard, workload, setting.runtime)
         if launch.part == "attention"
     )
-    work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
+    work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="prompts")
     return device_us(setting.latency, work)
 
 
@@ -149,7 +149,7 @@ def linear_work(setting: Setting, tokens: FloatArray) -> PassWork:
         for launch in model_launches(setting.shard, workload, setting.runtime)
         if launch.part != "attention" and launch.operator.name not in _ONCE_A_PROMPT
     )
-    return PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
+    return PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="prompts")
 
 
 def timed_rows(most: float) -> FloatArray:

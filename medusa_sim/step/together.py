@@ -44,7 +44,8 @@ def _form(work: PassWork) -> Hashable:
     """What passes have in common that differ in sizes alone. Passes are of one model."""
     workload = work.workload
     launches = tuple(map(_form_of_launch, work.launches))
-    return id(work.runtime), work.of, work.layers, work.schedulers, workload.phase, workload.overlap, launches
+    own = work.of, work.layers, work.reads_accepted, work.schedulers
+    return id(work.runtime), own, workload.phase, workload.overlap, launches
 
 
 def _form_of_launch(launch: Launch) -> Hashable:

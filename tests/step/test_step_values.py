@@ -296,6 +296,11 @@ def test_what_the_host_does_beside_a_pass_by_its_kernels_layers_and_requests():
     assert float(found.exposed_us) == pytest.approx(exposed)
     assert float(found.step_square) == pytest.approx(0.25 * (100**2 + 34**2 + 96**2 + 50**2))
     assert float(found.setup_half_us) == pytest.approx(0.1 * (device + exposed))
+    # heads launch kernels in the same set-up; what prompts add to a step is in the step's
+    added = {of: pass_cost(replace(served, of=of), kernels) for of in ("continued", "prompts")}
+    assert float(added["continued"].setup_half_us) == pytest.approx(0.1 * device)
+    assert float(added["prompts"].setup_half_us) == 0.0
+    assert all(float(each.exposed_us) == 0.0 for each in added.values())
     pieces = pass_cost(served, kernels, whole_graph=False)  # of one query the plan alone
     assert float(pieces.exposed_us) == pytest.approx(exposed + 7)
 

@@ -70,7 +70,8 @@ class DraftModel(Drafter):
         if not runtime.draft_reads_back:
             return passes
         verified = self._pass(model, verified_tokens(workload, self.depth), runtime)
-        return (replace(verified, launches=last_logits(verified.launches)), *passes)
+        verified = replace(verified, launches=last_logits(verified.launches), reads_accepted=True)
+        return (verified, *passes)
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The draft model reads the prompt as well."""
@@ -128,7 +129,8 @@ class PEagle(Eagle3):
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """One pass; logits of the `depth` rows that propose."""
         network, rows = self._network(model), masked(workload, self.depth)
-        return (self._pass(network, rows, runtime, logit_rows=self.depth * workload.batch),)
+        whole = self._pass(network, rows, runtime, logit_rows=self.depth * workload.batch)
+        return (replace(whole, reads_accepted=True),)
 
     def kv_slots(self) -> int:
         """The masks."""
@@ -148,7 +150,8 @@ class Pard(DraftModel):
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """One pass of the draft model over the new tokens and the masks; its logits on all of them."""
-        return (self._pass(model, masked(workload, self.depth), self.runtime or runtime),)
+        whole = self._pass(model, masked(workload, self.depth), self.runtime or runtime)
+        return (replace(whole, reads_accepted=True),)
 
     def kv_slots(self) -> int:
         """The masks, and the target's own token, which a model of its own has not seen."""

@@ -6,7 +6,7 @@ attends to features of the target; DSpark is DFlash with a small head that runs 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -108,7 +108,10 @@ class LayerDrafter(Drafter):
         network, reads_back = self._network(model), runtime.draft_reads_back
         seen = verified_tokens(workload, self.depth)
         return (
-            self._pass(network, seen, runtime, logit_rows=None if reads_back else workload.batch),
+            replace(
+                self._pass(network, seen, runtime, logit_rows=None if reads_back else workload.batch),
+                reads_accepted=True,
+            ),
             *level_passes(
                 workload,
                 range(0 if reads_back else 1, self.depth),
@@ -268,6 +271,7 @@ class DFlash(LayerDrafter):
                 workload=block,
                 of="draft",
                 layers=self.layers,
+                reads_accepted=True,
             ),
         )
 
