@@ -22,6 +22,7 @@ from medusa_sim.lab.reproduce.published import (
 )
 from medusa_sim.lab.reproduce.token_rates import PlainStep, chain_tokens, host_us_per_launch
 from medusa_sim.lab.validate.batch_curves import batch_curves
+from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step import host
 
@@ -243,6 +244,15 @@ def test_table_3_in_its_order():
     assert frame["predicted_speedup"].to_numpy() == pytest.approx(
         frame["published_speedup"].to_numpy(), rel=0.15
     )
+
+
+@pytest.mark.parametrize(("candidates", "shape", "tokens"), [(1, (), 1.0), (2, (1,), 1.5), (3, (1, 1), 1.75)])
+def test_of_heads_of_one_rank_the_best_tree_is_a_chain(candidates, shape, tokens):
+    """Rates of a half: 1 + 0.5 + 0.25."""
+    heads = constant_rate(0.5, 3).heads
+    best = best_cartesian(heads, candidates)
+    assert best.paths == CandidateTree.chain(len(shape)).paths
+    assert expected_tokens_per_step(best, heads) == pytest.approx(tokens)
 
 
 def test_the_best_cartesian_tree_is_the_best_of_all_small_ones():

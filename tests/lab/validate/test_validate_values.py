@@ -1,6 +1,7 @@
 """Errors, floors and choices by hand: of passes, ranges of sizes, generations and runs of a server."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import CoverageError, DataError
 from medusa_sim.lab.measure.cells import RunRow, StepRow
+from medusa_sim.lab.validate import batch_curves as curves
 from medusa_sim.lab.validate.batch_curves import batch_curves
-from medusa_sim.lab.validate.comparison import choice_of, comparison, disagreement, halves_differ
+from medusa_sim.lab.validate.comparison import ALLOWANCE, choice_of, comparison, disagreement, halves_differ
 from medusa_sim.lab.validate.generations import _cells as run_cells
 from medusa_sim.lab.validate.generations import _comparisons as run_comparisons
 from medusa_sim.lab.validate.operators import _kv_ranges, _m_ranges, _score, _token_ranges, regrets
@@ -31,8 +33,11 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.acceptance import constant_rate
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
+from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.step import decode_step, verification_step
 
 GPU = load_gpu("h100-sxm")
 
@@ -176,6 +181,12 @@ def test_a_generations_speedup_is_tokens_times_the_plain_step_over_its_own():
     assert four.predicted_speedup == pytest.approx(1.875 * 100 / 180)
     tokens, speedup = run_comparisons([plain, two, four])
     assert tokens.mean == pytest.approx((abs(1.5 / 1.6 - 1) + abs(1.875 / 2.1 - 1)) / 2)
+    assert (tokens.cells, tokens.floor) == (2, 0.0)
+    assert tokens.within == (abs(1.5 / 1.6 - 1) < ALLOWANCE) / 2 + (abs(1.875 / 2.1 - 1) < ALLOWANCE) / 2
+    first, second = four.speedups
+    assert speedup.floor == pytest.approx(
+        (max(first, second) - min(first, second)) / np.mean([first, second])
+    )
     assert speedup.cells == 1
     assert speedup.mean == pytest.approx(abs(1.875 * 100 / 180 / (2.1 * 100 / 190) - 1))
     with pytest.raises(DataError, match="plain ones"):
@@ -296,3 +307,24 @@ def test_a_published_curve_is_tokens_a_step_times_the_plain_step_over_the_round(
     assert found["relative_error"].to_numpy() == pytest.approx(
         [0.0, predicted[1] / predicted[0] / (1.2 / 1.5) - 1]
     )
+
+
+def test_a_published_chain_is_verified_with_its_root_and_drafted_once_a_draft(tmp_path):
+    path = tmp_path / "curve.csv"
+    path.write_text(
+        "setup,method,batch_or_concurrency,throughput_ratio_vs_no_spec\nA100 chain2,EAGLE-3,4,1.5\n"
+    )
+    found = batch_curves(path, "roofline").iloc[0]
+    scenario = Scenario(
+        gpu="a100-80gb-sxm", model=curves.MODEL, runtime=curves.KERNELS_ALONE, latency="roofline",
+        kernels=curves.KERNELS,
+    )  # fmt: skip
+    drafter = curves.METHODS["EAGLE-3"].drafter(depth=2, draft_vocab=32_000)
+    setting = replace(scenario.setting, drafter=drafter, compacted_drafts=2)
+    steps = {
+        "decode_step_us": [decode_step(setting, 4, curves.CONTEXT)],
+        "verify_us": [verification_step(setting, 4, curves.CONTEXT, 3)],
+        "draft_us": drafting_steps(setting, 4, curves.CONTEXT, 3),
+    }
+    for name, parts in steps.items():
+        assert found[name] == pytest.approx(sum(float(part.time_us) for part in parts))

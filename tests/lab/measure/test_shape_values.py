@@ -1,0 +1,228 @@
+"""Shapes that are measured and the device they are measured on, by hand."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from medusa_sim.lab.measure import environment, kernels
+from medusa_sim.lab.measure.environment import differences
+from medusa_sim.lab.measure.record import _best_rates
+from medusa_sim.lab.measure.shapes import (
+    BATCH_LEVELS,
+    CONTEXT_LEVELS,
+    PREFILL_BATCH_LEVELS,
+    PREFILL_LEVELS,
+    Q_LEVELS,
+    UNFUSED_Q_LEVELS,
+    Case,
+    _attention,
+    _interleaved,
+    case_of,
+    elementwise_widths,
+    fill_up,
+    linear_layers,
+)
+from medusa_sim.lab.measure.together import Together, _mixed
+from medusa_sim.lab.measure.turns import Visit
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.specs.measurement import Rates
+from medusa_sim.specs.models import load_model
+
+LLAMA = load_model("llama-3.1-8b")
+"""4096 wide, MLP 14,336, 32 heads and 8 of keys of 128, 128,256 tokens, 32 layers."""
+
+
+def test_linear_layers_are_each_shape_once_under_its_first_name():
+    assert linear_layers(LLAMA) == [
+        ("qkv_proj", 4096 + 2 * 1024, 4096), ("o_proj", 4096, 4096), ("gate_up_proj", 28_672, 4096),
+        ("down_proj", 4096, 14_336), ("k_proj", 1024, 4096), ("up_proj", 14_336, 4096),
+        ("lm_head", 128_256, 4096),
+    ]  # fmt: skip
+
+
+def test_rows_between_linear_layers_are_as_wide_as_what_they_read():
+    assert dict(elementwise_widths(LLAMA)) == {
+        "rms_norm": 4096, "next_token": 128_256, "residual": 4096, "activation": 14_336, "embedding": 4096,
+        "rope": 4096 + 1024,
+    }  # fmt: skip
+
+
+def test_an_operator_is_as_cold_as_the_weights_and_caches_between_two_uses():
+    """All weights; for attention K and V of every layer as well; of what a layer writes for a token."""
+    weights, written = 2.0 * LLAMA.parameter_count, 24 * 4096 + 4 * 14_336
+    gemm = case_of(LLAMA, Gemm(name="o_proj", m=3, n=4096, k=4096, dtype="bf16"), 1)
+    assert (gemm.level, gemm.between_bytes) == (1, weights)
+    assert gemm.activation_bytes == 3 * 2 * written
+    sizes = {"batch": 2, "q_len": 1, "kv_len": 100, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    attention = Attention(name="a", kind="decode_attention", dtype="bf16", **sizes)
+    case = case_of(LLAMA, attention, 0)
+    assert case.between_bytes == weights + 32 * float(attention.kv_bytes)
+    assert float(attention.kv_bytes) == 2 * (2 * 8 * 100 * 128) * 2  # K and V in two bytes
+    assert case.activation_bytes == 0.0
+
+
+def test_attention_comes_by_how_much_its_sizes_tell():
+    made = {
+        (one.kind, one.batch, one.q_len, one.kv_len): level for one, level in _attention(LLAMA, "bf16")
+    }  # fmt: skip
+    for context, first in CONTEXT_LEVELS.items():
+        for batch, second in BATCH_LEVELS.items():
+            assert made["decode_attention", batch, 1, context + 1] == max(0, first + second + Q_LEVELS[1] - 2)
+            for q_len in set(Q_LEVELS) - {1}:
+                level = made["verify_attention", batch, q_len, context + q_len]
+                assert level == first + second + Q_LEVELS[q_len]
+            for q_len, third in UNFUSED_Q_LEVELS.items():
+                assert made["qk", batch, q_len, context] == 2 + first + second + third
+    for q_len, first in PREFILL_LEVELS.items():
+        for batch, second in PREFILL_BATCH_LEVELS.items():
+            assert made["prefill_attention", batch, q_len, q_len] == max(0, first + second - 2)
+
+
+def made(m: int, level: int, family: str = "gemm", kind: str = "gemm") -> Any:
+    operator = SimpleNamespace(FAMILY=family, kind=kind)
+    return SimpleNamespace(operator=operator, level=level, key=(family, m), m=m)
+
+
+def test_families_of_a_level_advance_together():
+    """Of two and of four the places are 0.25, 0.75 and 0.125, 0.375, 0.625, 0.875."""
+    few = [made(m, 1, "attention") for m in range(2)]
+    many = [made(m, 1) for m in range(4)]
+    early = made(9, 0)
+    found = [(case.operator.FAMILY, case.m) for case in _interleaved([*few, *many, early])]
+    assert found == [
+        ("gemm", 9), ("gemm", 0), ("attention", 0), ("gemm", 1), ("gemm", 2), ("attention", 1), ("gemm", 3),
+    ]  # fmt: skip
+
+
+def test_kinds_that_are_needed_are_filled_up_to_the_least():
+    needed = [made(0, 0), made(1, 0)]
+    more = [made(1, 1), made(2, 1), made(3, 1), made(0, 1, "attention", "qk")]
+    first, rest = fill_up(needed, more, 3)
+    assert [case.m for case in first] == [0, 1, 2]
+    assert [(case.operator.kind, case.m) for case in rest] == [("gemm", 3), ("qk", 0)]
+
+
+def test_a_tree_has_four_children_a_node():
+    """Nodes 1 to 4 are the root's, 5 and 6 the first one's."""
+    mask = kernels.tree_mask(7, torch.device("cpu"))
+    seen = [set(row.nonzero().ravel().tolist()) for row in mask]
+    assert seen == [{0}, {0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 1, 5}, {0, 1, 6}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "q_len", "kv_len", "splits", "parts"),
+    [
+        ("verify_attention", 2, 6, True, 2), ("verify_attention", 2, 6, False, 1),
+        ("prefill_attention", 4, 4, True, 1), ("verify_attention", 4, 4, True, 1),
+        ("decode_attention", 1, 6, True, 1),
+    ],
+)  # fmt: skip
+def test_attention_is_split_where_there_is_a_prefix_before_a_tree(
+    monkeypatch, kind, q_len, kv_len, splits, parts
+):
+    called = []
+    monkeypatch.setattr(
+        kernels,
+        "prefix_and_tree",
+        lambda rows, keys, values, prefix, bias: called.append((2, prefix)) or rows,
+    )
+    monkeypatch.setattr(kernels, "attend", lambda rows, keys, values, bias: called.append((1, 0)) or rows)
+    sizes = {"batch": 1, "q_len": q_len, "kv_len": kv_len, "heads": 2, "kv_heads": 1, "head_dim": 4}
+    case = Case(operator=Attention(name="a", kind=kind, dtype="fp32", **sizes), level=0, between_bytes=0.0)
+    pool = kernels.Pool(torch.device("cpu"), 1, splits_attention=splits)
+    out = kernels.calls(case, pool)[0]()
+    assert called == [(parts, kv_len - q_len if parts == 2 else 0)]
+    assert out.shape == (1, q_len, 8)
+
+
+def test_of_two_runs_the_higher_rates_and_the_lower_launches_are_kept():
+    first = Rates(
+        copy_bytes_per_s=1.0, read_bytes_per_s=4.0, flops_per_s={"fp16": 1.0, "fp32": 3.0},
+        launch_eager_us=5.0,
+        launch_graph_us=2.0,
+    )  # fmt: skip
+    second = Rates(
+        copy_bytes_per_s=2.0, read_bytes_per_s=3.0, flops_per_s={"fp16": 2.0, "bf16": 7.0},
+        launch_eager_us=6.0,
+        launch_graph_us=1.0,
+    )  # fmt: skip
+    for best in (_best_rates(first, second), _best_rates(second, first)):
+        assert (best.copy_bytes_per_s, best.read_bytes_per_s) == (2.0, 4.0)
+        assert best.flops_per_s == {"bf16": 7.0, "fp16": 2.0, "fp32": 3.0}
+        assert (best.launch_eager_us, best.launch_graph_us) == (5.0, 1.0)
+
+
+@pytest.mark.parametrize(("rounds", "rows"), [(0, 1), (1, 1), (2, 2)])
+def test_rows_are_those_of_whole_rounds_or_of_the_first(rounds, rows):
+    turns = SimpleNamespace(rounds=rounds, found={(1, 1): None}, times_us=lambda cell: [3.0, 4.0, 5.0])
+    subject = SimpleNamespace(
+        grid=SimpleNamespace(batches=(1,)), trees=(1,),
+        row=lambda batch, count, repetition, timing: (repetition, timing.time_us),
+    )  # fmt: skip
+    together = SimpleNamespace(turns=turns, subject=subject)
+    assert Together._rows(together) == [(0, 3.0), (1, 4.0), (2, 5.0)][:rows]
+
+
+def test_steps_stand_evenly_among_operators_and_come_by_again():
+    """Three operators at 1/6, 1/2 and 5/6; a step that comes twice at 1/2 and, half a round on, at 0."""
+    operators, step = [Visit(place, lambda: None) for place in range(3)], Visit("s", lambda: None, 2)
+    assert [visit.key for visit in _mixed(operators, [step])] == ["s", 0, 1, "s", 2]
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("Intel(R) Xeon(R) Processor", "intel-xeon-processor"), ("AMD EPYC 9R14", "amd-epyc-9r14"),
+        ("Made CPU @ 2.50GHz", "made"), ("(TM)", "device"),
+    ],
+)  # fmt: skip
+def test_a_device_is_named_for_its_title(title, name):
+    assert environment.slug(title) == name
+
+
+def seen(**more: Any) -> Any:
+    given = {
+        "name": "a",
+        "device": "A",
+        "kind": "cpu",
+        "units": 2,
+        "threads": 2,
+        "clocks_mhz": {"core": 2000.0},
+    }
+    return SimpleNamespace(**{**given, **more})
+
+
+@pytest.mark.parametrize(
+    ("other", "lines"),
+    [
+        (seen(), 0), (seen(threads=1), 1), (seen(name="b", units=1), 2),
+        (seen(clocks_mhz={"core": 2000.0 / (1 - environment.CLOCK_TOLERANCE) - 1e-6}), 0),
+        (seen(clocks_mhz={"core": 2000.0 / (1 - environment.CLOCK_TOLERANCE) + 1e-3}), 1),
+        (seen(clocks_mhz={"sm": 1.0}), 0),
+    ],
+)  # fmt: skip
+def test_what_differs_is_told_of_two_devices(other, lines):
+    assert len(differences(seen(), other)) == lines
+    cuda = {"kind": "cuda"}
+    assert len(differences(seen(**cuda), seen(**cuda, threads=1))) == 0
+
+
+def test_a_cpu_tells_its_clocks_in_megahertz(tmp_path, monkeypatch):
+    info = tmp_path / "cpuinfo"
+    info.write_text("model name\t:  Made  up\ncpu MHz\t\t: 2499.6\n")
+    monkeypatch.setattr(environment, "_CPUINFO", info)
+    monkeypatch.setattr(environment, "_CPU_TREE", tmp_path)
+    assert environment._cpu_clocks_mhz() == ({"core": 2500.0}, {"core": 2500.0})
+    assert environment._cpu_title() == "Made up"
+    limit = tmp_path / "cpu0" / "cpufreq" / "cpuinfo_max_freq"
+    limit.parent.mkdir(parents=True)
+    limit.write_text("3400000\n")
+    assert environment._cpu_clocks_mhz() == ({"core": 3400.0}, {"core": 2500.0})
+    assert environment._mhz({"a": "1410", "b": "[N/A]"}, {"sm": "a", "memory": "b"}) == {"sm": 1410.0}
+    monkeypatch.setattr(environment.os, "getloadavg", lambda: (1.234, 9.0, 9.0))
+    assert environment.load_average() == 1.23
+    assert np.isfinite(environment._cpu_facts()["memory_bytes"])
