@@ -1,6 +1,7 @@
 """What the papers print, and how predictions are counted beside it, by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,8 @@ from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, SEQ_LENS, pa
 from medusa_sim.lab.reproduce.recursive import mbsu
 from medusa_sim.lab.reproduce.target_screen import compared, target_screen
 from medusa_sim.lab.reproduce.targets import TARGETS
+from medusa_sim.lab.reproduce.token_rates import CONTEXT, PAPER_GPU, plain_step
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.step import decode_step, prefill_step, speculative_step
 
@@ -227,3 +230,23 @@ def test_a_pair_is_predicted_from_its_chains_of_two_to_five(monkeypatch, tmp_pat
     one = table.loc[("SD", "4")]
     assert (one.length, one.budget, one.error) == (4, 4, -0.25)
     assert (one.published_mbsu, one.predicted_mbsu) == pytest.approx((2.0 / 1.4, 1.5 / 1.4))
+
+
+def test_the_worst_cell_is_named_by_what_tells_it_from_others():
+    frame = pd.DataFrame({
+        "model": ["a", "a", "a"], "batch": [1, 2, 4], "published_us": [10.0, 10.0, 10.0],
+        "predicted_us": [11.0, 7.0, 12.0],
+    })  # fmt: skip
+    screen = target_screen(SimpleNamespace(frame=frame, title="", source="", caveat=""))
+    assert screen is not None
+    assert "30.0 % (batch 2)" in screen.answer[0]
+    assert [row[-1] for row in screen.tables[0].rows] == ["+10.0 %", "-30.0 %", "+20.0 %"]
+
+
+def test_a_plain_step_is_its_device_and_as_many_launches_as_its_host_takes():
+    scenario = Scenario(gpu=PAPER_GPU, model="vicuna-7b", runtime="hf-eager")
+    found = plain_step("vicuna-7b")
+    step = decode_step(scenario.setting, 1, CONTEXT)
+    assert found.device_us == float(step.device_us)
+    assert found.launches * scenario.setting.runtime.host_us_per_launch == pytest.approx(float(step.host_us))
+    assert 5 * 32 < found.launches < 100 * 32  # some tens a layer
