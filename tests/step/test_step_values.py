@@ -14,17 +14,24 @@ from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import read_rows
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
+from medusa_sim.step import memory
+from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.axes import Grid
 from medusa_sim.step.chance import LENGTHS, drafted_tokens, normal_values, quantile
 from medusa_sim.step.compose import Cost, overhead_halves
+from medusa_sim.step.drafter.base import Parts
 from medusa_sim.step.drafter.draft_model import DraftModel
-from medusa_sim.step.drafter.layer import Eagle3
+from medusa_sim.step.drafter.layer import Eagle3, Mtp
 from medusa_sim.step.drafting import drafting_cost, drafting_steps, eager_levels_us
+from medusa_sim.step.expert_union import DISJOINT, INDEPENDENT, union
 from medusa_sim.step.graphs import is_captured, padded_tokens
+from medusa_sim.step.host import drafting_us
 from medusa_sim.step.kernel_sums import Kernels
 from medusa_sim.step.kernels import choice_us, kernel_time
 from medusa_sim.step.last_logits import last_logits
@@ -39,7 +46,7 @@ from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.sparse import chosen
 from medusa_sim.step.step import decode_step, prefill_step, step_passes, verification_step
-from medusa_sim.step.workload import decode, prefill
+from medusa_sim.step.workload import decode, prefill, verify
 
 GPU = load_gpu("h100-sxm")
 LLAMA = load_model("llama-3.1-8b")
@@ -367,3 +374,53 @@ def test_no_error_of_a_set_up_takes_a_step_below_no_time(setup_us):
     assert np.isfinite([*cost.halves.down, *cost.halves.up]).all()
     alone = Cost(device_us=np.full(1, 100.0), setup_half_us=np.full(1, setup_us))
     assert alone.low_us[0] == pytest.approx(max(100.0 - setup_us, 10.0))
+
+
+def test_after_a_tree_four_kernels_judge_it_and_the_longest_path_is_copied_in_every_layer():
+    """Of 3 requests with 8 candidates: 24 rows of depth 5 + 1; 1 + 2 tokens of each in all 32 layers."""
+    tree, copied = acceptance_launches(LLAMA, verify(3, 512, 8), 5, longest=2)
+    assert (tree.count, float(tree.operator.m), float(tree.operator.n)) == (4, 24.0, 6.0)
+    assert (copied.count, float(copied.operator.m)) == (1, 3 * (2 + 1) * 32.0)
+    assert float(copied.operator.n) == 2 * 8 * 128  # K and V of eight heads
+    assert float(acceptance_launches(LLAMA, verify(3, 512, 8), 5)[1].operator.m) == 3 * (5 + 1) * 32.0
+
+
+def test_an_engine_charges_drafting_for_the_requests_of_one_host():
+    """Eight hosts with attention of their own hold 17 requests in threes at most."""
+    engine = load_runtime("sglang").engine
+    of = Scenario(
+        gpu="h200-sxm", model="deepseek-r1", drafter="mtp", runtime="sglang", tp=8, ep=8, dp_attention=True,
+        max_drafts=1, acceptance=0.7,
+    ).setting  # fmt: skip
+    of = replace(of, drafter=Mtp.of(Parts(modules=1), 1))
+    *_, charged = drafting_steps(of, 17, 512, 2)
+    alone = drafting_us(engine, 3, looks_up=False, width=1)
+    assert float(charged.cost.exposed_us) == pytest.approx(float(alone.time_us))
+
+
+@pytest.mark.parametrize(
+    ("law", "tokens", "woken"),
+    [
+        (INDEPENDENT, 2, 64 * (1 - (7 / 8) ** 2)), (DISJOINT, 2, 16.0), (DISJOINT, 9, 64.0),
+        (0.5, 4, 64 * (1 - (7 / 8) ** 2)),
+    ],
+)  # fmt: skip
+def test_two_requests_of_one_token_wake_as_many_experts_as_their_law_says(law, tokens, woken):
+    """Eight of 64 a token; four tokens of a sequence with exponent 0.5 count as two."""
+    assert float(union(64, 8, 1, tokens, law)) == pytest.approx(woken)
+    assert float(union(64, 8, tokens, 1, INDEPENDENT)) == pytest.approx(64 * (1 - (7 / 8) ** tokens))
+    assert (INDEPENDENT.beta, INDEPENDENT.low, INDEPENDENT.high) == (1.0, 1.0, 1.0)
+    assert (DISJOINT.beta, DISJOINT.low, DISJOINT.high) == (None, 1.0, 1.0)
+
+
+def test_the_fewest_gpus_are_those_on_which_one_token_of_one_request_fits(monkeypatch):
+    """Of 8 GB on one GPU and 8 / tp on more: 1 GB is left for it at eight of them."""
+    monkeypatch.setattr(
+        memory, "step_memory_bytes", lambda shard, drafter, *sizes: 8.0 * np.prod(sizes) / shard.parallel.tp
+    )
+    monkeypatch.setattr(memory, "usable_memory_bytes", lambda gpu, engine, shard: 1.0)
+    assert memory.fewest_gpus(LLAMA, GPU, Parallel()) == 8
+    monkeypatch.setattr(memory, "usable_memory_bytes", lambda gpu, engine, shard: 0.99)
+    assert memory.fewest_gpus(LLAMA, GPU, Parallel()) == 16
+    monkeypatch.setattr(memory, "usable_memory_bytes", lambda gpu, engine, shard: 0.06)
+    assert memory.fewest_gpus(LLAMA, GPU, Parallel()) is None  # heads are not split over 128

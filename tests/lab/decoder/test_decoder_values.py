@@ -11,6 +11,7 @@ import pytest
 import torch
 from decoder_models import tiny_config, tiny_llama
 
+from medusa_sim.lab.decoder.attention import attend
 from medusa_sim.lab.decoder.config import RopeScaling
 from medusa_sim.lab.decoder.fast_step import TwoParts, prefix_and_tree
 from medusa_sim.lab.decoder.generate import GenerationSettings, generate
@@ -261,3 +262,28 @@ def test_a_prompt_takes_the_time_between_two_readings_of_the_clock():
     clock = itertools.count(5.0, 2.5)
     run = generate(tiny_llama(), [[1, 2]], GenerationSettings(max_new_tokens=2), clock=lambda: next(clock))
     assert run.prefill_s == 2.5
+
+
+@pytest.mark.parametrize(("tied", "vocabularies"), [(True, 1), (False, 2)])
+def test_a_decoder_has_as_many_parameters_as_its_matrices_and_norms(tied, vocabularies):
+    config, model = tiny_config(tie_word_embeddings=tied), tiny_llama(tie_word_embeddings=tied)
+    attention = config.hidden_size * config.head_dim * 2
+    attention *= config.num_attention_heads + config.num_key_value_heads
+    mlp, norms = 3 * config.hidden_size * config.intermediate_size, 2 * config.hidden_size
+    every = config.num_hidden_layers * (attention + mlp + norms) + config.hidden_size
+    assert config.parameter_count == every + vocabularies * config.vocab_size * config.hidden_size
+    assert config.group_size == config.num_attention_heads // config.num_key_value_heads
+    weights = sum(each.numel() for each in set(model.parameters()))
+    assert weights == config.parameter_count
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [("bfloat16", 1), ("bfloat16", 2), ("float32", 1)])
+def test_one_row_that_is_computed_twice_is_one_row(dtype, rows):
+    generator = torch.Generator().manual_seed(1)
+    q, keys, values = (
+        torch.randn(1, 2, length, 8, generator=generator).to(getattr(torch, dtype)) for length in (rows, 5, 5)
+    )
+    out = attend(q, keys, values, None)
+    assert out.shape == q.shape
+    scores = (q.float() @ keys.float().transpose(-1, -2) / 8**0.5).softmax(-1) @ values.float()
+    assert torch.allclose(out.float(), scores, atol=0.02)
