@@ -40,7 +40,7 @@ from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_time import pass_cost
 from medusa_sim.step.pass_work import PassWork
-from medusa_sim.step.prompts import drafter_prompt_us, launching_host_us, prompt_terms
+from medusa_sim.step.prompts import drafter_prompt_us, launching_host_us, prompt_terms, timed_rows
 from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
@@ -424,3 +424,12 @@ def test_the_fewest_gpus_are_those_on_which_one_token_of_one_request_fits(monkey
     assert memory.fewest_gpus(LLAMA, GPU, Parallel()) == 16
     monkeypatch.setattr(memory, "usable_memory_bytes", lambda gpu, engine, shard: 0.06)
     assert memory.fewest_gpus(LLAMA, GPU, Parallel()) is None  # heads are not split over 128
+
+
+def test_linear_layers_are_timed_at_rows_that_lie_further_apart_the_more_there_are():
+    rows = timed_rows(40_000.0)
+    steps = [(16, 0, 1024), (32, 1024, 2048), (64, 2048, 8192), (256, 8192, 32_768), (2048, 32_768, 40_960)]
+    expected = [1, *(row for step, first, last in steps for row in range(first + step, last + step, step))]
+    assert rows.tolist() == expected
+    assert timed_rows(1.0).tolist() == [1, 16]
+    assert timed_rows(1025.0).tolist() == [1, *range(16, 1025, 16), 1056]
