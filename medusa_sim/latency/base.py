@@ -90,7 +90,7 @@ class OperatorTime:
         )
 
     def joined(self, other: OperatorTime) -> OperatorTime:
-        """Times along one axis, the other's behind them."""
+        """Times of one kernel along one axis, the other's behind them."""
         one, two = (each.at(np.arange(each.time_us.size)) for each in (self, other))
         return replace(
             self,
@@ -182,11 +182,13 @@ def less_certain(
 
 
 def filled(time: OperatorTime, other: OperatorTime, where: BoolArray) -> OperatorTime:
-    """The time, with those of another where `where` holds; the shapes broadcast."""
+    """The time, with those of another where `where` holds; the shapes broadcast.
+
+    Of two borrowed kernels the whole is off together with its kind as the more so of them is.
+    """
     names = ("time_us", "low_us", "high_us", "bound", "source")
-    return replace(
-        time, **{name: np.where(where, getattr(other, name), getattr(time, name)) for name in names}
-    )
+    chosen = {name: np.where(where, getattr(other, name), getattr(time, name)) for name in names}
+    return replace(time, **chosen, together=max(time.together, other.together))
 
 
 def known_time(latency: LatencyModel, operator: Operator) -> OperatorTime | None:

@@ -74,6 +74,7 @@ def verify_in_window(model: KernelTimes, operator: WindowAttention) -> OperatorT
         bound=np.broadcast_to(grown.bound, time_us.shape),
         source=np.maximum(base.source, grown.source) + np.zeros(time_us.shape, dtype=np.int8),
         kernels=base.kernels,
+        together=max(base.together, grown.together),
     )
 
 

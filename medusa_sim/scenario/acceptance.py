@@ -160,9 +160,7 @@ def _chain(
     name: str, heads: HeadAccuracy, title: str, model_error: float = 0.0, *, of_mean: bool = False
 ) -> AcceptanceProfile:
     model = ShapedAcceptance(name, heads, model_error, of_mean)
-    return AcceptanceProfile(
-        name=name, kind="position", title=title, source=GIVEN, model=model
-    )
+    return AcceptanceProfile(name=name, kind="position", title=title, source=GIVEN, model=model)
 
 
 def acceptance_of(

@@ -109,15 +109,17 @@ def launch_time(latency: LatencyModel, launch: Launch) -> OperatorTime:
 
 
 def _widened(latency: LatencyModel, launch: Launch, time: OperatorTime) -> OperatorTime:
-    """The time with the spread of an uncertain input in its band, in addition to that of the kernel."""
+    """The time with the spread of an uncertain input in its band, in addition to that of the kernel.
+
+    Half-widths add in quadrature, in the logarithm: no end falls to 0.
+    """
     if launch.ends is None:
         return time
-    few, many = (latency.time(operator).time_us for operator in launch.ends)
-    return replace(
-        time,
-        low_us=time.time_us - np.hypot(time.time_us - time.low_us, np.maximum(time.time_us - few, 0.0)),
-        high_us=time.time_us + np.hypot(time.high_us - time.time_us, np.maximum(many - time.time_us, 0.0)),
-    )
+    few_us, many_us = (latency.time(operator).time_us for operator in launch.ends)
+    own_us = time.time_us
+    below = np.hypot(np.log(own_us / time.low_us), np.log(np.maximum(own_us / few_us, 1.0)))
+    above = np.hypot(np.log(time.high_us / own_us), np.log(np.maximum(many_us / own_us, 1.0)))
+    return replace(time, low_us=own_us * np.exp(-below), high_us=own_us * np.exp(above))
 
 
 def decomposed(latency: LatencyModel, launches: Iterable[Launch]) -> Iterator[Launch]:

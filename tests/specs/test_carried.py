@@ -164,6 +164,12 @@ def test_faster_memory_helps_experts_of_four_bits_with_few_rows_alone():
     )
     assert gained[:2] == pytest.approx(faster, rel=0.05)
     assert 1.0 <= gained[2] < 1.05
+    # clocks are counted: slower ones reach the same share of their peak
+    for clock in (1.0, 0.84):
+        chip = H100.chip._replace(
+            bytes_per_s=clock * h200.chip.bytes_per_s, flops_per_s=clock * h200.chip.flops_per_s
+        )
+        assert carried(lent, H100.chip, chip, "mxfp4").peak_fraction == pytest.approx(0.671, abs=0.001)
     half = H100.chip._replace(bytes_per_s=H100.chip.bytes_per_s / 2.0)
     slower = carried(lent, H100.chip, half, "mxfp4")  # no law for that
     assert slower.peak_fraction == pytest.approx(lent.peak_fraction)

@@ -33,7 +33,7 @@ from medusa_sim.step.expert_union import DISJOINT, INDEPENDENT, union
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.host import drafting_us
 from medusa_sim.step.kernel_sums import Kernels
-from medusa_sim.step.kernels import choice_us, kernel_time
+from medusa_sim.step.kernels import choice_us, kernel_time, launch_time
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
@@ -362,6 +362,22 @@ def test_rows_are_filled_up_to_a_captured_size(unit, padded, captured):
     requests = np.array([1, 2, 5, 8])
     assert padded_tokens(engine, requests, 3).tolist() == padded
     assert is_captured(engine, requests, 3).tolist() == captured
+
+
+def test_an_uncertain_input_widens_a_kernels_band_and_leaves_it_above_no_time():
+    """A kernel of 10 us, within 3 to 20, whose input may be that of 1 or 20: logarithms add in quadrature."""
+
+    class Proportional(RooflineLatency):
+        def time(self, operator):
+            us = np.asarray(float(operator.m))
+            code = np.zeros((), dtype=np.int8)
+            return OperatorTime(time_us=us, low_us=0.3 * us, high_us=2.0 * us, bound=code, source=code)
+
+    ten, one, twenty = (Elementwise(name="", kind="residual", m=m, n=1, dtype="bf16") for m in (10, 1, 20))
+    launch = Launch(operator=ten, part="experts", ends=(one, twenty))
+    time = launch_time(Proportional(GPU), launch)
+    assert float(time.low_us) == pytest.approx(10 * np.exp(-np.hypot(np.log(10 / 3), np.log(10))))
+    assert float(time.high_us) == pytest.approx(10 * np.exp(np.sqrt(2) * np.log(2)))
 
 
 @pytest.mark.parametrize("setup_us", [10.0, 95.0, 500.0, 5_000.0])
