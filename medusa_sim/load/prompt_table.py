@@ -30,13 +30,12 @@ from medusa_sim.step.prompts import (
     prompt_attention_us,
     prompt_host_us,
     prompt_terms,
+    timed_rows,
 )
 from medusa_sim.step.setting import Setting
 from medusa_sim.units import US_PER_S
 
 _CHUNK_RATIO = 1.4
-_DENSE_TOKENS = 1024
-"""Every number of tokens up to here; beyond, tiles are small beside the whole and every 16th is computed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,26 +119,22 @@ def prompt_table(
 
     drafter: that of the longest draft, of so many `drafts`, which reads prompts too; None: none is loaded.
     """
-    tokens = np.union1d(
-        np.arange(1, min(_DENSE_TOKENS, limits.token_budget) + 1),
-        np.arange(_DENSE_TOKENS, limits.token_budget + 16, 16),
-    )
+    tokens = timed_rows(float(limits.token_budget))
     every = np.arange(limits.token_budget + 1)
 
     def by_tokens_s(priced_us: FloatArray) -> FloatArray:
         return np.where(every > 0, np.interp(every, tokens, priced_us), 0.0) / US_PER_S
 
-    sizes = tokens.astype(np.float64)
     ends = geometric(1, max(longest, 2), _CHUNK_RATIO).astype(np.float64)
     chunks = geometric(1, max(min(limits.token_budget, longest), 2), _CHUNK_RATIO).astype(np.float64)
     read, until = chunks[:, None], ends[None, :]
     attention_us = prompt_attention_us(setting, read, np.maximum(until, read))
     return PromptTable(
-        linear_s=by_tokens_s(linear_us(setting, sizes)),
+        linear_s=by_tokens_s(linear_us(setting, tokens)),
         chunk_tokens=chunks,
         chunk_ends=ends,
         attention_s=np.broadcast_to(attention_us / US_PER_S, (chunks.size, ends.size)),
-        drafter_s=by_tokens_s(drafter_prompt_us(setting, drafter, sizes)),
+        drafter_s=by_tokens_s(drafter_prompt_us(setting, drafter, tokens)),
         terms=prompt_terms(setting),
         host_s=prompt_host_us(setting, drafts=drafter is not None) / US_PER_S,
         plain_host_s=prompt_host_us(setting, drafts=False) / US_PER_S,
