@@ -38,9 +38,10 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
+from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
-from medusa_sim.latency.tiles import Candidates, Choices, candidates_before, candidates_of, taken, wave_cost
+from medusa_sim.latency.tile_choice import Choices, among_allowed, cheapest, wave_cost
+from medusa_sim.latency.tiles import Candidates, candidates_before, candidates_of, taken
 from medusa_sim.latency.waves import norm_max, shared_waves
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu
@@ -54,8 +55,6 @@ _RESIDENT_SHARPNESS = 4.0
 """Exponent of the change from activations that stay in L2 to activations that are read again."""
 _HOT_OVERFLOW = 0.1
 """Share by which weights that take turns may exceed L2 until none is found there any more."""
-_HALF_DIGITS = 1e-4
-"""Of what a bound in single precision may be off."""
 _PACED_ROWS = 128.0
 """Rows of the tiles whose pace is known from two rows of them alone (`_pace`)."""
 _CHOICE_STEP = 8
@@ -103,7 +102,7 @@ def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bo
     m, n, k = _sizes(operator)
     candidates = candidates_before(kernel, m.ndim)
     times = _times(gpu, kernel, operator, (m, n, k), candidates, cold=cold)
-    return _allowed(kernel, candidates, (m, n), times.time_us)
+    return among_allowed(kernel, candidates, (m, n), times.time_us)
 
 
 def gemm_chosen_us(
@@ -145,47 +144,24 @@ def _choices(gpu: Gpu, kernel: GemmKernel, layer: Gemm) -> Choices:
 def _best(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, sizes: tuple[FloatArray, FloatArray, FloatArray]
 ) -> IntArray:
-    """Of layers in one row. Most choices are far off: left out where a bound is above what another takes."""
-    best: IntArray
-    every, before = candidates_of(kernel), candidates_before(kernel)
-    m, n, _ = sizes
+    """(M,) candidates of M layers in one row (`cheapest`)."""
+    before, (m, n, _) = candidates_before(kernel), sizes
     if kernel.fewest_waves:
-        best = np.argmin(_allowed(kernel, before, (m, n), wave_cost(gpu, before, m, n)), axis=0)
-        return best
-    half: Any = tuple(size.astype(np.float32) for size in sizes)
+        waves: IntArray = among_allowed(kernel, before, (m, n), wave_cost(gpu, before, m, n)).argmin(axis=0)
+        return waves
+    single: Any = tuple(size.astype(np.float32) for size in sizes)
     rough = candidates_before(kernel, kind=np.float32)
-    least = _times(gpu, kernel, operator, half, rough, smooth=False).time_us
-    bound = _allowed(kernel, before, (m, n), least * rough.selection_penalty)
+    least = _times(gpu, kernel, operator, single, rough, smooth=False).time_us
+    bound = among_allowed(kernel, before, (m, n), least * rough.selection_penalty)
+    every = candidates_of(kernel)
 
     def cost(index: IntArray, place: IntArray | slice) -> FloatArray:
+        """(G10)."""
         own: Any = tuple(size[place] if size.ndim else size for size in sizes)
-        return _times(gpu, kernel, operator, own, every, index).time_us * taken(
-            every.selection_penalty, index
-        )
+        time_us = _times(gpu, kernel, operator, own, every, index).time_us
+        return time_us * taken(every.selection_penalty, index)
 
-    index, place = _where(bound == bound.min(axis=0))
-    first = np.empty(m.size, np.int64)
-    first[place] = index
-    reached = cost(first, slice(None))
-    index, place = _where(bound <= (reached * (1.0 + _HALF_DIGITS)).astype(bound.dtype))
-    order = np.lexsort((cost(index, place), place))  # of equal ones the first
-    best = index[order[np.searchsorted(place[order], np.arange(m.size))]]
-    return best
-
-
-def _where(holds: BoolArray) -> tuple[IntArray, IntArray]:
-    """`np.nonzero` of a table, three times as fast."""
-    return np.divmod(np.flatnonzero(holds), holds.shape[1])
-
-
-def _allowed(
-    kernel: GemmKernel, candidates: Candidates, sizes: tuple[FloatArray, FloatArray], cost: FloatArray
-) -> FloatArray:
-    """(tiles x splits, *shape) costs of (tiles, splits, *shape), infinite where it chooses none."""
-    allowed, shape = candidates.allowed(*sizes), cost.shape[2:]
-    every = cost if allowed.all() else np.where(allowed, cost, np.inf)
-    every = np.broadcast_to(every, (len(kernel.tiles), len(kernel.splits), *shape))
-    return every.reshape(-1, *shape)
+    return cheapest(bound, cost)
 
 
 def _times(

@@ -1,8 +1,7 @@
-"""What a GEMM library can choose from: its tiles, each with every split of the k loop, and its choices."""
+"""What a GEMM library can choose from: its tiles, each with every split of the k loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel
 
 
@@ -93,41 +91,3 @@ def _alike(cube: FloatArray) -> FloatArray:
     for first in (cube[:, :1], cube[:1]):
         cube = cube[: len(first), : first.shape[1]] if (cube == first).all() else cube
     return cube
-
-
-_STEPS_KEPT = 1 << 15
-"""64 kB of choices."""
-
-
-class Choices:
-    """The candidate that a library takes at each whole step of m. find: of some of the steps, in one row."""
-
-    def __init__(self, find: Callable[[FloatArray], IntArray]) -> None:
-        self._find = find
-        self._known: npt.NDArray[np.int16] = np.empty(0, np.int16)
-
-    def at(self, steps: FloatArray) -> IntArray:
-        """At whole steps, each found once; beyond _STEPS_KEPT none is remembered."""
-        if np.max(steps, initial=0.0) > _STEPS_KEPT:
-            new, index = np.unique(steps, return_inverse=True)
-            return self._find(new)[index].reshape(steps.shape)
-        place, known = steps.astype(np.int64), self._known
-        if (more := np.max(place, initial=0) + 1 - known.size) > 0:
-            known = np.concatenate([known, np.full(more, -1, np.int16)])
-        if (unknown := place[known.take(place) < 0]).size:
-            asked = np.flatnonzero(np.bincount(unknown))
-            known[asked] = self._find(asked.astype(np.float64))
-        self._known = known  # at last: other threads ask too
-        return known.take(place).astype(np.int64)
-
-
-def wave_cost(gpu: Gpu, candidate: Candidates, m: FloatArray, n: FloatArray) -> FloatArray:
-    """What a library that counts waves makes least: waves, idle SMs in the last, padding, then 1 / tile_n.
-
-    Each in units that the next cannot reach. Source: DeepGEMM (MIT), `get_best_config` of its heuristics.
-    """
-    columns = np.ceil(n / candidate.tile_n)
-    blocks = np.ceil(m / candidate.tile_m) * columns
-    waves = np.ceil(blocks / gpu.sms)
-    padding = (columns * candidate.tile_n - n) / candidate.tile_n
-    return 4.0 * gpu.sms * waves - 2.0 * (blocks - (waves - 1.0) * gpu.sms) + padding + 1.0 / candidate.tile_n
