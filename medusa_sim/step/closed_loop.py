@@ -1,6 +1,6 @@
 """The closed loop of a full server: its b requests decode, are away at their clients, queue or read a prompt.
 
-Letters of (N7) to (N19), here and in `step.mixed_steps`, `step.server` and `step.gathering`:
+Letters of (N7) to (N19), here and in `step.mixed_steps`, `server`, `first_tokens` and `gathering`:
 
     b, c, tau   requests of the loop; tokens that a step verifies and emits of each
     P, N, cv    mean tokens of a prompt and an output; coefficient of variation of prompts

@@ -74,7 +74,7 @@ def split_host(engine: Engine, batch: Size, layers: int = 0) -> SplitHost:
     layers: of the model, where an engine is charged for each.
 
     Each request is sent one token or more in a step; what that takes (host_us_per_token) is added by
-    `step/server.py`, where tokens are known.
+    `step/sampling.py`, where tokens are known.
     """
     added = sum_of_terms(
         (

@@ -12,44 +12,31 @@ over these steps:
     (N9)   itl      = median of t over the steps of a request that decodes
     (N10)  tpot     = mean of t over these / tau                 from a request's first token on
     (N11)  tokens/s = b / token,  token = mean t / (pi N)        a request begins every 1 / pi steps
-    (N17)  ttft     = (I + W) mean t + H t(0) + mean of t over the steps that a prompt rides on
-    (N19)  ttft of a load test whose b clients begin at once, k requests each:
-           ((k - 1) again + start) / k + later
-           again    = mean of (N17) over pi(x), with which prompts of such clients begin (`step.gathering`)
-           start    = server + (t that reads b prompts + t that reads as many as a step has room for) / 2
-           later    = load_test_us + load_test_steps mean t
 
-Each step counts by how probable it is, for (N9) and (N10) times the requests d that decode in it, for (N17)
-times the prompts n that begin on it. Without traffic nothing is carried, and a step is its own kernels, host
-and engine alone.
+The time to the first token is (N17) and (N19) of `step.first_tokens`. Without traffic nothing is carried, and
+a step is its own kernels, host and engine alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
-from medusa_sim.step.chance import quantile, sums_by_place
 from medusa_sim.step.closed_loop import ClosedLoop, closed_loop
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.gathering import REQUESTS_A_CLIENT, gathered_chances
+from medusa_sim.step.first_tokens import first_token_us, load_test_first_token_us
 from medusa_sim.step.host import Added, host_share
 from medusa_sim.step.mixed_steps import MixedStepLaw, mixed_step_law
-from medusa_sim.step.prompts import prompt_term, prompts_apart
+from medusa_sim.step.prompts import prompt_term
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import processed_tokens
+from medusa_sim.step.step_means import StepMeans, step_means, step_quantile_us
 from medusa_sim.step.traffic import Traffic
-
-_BLOCK = 1024
-"""Cells whose steps are priced at once."""
-_LEAST_WEIGHT = 1e-300
 
 
 def in_server(
@@ -177,53 +164,15 @@ class FullServer(Server):
     @property
     def first_token_us(self) -> FloatArray:
         """(N17)."""
-        return self._shaped(self._first_token_of(self._law, self._means))
-
-    def _first_token_of(self, law: MixedStepLaw, means: _Means) -> FloatArray:
-        """(N17) of the cells of a law."""
-        loop = law.loop
-        waits_us = loop.idle_trip_us + (loop.away_steps + loop.queued_steps) * means.step_us
-        waits_us = waits_us + loop.held_steps * law.empty_us
-        if prompts_apart(self.setting):  # no step follows a pass where nobody decodes
-            waits_us = waits_us - np.maximum(2.0 - loop.requests, 0.0) * loop.step_us
-        return waits_us + means.prompts_us
+        return self._shaped(first_token_us(self._law, self._means))
 
     @property
     def benchmark_first_token_us(self) -> FloatArray:
         """(N19)."""
-        again_us, engine = self._again_us, self.setting.runtime.engine
-        test_us = again_us + (self._start_us - again_us) / REQUESTS_A_CLIENT
-        if engine is None:
-            return np.asarray(test_us)
-        waited_us = engine.load_test_steps.value * self._shaped(self._means.step_us)
-        return np.asarray(test_us + engine.load_test_us.value + waited_us)
+        first_us = load_test_first_token_us(self._law, self._means, self.server_us)
+        return self._shaped(first_us)
 
-    @cached_property
-    def _again_us(self) -> FloatArray:
-        """Mean time to the first token of requests that follow others of their client: again of (N19)."""
-        chances = gathered_chances(self._loop)
-        cells, parts = chances.shape
-        law = self._law.where(np.repeat(np.arange(cells), parts), chances.ravel())
-        first_us = self._first_token_of(law, self._means_over(law))
-        return self._shaped(first_us.reshape(chances.shape).mean(axis=1))
-
-    @cached_property
-    def _start_us(self) -> FloatArray:
-        """Mean time to the first token of requests that begin at once on an idle server: start of (N19)."""
-
-        def reading_us(place: IntArray, prompts: FloatArray) -> FloatArray:
-            steps = self._law.steps(place, prompts)
-            return np.asarray((steps.time_us + steps.further * steps.further_us).mean(axis=1))
-
-        requests = self._loop.requests
-        together = np.clip(self._loop.prompts_in_room, 1.0, requests)
-        both_us = [
-            reading_us(place, requests[place]) + reading_us(place, together[place])
-            for place in _blocks(requests.size)
-        ]
-        return self._shaped(self.server_us + np.concatenate(both_us) / 2.0)
-
-    # Steps, and means over them.
+    # The loop, its steps, and means over them.
 
     @cached_property
     def _loop(self) -> ClosedLoop:
@@ -247,63 +196,13 @@ class FullServer(Server):
         return mixed_step_law(self.setting, self.traffic, self.drafter, self._loop)
 
     @cached_property
-    def _means(self) -> _Means:
+    def _means(self) -> StepMeans:
         """(M,) means over the steps of each cell."""
-        return self._means_over(self._law)
-
-    def _means_over(self, law: MixedStepLaw) -> _Means:
-        """Means over the steps of each cell of a law."""
-        blocks = [self._means_of(law, place) for place in _blocks(law.loop.requests.size)]
-        return _Means(*map(np.concatenate, zip(*blocks, strict=True)))
-
-    def _means_of(self, law: MixedStepLaw, place: IntArray) -> _Means:
-        """Means over the steps of some cells."""
-        begun = law.begun(place)
-        cell = place[begun.place]
-        steps = law.steps(cell, begun.number)
-        whole_us = (steps.time_us + steps.further * steps.further_us).mean(axis=1)
-        # further steps stand in place of steps that would carry nothing
-        in_place_us = whole_us - steps.further.mean(axis=1) * law.empty_us[cell]
-
-        def summed(values: FloatArray) -> FloatArray:
-            return sums_by_place(values, begun.place, place.size)
-
-        def mean(weights: FloatArray, time_us: FloatArray) -> FloatArray:
-            return summed(weights * time_us) / np.maximum(summed(weights), _LEAST_WEIGHT)
-
-        return _Means(
-            step_us=summed(begun.weight * in_place_us),
-            decoding_us=mean(begun.weight * steps.decoding, in_place_us),
-            prompts_us=mean(begun.weight * begun.number, whole_us),
-        )
+        return step_means(self._law)
 
     def quantile_us(self, share: float) -> FloatArray:
         """Time between two chunks that this share of them keeps, over the steps of a request that decodes."""
-        return self._shaped(
-            np.concatenate([self._quantile_of(place, share) for place in _blocks(self._loop.requests.size)])
-        )
-
-    def _quantile_of(self, place: IntArray, share: float) -> FloatArray:
-        """The same of some cells."""
-        begun = self._law.begun(place)
-        steps = self._law.steps(place[begun.place], begun.number)
-        shape = steps.time_us.shape
-        seen = np.broadcast_to((begun.weight * steps.decoding)[:, None] / shape[1], shape)
-        cell = np.broadcast_to(begun.place[:, None], shape)
-        if not steps.further.any():
-            return quantile(steps.time_us.ravel(), seen.ravel(), cell.ravel(), share, place.size)
-        further_seen = seen * steps.further
-        # further steps stand in place of steps that would carry nothing
-        replaced = sums_by_place(further_seen.sum(axis=1), begun.place, place.size)[begun.place]
-        is_empty = (begun.number == 0.0)[:, None]
-        seen = np.where(is_empty, np.maximum(seen - replaced[:, None] / shape[1], 0.0), seen)
-        return quantile(
-            np.concatenate([steps.time_us, np.broadcast_to(steps.further_us, shape)]).ravel(),
-            np.concatenate([seen, further_seen]).ravel(),
-            np.concatenate([cell, cell]).ravel(),
-            share,
-            place.size,
-        )
+        return self._shaped(step_quantile_us(self._law, share))
 
     # The band.
 
@@ -345,19 +244,3 @@ class FullServer(Server):
     def _shaped(self, values: FloatArray) -> FloatArray:
         """(M,) values in the shape of the grid."""
         return values.reshape(np.broadcast_shapes(*map(np.shape, self._inputs)))
-
-
-def _blocks(cells: int) -> Iterator[IntArray]:
-    """Places of cells that are priced together."""
-    return (np.arange(first, min(first + _BLOCK, cells)) for first in range(0, cells, _BLOCK))
-
-
-class _Means(NamedTuple):
-    """(M,) mean times of steps of each cell."""
-
-    step_us: FloatArray
-    """Of all."""
-    decoding_us: FloatArray
-    """Of those of a request that decodes."""
-    prompts_us: FloatArray
-    """Of those that a prompt rides on."""

@@ -22,6 +22,7 @@ from medusa_sim.specs.term import Term
 from medusa_sim.step.chance import _binomial_parts, binomial, log_normal
 from medusa_sim.step.closed_loop import ClosedLoop, _in_queue
 from medusa_sim.step.drafter import drafters
+from medusa_sim.step.first_tokens import following_us, starting_us
 from medusa_sim.step.gathering import gathered_chances
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompts import (
@@ -318,13 +319,16 @@ def test_clients_that_begin_at_once_wait_for_half_of_all_prompts(runtime):
     prompt = np.array([1024.0])
     share = prompt_terms(of).share
     each_us = share * float((linear_us(of, 8.0 * prompt) / 8.0 + prompt_attention_us(of, prompt, prompt))[0])
-    assert float(np.diff(seen._start_us)[0]) == pytest.approx(32.0 * each_us, rel=0.15)
+    assert float(np.diff(starting_us(seen._law, seen.server_us))[0]) == pytest.approx(
+        32.0 * each_us, rel=0.15
+    )
     later_us = 0.0 if of.runtime.engine is None else of.runtime.engine.load_test_us.value
-    tested_us = (seen._start_us + 9.0 * seen._again_us) / 10.0
+    tested_us = (starting_us(seen._law, seen.server_us) + 9.0 * following_us(seen._law)) / 10.0
     assert seen.benchmark_first_token_us == pytest.approx(tested_us + later_us)
     # as many as a step has room for are read by the same step
     few, alone = full(of, 4, traffic), full(of, 1, traffic)
-    assert float(few._start_us - alone._start_us) == pytest.approx(3.0 * each_us, rel=0.25)
+    three_us = starting_us(few._law, few.server_us) - starting_us(alone._law, alone.server_us)
+    assert float(three_us[0]) == pytest.approx(3.0 * each_us, rel=0.25)
 
 
 def cell(requests: float, begin_chance: float, **given: float) -> ClosedLoop:

@@ -1,0 +1,89 @@
+"""Means and quantiles over the steps of a full server, of which some carry prompts (`step.mixed_steps`).
+
+Each step counts by how probable it is; what a request that decodes sees also by the requests that decode in
+it, and what a prompt sees by the prompts that begin on it. Further steps of a long prompt stand in place of
+steps that would carry nothing: they change a step's time and not the number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.step.chance import quantile, sums_by_place
+from medusa_sim.step.mixed_steps import MixedStepLaw
+
+_CELLS_AT_ONCE = 1024
+_LEAST_WEIGHT = 1e-300
+
+
+class StepMeans(NamedTuple):
+    """(M,) mean times of steps of each cell, microseconds."""
+
+    step_us: FloatArray
+    """Of all."""
+    decoding_us: FloatArray
+    """Of those of a request that decodes."""
+    prompts_us: FloatArray
+    """Of those that a prompt rides on."""
+
+
+def step_means(law: MixedStepLaw) -> StepMeans:
+    """Means over the steps of each cell of a law."""
+    blocks = [_means_of(law, cells) for cells in blocks_of_cells(law)]
+    return StepMeans(*map(np.concatenate, zip(*blocks, strict=True)))
+
+
+def step_quantile_us(law: MixedStepLaw, share: float) -> FloatArray:
+    """(M,) least time below which this share of the steps of a request that decodes lies."""
+    return np.concatenate([_quantile_of(law, cells, share) for cells in blocks_of_cells(law)])
+
+
+def blocks_of_cells(law: MixedStepLaw) -> Iterator[IntArray]:
+    """Cells whose steps are priced at once."""
+    cells = np.arange(law.loop.requests.size)
+    return (cells[first : first + _CELLS_AT_ONCE] for first in range(0, cells.size, _CELLS_AT_ONCE))
+
+
+def _means_of(law: MixedStepLaw, cells: IntArray) -> StepMeans:
+    begun = law.begun(cells)
+    cell = cells[begun.place]
+    steps = law.steps(cell, begun.number)
+    whole_us = (steps.time_us + steps.further * steps.further_us).mean(axis=1)
+    in_place_us = whole_us - steps.further.mean(axis=1) * law.empty_us[cell]
+
+    def summed(values: FloatArray) -> FloatArray:
+        return sums_by_place(values, begun.place, cells.size)
+
+    def mean(weights: FloatArray, time_us: FloatArray) -> FloatArray:
+        return summed(weights * time_us) / np.maximum(summed(weights), _LEAST_WEIGHT)
+
+    return StepMeans(
+        step_us=summed(begun.weight * in_place_us),
+        decoding_us=mean(begun.weight * steps.decoding, in_place_us),
+        prompts_us=mean(begun.weight * begun.number, whole_us),
+    )
+
+
+def _quantile_of(law: MixedStepLaw, cells: IntArray, share: float) -> FloatArray:
+    begun = law.begun(cells)
+    steps = law.steps(cells[begun.place], begun.number)
+    shape = steps.time_us.shape
+    seen = np.broadcast_to((begun.weight * steps.decoding)[:, None] / shape[1], shape)
+    cell = np.broadcast_to(begun.place[:, None], shape)
+    if not steps.further.any():
+        return quantile(steps.time_us.ravel(), seen.ravel(), cell.ravel(), share, cells.size)
+    further_seen = seen * steps.further
+    replaced = sums_by_place(further_seen.sum(axis=1), begun.place, cells.size)[begun.place]
+    is_empty = (begun.number == 0.0)[:, None]
+    seen = np.where(is_empty, np.maximum(seen - replaced[:, None] / shape[1], 0.0), seen)
+    return quantile(
+        np.concatenate([steps.time_us, np.broadcast_to(steps.further_us, shape)]).ravel(),
+        np.concatenate([seen, further_seen]).ravel(),
+        np.concatenate([cell, cell]).ravel(),
+        share,
+        cells.size,
+    )
