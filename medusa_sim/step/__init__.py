@@ -14,5 +14,6 @@ From the time of a step down to one kernel, the order in which to read:
 
 A drafter (`step.drafter`) adds passes to the verification. A full server averages steps over who decodes, who
 is away and whose prompt rides along: `closed_loop` says what its requests do, `mixed_steps` what
-a step with prompts takes (`prompts`), `server` what requests see of both.
+a step with prompts takes (`prompts`), `step_means` means over both, `server` what requests see of them and
+`first_tokens` how long they wait for their first token.
 """
