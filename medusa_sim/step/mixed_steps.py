@@ -41,6 +41,7 @@ from medusa_sim.step.prompts import (
     graph_rows,
     launching_host_us,
     linear_step,
+    linear_us,
     prompt_attention_us,
     prompt_host_us,
     prompt_terms,
@@ -209,27 +210,26 @@ def mixed_step_law(
     away = binomial(loop.requests, loop.away_share)
     present = np.maximum(loop.requests[away.place] - away.number, 1.0)
     padded_without = _padded_rows(setting, present, loop.verified_tokens[away.place])
-    prompt_rows = np.array([round(max(traffic.prompt_tokens, 1.0))])
 
-    timed = np.unique(np.concatenate([padded, padded_without, knots, prompt_rows]))
-    step = linear_step(setting, timed.astype(np.float64))
+    timed = np.unique(np.concatenate([padded, padded_without, knots]))
+    timed_us = linear_us(setting, timed.astype(np.float64))
 
-    def linear_us(rows: IntArray) -> FloatArray:
-        return np.asarray(step.device_us[np.searchsorted(timed, rows)])
+    def of_rows(rows: IntArray) -> FloatArray:
+        return np.asarray(timed_us[np.searchsorted(timed, rows)])
 
-    upper_halves = np.log(step.high_us / step.time_us)
+    prompt_step = linear_step(setting, np.array([float(round(max(traffic.prompt_tokens, 1.0)))]))
     lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
     return MixedStepLaw(
         setting=setting,
         traffic=traffic,
         loop=loop,
-        padded_linear_us=linear_us(padded),
-        empty_linear_us=sums_by_place(away.weight * linear_us(padded_without), away.place, padded.size),
+        padded_linear_us=of_rows(padded),
+        empty_linear_us=sums_by_place(away.weight * of_rows(padded_without), away.place, padded.size),
         rows=knots.astype(np.float64),
-        linear_us=linear_us(knots),
+        linear_us=of_rows(knots),
         drafter_us=drafter_prompt_us(setting, drafter, knots.astype(np.float64)),
         prompt_attention_us=float(prompt_attention_us(setting, lengths, lengths).mean()),
-        prompt_half=float(upper_halves[np.searchsorted(timed, prompt_rows[0])]),
+        prompt_half=float(np.log(prompt_step.high_us / prompt_step.time_us)[0]),
         plain_host_us=prompt_host_us(setting, drafts=False),
         drafting_host_us=prompt_host_us(setting, drafts=True),
     )

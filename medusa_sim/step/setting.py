@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.specs.gpu import Gpu
@@ -15,7 +16,7 @@ from medusa_sim.step.expert_union import CHAIN, Overlap
 from medusa_sim.step.workload import Scope
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """What stays the same over a grid: the model, how it is run, and what drafts for it."""
 
@@ -47,7 +48,7 @@ class Setting:
         """Name of the drafter that verification steps serve; empty where there is none."""
         return self.method or ("" if self.drafter is None else self.drafter.name)
 
-    @property
+    @cached_property
     def shard(self) -> Model:
         """What one GPU holds of the model: all times are this one's."""
         return on_one_gpu(self.model, self.parallel)
