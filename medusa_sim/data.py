@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -42,6 +43,7 @@ def user_data_dir(data_dir: str | os.PathLike[str] | None = None) -> Path:
     return folder
 
 
+@cache
 def shipped_dir() -> Path:
     """Folder that holds `hardware/` and `profiles/` as they were shipped."""
     wheel = _PACKAGE / "_data"

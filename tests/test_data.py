@@ -63,6 +63,7 @@ def test_a_name_cannot_leave_its_folder(tmp_path, name):
 
 def test_an_incomplete_installation_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(data, "_PACKAGE", tmp_path / "medusa_sim")
+    data.shipped_dir.cache_clear()  # it is looked up once
     with pytest.raises(SpecError, match="installation is incomplete"):
         data.shipped_dir()
 

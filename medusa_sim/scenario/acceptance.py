@@ -241,8 +241,9 @@ def _shipped(drafter: type[Drafter], model_name: str, data_dir: DataDir) -> Acce
     known = acceptance_names(data_dir)
     names = (f"{prefix}{model_name}" for prefix in drafter.profiles)
     chosen = next((name for name in names if name in known), None)
-    relative = _of_the_family(drafter.profiles[0], model_name, known)
-    return load_acceptance(chosen or relative or drafter.lender, data_dir)
+    if chosen is None:
+        chosen = _of_the_family(drafter.profiles[0], model_name, known) or drafter.lender
+    return load_acceptance(chosen, data_dir)
 
 
 def _of_the_family(prefix: str, model_name: str, known: Sequence[str]) -> str | None:
