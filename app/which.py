@@ -114,6 +114,8 @@ def _of_one(
 ) -> Comparison | NothingRunsError:
     """The comparison of one card, or why nothing runs on it."""
     try:
-        return compare(model, asked, choices, prices=price, advance=advance, refine=False, **given)
+        return compare(
+            model, asked, choices, prices=price, advance=advance, refine=False, load_tests=False, **given
+        )
     except NothingRunsError as error:
         return error

@@ -86,6 +86,7 @@ def compare(
             choices,
             prices=prices_of(prices),
             advance=lambda done, total: advance(done, total, None),
+            load_tests=output.form != "table" or report.folder is not None,
             **names,
         )
     if report.folder is not None:

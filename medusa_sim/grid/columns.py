@@ -111,6 +111,8 @@ COMPARE = (
     *_ends("tpot_ms", "ttft_ms", "joule_per_token", "tokens_per_s_per_mw"), "benchmark_ttft_ms",
 )  # fmt: skip
 """In the order of the table; rates are of output tokens, of all copies where they count GPUs or dollars."""
+OF_LOAD_TESTS = ("benchmark_ttft_ms",)
+"""Of these, what takes a tenth of a comparison's time and no screen shows."""
 
 
 def with_unlisted(names: Iterable[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.columns import COMPARE, with_unlisted
+from medusa_sim.grid.columns import COMPARE, OF_LOAD_TESTS, with_unlisted
 from medusa_sim.grid.costs import usd_per_million_tokens
 from medusa_sim.grid.quantities import BY_NAME, scenario_values, values
 from medusa_sim.grid.surface import Surface
@@ -57,10 +57,11 @@ class Priced:
         is_meant = (self.cells.drafts == 0) == self.plain
         return np.broadcast_to(self.cells.fits & is_meant, self.cells.shape)
 
-    def rows(self, asked: Question) -> dict[str, Any]:
+    def rows(self, asked: Question, *, load_tests: bool = False) -> dict[str, Any]:
         """Columns of its rows: each batch that fits, with the draft length that emits most tokens.
 
-        What is told of all rows together (`sure`, `chosen`, ...) is added by `Comparison.for_target`.
+        load_tests: with OF_LOAD_TESTS. What is told of all rows together (`sure`, `chosen`, ...) is added by
+        `Comparison.for_target`.
         """
         cells, scenario = self.cells, self.scenario
         kept = np.flatnonzero(self.fits.any(axis=(1, 2)))
@@ -69,7 +70,8 @@ class Priced:
         def at(value: FloatArray) -> FloatArray:
             return np.asarray(np.broadcast_to(value, cells.shape)[kept, 0, places])
 
-        rows = {name: at(value) for name, value in values(cells, with_unlisted(OF_CELLS)).items()}
+        names = (name for name in with_unlisted(OF_CELLS) if load_tests or name not in OF_LOAD_TESTS)
+        rows = {name: at(value) for name, value in values(cells, names).items()}
         batch, rate, gpus = rows["batch"], at(cells.tokens_per_s), scenario.gpus
         copies, carried = np.ones(batch.shape, dtype=np.int64), rate
         if asked.users is not None:

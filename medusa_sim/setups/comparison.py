@@ -41,7 +41,8 @@ LIMITS = ("tpot_ms", *TIMES, _SPEED, "sure")
 class Comparison:
     """The answer.
 
-    table: every row, columns `grid.columns.COMPARE`. scenarios: what a row was priced with, by SET_UP.
+    table: every row, columns `grid.columns.COMPARE`, OF_LOAD_TESTS among them where they were asked for.
+    scenarios: what a row was priced with, by SET_UP.
     """
 
     model: Model
@@ -73,9 +74,8 @@ class Comparison:
         places = np.flatnonzero(table.meets_limits.to_numpy() & np.isfinite(worth))
         if places.size:
             table.loc[int(places[np.lexsort((-speed[places], -worth[places]))[0]]), "chosen"] = True
-        return replace(
-            self, question=asked, measure=chosen_measure, table=table[list(with_unlisted(COMPARE))]
-        )
+        columns = [name for name in with_unlisted(COMPARE) if name in table]
+        return replace(self, question=asked, measure=chosen_measure, table=table[columns])
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.grid.columns import OF_LOAD_TESTS
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
@@ -38,15 +39,16 @@ def compare(
     prices: float | Mapping[str, float] | None = None,
     advance: Callable[[int, int], None] | None = None,
     refine: bool = True,
+    load_tests: bool = True,
     **scenario: Any,
 ) -> Comparison:
     """Price every set-up that `choices` allows and answer the question.
 
     prices: dollars per GPU-hour of every card, or by card (others as listed). advance: told (set-ups priced,
-    of so many). refine: look between batches too. scenario: further arguments of every `Scenario`
-    (acceptance, draft_model,
-    latency, data_dir, ...). Raises SpecError or UsageError for what no set-up could
-    make good (an unknown model, card, engine or drafter), UsageError where every set-up was refused.
+    of so many). refine: look between batches too. load_tests: with `grid.columns.OF_LOAD_TESTS`. scenario:
+    further arguments of every `Scenario` (acceptance, draft_model, latency, data_dir, ...). Raises SpecError
+    or UsageError for what no set-up could make good (an unknown model, card, engine or drafter), UsageError
+    where every set-up was refused.
     """
     import pandas as pd
 
@@ -79,7 +81,7 @@ def compare(
                     # what scenarios call --tp is --gpus of a comparison
                     refused[replace(priced, reason=priced.reason.replace("--tp", "--gpus"))] = None
                 else:
-                    rows.append(priced.rows(asked))
+                    rows.append(priced.rows(asked, load_tests=load_tests))
                     scenarios[tuple(priced.set_up.values())] = priced.scenario
             done += 1
             if advance is not None:
@@ -236,10 +238,11 @@ def _best(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) ->
 
     asked, scenario = replace(answer.question, batches=batches), answer.scenarios[key]
     plain = key[SET_UP.index("drafter")] == PLAIN
-    rows = Priced.every(surface_of(scenario, asked, plain=plain), plain=plain).rows(asked)
+    there = answer.table
+    priced_here = Priced.every(surface_of(scenario, asked, plain=plain), plain=plain)
+    rows = priced_here.rows(asked, load_tests=set(OF_LOAD_TESTS) <= set(there))
     if not rows["batch"].size:
         return None
-    there = answer.table
     priced = there[(there[list(SET_UP)] == list(key)).all(axis=1)]
     every = pd.concat([priced[list(rows)], pd.DataFrame(rows)], ignore_index=True)
     chosen = replace(answer, table=every).for_target().chosen
