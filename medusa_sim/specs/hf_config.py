@@ -23,7 +23,7 @@ from medusa_sim.specs.hf_given import PARTS, Given, Refusal
 from medusa_sim.specs.model import RUN_IN_FP16, Layers, Length, Model, Vocab, Width, of_dtype
 from medusa_sim.specs.quantisation import quantised
 from medusa_sim.specs.strict import convert
-from medusa_sim.specs.variants import ARCHITECTURES, Architecture
+from medusa_sim.specs.variants import Architecture
 
 _DTYPES = {
     "float16": "fp16",
@@ -271,7 +271,7 @@ def _layout(content: dict[str, Any], family: str) -> Architecture:
         for name in names
         if content.get(key) is not None
     }
-    return dataclasses.replace(ARCHITECTURES[family], **switched)
+    return dataclasses.replace(FAMILIES[family].layout, **switched)
 
 
 def _dtype(config: _Config) -> tuple[str, tuple[str, ...]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,12 +18,14 @@ from medusa_sim.specs import hf_hybrids, hf_layers
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.hf_given import Found, Given
 from medusa_sim.specs.strict import convert
+from medusa_sim.specs.variants import FAMILIES_FILE, Architecture
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One architecture; `families.toml` says what each key means."""
 
     classes: tuple[str, ...]
+    layout: Architecture = Architecture()
     types: tuple[str, ...] = ()
     wrapper: str | None = None
     layout_of: str | None = None
@@ -42,8 +43,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     unmodelled: dict[str, str]
 
 
-_PATH = Path(__file__).with_name("families.toml")
-_FILE = convert(read_toml(_PATH), _File, _PATH)
+_FILE = convert(read_toml(FAMILIES_FILE), _File, FAMILIES_FILE)
 FAMILIES = _FILE.families
 """Every family that is modelled, by `model_type`."""
 UNMODELLED = _FILE.unmodelled

@@ -63,12 +63,12 @@ class Architecture:
         }
 
 
-_FILE = Path(__file__).with_name("architectures.toml")
+FAMILIES_FILE = Path(__file__).with_name("families.toml")
 ARCHITECTURES: dict[str, Architecture] = {
-    family: Architecture(**{key: value for key, value in shared.items() if key != "families"})
-    for shared in read_toml(_FILE)["shared"]
-    for family in shared["families"]
+    family: Architecture(**about.get("layout", {}))
+    for family, about in read_toml(FAMILIES_FILE)["families"].items()
 }
+"""What every family shares, by `model_type`."""
 
 
 # dtype of the arithmetic -> dtypes in which its weights may be stored
