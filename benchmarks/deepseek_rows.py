@@ -54,15 +54,18 @@ SETUP = [
     "output_tokens",
 ]
 ENGINES = ("tensorrt-llm", "sglang")
-OLDER = ("tensorrt-llm-1.1", "tensorrt-llm", "2026-01-29")
-"""A version with terms of its own, its engine, and the first runs of a later one (images 1.2 and 1.3)."""
-RUNTIMES = (*ENGINES, OLDER[0])
+OLDER = {"tensorrt-llm-1.1": ("tensorrt-llm", "2026-01-29"), "sglang-0.5.5": ("sglang", "2026-01-01")}
+"""Versions with terms of their own, their engine, and the first runs of a later one (images 1.2 and 1.3 of
+TensorRT-LLM; SGLang of 2026)."""
+RUNTIMES = (*ENGINES, *OLDER)
 ROUNDS = {"none": "plain", "mtp": "MTP"}
 ROUNDS_A_CHUNK = 10.0
 STATED_SHARE = 0.9
 TERMS = (
     Fitted(("tensorrt-llm",), "draft_us_per_pass", 349.0, 200.0, (0.0, 300.0, 600.0, 900.0, 1500.0), True),
-    Fitted((OLDER[0],), "draft_us_per_pass", 470.0, 200.0, (0.0, 300.0, 600.0, 900.0, 1500.0), True),
+    Fitted(
+        ("tensorrt-llm-1.1",), "draft_us_per_pass", 470.0, 200.0, (0.0, 300.0, 600.0, 900.0, 1500.0), True
+    ),
     Fitted(("tensorrt-llm",), "prompt_us_per_launch", 70.0, 20.0, (0.0, 15.0, 30.0, 60.0, 100.0)),
     Fitted(("sglang",), "plan_us_per_pass", 4000.0, 4000.0, (0.0, 8000.0), True),
     Fitted(("sglang",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 60.0, 90.0, 120.0, 160.0), True),
@@ -79,7 +82,7 @@ def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
     """The engines with these values of TERMS."""
     found = {}
     for name in RUNTIMES:
-        names = OLDER[:2] if name == OLDER[0] else (name,)
+        names = (name, OLDER[name][0]) if name in OLDER else (name,)
         own = {
             each.term: value
             for each, value in zip(TERMS, values, strict=True)
@@ -92,7 +95,7 @@ def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
 def launched(name: str) -> Runtime:
     """A runtime as the recipes start it: SGLang with FlashInfer's latent attention on the H200."""
     runtime = load_runtime(name)
-    return replace(runtime, backend="FLASHINFER_MLA") if name == "sglang" else runtime
+    return replace(runtime, backend="FLASHINFER_MLA") if runtime.library == "sglang" else runtime
 
 
 def newest(cards: Iterable[str] = GPUS, *, versions: bool = False) -> pd.DataFrame:
@@ -106,8 +109,9 @@ def newest(cards: Iterable[str] = GPUS, *, versions: bool = False) -> pd.DataFra
         traffic = int(line.prompt_tokens), int(line.output_tokens)
         asked = "deepseek", GPUS[line.gpu], line.weights, int(line.tp), traffic, float(line.concurrency)
         rows.loc[line.Index, ["ep", "dp_attention"]] = unsaid_split(*asked)
-    version, engine, later = OLDER
-    rows["runtime"] = np.where((rows.engine == engine) & (rows.date < later), version, rows.engine)
+    rows["runtime"] = rows.engine
+    for version, (engine, later) in OLDER.items():
+        rows.loc[(rows.engine == engine) & (rows.date < later), "runtime"] = version
     cell = [*SETUP, "concurrency", *["runtime"] * versions]
     rows = rows.sort_values("date").groupby(cell, as_index=False).last()
     rows["shared"] = np.where(rows.dp_attention, "ep, dp attention", np.where(rows.ep > 1, "ep", "tp"))
@@ -206,7 +210,7 @@ class Priced:
         self._base = predicted(rows, runtimes_of(kept))
         self._added = []
         for place, fitted in enumerate(TERMS):
-            named = rows.runtime if OLDER[0] in fitted.runtimes else rows.engine
+            named = rows.engine if set(OLDER).isdisjoint(fitted.runtimes) else rows.runtime
             own = named.isin(fitted.runtimes).to_numpy()
             if fitted.of_rounds:
                 own = own & (rows.speculation == "mtp").to_numpy()
@@ -269,9 +273,9 @@ def table_of(found: pd.DataFrame) -> str:
 def summary(found: pd.DataFrame) -> str:
     """Means of plain cells and of those with MTP, runs of the newest versions and older ones apart."""
     lines = []
-    older = found.runtime == OLDER[0]
+    older = found.runtime.isin(list(OLDER))
     for (speculation, old), part in found.groupby(["speculation", older], sort=False):
-        runs = "of TensorRT-LLM 1.1" if old else "of the newest versions"
+        runs = "of older versions" if old else "of the newest versions"
         names = {"error": "shipped", "left_out": "left out", "priors": "priors"}
         means = ", ".join(f"{word} {100 * part[name].abs().mean():.1f} %" for name, word in names.items())
         lines.append(f"- {ROUNDS[str(speculation)]}, {len(part)} cells {runs}: {means}")

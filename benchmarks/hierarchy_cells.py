@@ -54,7 +54,7 @@ def deepseek_set_ups() -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     rows = rows.assign(
         tpot_mean_ms=rows.median_tpot_ms, backend=rows.engine.replace("tensorrt-llm", "trtllm")
     )
-    rows["backend_version"] = np.where(rows.runtime == OLDER[0], "1.1", "")
+    rows["backend_version"] = np.where(rows.runtime == "tensorrt-llm-1.1", "1.1", "")
     for _, own in rows.groupby([*DEEPSEEK_SETUP, "runtime"]):
         line: Any = own.iloc[0]
         yield (
@@ -131,7 +131,7 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
         early = np.broadcast_to(np.log(cost.time_us / cost.low_us), batch.shape)
         late = np.broadcast_to(np.log(cost.high_us / cost.time_us), batch.shape)
         experts_in = formats[0] if of.experts is None else FORMATS[of.experts.form or of.form].weight_dtype
-        version = "old" if name == "tensorrt-llm-1.1" else "new"
+        version = "old" if name in OLDER else "new"
         for line in named_rows(own):
             at = int(np.searchsorted(batch, line.concurrency))
             found.append(

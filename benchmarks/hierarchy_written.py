@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from deepseek_rows import OLDER
 from engine_rows import published_rows
 from hierarchy_cells import place_of
 from hierarchy_fit import Fit, Found, covariance
@@ -28,7 +29,7 @@ RUNTIMES: dict[str, tuple[tuple[str, str], ...]] = {
         ("vllm-0.15", "host_us_per_step host_us_per_request"),
         ("vllm-0.24", "host_us_per_step host_us_per_request"),
     ),
-    "sglang": (("sglang-0.5", ""),),
+    "sglang": (("sglang-0.5", ""), ("sglang-0.5.5", "linear_share kernels_share prompt_share")),
     "trtllm": (
         ("tensorrt-llm-1.2", ""),
         ("tensorrt-llm-1.1", "linear_share kernels_share prompt_share experts_us_per_layer"),
@@ -113,9 +114,7 @@ def write(fit: Fit, found: Found) -> None:
                     continue
                 if not only and effect.term == "kernels_share":
                     continue
-                text = _with_term(
-                    text, runtime, effect, *terms[effect.term], is_old=runtime == "tensorrt-llm-1.1"
-                )
+                text = _with_term(text, runtime, effect, *terms[effect.term], is_old=runtime in OLDER)
     write_text(path, text)
 
 

@@ -51,6 +51,8 @@ SETUP = [
 ]
 GROUP = ["engine", "gpu", "weights", "model"]
 LEAST_OUTPUT, LONGEST_WAIT_MS = 500, 3000.0
+FUSED_FROM = "2026-01-01"
+"""From that day on SGLang's rows of DeepSeek are 0.5.7's or later."""
 
 
 def served_cells() -> pd.DataFrame:
@@ -94,10 +96,10 @@ def runtime_of(backend: str, version: str, model: str, measured_on: str) -> str:
     """The runtime of an engine and its version; where a row of DeepSeek names none, that of its day."""
     if backend == "vllm":
         return "vllm-0.11" if version.startswith(("0.11", "0.12")) else "vllm-0.15"
+    is_unsaid = version == "nan" and model.startswith("deepseek")
     if backend == "sglang":
-        return "sglang-0.5"
-    is_old = version.startswith(("1.0", "1.1"))
-    is_old |= version == "nan" and model.startswith("deepseek") and measured_on < UNSAID_BEFORE
+        return "sglang-0.5.5" if is_unsaid and measured_on < FUSED_FROM else "sglang-0.5"
+    is_old = version.startswith(("1.0", "1.1")) or (is_unsaid and measured_on < UNSAID_BEFORE)
     return "tensorrt-llm-1.1" if is_old else "tensorrt-llm-1.2"
 
 

@@ -56,6 +56,9 @@ STATED = {
     "method-engines: at least # us, # us a request, # bytes": (
         "*lab.calibrate.engine_fit:_HOST_SPREAD.values()"
     ),
+    "method-engines: steps of latent attention took # times as long as those": (
+        "load_runtime('sglang-0.5.5').engine.kernels_share.deviations[0].times"
+    ),
     "method-engines: slower kernels of DeepSeek (`kernels_share`, # times as long)": (
         "load_runtime('tensorrt-llm-1.1').engine.kernels_share.deviations[0].times"
     ),
