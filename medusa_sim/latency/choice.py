@@ -5,7 +5,8 @@ takes by itself; its `name` is the library's own, which a row's may go on from (
 nearest, in this order: the kernel of that name in the sets that were asked for, what those sets take by
 themselves, then the same in every other set of the GPU; for each with the operator's format first, then with
 formats of the same arithmetic. Where an engine calls another library for a format than the one that was timed
-(`engine_facts.linear_rows`), its rows of another format come first.
+(`engine_facts.linear_rows`), its rows of another format come first; experts may run the products of another
+kernel of the set (`engine_facts.expert_products`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime, Source, less_certain
 from medusa_sim.operators.kinds import EXPERTS, LATENT, LINEAR, Kind
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.engine_facts import linear_rows
-from medusa_sim.specs.fitted import LatentKernel
+from medusa_sim.specs.engine_facts import expert_products, linear_rows
+from medusa_sim.specs.fitted import ExpertKernel, LatentKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR, TRANSFER_ERROR_ALIKE
-from medusa_sim.specs.kernels import GemmKernel, Kernel, StreamKernel, computing_as
+from medusa_sim.specs.kernels import GemmKernel, Kernel, StreamKernel, computing_as, multiplying_as
 
 NAME_MARK = "@"
 
@@ -111,6 +112,11 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
             return Choice(
                 place=place, form=operator.form, kernel=stands_in, is_asked=False, error=TRANSFER_ERROR_ALIKE
             )
+        runs = expert_products(asked.library, gpu.architecture, form) if asked.in_step else ""
+        products = held[set_name].get(f"{form}{NAME_MARK}{runs}") if runs and kind is EXPERTS else None
+        if isinstance(kernel, ExpertKernel) and isinstance(products, ExpertKernel):
+            both = multiplying_as(kernel, products)
+            return Choice(place=place, form=form, kernel=both, is_asked=False, error=TRANSFER_ERROR_ALIKE)
         return Choice(place=place, form=form, kernel=kernel, is_asked=is_asked)
     has = sorted({key for kernels in held.values() for key in kernels})
     of_set = "" if anywhere else f", kernel set {asked.kernels!r}"

@@ -75,6 +75,16 @@ class _Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     cards: tuple[str, ...] = ()
 
 
+class _Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Whose products stand in engines' layers of experts of a format."""
+
+    engines: tuple[str, ...]
+    cards: tuple[str, ...]
+    form: str
+    products_of: str
+    source: str
+
+
 class _Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     any: tuple[str, ...]
     backend: Backend
@@ -96,6 +106,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     facts: tuple[_Fact, ...]
     caches: tuple[_Cache, ...]
     linear: tuple[_Linear, ...]
+    experts: tuple[_Experts, ...]
     words: tuple[_Words, ...]
     rules: dict[str, StateRules]
 
@@ -209,6 +220,14 @@ def linear_rows(library: str, architecture: str, form: str) -> str:
         of_card = not entry.cards or architecture in entry.cards
         if of_card and library in entry.engines and form == entry.form:
             return entry.rows_of
+    return ""
+
+
+def expert_products(library: str, architecture: str, form: str) -> str:
+    """The library's name of the kernel whose products an engine's layers of experts run; empty: their own."""
+    for entry in _KNOWN.experts:
+        if library in entry.engines and architecture in entry.cards and form == entry.form:
+            return entry.products_of
     return ""
 
 

@@ -145,6 +145,21 @@ def computing_as(kernel: GemmKernel, other: GemmKernel) -> GemmKernel:
     return msgspec.structs.replace(kernel, **rates)
 
 
+@lru_cache(maxsize=16)
+def multiplying_as(kernel: ExpertKernel, other: ExpertKernel) -> ExpertKernel:
+    """Experts with the products of another kernel: their rates, tiles' costs and what lies between them.
+
+    Launches, and how weights that few tokens wake are read, stay.
+    """
+    rates = {name: getattr(other, name) for name in _OF_PRODUCTS}
+    return msgspec.structs.replace(kernel, **rates)
+
+
+_OF_PRODUCTS = (
+    "peak_fraction", "load_ratio", "tile_k", "step_norm", "activation_ratio", "wave_rounding", "contention",
+)  # fmt: skip
+
+
 def _with_tiles(kernel: GemmKernel, **changed: int) -> GemmKernel:
     tiles = tuple(msgspec.structs.replace(tile, **changed) for tile in kernel.tiles)
     return msgspec.structs.replace(kernel, tiles=tiles)

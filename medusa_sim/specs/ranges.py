@@ -129,13 +129,16 @@ class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     gpus: tuple[_Count, _Count] | None = None
     cards: tuple[Text, ...] = ()
     backends: tuple[Text, ...] = ()
+    formats: tuple[Text, ...] = ()
+    """Of weights in any part of the model."""
 
     def holds(self, case: Case, outside: tuple[Side, ...]) -> bool:
         """Whether it stands for the term in a set-up that is outside of these ranges."""
         own = Measured(forms=self.forms, gpus=self.gpus, cards=self.cards, backends=self.backends)
         named = not self.outside or any(side in outside for side in self.outside)
         alike = self.experts is None or self.experts == case.experts
-        return named and alike and not own.outside(case)
+        of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
+        return named and alike and of_format and not own.outside(case)
 
 
 class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -158,3 +158,15 @@ def test_prompts_are_attended_to_as_fast_by_one_library_as_by_another(gpu, runti
     prompts = next(each.operator for each in launches if each.operator.kind == "prefill_attention")
     measured = CalibratedLatency(load_gpu("a100-80gb-sxm"), "sglang").time(prompts).time_us
     assert of.latency.time(prompts).time_us == pytest.approx(measured, rel=0.25)
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm"])
+def test_experts_of_four_bits_on_hopper_multiply_as_the_kernel_that_vllm_runs(gpu):
+    """Marlin: few tokens wait for weights alike, prompts for its 0.37 of the peak. Rows stay Triton's."""
+    of = Scenario(gpu=gpu, model="gpt-oss-120b", runtime="vllm").setting
+    launches = model_launches(of.shard, decode(np.array([1.0, 8192.0]), 1), of.runtime)
+    experts = next(each.operator for each in launches if each.operator.kind == "moe")
+    rows = CalibratedLatency(load_gpu(gpu), "vllm").time(experts).time_us
+    few, many = of.latency.time(experts).time_us / rows
+    assert 1.0 <= few < 1.1
+    assert 1.5 < many < 1 / 0.366

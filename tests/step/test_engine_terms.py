@@ -383,6 +383,19 @@ def test_sglang_quantises_activations_in_launches_of_their_own():
     assert added["bf16", "fp8"] == added["bf16", None] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("gpu", "model", "us"),
+    [
+        ("h200-sxm", "gpt-oss-120b", 130), ("b200", "gpt-oss-120b", 65), ("h200-sxm", "qwen3-235b-a22b", 65),
+        ("h200-sxm", "llama-3.1-70b", 20), ("h200-sxm", "deepseek-v3", 65),
+    ],
+)  # fmt: skip
+def test_prompts_through_tensorrt_llm_are_launched_by_what_their_layers_are(gpu, model, us):
+    """Experts in groups of products have twice the launches that are modelled, fused ones as many."""
+    of = Scenario(gpu=gpu, model=model, runtime="tensorrt-llm-1.2", tp=8).setting
+    assert of.runtime.engine.prompt_us_per_launch.value == us
+
+
 def test_a_server_that_is_set_up_for_a_batch_has_a_graph_of_it():
     """TensorRT-LLM captures its largest batch; sizes of 1.2 end at 128, those of 1.3 go on by 64."""
     older, newer = (engine(f"tensorrt-llm-{version}") for version in ("1.2", "1.3"))
