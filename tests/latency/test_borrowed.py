@@ -26,7 +26,7 @@ RUNTIMES = ("vllm", "sglang", "tensorrt-llm")
 GPUS = 8
 LAUNCH_US = 20.0
 """Beside the roofline: modules launch some ten kernels."""
-GENERATED, READ = 26.0, 45.0
+GENERATED, READ = 27.0, 45.0
 """Times as long as roofline and launches that a part of a step may take, as kernels that never split keys and
 prompts of few tokens do. Constants of hosts and fallbacks were 50 to 3,400 times as long."""
 REQUESTS, PROMPTS = np.array([1, 8, 64, 256]), np.array([16, 256, 1024, 4096])
