@@ -20,7 +20,14 @@ bytes of K and V, b_act those of queries and outputs (`AttentionPath` has the ot
     time     = ramp_us + waves + store_passes b_new / (bandwidth_fraction bandwidth)
                + (split_us + split_step_us log2 splits where kv_len > split_above)
 
-with |a, b| = sqrt(a^2 + b^2), a smooth maximum. (A1) is the form of FlashAttention-3's scheduler for ragged
+with |a, b| = sqrt(a^2 + b^2), a smooth maximum.
+
+In numbers: four requests with 4,096 keys of 8 K/V heads on an H100 (132 SMs, tiles of 128 keys) are 32 tiles
+of 32 blocks of keys. 9 blocks a CTA would fill the SMs, so the keys are split in 4, and an SM has 0.97 CTAs.
+These walk for 7.4 us, memory takes 22.1, both 23.3. With 6.5 us to start and 2.7 to combine the splits the
+kernel takes 32.5 us. Sixteen requests have as many CTAs without a split.
+
+(A1) is the form of FlashAttention-3's scheduler for ragged
 batches: enough splits to fill the SMs, with a tenth to spare, and even ones; the rows of FlashAttention-2 and
 FlashInfer are met by it as well. The first key tile is part of cta_us. Causal prefill has tiles of unequal
 length: its waves walk over the keys of the mean tile, and the longest tile's further keys come once after

@@ -26,11 +26,11 @@ _STEPS = 64
 class Known:
     """Times that are known, of one model or of several of one GPU.
 
-    together: a line is asked for every size at once that another one was asked for, since it will be, too: as
-    in a search, where models and engines take turns.
+    shares_sizes: a line is asked for every size at once that another was asked for, since it will be, too:
+    as in a search, where models and engines take turns.
     """
 
-    together: bool = False
+    shares_sizes: bool = False
     times: dict[Hashable, OperatorTime] = field(default_factory=dict)
     """By the kernel that answers, kind, dtypes and sizes."""
     lines: dict[Hashable, tuple[FloatArray, OperatorTime]] = field(default_factory=dict)
@@ -41,11 +41,11 @@ class Known:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Anew in another process: keys name kernels by their places in this one's memory."""
-        return Known, (self.together,)
+        return Known, (self.shares_sizes,)
 
     def wanted(self, axis: str, sizes: FloatArray) -> FloatArray:
         """Rising sizes that a line is to be asked for where it does not know some of these."""
-        if not self.together:
+        if not self.shares_sizes:
             return sizes
         self.sizes[axis] = np.union1d(self.sizes.get(axis, sizes), sizes)
         return self.sizes[axis]

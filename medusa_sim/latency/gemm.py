@@ -17,6 +17,10 @@ names; b_x and b_w are bytes of an element of activations and weights):
 
 with w the wave_rounding and |a, b|_p = (a^p + b^p)^(1/p), a smooth maximum that is never below max(a, b).
 
+In numbers: gate and up of an 8B (n = 28,672, k = 4,096) in bf16 on an H100. 1,024 tokens are 8 x 112 tiles
+of 128 x 256, 6.8 thread blocks an SM: tiles take 313 us, memory 106, both 314, and with 3.3 us to start the
+layer takes 318. 64 tokens are 224 tiles of 64 x 128: tiles 22 us, memory 84, the layer 87.
+
 Some libraries have, and others leave out: `quantise`, a pass over the activations before the product,
 (2 + b_x) m k / (quantise_ratio bandwidth) (G11); loads of rows beyond m, added to tiles, ceil(n / tile_n)
 (rows - m) k b_x / (padding_ratio bandwidth) (G12); activations that are read again for every column of tiles

@@ -73,7 +73,7 @@ class Pricer:
     given: dict[str, Any]
     shares: dict[Any, float | MedusaSimError]
     latencies: dict[tuple[str, str], LatencyModel] = field(default_factory=dict)
-    known: Known = field(default_factory=partial(Known, together=True))
+    known: Known = field(default_factory=partial(Known, shares_sizes=True))
 
     def priced(self, setups: Sequence[SetUp]) -> Iterator[list[Priced | Refused]]:
         """Each set-up of the card with all its drafters; the batches that its cache does not hold in fp8.

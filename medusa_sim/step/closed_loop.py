@@ -115,10 +115,10 @@ class ClosedLoop:
         """H."""
         return self.first_held_steps * (1.0 + self.joining / 2.0) / (1.0 + self.joining)
 
-    def beginning(self, place: IntArray, begin_chance: FloatArray) -> ClosedLoop:
-        """Some of the cells, one for each place, with another pi."""
-        cells = {field.name: getattr(self, field.name)[place] for field in fields(self)}
-        return ClosedLoop(**cells | {"begin_chance": begin_chance})
+    def beginning(self, cells: IntArray, begin_chance: FloatArray) -> ClosedLoop:
+        """Some of the cells, which may come again, each with another pi."""
+        columns = {field.name: getattr(self, field.name)[cells] for field in fields(self)}
+        return ClosedLoop(**columns | {"begin_chance": begin_chance})
 
 
 def closed_loop(

@@ -93,56 +93,56 @@ class MixedStepLaw:
     drafting_host_us: float
     """The same where one is."""
 
-    def begun(self, place: IntArray) -> Hits:
-        """n: how many prompts begin on a step of some cells. `Hits.place` counts these cells from 0.
+    def begun(self, cells: IntArray) -> Hits:
+        """n: how many prompts begin on a step of some cells. `Hits.place` is a place among `cells`.
 
         Under data-parallel attention GPUs whose steps with prompts are launched kernel by kernel wait for
         each other's, so that as many begin at once. So do prompts that are held for others to ride with them.
         """
         if self.loop.most_held_steps.any():
-            return self._begun_together(place)
-        requests, begin_chance = self.loop.requests[place], self.loop.begin_chance[place]
+            return self._begun_together(cells)
+        requests, begin_chance = self.loop.requests[cells], self.loop.begin_chance[cells]
         waits = self.plain_host_us > 0.0 and not prompts_apart(self.setting)
         gpus = self.setting.parallel.schedulers if waits else 1
         together = np.minimum(float(gpus), requests)
         hits = binomial(requests / together, begin_chance)
         return hits._replace(number=hits.number * together[hits.place])
 
-    def _begun_together(self, place: IntArray) -> Hits:
+    def _begun_together(self, cells: IntArray) -> Hits:
         """The same where the first prompt waits for those that join it: 1 + J on b pi / (1 + J) of steps."""
         loop = self.loop
-        carry = np.minimum(loop.requests * loop.begin_chance / (1.0 + loop.joining), 1.0)[place]
-        joined = binomial(np.maximum(loop.requests[place] - 1.0, 0.0), loop.joining_chance[place])
+        carry = np.minimum(loop.requests * loop.begin_chance / (1.0 + loop.joining), 1.0)[cells]
+        joined = binomial(np.maximum(loop.requests[cells] - 1.0, 0.0), loop.joining_chance[cells])
         return Hits(
-            np.concatenate([np.zeros(place.size), 1.0 + joined.number]),
+            np.concatenate([np.zeros(cells.size), 1.0 + joined.number]),
             np.concatenate([1.0 - carry, carry[joined.place] * joined.weight]),
-            np.concatenate([np.arange(place.size), joined.place]),
+            np.concatenate([np.arange(cells.size), joined.place]),
         )
 
-    def where(self, place: IntArray, begin_chance: FloatArray) -> MixedStepLaw:
-        """Of some cells, one for each place, on whose steps prompts begin with another probability."""
+    def where(self, cells: IntArray, begin_chance: FloatArray) -> MixedStepLaw:
+        """Of some cells, which may come again, on whose steps prompts begin with another probability."""
         return replace(
             self,
-            loop=self.loop.beginning(place, begin_chance),
-            padded_linear_us=self.padded_linear_us[place],
-            empty_linear_us=self.empty_linear_us[place],
+            loop=self.loop.beginning(cells, begin_chance),
+            padded_linear_us=self.padded_linear_us[cells],
+            empty_linear_us=self.empty_linear_us[cells],
         )
 
-    def steps(self, place: IntArray, prompts: FloatArray) -> MixedSteps:
-        """(n,) steps of the cells at `place`, on which so many prompts begin."""
+    def steps(self, cells: IntArray, prompts: FloatArray) -> MixedSteps:
+        """(n,) steps, one of each of `cells` (which may come again), on which so many prompts begin."""
         traffic = self.traffic
         some_prompts = np.maximum(prompts, _LEAST_PROMPTS)
         spread = log_normal(traffic.prompt_cv / np.sqrt(some_prompts))
         prompt_tokens = prompts[:, None] * traffic.prompt_tokens * spread  # S
-        room = self.loop.room_tokens[place][:, None]
+        room = self.loop.room_tokens[cells][:, None]
         further = np.floor(prompt_tokens / room)
         last_tokens = prompt_tokens - further * room
 
         carrying_us = self._pass_apart_us if prompts_apart(self.setting) else self._riding_us
-        empty_us = self.empty_us[place][:, None]
-        time_us = np.where(prompts[:, None] > 0.0, carrying_us(place, prompts, last_tokens), empty_us)
-        further_us = carrying_us(place, prompts, room) if further.any() else empty_us
-        return MixedSteps(self._decoding(place, prompts), time_us, further, further_us)
+        empty_us = self.empty_us[cells][:, None]
+        time_us = np.where(prompts[:, None] > 0.0, carrying_us(cells, prompts, last_tokens), empty_us)
+        further_us = carrying_us(cells, prompts, room) if further.any() else empty_us
+        return MixedSteps(self._decoding(cells, prompts), time_us, further, further_us)
 
     @cached_property
     def empty_us(self) -> FloatArray:
@@ -153,49 +153,49 @@ class MixedStepLaw:
             loop.step_us - away * loop.request_attention_us - (self.padded_linear_us - self.empty_linear_us)
         )
 
-    def _decoding(self, place: IntArray, prompts: FloatArray) -> FloatArray:
+    def _decoding(self, cells: IntArray, prompts: FloatArray) -> FloatArray:
         """d(n)."""
-        return np.maximum(self.loop.requests[place] - prompts, 0.0) * self.loop.decoding_share[place]
+        return np.maximum(self.loop.requests[cells] - prompts, 0.0) * self.loop.decoding_share[cells]
 
-    def _riding_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
+    def _riding_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """t(n, S) where prompts ride on the step; tokens: (n, K), S."""
-        loop, decoding = self.loop, self._decoding(place, prompts)
-        absent = loop.requests[place] - decoding
-        step_us = loop.step_us[place] - absent * loop.request_attention_us[place]
-        rows = (decoding * loop.verified_tokens[place])[:, None] + tokens
-        more_us = np.interp(rows, self.rows, self.linear_us) - self.padded_linear_us[place][:, None]
-        read_us, host_us = self._read_us(place, prompts, tokens), self._riding_host_us(place, rows)
+        loop, decoding = self.loop, self._decoding(cells, prompts)
+        absent = loop.requests[cells] - decoding
+        step_us = loop.step_us[cells] - absent * loop.request_attention_us[cells]
+        rows = (decoding * loop.verified_tokens[cells])[:, None] + tokens
+        more_us = np.interp(rows, self.rows, self.linear_us) - self.padded_linear_us[cells][:, None]
+        read_us, host_us = self._read_us(cells, prompts, tokens), self._riding_host_us(cells, rows)
         return prompt_terms(self.setting).carrying_us(step_us[:, None], more_us, read_us, host_us)
 
-    def _riding_host_us(self, place: IntArray, rows: FloatArray) -> FloatArray | float:
+    def _riding_host_us(self, cells: IntArray, rows: FloatArray) -> FloatArray | float:
         """Host that launches a step of so many rows, (n, K), where its prompts take it out of a graph."""
         if self.plain_host_us:
             return self.plain_host_us
         host_us = launching_host_us(self.setting)
         if not host_us:
             return 0.0
-        each, index = np.unique(self.loop.verified_tokens[place], return_inverse=True)
+        each, index = np.unique(self.loop.verified_tokens[cells], return_inverse=True)
         most_rows = np.asarray([graph_rows(self.setting, tokens) for tokens in each])[index][:, None]
-        own_rows = (self.loop.requests * self.loop.verified_tokens)[place][:, None]
+        own_rows = (self.loop.requests * self.loop.verified_tokens)[cells][:, None]
         return np.where((own_rows <= most_rows) & (rows > most_rows), host_us, 0.0)
 
-    def _pass_apart_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
+    def _pass_apart_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """t(n, S) where prompts have passes of their own; tokens: (n, K), S."""
         linear_us = np.interp(tokens, self.rows, self.linear_us) * (tokens > 0.0)
-        read_us, drafts = self._read_us(place, prompts, tokens), self.loop.verified_tokens > 1.0
-        host_us = np.where(drafts, self.drafting_host_us, self.plain_host_us)[place][:, None]
+        read_us, drafts = self._read_us(cells, prompts, tokens), self.loop.verified_tokens > 1.0
+        host_us = np.where(drafts, self.drafting_host_us, self.plain_host_us)[cells][:, None]
         launched_us = np.where(tokens > 0.0, host_us, 0.0)
-        step_us = self.empty_us[place][:, None]
+        step_us = self.empty_us[cells][:, None]
         return prompt_terms(self.setting).carrying_us(step_us, linear_us, read_us, launched_us)
 
-    def _read_us(self, place: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
+    def _read_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """read(S): attention and drafter of so many tokens of so many prompts, at cells that draft or not."""
         gpus = float(self.setting.parallel.schedulers)  # each attends to its own prompts
         prompts_a_gpu = np.maximum(prompts / gpus, np.minimum(prompts, 1.0))
         attention_us = self.prompt_attention_us * prompts_a_gpu
         all_tokens = np.maximum(prompts, _LEAST_PROMPTS) * self.traffic.prompt_tokens
         drafter_us = np.interp(tokens, self.rows, self.drafter_us) * (tokens > 0.0)
-        drafts = (self.loop.verified_tokens > 1.0)[place][:, None]
+        drafts = (self.loop.verified_tokens > 1.0)[cells][:, None]
         return np.asarray((attention_us / all_tokens)[:, None] * tokens + drafts * drafter_us)
 
 

@@ -42,15 +42,20 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
 def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> Cost:
     """What one pass takes, whose kernels are timed.
 
-    device = sum of kernel times + launches x launch_us. host = launches x host_us_per_launch, for a forward
-    pass of its own host_us_per_step, and in the target's pass what an engine hides or launches outside graphs
-    (N3). exposed: what an engine's host adds to the target's pass (N1), what a draft model's small kernels
-    leave idle, and pieces (N16). whole_graph: whether a graph holds the whole pass, attention included; else
-    the host plans it, and with several queries runs it in pieces.
+        device  = sum of kernel times + launches launch_us
+        host    = launches host_us_per_launch
+                  + host_us_per_step of a forward pass
+                  + what an engine's host does behind the target's kernels (N1), or launches where no graph
+                  holds them (N3)
+        exposed = what an engine's host adds to the target's pass (N1), what the small kernels of a drafter
+                  leave idle (N2), and pieces (N16)
 
-    The band adds the half-widths of different kernels in quadrature (their residuals are taken as
-    independent), those of one kernel in every layer linearly, and so those of kernels that nobody measured on
-    this GPU, of borrowed ones what those of one kind are off by together (`Fit.together`).
+    whole_graph: whether a graph holds the whole pass, attention included. Else the host plans it, and with
+    several queries runs it in pieces.
+
+    Half-widths of the band: those of one kernel in every layer add up. Those of different kernels add in
+    quadrature, as independent errors, where these were measured on this GPU. Others add up, of borrowed ones
+    the part by which those of one kind are off together (`Fit.together`).
     """
     runtime, engine = work.runtime, work.runtime.engine
     device_us = kernels.device_us + work.gaps_us

@@ -105,7 +105,7 @@ def test_lines_that_are_known_together_are_asked_once_for_what_another_was():
             asked.append((float(operator.n), np.ravel(operator.m).tolist()))
             return super().time(operator)
 
-    latency = CachedLatency(Counting(load_gpu("a100-80gb-pcie"), "torch"), Known(together=True))
+    latency = CachedLatency(Counting(load_gpu("a100-80gb-pcie"), "torch"), Known(shares_sizes=True))
     for n, m in ((4096, [1, 64]), (4096, [3, 64]), (11008, [64]), (11008, [1, 3])):
         layer = operator("gemm").with_columns(m=np.array(m), n=n)
         assert np.array_equal(latency.time(layer).time_us, LATENCY.time(layer).time_us)
@@ -114,7 +114,7 @@ def test_lines_that_are_known_together_are_asked_once_for_what_another_was():
 
 def test_what_is_sent_to_another_process_answers_alike_and_has_no_times():
     alone = LATENCY.time(operator("gemm"))
-    latency = CachedLatency(LATENCY, Known(together=True), LATENCY.whose)
+    latency = CachedLatency(LATENCY, Known(shares_sizes=True), LATENCY.whose)
     unasked = pickle.dumps(latency)
     assert latency.time(operator("gemm")) == alone
     assert len(pickle.dumps(latency)) == len(unasked)
