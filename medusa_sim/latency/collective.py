@@ -20,6 +20,10 @@ crosses the link hardly does. With time measured at two numbers of ranks this te
 An engine may add up in one shot up to some rows of a step, however wide they are (`Engine.one_shot_rows`):
 such messages go on along the line of the last one-shot regime.
 
+In numbers: an all-reduce of 64 tokens of width 4,096 in bf16, 512 KiB, among eight H100s in SGLang. One-shot
+ends at 185 KB there, 524 KB (8 / 2)^-0.75. The next regime starts in 2.5 + 6 x 0.9 = 7.8 us and sends w =
+0.92 MB at 450 / 1.46 GB/s in 3.0 us: 10.8 us.
+
 Where between two measured sizes a library changes nobody measured: E is half way, and a step's time rises
 over it, as it does on average over where the end may lie (C6). It leapt by 2.8 on an A100 at 4 MB.
 """
