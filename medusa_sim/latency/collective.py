@@ -18,7 +18,7 @@ copy_passes is what does not depend on the number of ranks, such as bringing a r
 Steps of a ring take their time one after another, so the start grows with n; the share (n - 1) / n that
 crosses the link hardly does. With time measured at two numbers of ranks this tells the ones between.
 An engine may add up in one shot up to some rows of a step, however wide they are (`Engine.one_shot_rows`):
-such messages go on along the line of the last one-shot regime.
+such messages go on along the line of the last one-shot regime, but over PCIe, where NCCL adds up.
 
 In numbers: an all-reduce of 64 tokens of width 4,096 in bf16, 512 KiB, among eight H100s in SGLang. One-shot
 ends at 185 KB there, 524 KB (8 / 2)^-0.75. The next regime starts in 2.5 + 6 x 0.9 = 7.8 us and sends w =
@@ -144,6 +144,7 @@ def _by_regime_us(
         own_start_us, own_travel_us = _line_us(gpu, kernel, shots[-1], operator)
         own_us = own_start_us + own_travel_us
         is_shot = (message > largest_message(shots[-1], ranks)) & (message <= operator.one_shot_bytes)
+        is_shot &= ~gpu.is_over_pcie(ranks)
         start_us = np.where(is_shot, own_start_us, start_us)
         time_us = np.where(is_shot, np.maximum(own_us, time_us), time_us)
     several = ranks > 1.0

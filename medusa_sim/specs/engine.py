@@ -199,8 +199,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     one_shot_rows: Annotated[int, Meta(ge=0)] = 0
     """Rows of a step up to which GPUs add up in one shot, however wide they are; 0: as its library does."""
     gathers_tokens: bool = False
-    """Whether with attention split over requests every GPU gets the tokens of all where a token has as many
-    experts as there are GPUs, or more; else tokens go to the GPUs of their experts (Z4)."""
+    """Whether with attention split over requests every GPU gets the tokens of all; else tokens go to the GPUs
+    of their experts (Z4)."""
+    sends_tokens: tuple[Text, ...] = ()
+    """Cards on which an engine that gathers tokens sends them all the same where a token has fewer experts
+    than there are GPUs (`at` keeps that of the set-up)."""
     unpacks_fp8: bool = False
     """Whether it unpacks fp8 weights to 16 bits on a card without fp8 arithmetic (Marlin)."""
     settings_source: Text
@@ -276,7 +279,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def at(self, case: Case) -> Engine:
         """The engine in a set-up: every term by where it was measured."""
         fused = tuple(card for card in self.fuses_shared if card == case.card)
-        own = msgspec.structs.replace(self, fuses_shared=fused)
+        sends = tuple(gpu for gpu in self.sends_tokens if gpu == case.gpu)
+        own = msgspec.structs.replace(self, fuses_shared=fused, sends_tokens=sends)
         return own.with_terms({name: term.at(case) for name, term in self.terms.items()})
 
     def limited(self, schedulers: int) -> int:

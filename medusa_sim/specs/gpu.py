@@ -75,6 +75,8 @@ class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     kernels: dict[str, _KernelSetFile] = {}
 
 
+FASTEST_PCIE = 6.4e10
+"""Bytes/s of one direction, PCIe 5.0 x16."""
 _NUMBERS = (
     "sms", "l2_bytes", "memory_bytes", "bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s", "linked_gpus",
     "wide_link_bandwidth_bytes_per_s",
@@ -145,6 +147,10 @@ class Gpu:
     def exceeds_link(self, ranks: FloatArray) -> BoolArray:
         """Whether so many GPUs are more than the link joins."""
         return np.asarray((self.linked_gpus > 0) & (ranks > self.linked_gpus))
+
+    def is_over_pcie(self, ranks: FloatArray) -> BoolArray:
+        """Whether a group of `ranks` has no faster link than PCIe."""
+        return np.asarray(self.link_to(ranks) <= FASTEST_PCIE)
 
     def link_to(self, ranks: FloatArray) -> FloatArray:
         """Bytes/s of one direction between GPUs of a group of `ranks`."""

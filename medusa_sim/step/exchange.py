@@ -5,8 +5,8 @@
 (Z3)  gather, scatter   1 + 1 a layer, m h elements                             data-parallel attention
 (Z4)  dispatch, combine 1 + 1 a layer with experts, its own rows                beside expert parallelism
 
-An engine that gathers tokens (`Engine.gathers_tokens`) has (Z3) in place of (Z4) where a token has as many
-experts as there are GPUs, or more, so that nearly all tokens go to all of them. Where experts multiply
+An engine that gathers tokens (`Engine.gathers_tokens`) has (Z3) in place of (Z4), but on cards on which it
+sends them where a token has fewer experts than there are GPUs (`Engine.sends_tokens`). Where experts multiply
 4 bits the tokens are quantised before they are gathered; their outputs come back in 16 bits.
 """
 
@@ -65,7 +65,9 @@ def exchange_launches(
 def _gathers(experts: MoE, model: Model, runtime: Runtime) -> bool:
     """Whether an engine gathers tokens before experts that are spread over GPUs."""
     engine = runtime.engine
-    return engine is not None and engine.gathers_tokens and model.parallel.ep <= experts.topk
+    if engine is None or not engine.gathers_tokens:
+        return False
+    return model.parallel.ep <= experts.topk or not engine.sends_tokens
 
 
 def logit_exchange(model: Model, rows: Size) -> list[Launch]:

@@ -157,6 +157,34 @@ def test_tensorrt_llm_adds_up_in_one_shot_to_128_rows_of_any_width():
     assert sum_us(129) < 0.8 * all_us
 
 
+@pytest.mark.parametrize(("gpu", "sends"), [("b200", False), ("h200-sxm", False), ("gb200", True)])
+def test_tensorrt_llm_sends_tokens_to_their_experts_where_nvlink_joins_nodes(gpu, sends):
+    """Four experts a token on eight GPUs: DeepEP's kernels are 106 us a layer on a B200, gathering 36."""
+    of = Scenario(
+        gpu=gpu, model="gpt-oss-120b", runtime="tensorrt-llm", tp=8, ep=8, dp_attention=True
+    ).setting
+    sent = {
+        one.operator.kind: one.operator
+        for one in model_launches(of.shard, decode(64, 1024), of.runtime)
+        if one.part == "exchange"
+    }
+    assert ("dispatch" in sent, "reduce_scatter" in sent) == (sends, not sends)
+    if gpu == "b200":
+        us = sum(float(of.latency.time(sent[kind]).time_us) for kind in ("all_gather", "reduce_scatter"))
+        assert us < 50.0
+
+
+@pytest.mark.parametrize("gpu", ["rtx-pro-6000", "l40s"])
+def test_tensorrt_llm_leaves_sums_over_pcie_to_nccl(gpu):
+    """In one shot 128 rows of a 70B took longer than 256 by NCCL."""
+    of = Scenario(gpu=gpu, model="llama-3.1-70b", runtime="tensorrt-llm", tp=8, dtype="fp8").setting
+    launches = model_launches(of.shard, decode(np.array([64.0, 128.0, 256.0]), 1024), of.runtime)
+    summed = next(one.operator for one in launches if one.operator.name == "all_reduce")
+    time_us = of.latency.time(summed).time_us
+    assert time_us == pytest.approx(of.latency.time(replace(summed, one_shot_bytes=0.0)).time_us)
+    assert time_us[1] < 0.9 * time_us[2]
+
+
 def test_one_expert_that_all_take_is_a_dense_mlp():
     dense = load_model("llama-3.1-8b")
     one = MoE(experts=1, topk=1, inter=dense.mlp.width)
