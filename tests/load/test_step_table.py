@@ -79,6 +79,9 @@ def test_prompts_that_fill_a_step_beyond_its_graphs_wait_for_their_launches(tabl
     own_s = table.decoding_s(0, 32, 512.0)
     launching_s = 1e-6 * SCENARIO.setting.runtime.engine.eager_us_per_layer.value * SCENARIO.model.layers
     assert table.prompts.eager_s == pytest.approx(launching_s)
+    # sizes of requests of one token end at 512, in multiples of three of two drafts at 498
+    two = step_table(SCENARIO, CHAINS[:2], LIMITS, longest=64).prompts
+    assert (two.graph_rows, two.without_drafter().graph_rows) == (498.0, 512.0)
     bare = replace(table, prompts=replace(table.prompts, eager_s=0.0))
     for tokens, waits in ((480, False), (481, True)):
         with_law, without = (own_s + of.prompts_s(0, 32, [(tokens, tokens)], own_s) for of in (table, bare))
