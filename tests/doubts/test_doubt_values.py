@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from medusa_sim.doubts import doubts as rules
+from medusa_sim.doubts import kernels as kernel_doubts
+from medusa_sim.doubts import room as room_doubts
 from medusa_sim.doubts import terms as doubt_terms
 from medusa_sim.doubts.doubts import beyond_known, cut_scale_blocks, doubts, slow_link
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
@@ -167,33 +169,35 @@ def test_a_pass_of_a_drafter_is_charged_by_what_it_is_more_of(by_layer, name):
 
 @pytest.mark.parametrize(("room", "told"), [(1.0, 0), (0.99, 1)])
 def test_a_model_is_too_large_where_one_token_of_one_request_has_no_room(monkeypatch, room, told):
-    monkeypatch.setattr(rules, "step_memory_bytes", lambda model, drafter, *sizes: float(np.prod(sizes)))
-    monkeypatch.setattr(rules, "fewest_gpus", lambda *given: 2)
+    monkeypatch.setattr(room_doubts, "step_memory_bytes", lambda model, _, *sizes: float(np.prod(sizes)))
+    monkeypatch.setattr(room_doubts, "fewest_gpus", lambda *given: 2)
     made = dense("vllm")
     given = SimpleNamespace(
         scope="model", shard=made.shard, model=made.model, gpu=made.gpu, runtime=made.runtime,
         usable_memory_bytes=room,
     )  # fmt: skip
-    assert len(list(rules.model_too_large(given))) == told
+    assert len(list(room_doubts.model_too_large(given))) == told
 
 
 def test_kernels_are_doubted_where_times_are_of_kernels():
     lent = dense("vllm", gpu="b300")
     assert (
         list(rules.fitted_kernels(lent))
-        == [line for rule in rules.RULES_OF_KERNELS for line in rule(lent)]
+        == [line for rule in kernel_doubts.RULES_OF_KERNELS for line in rule(lent)]
         != []
     )
     assert list(rules.fitted_kernels(dense("cuda-graph", gpu="b300", latency="roofline"))) == []
 
 
 def test_borrowed_kernels_tell_the_most_by_which_times_are_scaled(monkeypatch):
-    monkeypatch.setattr(rules, "borrowed_shares", lambda scenario: {"norms": 0.5, "attention": 0.25})
+    monkeypatch.setattr(kernel_doubts, "borrowed_shares", lambda scenario: {"norms": 0.5, "attention": 0.25})
     fits = SimpleNamespace(
         lenders=("a40:torch",),
         by_key={"one": SimpleNamespace(slower=1.0), "two": SimpleNamespace(slower=1.25)},
     )
-    (line,) = rules.borrowed_kernels(SimpleNamespace(kernel_fits=fits, gpu=SimpleNamespace(name="made")))
+    (line,) = kernel_doubts.borrowed_kernels(
+        SimpleNamespace(kernel_fits=fits, gpu=SimpleNamespace(name="made"))
+    )
     assert re.findall(r"[\d.]+\d", line.split(":", 2)[-1]) == ["75", "1.25"]
 
 
@@ -308,8 +312,8 @@ def test_links_and_lengths_beyond_what_is_known_are_told():
 
 @pytest.mark.parametrize(("share", "told"), [(0.0099, "under 1 %"), (0.0101, "1 %"), (0.5, "50 %")])
 def test_a_borrowed_share_below_a_hundredth_is_under_one_percent(monkeypatch, share, told):
-    monkeypatch.setattr(rules, "borrowed_shares", lambda scenario: {"norms": share})
-    (line,) = rules.borrowed_kernels(dense("vllm", gpu="b300"))
+    monkeypatch.setattr(kernel_doubts, "borrowed_shares", lambda scenario: {"norms": share})
+    (line,) = kernel_doubts.borrowed_kernels(dense("vllm", gpu="b300"))
     assert f"norms ({told} of a plain step)" in line
 
 
@@ -325,9 +329,9 @@ def test_terms_that_were_taken_over_are_counted_beside_all_that_count():
 @pytest.mark.parametrize(("ep", "lines"), [(1, 0), (2, 1), (8, 1)])
 def test_experts_that_are_spread_are_priced_by_kernels_without(ep, lines):
     scenario = dense("vllm", model="qwen3-30b-a3b", tp=ep, ep=ep)
-    assert len(list(rules.spread_experts(scenario))) == lines
+    assert len(list(kernel_doubts.spread_experts(scenario))) == lines
     # the link of an H100 joins eight; of two cards collectives were measured everywhere
-    assert list(rules.collectives_of_more_cards(dense("vllm", tp=2))) == []
+    assert list(kernel_doubts.collectives_of_more_cards(dense("vllm", tp=2))) == []
 
 
 @pytest.mark.parametrize(("tp", "knows", "told"), [(2, False, 0), (4, False, 1), (4, True, 0), (2, True, 0)])
@@ -337,7 +341,7 @@ def test_collectives_of_two_cards_are_an_extrapolation_to_more(tp, knows, told):
         parallel=SimpleNamespace(tp=tp), gpu=SimpleNamespace(name="made", kernels={"set": kernels}),
         kernel_fits=SimpleNamespace(by_key={"collective.set:all_reduce": None, "gemm.set:bf16": None}),
     )  # fmt: skip
-    assert len(list(rules.collectives_of_more_cards(made))) == told
+    assert len(list(kernel_doubts.collectives_of_more_cards(made))) == told
 
 
 @pytest.mark.parametrize(
@@ -354,7 +358,7 @@ def left_with_host(**given: object) -> tuple[Scenario, list[float]]:
     """A scenario of llama.cpp on 24 GB, and the numbers of the option that makes room."""
     scenario = Scenario(gpu="rtx-4090", runtime="llama.cpp-cuda", drafter="ngram", acceptance="0.5", **given)
     return scenario, [
-        float(each) for each in re.findall(r"(?<![\w-])\d+\.?\d*", rules._with_the_host(scenario))
+        float(each) for each in re.findall(r"(?<![\w-])\d+\.?\d*", room_doubts._with_the_host(scenario))
     ]
 
 

@@ -5,12 +5,9 @@ import pytest
 from msgspec import structs
 
 from medusa_sim import Scenario
-from medusa_sim.doubts.doubts import (
-    engine_on_other_gpus,
-    first_token_doubts,
-    model_too_large,
-    typed_acceptance,
-)
+from medusa_sim.doubts.acceptance import typed_acceptance
+from medusa_sim.doubts.doubts import engine_on_other_gpus, first_token_doubts
+from medusa_sim.doubts.room import model_too_large
 from medusa_sim.doubts.terms import WORDS, _charged, beyond_measured, far_terms
 from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.plan.recommend import recommend

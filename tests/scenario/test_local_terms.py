@@ -8,7 +8,7 @@ import pytest
 from one_line import one_line
 
 from medusa_sim.acceptance.p_min import sure_drafts
-from medusa_sim.doubts.doubts import model_too_large
+from medusa_sim.doubts.room import model_too_large
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.grid.surface import surface_at
 from medusa_sim.scenario.scenario import Scenario

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from medusa_sim.doubts.acceptance import requests_beyond_acceptance
 from medusa_sim.doubts.doubts import (
     beyond_known,
     engine_on_other_gpus,
     local_kernels,
-    requests_beyond_acceptance,
     requests_beyond_positions,
     unmeasured_engine,
 )

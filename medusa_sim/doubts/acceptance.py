@@ -1,0 +1,87 @@
+"""What is doubtful about how many drafts are accepted: whose rates they are, how far they were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from medusa_sim.doubts.rule import Rule
+from medusa_sim.scenario.acceptance import doubtful_shares, one_rate
+from medusa_sim.scenario.defaults import TYPICAL, request_length
+from medusa_sim.scenario.scenario import Scenario
+
+
+def whose_acceptance(scenario: Scenario) -> Iterator[str]:
+    """That the acceptance is an assumption, or another model's."""
+    if scenario.profile.name.startswith(TYPICAL):
+        yield (
+            f"acceptance {scenario.profile.name} is an assumption ({scenario.profile.title}): nobody "
+            f"measured {scenario.drafting.method} on {scenario.model.name}; give your own with --acceptance"
+        )
+    elif scenario.borrows_acceptance:
+        yield (
+            f"acceptance {scenario.profile.name} was measured on another model than {scenario.model.name}; "
+            "give your own with --acceptance"
+        )
+
+
+def typed_acceptance(scenario: Scenario) -> Iterator[str]:
+    """That numbers, as they were typed, may be of another kind than they are read as."""
+    given = scenario.arguments.acceptance
+    if line := doubtful_shares(given):
+        yield line
+    if scenario.runtime.local and scenario.depth > 1 and (rate := one_rate(given)) is not None:
+        yield (
+            f"acceptance {rate:g} is the chance of each draft behind an accepted one; llama.cpp logs the "
+            f"share of all drafts: give that with the drafts of a round, {100.0 * rate:g}%@3"
+        )
+
+
+def guessed_acceptance(scenario: Scenario) -> Iterator[str]:
+    """From which draft on the acceptance is a guess."""
+    first = scenario.guessed_from
+    if first is not None:
+        known = "1 draft" if first == 2 else f"{first - 1} drafts"
+        yield (
+            f"acceptance {scenario.profile.name} was measured for {known}: from draft {first} on its rates "
+            "are a guess, with bands that widen; measure longer drafts with medusa-sim acceptance "
+            "from-engine"
+        )
+
+
+def acceptance_of_outputs(scenario: Scenario) -> Iterator[str]:
+    """That the acceptance was scaled to outputs of random prompts."""
+    if scenario.profile.output_share != 1.0:
+        yield (
+            f"acceptance {scenario.profile.name}: rates are {scenario.profile.output_share:.2f} of the "
+            f"published ones, as measured in outputs of {scenario.profile.output_tokens:g} tokens to random "
+            "prompts; real prompts may do better: give your own with --acceptance"
+        )
+
+
+def requests_beyond_acceptance(scenario: Scenario) -> Iterator[str]:
+    """That requests grow longer than the contexts that the acceptance was measured at."""
+    if scenario.traffic is not None:
+        yield from beyond_acceptance(
+            scenario, request_length(scenario.traffic.prompt_tokens, scenario.traffic.output_tokens)
+        )
+
+
+def beyond_acceptance(scenario: Scenario, tokens: float) -> Iterator[str]:
+    """That contexts are longer than those that the acceptance was measured at."""
+    longest = scenario.profile.longest_context
+    if longest is not None and tokens > longest:
+        yield (
+            f"acceptance {scenario.profile.name} was measured to contexts of {longest} tokens, not "
+            f"{tokens:.10g}: a drafter accepts less beyond what it was trained on (EAGLE-3 of Llama-3.1-8B: "
+            "2.9 tokens a step at 0.8k, 1.1 at 7.4k, vllm #48894)"
+        )
+
+
+OF_ACCEPTANCE: tuple[Rule, ...] = (
+    whose_acceptance,
+    typed_acceptance,
+    guessed_acceptance,
+    acceptance_of_outputs,
+    requests_beyond_acceptance,
+)
+"""Rules of what drafts are accepted by: nothing that plain decoding rests on."""

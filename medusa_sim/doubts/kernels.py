@@ -1,0 +1,146 @@
+"""What fitted times of kernels rest on that was not measured on this card: lenders, formats, more cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from medusa_sim.doubts.rule import Rule
+from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves
+from medusa_sim.latency.base import known_time
+from medusa_sim.operators.kinds import KIND_OF
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.fitted import FEWEST_RANKS
+from medusa_sim.specs.mixers import Latent
+from medusa_sim.units import format_text
+
+_LEAST_SHARE = 0.01
+"""Of a step; a smaller share is not given as a number."""
+
+
+def borrowed_kernels(scenario: Scenario) -> Iterator[str]:
+    """Whose kernels stand in for this GPU's own, and their share of a plain step."""
+    if not scenario.kernel_fits.lenders:
+        return
+    slower = max(fit.slower for fit in scenario.kernel_fits.by_key.values())
+    times = "" if slower == 1.0 else f", with times scaled by {slower:g}, as served steps there suggest"
+    lent = borrowed_shares(scenario)
+    what = " and ".join(lent) if lent else "what a plain step does not call"
+    share = sum(lent.values())
+    percent = "under 1" if share < _LEAST_SHARE else f"{100.0 * share:.0f}"
+    part = f" ({percent} % of a plain step)" if lent else ""
+    yield (
+        f"kernels of {scenario.gpu.name} are borrowed from "
+        f"{', '.join(map(_lender_text, scenario.kernel_fits.lenders))}: {what}{part}, with wider bands{times}"
+    )
+
+
+def _lender_text(lender: str) -> str:
+    """`b200:sglang:fp8_block` -> `b200:sglang (fp8 in blocks)`."""
+    card, library, *form = lender.split(":")
+    return f"{card}:{library}" + "".join(f" ({format_text(each)})" for each in form)
+
+
+def slow_format(scenario: Scenario) -> Iterator[str]:
+    """That linear layers take longer in their narrow format than in 16 bits."""
+    if slow := slower_than_halves(scenario):
+        yield (
+            f"linear layers in {format_text(slow[0])} take {slow[2]:.2f} times as long as in bf16 on "
+            f"{scenario.gpu.name} at {slow[1]} rows: inputs are quantised first, and kernels with scales "
+            "reach less of the peak"
+        )
+
+
+def experts_in_another_format(scenario: Scenario) -> Iterator[str]:
+    """That kernels of another format time the experts."""
+    if other := other_form(scenario):
+        yield (
+            f"nobody measured experts in {format_text(other[0])} on {scenario.gpu.name}: times are of "
+            f"{format_text(other[1])} kernels that read as many bytes, with wider bands"
+        )
+
+
+def unpacked_weights(scenario: Scenario) -> Iterator[str]:
+    """That the card lacks the arithmetic of the checkpoint's format."""
+    if scenario.unpacked_forms:
+        forms = " or ".join(map(format_text, scenario.unpacked_forms))
+        yield (
+            f"{scenario.gpu.name} has no {forms} arithmetic: such weights are unpacked to 16 bits, as vLLM "
+            "does (Marlin)"
+        )
+
+
+def unfitted_kernels(scenario: Scenario) -> Iterator[str]:
+    """Kinds of kernels that nobody fitted on any card."""
+    launches = () if scenario.scope == "block" else scenario.kernel_fits.plain_launches
+    unfitted = {
+        KIND_OF[launch.operator.kind].title: None
+        for launch in launches
+        if launch.composed and known_time(scenario.latency, launch.operator) is None
+    }
+    if unfitted:
+        yield (
+            f"{' and '.join(unfitted)} of {scenario.model.name}: no kernel is fitted; times follow from "
+            "bytes and FLOPs, with wide bands"
+        )
+
+
+def verification_by_other_kernels(scenario: Scenario) -> Iterator[str]:
+    """That sparse or latent attention was measured with other numbers of queries than verification has."""
+    if scenario.scope != "model":
+        return
+    if "sparse" in {place.partition(".")[0] for place in scenario.kernel_fits.by_key}:
+        yield (
+            f"sparse attention of {scenario.model.name} takes fitted modules: those of several queries a "
+            "request are of prompts or extrapolated from one, with wider bands"
+        )
+    elif scenario.model.blocks(Latent):
+        yield (
+            f"latent attention of {scenario.model.name} was fitted at one query: its verification is "
+            "extrapolated, 10 to 20 % from public rows on average, with wider bands"
+        )
+
+
+def unmeasured_unpacking(scenario: Scenario) -> Iterator[str]:
+    """What is stored narrower than its kernel was measured with."""
+    if unpacked := " and ".join(scenario.kernel_fits.unpacks):
+        yield (
+            f"nobody measured the unpacking of {unpacked} on {scenario.gpu.name}: times are of kernels "
+            "without it that read as many bytes, with wider bands"
+        )
+
+
+def collectives_of_more_cards(scenario: Scenario) -> Iterator[str]:
+    """That collectives were measured on two cards only."""
+    places = [
+        key.removeprefix("collective.").partition(":")
+        for key in scenario.kernel_fits.by_key
+        if key.startswith("collective.")
+    ]
+    exchange = [scenario.gpu.kernels[name].collective[key] for name, _, key in places]
+    if scenario.parallel.tp > FEWEST_RANKS and not all(kernel.knows_ranks for kernel in exchange):
+        yield (
+            f"collectives on {scenario.gpu.name} were measured on {FEWEST_RANKS:g} cards only; "
+            f"{scenario.parallel.tp} is an extrapolation, with wider bands"
+        )
+
+
+def spread_experts(scenario: Scenario) -> Iterator[str]:
+    """That kernels of experts were fitted without spreading them."""
+    if scenario.parallel.ep > 1:
+        yield (
+            f"experts spread over GPUs (ep {scenario.parallel.ep}) are priced by kernels that were fitted "
+            "without, with wider bands"
+        )
+
+
+RULES_OF_KERNELS: tuple[Rule, ...] = (
+    borrowed_kernels,
+    slow_format,
+    experts_in_another_format,
+    unpacked_weights,
+    unfitted_kernels,
+    verification_by_other_kernels,
+    unmeasured_unpacking,
+    collectives_of_more_cards,
+    spread_experts,
+)
