@@ -16,7 +16,7 @@ from medusa_sim.specs.gpu import Gpu
 _LARGEST = 1 << 15
 """Entries of a time that is kept: a larger one comes once, and would only fill the memory."""
 _MOST = 1 << 20
-"""Entries of all that is kept, some 40 MB; beyond them it begins anew."""
+"""Entries of all that is kept, some 40 MB; beyond them it starts over."""
 
 _STEPS = 64
 """Grids whose different sizes are kept."""
@@ -40,7 +40,7 @@ class Known:
     entries: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Anew in another process: keys name kernels by their places in this one's memory."""
+        """Empty in another process: keys name kernels by their places in this one's memory."""
         return Known, (self.shares_sizes,)
 
     def wanted(self, axis: str, sizes: FloatArray) -> FloatArray:

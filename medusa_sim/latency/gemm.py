@@ -44,7 +44,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
-from medusa_sim.latency.tile_choice import Choices, among_allowed, cheapest, wave_cost
+from medusa_sim.latency.tile_choice import KnownChoices, among_allowed, cheapest, wave_cost
 from medusa_sim.latency.tiles import Candidates, candidates_before, candidates_of, taken
 from medusa_sim.latency.waves import norm_max, shared_waves
 from medusa_sim.operators.gemm import Gemm
@@ -139,10 +139,10 @@ def gemm_choice(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> IntArray:
 
 
 @lru_cache(maxsize=256)
-def _choices(gpu: Gpu, kernel: GemmKernel, layer: Gemm) -> Choices:
+def _choices(gpu: Gpu, kernel: GemmKernel, layer: Gemm) -> KnownChoices:
     """What is known of a layer, by step of m."""
     n, k = as_float(layer.n), as_float(layer.k)
-    return Choices(lambda steps: _best(gpu, kernel, layer, (_CHOICE_STEP * steps, n, k)))
+    return KnownChoices(lambda steps: _best(gpu, kernel, layer, (_CHOICE_STEP * steps, n, k)))
 
 
 def _best(

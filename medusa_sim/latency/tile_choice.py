@@ -18,7 +18,7 @@ _STEPS_KEPT = 1 << 15
 """64 kB of choices."""
 
 
-class Choices:
+class KnownChoices:
     """The candidate that a library takes at each whole step of m. find: of some of the steps, in one row."""
 
     def __init__(self, find: Callable[[FloatArray], IntArray]) -> None:
