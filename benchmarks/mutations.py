@@ -62,10 +62,13 @@ _NO_NUMBERS = {
 """Calls whose numbers are help, digits, sizes of caches, edges of bands or sizes of pictures."""
 _SHAPES = {"ones_like", "zeros_like"}
 """Calls by which a product or a sum takes another shape and the same values."""
-_CHOSEN = ("outside/limits.py", "report/figures", "lab/calibrate", "lab/measure", "lab/decoder/training")
+_CHOSEN = (
+    "outside/limits.py", "report/figures", "lab/calibrate", "lab/measure", "lab/decoder/training",
+    "lab/decoder/trials",
+)  # fmt: skip
 """Where constants of a module were chosen freely: what is taken from a file, sizes of pictures, where a fit's
-search begins and ends, what is measured and how often, how a model is trained. A tenth more of one is as
-right, so that no test should notice.
+search begins and ends, what is measured or timed and how often, how a model is trained. A tenth more of one
+is as right, so that no test should notice.
 """
 _DRAWN = ("report/figures", "report/card.py", "acceptance/tree_picture")
 """Where numbers are places, widths and sizes on a picture, and its least and largest ones."""

@@ -476,3 +476,58 @@ def test_times_of_a_table_are_as_sure_as_at_its_middle_length():
     assert piece.faster == pytest.approx(np.full((3, 2), np.log(2.0)))
     assert piece.slower == pytest.approx(np.full((3, 2), np.log(2.0)))
     assert piece.idle_share.tolist() == [[2.0, 2.0]]
+
+
+def searched(monkeypatch: pytest.MonkeyPatch, knee: float, below: float = 1.0) -> tuple[Carried, list[float]]:
+    """What a search of one seed finds between 0 and 100, and the rates that it tried; 90 % are wanted."""
+    test = load_test(Scenario(model="llama-3.1-8b"), policies=("none",), requests=8, seeds=1, tpot_ms=9.0)
+    tried: list[float] = []
+
+    def metrics_at(of: object, server: object, rate: float, advance: object, seed: int) -> dict[str, float]:
+        tried.append(rate)
+        share = below if rate <= knee else 0.0
+        return {"goodput_share": share, "queue_share": 1.0, "step_slower": 0.0, "step_faster": 0.0}
+
+    monkeypatch.setattr(carried, "_metrics_at", metrics_at)
+    start = Carried(
+        policy="none", saturated_per_s=100.0, saturated_tokens_per_s=1.0, largest_per_s=None, off_from=None
+    )
+    return carried._with_largest(start, test, test.servers[0], None), tried
+
+
+def test_the_largest_rate_is_bracketed_then_closed_in_on_by_halving_an_end_that_stays(monkeypatch):
+    """All keep the limits up to 40 and none beyond: an excess of 0.1 below, of -0.9 above.
+
+    After 100 and 50, 12.5 keeps them: half way by the logarithm is 25, which does, then 35.36. From there the
+    bracket is narrower than two: a tenth (0.1 / (0.1 + 0.9)) of the way up, then 0.1 / (0.1 + 0.9 / 2), a
+    weight that halves while the upper end stays; where the lower one stays, its own does.
+    """
+    found, tried = searched(monkeypatch, 40.0)
+    expected, low, high, weights, moved = [100.0, 50.0, 12.5], 12.5, 50.0, [0.1, 0.9], 0
+    while high / low > 1.01:
+        part = min(max(weights[0] / sum(weights), 0.1), 0.9) if high / low < 2.0 else 0.5
+        middle = low * (high / low) ** part
+        expected.append(middle)
+        if middle <= 40.0:
+            weights = [0.1, weights[1] / 2 if moved > 0 else weights[1]]
+            low, moved = middle, 1
+        else:
+            weights = [weights[0] / 2 if moved < 0 else weights[0], 0.9]
+            high, moved = middle, -1
+    assert tried == pytest.approx(expected)
+    assert tried[3:5] == pytest.approx([25.0, 25.0 * 2**0.5])
+    assert found.largest_per_s == pytest.approx(low)
+    assert 40.0 / 1.01 < low <= 40.0
+    assert found.best_share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("knee", "below", "largest", "share", "trials"),
+    [(100.0, 0.95, 100.0, 0.95, [100.0]), (0.1, 0.5, 0.0, 0.0, [100.0, 50.0, 12.5, 100.0 / 256])],
+)
+def test_a_search_ends_at_saturation_or_where_a_256th_of_it_is_too_much(
+    monkeypatch, knee, below, largest, share, trials
+):
+    found, tried = searched(monkeypatch, knee, below)
+    assert (found.largest_per_s, tried) == (largest, trials)
+    assert found.best_share == pytest.approx(share)
