@@ -1,25 +1,12 @@
 """Parts of a question: every row once, whatever the shards; finished parts stay; nobody is overwritten."""
 
-import itertools
 import json
 import os
-import re
-import signal
-import subprocess
-import sys
-import time
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 import pyarrow as pa
 import pytest
 from asking import answered, frame, run
@@ -30,10 +17,7 @@ from one_line import one_line
 from medusa_sim.api import Scenario
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.grid.sweep import Slices, sweep
-from medusa_sim.parts import processes
-from medusa_sim.parts.cluster import run_on_cluster, write_part
-from medusa_sim.parts.folder import MANIFEST, Description, Done, PartFolder, Shard, run_here
-from medusa_sim.parts.processes import run_on_processes
+from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
 from medusa_sim.parts.sweep_parts import SweepParts, work_of
 from medusa_sim.step.axes import Grid
 
@@ -43,12 +27,6 @@ GRID = Grid.of(range(1, 9), [512, 1024, 2048], [1, 2, 4, 8, 16])
 SWEEP = (
     "sweep", "--latency", "roofline", "--runtime", "cuda-graph", "--batch", "1..8:1", "--candidates", "1..8",
 )  # fmt: skip
-CASES = (
-    "--gpu", "a100-80gb-pcie,h100-sxm,a40,l4,l40s,rtx-4090",
-    "--model", "llama-7b,llama-13b,llama-33b,llama-3-8b",
-)  # fmt: skip
-LONG = ("--seq", ",".join(map(str, range(16, 2048, 32))), "--batch", "1..64:1")
-"""What makes a part of each case long enough to be disturbed."""
 
 
 def scenarios() -> tuple[Scenario, ...]:
@@ -294,135 +272,8 @@ def test_a_load_test_that_cannot_end_is_refused_before_it_begins(more, told, tmp
     assert not list(tmp_path.iterdir())
 
 
-def shell(*args: object, before: str = "") -> list[str]:
-    """A command in a process of its own."""
-    code = f"{before}from medusa_sim.cli import main; main()"
-    return [sys.executable, "-c", code, *map(str, args)]
-
-
-@pytest.mark.parametrize("who", [(), ("--workers", "2")])
-def test_shards_and_processes_need_no_dask(tmp_path, who):
-    check = (
-        "import atexit, sys; atexit.register(lambda: sys.stdout.write(str('distributed' in sys.modules)));"
-    )
-    done = subprocess.run(
-        shell(*SWEEP, *who, "--out", tmp_path / "grid", before=check),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "False"
-
-
-def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path):
-    impatient = "import medusa_sim.parts.cluster as c; c.ANSWER_S = 0.3;"
-    command = shell(*SWEEP, "--out", tmp_path / "grid", "--scheduler", "tcp://127.0.0.1:1", before=impatient)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("Error: no dask scheduler answers at tcp://127.0.0.1:1")
-    assert "Traceback" not in done.stderr
-
-
 def parts_in(folder: Path) -> int:
     return len(list(folder.glob("part-*.parquet")))
-
-
-def wait_for_parts(folder: Path, process: subprocess.Popen[str], wanted: int) -> None:
-    deadline = time.monotonic() + 60
-    while parts_in(folder) < wanted:
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def workers_of(client: subprocess.Popen[str]) -> list[psutil.Process]:
-    children = psutil.Process(client.pid).children()
-    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
-
-
-@pytest.mark.slow
-def test_neither_a_killed_worker_nor_a_killed_client_loses_what_is_finished(tmp_path):
-    """Two processes: one is killed, then the client; the same command, a worker killed again, ends it."""
-    grid = tmp_path / "grid"
-    command = shell(*SWEEP, *CASES, *LONG, "--out", grid, "--workers", 2)
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
-        wait_for_parts(grid, client, 1)
-        workers = workers_of(client)
-        assert len(workers) == 2
-        workers[0].kill()
-        wait_for_parts(grid, client, parts_in(grid) + 3)  # the other goes on
-        client.kill()
-    finished = {path: path.stat().st_mtime_ns for path in grid.glob("part-*.parquet")}
-    assert len(finished) >= 4
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
-        wait_for_parts(grid, client, len(finished) + 1)
-        for worker in workers_of(client)[:1]:  # none where a busy machine let them end first
-            worker.kill()
-        told = client.communicate(timeout=120)[1]
-        assert client.returncode == 0, told
-    assert "were there" in told
-    assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
-    assert run(*SWEEP, *CASES, *LONG, "--out", tmp_path / "here").exit_code == 0
-    assert parts_in(grid) == parts_in(tmp_path / "here") > len(finished)
-    assert read(grid).equals(read(tmp_path / "here"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wanted", [0, 3])
-def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path, wanted):
-    """While the processes start, and later: no traceback of theirs, whole parts alone, and it goes on."""
-    grid = tmp_path / "grid"
-    command = shell(*SWEEP, *CASES, *LONG, "--out", grid, "--workers", 2)
-    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a suite in the background hands on none
-    with subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=heeds,  # noqa: PLW1509
-    ) as client:
-        deadline = time.monotonic() + 60
-        while not workers_of(client):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        wait_for_parts(grid, client, wanted)
-        os.killpg(client.pid, signal.SIGINT)  # as a terminal does: the client and what it started
-        told = client.communicate(timeout=60)[1]
-    assert client.returncode == 130, told
-    (line,) = [line for line in told.splitlines() if "interrupted" in line]
-    assert line.endswith("the same command goes on")
-    assert "Traceback" not in told
-    assert "Exception" not in told
-    assert {path.name for path in grid.iterdir()} == {
-        MANIFEST, ".shard-1-of-1.lock", *(path.name for path in grid.glob("part-*.parquet"))
-    }  # fmt: skip
-    assert "were there" in run(*SWEEP, *CASES, *LONG, "--out", grid).stderr or not wanted
-
-
-@pytest.mark.nightly  # it starts six processes, one after the other
-def test_a_part_that_ends_its_processes_is_given_up_in_one_line(tmp_path, monkeypatch):
-    parts = work()
-    folder = PartFolder.of(tmp_path, parts.description)
-    starts, start = itertools.count(), processes._started
-    monkeypatch.setattr(processes, "_serve", ending)
-    monkeypatch.setattr(processes, "_started", lambda path: (next(starts), start(path))[1])
-    with pytest.raises(OutputError, match="ended every process that computed it"):
-        run_on_processes(parts, folder, nothing, 2)
-    assert 2 + 2 <= next(starts) <= 2 + 2 * 2  # two further tries of the part, and of the other one at most
-
-
-def ending(folder: str, pipe: Connection) -> None:
-    del folder
-    pipe.recv()
-    os._exit(9)
-
-
-def test_an_error_of_a_part_is_told_by_the_client(tmp_path):
-    parts = work()
-    folder = PartFolder.of(tmp_path, parts.description)
-    folder.manifest.write_text(json.dumps({**parts.description, "kind": "nonsense"}))
-    with pytest.raises(UsageError, match="unknown kind of work"):
-        run_on_processes(parts, folder, nothing, 2)
 
 
 def test_a_question_of_few_cases_is_cut_for_many_processes():
@@ -432,105 +283,8 @@ def test_a_question_of_few_cases_is_cut_for_many_processes():
     assert SweepParts.of(scenarios(), GRID, all_rows=True).parts == 2
 
 
-def test_a_worker_writes_a_part_of_its_own_version_alone(tmp_path, monkeypatch):
-    parts = work()
-    folder = PartFolder.of(tmp_path / "parts", parts.description)
-    rows = [write_part(str(folder.path), number) for number in range(parts.parts)]
-    assert sum(rows) == 2 * GRID.batch.size * GRID.seq_len.size * GRID.candidates.size
-    assert all(folder.is_done(number) for number in range(parts.parts))
-    assert len(read(folder.path)) == sum(rows)
-    monkeypatch.setattr("medusa_sim.parts.cluster.__version__", "0.0")
-    with one_line(OutputError, match="a worker has medusa-sim 0.0"):
-        write_part(str(folder.path), 0)
-    with one_line(OutputError, match="does not see"):
-        write_part(str(tmp_path / "elsewhere"), 0)
-
-
-@dataclass
-class Scheduler:
-    """Stands in for dask's `Client` and `as_completed`: the oldest part is computed when one is awaited."""
-
-    threads: int
-    queue: deque[SimpleNamespace] = field(default_factory=deque)
-    most: int = 0
-
-    def __enter__(self) -> "Scheduler":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def wait_for_workers(self, count: int, timeout: float) -> None:
-        assert (count, timeout) == (1, 10.0)
-
-    def nthreads(self) -> dict[str, int]:
-        return {"a": self.threads, "b": 0}
-
-    def submit(self, made: Any, folder: str, number: int, *, pure: bool, retries: int) -> SimpleNamespace:
-        assert (pure, retries) == (False, 2)
-        return SimpleNamespace(key=number, result=partial(made, folder, number))
-
-    def completed(self, first: list[SimpleNamespace]) -> "Scheduler":
-        self.queue.extend(first)
-        return self
-
-    def add(self, future: SimpleNamespace) -> None:
-        self.queue.append(future)
-
-    def __iter__(self) -> Iterator[SimpleNamespace]:
-        while self.queue:
-            self.most = max(self.most, len(self.queue))
-            yield self.queue.popleft()
-
-
-@pytest.mark.parametrize(("threads", "in_flight"), [(2, 6), (0, 3), (100, 15)])
-def test_a_scheduler_has_three_parts_a_thread_and_gets_the_missing_ones(
-    tmp_path, monkeypatch, threads, in_flight
-):
-    """Of sixteen parts one is there: fifteen of 3 lengths and 5 counts are left."""
-    parts, scheduler = work(), Scheduler(threads)
-    told: list[tuple[int, int]] = []
-    folder = PartFolder.of(tmp_path, parts.description)
-    assert parts.parts == 16
-    folder.write(parts, 3)
-    given = SimpleNamespace(
-        Client=lambda *_, **__: scheduler, as_completed=scheduler.completed, KilledWorker=KeyError
-    )
-    monkeypatch.setitem(sys.modules, "distributed", given)
-    monkeypatch.setattr("medusa_sim.parts.cluster.require_cluster_extra", lambda: None)
-    done = run_on_cluster(parts, folder, lambda *rows: told.append(rows), "tcp://made")
-    assert told == [(15 * count, 225) for count in range(1, 16)]
-    assert done == Done(parts=15, there=1, computed=225)
-    assert scheduler.most == in_flight
-    assert all(folder.is_done(number) for number in range(16))
-
-
-@pytest.mark.parametrize(("workers", "missing", "started"), [(1, 16, 0), (9, 1, 0), (9, 2, 2)])
-def test_processes_are_started_for_several_parts_alone(tmp_path, monkeypatch, workers, missing, started):
-    parts, told = work(), list[tuple[int, int]]()
-    folder = PartFolder.of(tmp_path, parts.description)
-    for number in range(missing, 16):
-        folder.part(number).write_bytes(b"PAR1PAR1")
-    count = itertools.count()
-    start = processes._started
-    monkeypatch.setattr(processes, "_started", lambda path: (next(count), start(path))[1])
-    done = run_on_processes(parts, folder, lambda *rows: told.append(rows), workers)
-    assert next(count) == started
-    assert told == [(15 * (number + 1), 15 * missing) for number in range(missing)]
-    assert done == Done(parts=missing, there=16 - missing, computed=15 * missing)
-
-
 def test_a_work_is_cut_into_64_parts_within_limits():
     """Two cases of five counts at 2000 batches of 1000 lengths; few rows are not cut, many are cut more."""
     for batches, rows in ((2000, 2000 * 1000 * 10 // 64), (200, 2**17), (20000, 2**20)):
         grid = Grid.of(range(1, batches + 1), range(1, 1001), [1, 2, 4, 8, 16])
         assert SweepParts.of(scenarios(), grid, all_rows=True).part_rows == rows
-
-
-def test_who_writes_is_told_alone(tmp_path):
-    """A claim leaves no letter of the one before it."""
-    folder = PartFolder(tmp_path)
-    (tmp_path / ".one.lock").write_text("somebody whose name is longer than any process of this machine" * 3)
-    with folder.claimed("one"):
-        told = (tmp_path / ".one.lock").read_text()
-    assert re.fullmatch(rf"process {os.getpid()} on \S+", told)
