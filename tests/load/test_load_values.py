@@ -531,3 +531,17 @@ def test_a_search_ends_at_saturation_or_where_a_256th_of_it_is_too_much(
     found, tried = searched(monkeypatch, knee, below)
     assert (found.largest_per_s, tried) == (largest, trials)
     assert found.best_share == pytest.approx(share)
+
+
+def test_sglangs_rate_is_a_moving_average_over_the_steps_since_it_was_asked():
+    """Of one draft the rate is what is accepted: 0.8, then 0.64 of it and 0.36 of 0.2 after two steps."""
+    policy = ThroughputAware(step_s=np.ones((2, 2)), tiers=(1,))
+
+    def asked(accepted: float, steps: int) -> float:
+        policy.drafts(seen(accepted, drafts=1, steps=steps))
+        return float(policy._rate)
+
+    assert asked(0.8, 1) == pytest.approx(0.8)
+    assert asked(0.2, 2) == pytest.approx(0.64 * 0.8 + 0.36 * 0.2)
+    before = policy._rate
+    assert asked(0.5, 1) == pytest.approx(0.8 * before + 0.2 * 0.5)

@@ -16,6 +16,7 @@ from medusa_sim.load.carried import SURELY_STEADY
 from medusa_sim.load.goals import Goals
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.sweep_answer import sweep_answer
+from medusa_sim.report.card import short_answer
 from medusa_sim.report.compare import screen as compared
 from medusa_sim.report.load import screen as loaded
 from medusa_sim.report.load.warnings import _crowded_out, _unsteady
@@ -243,6 +244,7 @@ def answered(*every: Any, points: list[Any] | None = None) -> Any:
          (["20.0", "90", "5.0", "2"], "No policy")),
         (answered(carried("none", 0.0)), (["20.0", "90", "0.0"], "No policy")),
         (answered(carried("none", 12.0)), (["12.0", "20.0"], "plain decoding")),
+        (answered(carried("none", 10.0), carried("K=3", None)), (["3", "20.0", "0", "10.0"], "fewer")),
         (answered(carried("none", None),
         carried("K=3", None, saturated_per_s=50.0, loses_from=30.0, off_from=9)),
          (["50.0", "3", "40.0"], "saturates")),
@@ -600,3 +602,24 @@ def test_requests_beyond_which_throughput_falls_are_told_in_order(monkeypatch):
     )
     (line,) = more_requests_text(None)
     assert numbers(line) == ["8", "5", "16", "3", "64", "12"]
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "told"),
+    [
+        ({}, "pays", ("1.50x", "with 3 drafts a step", "80 %: 1.40 to 1.60")),
+        ({"verdict": "uncertain"}, "uncertain", ("1.50x", "with 3 drafts a step", "80 %: 1.40 to 1.60")),
+        ({"candidates": 1}, "off", ("off", "decode without drafts", "drafts would give 1.50x at best")),
+        (
+            {"fits_memory": False},
+            "no room",
+            ("no room", "does not fit in memory", "81.5 GB a GPU, of 72.0 GB"),
+        ),
+    ],
+)
+def test_a_card_tells_a_row_in_a_few_words(more, kind, told):
+    row = schedule_row(1, 8, memory_bytes=81.5e9, **more)
+    answer = recommended(row)
+    answer.scenario.usable_memory_bytes = 72e9
+    found = short_answer(answer, row)
+    assert (found.kind, (found.figure, found.action, found.more)) == (kind, told)
