@@ -73,3 +73,15 @@ def test_a_band_of_a_logarithmic_curve_is_never_below_plain_decoding_or_above_ev
 def test_points_that_say_no_slope_are_refused(candidates, tokens):
     with pytest.raises(DataError):
         fitted_log_slope(candidates, tokens)
+
+
+@pytest.mark.parametrize(
+    ("slope", "most", "is_one"),
+    [(0.0, 1, True), (1.0, 1, True), (0.5, 0, False), (-0.01, 8, False), (1.01, 8, False)],
+)
+def test_a_curve_rises_by_one_at_most_and_covers_a_candidate_at_least(slope, most, is_one):
+    if is_one:
+        assert LogCurve("edge", slope, most).tokens_per_step([1]).tolist() == [1.0]
+    else:
+        with pytest.raises(DataError):
+            LogCurve("edge", slope, most)

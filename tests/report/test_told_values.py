@@ -69,7 +69,9 @@ def numbers(text: str) -> list[str]:
         (duration(math.inf), "-"),
         (with_prefix(999.0, "B"), "999 B"), (with_prefix(1e3, "B"), "1.00 kB"), (with_prefix(-2e6, "B"),
         "-2.00 MB"),
-        (with_prefix(2.5e15, "B", 2), "2.5 PB"), (with_prefix(math.nan, "B"), "-"),
+        (with_prefix(2.5e15, "B", 2), "2.5 PB"),
+        (with_prefix(1e15, "B"), "1.00 PB"), (with_prefix(1e12, "B"), "1.00 TB"), (with_prefix(1e9, "B"),
+        "1.00 GB"), (with_prefix(math.nan, "B"), "-"),
         (percent(0.01234), "1.2 %"), (percent(0.5, 0), "50 %"), (times(1.236), "1.24x"), (times(math.nan),
         "-"),
         (times_between(1.2, 1.9), "1.20-1.90x"), (times_between(1.201, 1.204), "1.20x"),
@@ -623,3 +625,10 @@ def test_a_card_tells_a_row_in_a_few_words(more, kind, told):
     answer.scenario.usable_memory_bytes = 72e9
     found = short_answer(answer, row)
     assert (found.kind, (found.figure, found.action, found.more)) == (kind, told)
+
+
+def test_a_page_warns_of_its_longest_length_and_its_least_and_most_requests(monkeypatch):
+    seen: list[Any] = []
+    monkeypatch.setattr(caveats, "beyond_measured", lambda scenario, *given: seen.append(given) or [])
+    list(caveats.caveats([CHAIN], Grid.of([8, 2], [512, 4096], [1])))
+    assert seen == [(4096, (2, 8))]
