@@ -8,13 +8,19 @@ from medusa_sim.step.breakdown import WAITING, breakdown
 from medusa_sim.step.step import decode_step, speculative_step
 
 
-@pytest.mark.parametrize("candidates", [1, 4])
-@pytest.mark.parametrize("gpu", ["h100-sxm", "rtx-4090"])
-def test_squared_half_widths_add_up_to_the_step_s(gpu, candidates):
+@pytest.mark.parametrize(
+    ("gpu", "drafter", "candidates"),
+    [
+        ("h100-sxm", "eagle3", 1),
+        ("h100-sxm", "eagle3", 4),
+        ("rtx-4090", "eagle3", 1),
+        ("rtx-4090", "eagle3", 4),
+        ("h100-sxm", "ngram", 4),
+    ],
+)
+def test_squared_half_widths_add_up_to_the_step_s(gpu, drafter, candidates):
     """Kernels that are borrowed share some of their error, which is the step's alone."""
-    setting = Scenario(
-        gpu=gpu, model="llama-3.1-8b", drafter="eagle3", runtime="vllm", acceptance=0.7
-    ).setting
+    setting = Scenario(gpu=gpu, model="llama-3.1-8b", drafter=drafter, runtime="vllm", acceptance=0.7).setting
     rows = breakdown(setting, 128, 1024, candidates)
     sizes = (np.asarray(value) for value in (128, 1024, candidates))
     step = decode_step(setting, 128, 1024) if candidates == 1 else speculative_step(setting, *sizes)
