@@ -10,9 +10,10 @@ import pytest
 from medusa_sim import api
 from medusa_sim.export import chains
 from medusa_sim.export.launch import launch_values
-from medusa_sim.export.settings import _listed, forgone_tree, range_notes
-from medusa_sim.export.sglang import BLOCKS, SglangFlags
+from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes
+from medusa_sim.export.sglang import BLOCKS, SglangFlags, SglangSlot
 from medusa_sim.export.tensorrt_llm import TensorrtSpeculativeConfig
+from medusa_sim.export.vllm import speculative_config
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question
 from medusa_sim.step.memory import step_memory_bytes
@@ -200,3 +201,51 @@ def test_the_tree_that_would_have_gained_most_over_its_chain_is_told():
         ("16", "", ""), ("", "1.20", ""), ("", "1.50", ""), ("", "", "+25%"),
     ]  # fmt: skip
     assert forgone_tree(SimpleNamespace(schedule=[])) == ()  # type: ignore[arg-type]
+
+
+def test_batches_count_by_the_doublings_that_they_stand_for():
+    """1 stands for itself, 2 for one more, 8 for six more: 1 / ln 2, 1 / (2 ln 2) and 6 / (8 ln 2)."""
+    grid = chains.ChainGrid(
+        batch=np.array([1, 2, 8]), drafts=np.arange(2), log_speedup=np.zeros((3, 2)), rates=np.array([0.8]),
+        max_batch=np.full(2, 8), searched_to=8,
+    )  # fmt: skip
+    assert grid.weight == pytest.approx(np.array([1.0, 0.5, 0.75]) / np.log(2.0))
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "eagle3"])
+def test_vllm_looks_up_two_to_five_tokens(drafter):
+    plan = SimpleNamespace(drafts=3, dynamic=False)
+    method = SimpleNamespace(name="ngram" if drafter == "ngram" else "eagle3", parallel=None)
+    chosen = SimpleNamespace(drafter=drafter, method=method, plan=plan, starts=(), draft_path="path")
+    if drafter == "ngram":
+        chosen.draft_path = None
+    found = speculative_config(chosen)
+    assert (found.prompt_lookup_min, found.prompt_lookup_max) == (
+        (2, 5) if drafter == "ngram" else (None, None)
+    )
+    assert found.num_speculative_tokens == 3
+
+
+@pytest.mark.parametrize(("steps", "is_taken"), [([1], True), ([2, 1], True), ([2, 0], False), ([], False)])
+def test_a_slot_of_sglang_has_whole_numbers_from_one(steps, is_taken):
+    if is_taken:
+        assert SglangSlot(candidate_steps=steps).candidate_steps == steps
+    else:
+        with pytest.raises(ValueError, match="candidate_steps"):
+            SglangSlot(candidate_steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "loses", "numbers"),
+    [
+        ((512,), None, ["512"]), ((512,), 1, ["512"]), ((512, 1024), None, ["512", "1024"]),
+        ((512,), 2048, ["512", "2048", "2047"]),
+    ],
+)  # fmt: skip
+def test_a_note_names_its_lengths_and_where_drafts_lose(lengths, loses, numbers):
+    answer = SimpleNamespace(
+        question=SimpleNamespace(seq_len=lengths, batch_max=64),
+        break_even_context=SimpleNamespace(loses_from=loses, searched_from=1),
+    )
+    told = [each for each in re.findall(r"\d+", length_note(answer, "--max-model-len")) if each != "64"]
+    assert (told, "geometric" in length_note(answer, "x")) == (numbers, len(lengths) > 1)

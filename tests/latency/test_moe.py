@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from medusa_sim.lab.calibrate.moe import TILES, rules_of
 from medusa_sim.latency.base import Source, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.choice import Asked, choose
-from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
+from medusa_sim.latency.moe import SPREAD_ERROR, _end_tokens, experts_time
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
@@ -314,3 +315,19 @@ def test_experts_of_one_library_take_no_less_on_an_h200_than_its_memory_explains
     ]
     faster = load_gpu("h200-sxm").bandwidth_bytes_per_s / load_gpu("h100-sxm").bandwidth_bytes_per_s
     assert 1.0 <= times[0] / times[1] <= faster
+
+
+@pytest.mark.parametrize(
+    ("limits", "end"),
+    [
+        ({}, math.inf), ({"tokens_max": 64}, 64.0), ({"tokens_per_expert_max": 4}, 4 * 128.0),
+        ({"rows_per_expert_max": 4}, 4 * 128 / 8.0), ({"tokens_max": 64, "tokens_per_expert_max": 4}, 64.0),
+        ({"tokens_max": 600, "tokens_per_expert_max": 4, "rows_per_expert_max": 2}, 2 * 128 / 8.0),
+        ({"tokens_max": 20, "tokens_per_expert_max": 4, "rows_per_expert_max": 2}, 20.0),
+    ],
+)  # fmt: skip
+def test_a_tile_ends_at_the_first_of_its_limits(limits, end):
+    """Of 128 experts, of which a token takes 8."""
+    operator = SimpleNamespace(local_experts=128.0, rows=80.0, tokens=10.0)
+    given = {"tokens_max": None, "tokens_per_expert_max": None, "rows_per_expert_max": None, **limits}
+    assert _end_tokens(SimpleNamespace(**given), operator, (2,)).tolist() == [end, end]

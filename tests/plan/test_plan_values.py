@@ -10,6 +10,7 @@ import pytest
 
 from medusa_sim.arrays import Band
 from medusa_sim.grid.cells import Cells, price
+from medusa_sim.plan import recommend as recommending
 from medusa_sim.plan.break_even import CoarseSearch, longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.recommend import recommend
@@ -260,3 +261,37 @@ def test_a_model_of_810_gb_takes_sixteen_cards_of_80():
     """101 GB each on eight."""
     large = Scenario(gpu="h100-sxm", model="llama-3.1-405b", drafter="ngram", acceptance=0.5)
     assert "--tp 16" in [change.option for change in shortfall(large, 1, 64).changes]
+
+
+@pytest.mark.parametrize(("request_", "nearest"), [((500, 20), 0), ((1300, 20), 1), ((9000, 20), 1)])
+def test_a_request_is_timed_at_the_nearest_length_of_the_smallest_and_largest_batch_that_fits(
+    monkeypatch, request_, nearest
+):
+    """Lengths of 512 and 2,048; of batches 1, 4 and 16 the last has no room."""
+    monkeypatch.setattr(recommending, "configuration_at", lambda ranges, place: (ranges, place))
+    monkeypatch.setattr(
+        recommending, "request_with", lambda cells, where, batch, asked: (where, batch, asked)
+    )
+    fits = np.ones((3, 2, 2), np.bool_)
+    fits[2] = False
+    cells = SimpleNamespace(
+        surface=SimpleNamespace(seq_len=np.array([512, 2048]), batch=np.array([1, 4, 16])), fits=fits
+    )
+    found = recommending._requests(cells, SimpleNamespace(request=request_), ["short", "long"])
+    length = ("short", "long")[nearest]
+    assert found == (((length, 0), 1, request_), ((length, 1), 4, request_))
+    assert recommending._requests(cells, SimpleNamespace(request=None), []) == ()
+
+
+@pytest.mark.parametrize(
+    ("candidates", "meets", "pays"), [(1, None, False), (2, None, True), (2, True, True), (2, False, False)]
+)
+def test_speculation_is_worth_it_where_a_row_that_keeps_the_limit_drafts(candidates, meets, pays):
+    row = SimpleNamespace(candidates=candidates, meets_latency=meets)
+    asked = SimpleNamespace(objective="latency")
+    assert recommending._is_worth_it(asked, [row], None, None) is pays
+    other = SimpleNamespace(objective="throughput")
+    best, plain = SimpleNamespace(tokens_per_s=2.0), SimpleNamespace(tokens_per_s=2.0 if meets else 1.0)
+    assert recommending._is_worth_it(other, [row], best, plain) is not bool(meets)
+    assert recommending._is_worth_it(other, [row], best, None)
+    assert not recommending._is_worth_it(other, [row], None, None)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from medusa_sim.api import compare
 from medusa_sim.errors import UsageError
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.requests import Requests
@@ -305,3 +306,14 @@ def test_the_nearest_figure_can_be_drawn_and_is_of_the_chosen_card(monkeypatch, 
     monkeypatch.setattr(measured, "_priced", lambda *_: {"tokens_per_s_per_user": [4.0]})
     found = measured.nearest(answer)
     assert (found and found.figure.tokens_per_s_per_user, found and found.near) == (speed, near)
+
+
+def test_a_rows_gpus_are_those_of_all_its_copies():
+    """Of 20 users five copies of two GPUs hold four each; of three that could hold eight each has seven at most."""
+    found = compare(
+        "llama-3.1-8b", gpus="h100-sxm", counts=2, engines="vllm", drafters="none", weight_dtypes="bf16",
+        batches=(4, 8), users=20,
+    ).table  # fmt: skip
+    split = found[found.tp == 2].set_index("batch")
+    assert split.replicas.to_dict() == {4: 5, 7: 3}
+    assert split.gpus.to_dict() == {4: 10, 7: 6}
