@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import medusa_sim as ms
-from medusa_sim.acceptance.deeper import DEEPEST, FALLS, Fall, carried_on, fall_of, fallen
+from medusa_sim.acceptance.deeper import (
+    DEEPEST,
+    FALLS,
+    Fall,
+    Guess,
+    carried_on,
+    fall_of,
+    fallen,
+    guessed_band,
+)
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.shaped import ShapedAcceptance
@@ -211,3 +220,15 @@ def test_rates_fall_by_a_share_of_their_own_mean_fall():
     assert fall_of(rates, fall, of_mean=True) == fall_of(rates[:1], fall, of_mean=False) == (0.2, 0.3)
     assert fallen(np.array([0.9, 0.8]), np.log(2.0), 3) == pytest.approx([0.4, 0.2, 0.1])
     assert fallen(np.array([0.9]), -1.0, 2).tolist() == [1.0, 1.0]
+
+
+def test_a_guessed_draft_may_be_reached_more_or_less_often_by_the_error_of_its_fall():
+    """Rates of 0.8, 0.5 and 0.4, of which two were measured, and a fall known to a factor of 1.25.
+
+    The third is 0.4 / 1.25 = 0.32 or 0.4 x 1.25 = 0.5: 0.8 x 0.5 x 0.08 fewer, 0.8 x 0.5 x 0.1 more.
+    """
+    fewer, more = guessed_band(np.array([0.8, 0.5, 0.4]), Guess(measured=2, error=float(np.log(1.25))))
+    assert fewer == pytest.approx([0.0, 0.0, 0.0, 0.032])
+    assert more == pytest.approx([0.0, 0.0, 0.0, 0.04])
+    _, capped = guessed_band(np.array([0.9]), Guess(measured=0, error=1.0))
+    assert capped == pytest.approx([0.0, 0.1])  # never above one

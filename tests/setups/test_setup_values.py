@@ -309,7 +309,7 @@ def test_the_nearest_figure_can_be_drawn_and_is_of_the_chosen_card(monkeypatch, 
 
 
 def test_a_rows_gpus_are_those_of_all_its_copies():
-    """Of 20 users five copies of two GPUs hold four each; of three that could hold eight each has seven at most."""
+    """Of 20 users five copies of two GPUs hold four each; three that could hold eight have seven."""
     found = compare(
         "llama-3.1-8b", gpus="h100-sxm", counts=2, engines="vllm", drafters="none", weight_dtypes="bf16",
         batches=(4, 8), users=20,
