@@ -11,6 +11,7 @@ With t tokens, r = `rows` (token, expert) pairs, u = `hit` experts, and for each
     passes     = 2 (2 t h + r (2 h + n_1 + i)) / (activation_ratio bandwidth)                           (X5)
     time       = ramp_us + expert_us E + token_us t + pair_us r + passes + both products                  (X6)
 
+E: experts of the layer, or those of the GPU where a kernel counts problems of products (`counts_held`).
 The library takes the tile M x N with the least time x selection penalty, one for both products.
 """
 
@@ -84,7 +85,8 @@ def _fixed_us(gpu: Gpu, kernel: ExpertKernel, operator: Experts) -> FloatArray:
     hidden = as_float(operator.hidden)
     passed = 2.0 * tokens * hidden + rows * (2.0 * hidden + width)
     bandwidth = kernel.activation_ratio * gpu.bandwidth_bytes_per_s / US_PER_S
-    sorting = kernel.expert_us * as_float(operator.experts) + kernel.token_us * tokens + kernel.pair_us * rows
+    experts = as_float(operator.local_experts if kernel.counts_held else operator.experts)
+    sorting = kernel.expert_us * experts + kernel.token_us * tokens + kernel.pair_us * rows
     fixed: FloatArray = kernel.ramp_us + sorting + _HALF_BYTES * passed / bandwidth
     return fixed
 

@@ -199,6 +199,8 @@ class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Start and drain of all its launches."""
     expert_us: Us
     """Sorting tokens by expert, for each expert of the layer."""
+    counts_held: bool = False
+    """Whether that is for each expert that a GPU holds: problems of a grouped product, not a sort."""
     token_us: Us
     """The same for each token."""
     pair_us: Us
