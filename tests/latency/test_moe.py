@@ -169,7 +169,7 @@ def test_widths_that_are_no_multiple_of_16_and_gates_that_are_not_there():
 
 
 def test_a_kernel_that_counts_problems_takes_less_where_a_gpu_holds_fewer_experts():
-    """A token of Kimi-K2 in blocks of fp8 on an H100: 50 us with 48 of 384 experts, 153 with slices of all."""
+    """Kimi-K2 in blocks of fp8 on an H100, one token: 50 us with 48 of 384 experts, 153 with parts of all."""
     held = msgspec.structs.replace(KERNEL, counts_held=True)
     few = layer(1, hit=1, local_experts=16)
     assert time_us(few) - time_us(few, held) == pytest.approx(112 * KERNEL.expert_us)
