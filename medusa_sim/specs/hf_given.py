@@ -14,8 +14,8 @@ from msgspec import NODEFAULT, Meta
 from medusa_sim.errors import SpecError
 from medusa_sim.reading import named
 from medusa_sim.specs.feed_forwards import Mlp, MoE
+from medusa_sim.specs.layer_group import LayerGroup, side_by_side
 from medusa_sim.specs.mixers import Grouped, Mixer
-from medusa_sim.specs.model import LayerGroup, side_by_side
 from medusa_sim.specs.strict import convert
 from medusa_sim.specs.variants import Architecture
 

@@ -19,8 +19,9 @@ from medusa_sim.errors import shown
 from medusa_sim.specs.feed_forwards import FeedForward, MoE
 from medusa_sim.specs.hf_given import Count, Found, Given
 from medusa_sim.specs.hf_layers import SINKS, dense_first, latent, qwen_experts, routed
+from medusa_sim.specs.layer_group import LayerGroup
 from medusa_sim.specs.mixers import Indexer, Mixer, Window
-from medusa_sim.specs.model import LayerGroup, Layers, Width
+from medusa_sim.specs.model import Layers, Width
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 

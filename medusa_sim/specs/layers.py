@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from medusa_sim.specs.feed_forwards import FeedForward
+from medusa_sim.specs.layer_group import LayerGroup, side_by_side
 from medusa_sim.specs.mixers import Grouped, Latent
-from medusa_sim.specs.model import LayerGroup, Layers, side_by_side
+from medusa_sim.specs.model import Layers
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.specs.strict import convert

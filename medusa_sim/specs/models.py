@@ -19,7 +19,8 @@ from msgspec import Meta
 from medusa_sim.errors import SpecError, check_kind, names_meant, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.checkpoints import stored_as
-from medusa_sim.specs.model import LayerGroup, Layers, Length, Model, Vocab, Width, of_dtype
+from medusa_sim.specs.layer_group import LayerGroup
+from medusa_sim.specs.model import Layers, Length, Model, Vocab, Width, of_dtype
 from medusa_sim.specs.strict import Text, convert
 from medusa_sim.specs.variants import ARCHITECTURES, with_dtypes
 

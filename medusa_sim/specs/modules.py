@@ -11,8 +11,9 @@ import msgspec
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.outside.limits import MODULE_CHARACTERS
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
+from medusa_sim.specs.layer_group import LayerGroup, grouped
 from medusa_sim.specs.mixers import Mixer
-from medusa_sim.specs.model import UNCHECKED, LayerGroup, Model, grouped
+from medusa_sim.specs.model import UNCHECKED, Model
 from medusa_sim.specs.patterns import Patterns, of_wildcards
 from medusa_sim.specs.recurrent import GatedDelta
 from medusa_sim.units import SIXTEEN

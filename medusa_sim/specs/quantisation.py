@@ -16,7 +16,8 @@ import msgspec
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import named
-from medusa_sim.specs.model import UNCHECKED, Model, grouped
+from medusa_sim.specs.layer_group import grouped
+from medusa_sim.specs.model import UNCHECKED, Model
 from medusa_sim.specs.modules import STANDS_IN, Scheme, in_formats
 from medusa_sim.specs.quark import quark_scheme
 from medusa_sim.specs.strict import convert

@@ -14,8 +14,9 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.file_types import CACHES, FILES, MIXTURES, named_file
 from medusa_sim.reading import read_toml
 from medusa_sim.specs.feed_forwards import Mlp, MoE
+from medusa_sim.specs.layer_group import LayerGroup, grouped
 from medusa_sim.specs.mixers import Grouped, Latent
-from medusa_sim.specs.model import LayerGroup, Model, Norm, Positions, grouped
+from medusa_sim.specs.model import Model, Norm, Positions
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.units import FORMATS, HALVES, SIXTEEN, UNPACKED, Format
 

@@ -21,7 +21,8 @@ from medusa_sim.scenario.as_run import check_fit
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.model import LayerGroup, Model
+from medusa_sim.specs.layer_group import LayerGroup
+from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime

@@ -23,8 +23,8 @@ from medusa_sim.lab.measure.environment import torch_device
 from medusa_sim.lab.measure.kernels import CALLS, Pool, attention_kernels, calls
 from medusa_sim.lab.measure.shapes import Case, cases
 from medusa_sim.specs.feed_forwards import Mlp
+from medusa_sim.specs.layer_group import LayerGroup
 from medusa_sim.specs.mixers import Grouped
-from medusa_sim.specs.model import LayerGroup
 from medusa_sim.specs.models import load_model
 
 TREE = CandidateTree.cartesian([2, 2, 1])
