@@ -27,6 +27,7 @@ from medusa_sim.scenario.arguments import ARGUMENTS
 
 _AS_FAST = 1.005
 """Of two speeds, the larger over the smaller, below which they are told as equal."""
+_INTERVAL = BY_NAME["interval"].title
 _USER_S = BY_NAME["tokens_per_s_per_user"].on_axis
 _ALL_S = f"{BY_NAME['tokens_per_s'].title}, prompts counted"
 
@@ -149,7 +150,7 @@ def figures(one: Side, other: Side) -> list[dict[str, str]]:
         usd = row.usd_per_million_tokens
         columns.append({
             "speedup": times(row.speedup) if fits else told.figure,
-            "80 %": told.more.removeprefix("80 %: "),
+            _INTERVAL: told.more.removeprefix(f"{_INTERVAL}: "),
             "what to do": told.action,
             _USER_S: significant(row.tokens_per_s_per_user, 3) if fits else "-",
             _ALL_S: significant(row.tokens_per_s, 3) if fits else "-",

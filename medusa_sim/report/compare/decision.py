@@ -33,16 +33,16 @@ def decision_table(answer: Comparison) -> TextTable:
         "No drafts": (answer.chosen_plain, missing),
     }
     cells: dict[str, Callable[[Row], str]] = {
-        "set-up": lambda row: f"{name_of(row)}, {drafting_text(answer, row)}",
+        BY_NAME["set_up"].title: lambda row: f"{name_of(row)}, {drafting_text(answer, row)}",
         _WORTH[answer.measure]: lambda row: significant(float(row[answer.column]), 3),
         BY_NAME[_SPEED].on_axis: lambda row: significant(float(row[_SPEED]), 3),
-        "80 %": lambda row: " to ".join(
+        BY_NAME["interval"].title: lambda row: " to ".join(
             significant(float(row[f"{_SPEED}_{end}"]), 3) for end in ("low", "high")
         ),
-        "sure": lambda row: percent(float(row["sure"]), 0),
+        BY_NAME["sure"].title: lambda row: percent(float(row["sure"]), 0),
         "rests on": lambda row: rests_on(answer.scenario(row), plain=row["drafter"] == PLAIN),
     }
-    words = ("decision", "set-up", "rests on")
+    words = ("decision", BY_NAME["set_up"].title, "rests on")
     empty = (NOTHING,) * (len(cells) - 1)
     headers = ("decision", *cells)
     return TextTable(
