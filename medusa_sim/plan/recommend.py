@@ -18,11 +18,9 @@ from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.break_even import (
     BreakEven,
     break_even_batches,
-    break_even_context,
     coarse_searches,
-    longest_searched,
 )
-from medusa_sim.plan.capacity import batches_tried, best_operating_point, capacities, fastest
+from medusa_sim.plan.capacity import batches_tried, best_operating_point, fastest
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
@@ -60,17 +58,14 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         question=asked,
         scenario=scenario,
         cells=cells,
+        coarse=coarse,
         enable=_is_worth_it(asked, schedule, best_with, best_without),
         break_even_batches=break_evens,
-        break_even_context=break_even_context(
-            scenario, options, asked.batch_max, longest_searched(scenario, int(lengths.max())), cells
-        ),
         schedule=schedule,
         ranges=ranges,
         by_drafts=by_drafts(cells, 0, 0),
         best_with=best_with,
         best_without=best_without,
-        capacities=capacities(scenario, options, coarse, cells, asked.max_latency_us),
         requests=_requests(cells, asked, ranges),
         where_it_fits=_where_it_fits(scenario, cells, asked),
     )

@@ -16,8 +16,8 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.request_latency import RequestLatency, request_with
 from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
-from medusa_sim.plan.break_even import BreakEven
-from medusa_sim.plan.capacity import Capacity
+from medusa_sim.plan.break_even import BreakEven, CoarseSearch, break_even_context, longest_searched
+from medusa_sim.plan.capacity import Capacity, capacities
 from medusa_sim.plan.counts import free_budget
 from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
@@ -35,7 +35,7 @@ class Recommendation:
 
     enable: under objective `latency` whether any row of the schedule speculates (and keeps the limit of
     latency), under `throughput` whether the best operating point with speculation beats the best without.
-    break_even_batches: one per length; break_even_context: at batch_max.
+    coarse, break_even_batches: one per length.
     ranges: of the schedule, by length.
     best_with, best_without: largest throughput among the question's batches that fit and keep the latency.
     by_drafts: at batch_min and the first length. where_it_fits: for each length at which speculation would
@@ -45,17 +45,29 @@ class Recommendation:
     question: Question
     scenario: Scenario
     cells: Cells
+    coarse: tuple[CoarseSearch, ...]
     enable: bool
     break_even_batches: tuple[BreakEven, ...]
-    break_even_context: BreakEven
     schedule: tuple[ScheduleRow, ...]
     ranges: tuple[tuple[BatchRange, ...], ...]
     by_drafts: tuple[Cell, ...]
     best_with: Cell | None
     best_without: Cell | None
-    capacities: tuple[Capacity, ...]
     requests: tuple[RequestLatency, ...]
     where_it_fits: tuple[ScheduleRow, ...]
+
+    @cached_property
+    def break_even_context(self) -> BreakEven:
+        """Where speculation pays among contexts, at batch_max."""
+        longest = longest_searched(self.scenario, int(self.cells.surface.seq_len.max()))
+        options, batch = self.cells.configurations.options, self.question.batch_max
+        return break_even_context(self.scenario, options, batch, longest, self.cells)
+
+    @cached_property
+    def capacities(self) -> tuple[Capacity, ...]:
+        """The best throughput of each length with and without speculation, among all batches that fit."""
+        options, limit_us = self.cells.configurations.options, self.question.max_latency_us
+        return capacities(self.scenario, options, self.coarse, self.cells, limit_us)
 
     @cached_property
     def shortfall(self) -> Shortfall | None:
