@@ -438,3 +438,16 @@ def test_blocks_of_scales_that_gpus_would_share_are_told_with_what_would_do(runt
     asked = dense(runtime, gpu="h200-sxm", model="qwen3-235b-a22b", dtype=dtype, **split)
     found = [re.findall(r"--[et]p \d+", line) for line in cut_scale_blocks(asked)]
     assert found == ([options] if options else [])
+
+
+def test_steps_that_terms_are_shares_of_verify_their_drafts_and_the_root(monkeypatch):
+    """Three drafts and four candidates, in drafting and in verification."""
+    seen = []
+    for name in ("drafting_steps", "verification_step"):
+        whole = getattr(doubt_terms, name)
+        monkeypatch.setattr(
+            doubt_terms, name, lambda *given, whole=whole: seen.append(given[-1]) or whole(*given)
+        )
+    monkeypatch.setattr(doubt_terms, "_is_far", lambda name, term, batch: np.ones(batch.shape, dtype=bool))
+    far_terms(dense("sglang"), (16, 16), 640)
+    assert seen == [4, 4]
