@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up import latent, made_up_fit
+from made_up import FIT, PATH
 
 from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.attention import fit_attention
 from medusa_sim.lab.calibrate.fit import Rows
-from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.latency.attention import NEVER, attention_time
-from medusa_sim.latency.base import Bound, OperatorTime, Source, memory_time_us, roofline_time_us
+from medusa_sim.latency.base import Bound, OperatorTime, Source, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.verify_attention import (
@@ -30,7 +29,7 @@ from medusa_sim.latency.waves import turns_unplanned
 from medusa_sim.operators.attention import Attention, AttentionKind
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, LatentKernel, Projections
+from medusa_sim.specs.fitted import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 SETS = [
@@ -462,112 +461,14 @@ def test_an_engine_on_ampere_walks_over_all_keys_in_one_block_and_kernels_alone_
     np.testing.assert_allclose(engine, alone)
 
 
-GPU = load_gpu("h100-sxm")
-FIT = made_up_fit((4096.0, 0.9, 1.1), rows=20, errors=(0.05, 0.06))
-PATH = AttentionPath(
-    ramp_us=7.0, tile_rows=64, tile_keys=64, packs_gqa=True, ctas_per_sm=1, sharing=0.5, cta_us=3.0,
-    row_us=0.01, whole_fraction=0.6, split_fraction=0.7, split_above=128, split_us=2.0, split_step_us=0.4,
-    bandwidth_fraction=0.9, l2_ratio=2.0, l2_fill=0.8, l2_sharpness=8.0, store_passes=0.0, append_ratio=0.0,
+@pytest.mark.parametrize(
+    ("turns", "requests", "spread", "taken"),
+    [
+        # L(4) = 1 + 0.6 x 3 / 5; of two turns L(2) = 1.2, and (1 + 0.36 / 3) / 2 is left of a block
+        (1.0, 4.0, 0.6, 1.36), (0.2, 4.0, 0.6, 1.36), (2.0, 4.0, 0.6, 2.0 - 0.56 + 1.2),
+        (2.0, 4.0, 0.0, 2.5),
+        (4.0, 9.0, 0.6, 4.0 - 0.56 + 1.0 + 0.6 * (9 * 0.75 - 1) / (9 * 0.75 + 1)),
+    ],
 )  # fmt: skip
-KERNEL = LatentKernel(wide=PATH, fit=FIT)
-MODULE = LatentKernel(
-    wide=PATH,
-    projections=Projections(
-        launch_us=20.0, token_us=0.05, head_us=1e-3, bandwidth_fraction=0.8, peak_fraction=0.7
-    ),
-    fit=FIT,
-)
-
-
-def time_us(operator: LatentAttention, kernel: LatentKernel = KERNEL, *, cold: bool = True) -> float:
-    return float(latent_time(GPU, kernel, operator, cold=cold).time_us)
-
-
-@given(heads=st.sampled_from([1, 2, 16, 64, 128]), batch=st.sampled_from([1, 4, 64]), step=st.integers(0, 10))
-def test_time_does_not_fall_with_longer_caches_and_never_below_memory(heads, batch, step):
-    keys = 128 * 2**step
-    shorter, longer = (latent(heads=heads, batch=batch, kv_len=length) for length in (keys, 2 * keys))
-    assert time_us(longer) >= time_us(shorter)
-    assert time_us(longer) >= float(memory_time_us(GPU, longer))
-
-
-@given(
-    heads=st.sampled_from([1, 8, 16, 32]), queries=st.sampled_from([2, 4]), keys=st.sampled_from([512, 8192])
-)
-def test_candidates_take_as_long_as_so_many_heads(heads, queries, keys):
-    several = latent_time(GPU, KERNEL, latent(heads=heads, q_len=queries, kv_len=keys))
-    wide = latent_time(GPU, KERNEL, latent(heads=heads * queries, kv_len=keys))
-    assert float(several.time_us) == pytest.approx(float(wide.time_us))
-    assert float(several.high_us / several.low_us) > float(wide.high_us / wide.low_us)
-    assert several.source == Source.EXTRAPOLATED
-    assert wide.source == Source.CALIBRATED
-
-
-def test_several_queries_stand_beside_public_rows():
-    """FlashMLA on an H100 (github.com/ai-bot-pro/achatbot/pull/123); FlashAttention-3 (vLLM PR 27363)."""
-    kernel = GPU.kernels["sglang"].mla["decode_bf16"]
-    for heads, measured_us in ((16, 218.0), (32, 223.0)):
-        pair = latent(heads=heads, batch=128, q_len=2, kv_len=4096)
-        assert time_us(pair, kernel, cold=False) == pytest.approx(measured_us, rel=0.05)
-    rows = [latent(heads=128, batch=64, q_len=queries) for queries in (1, 2, 8, 32)]
-    grows = np.array([time_us(row, kernel, cold=False) for row in rows])
-    band = latent_time(GPU, kernel, rows[-1], cold=False)
-    assert grows / grows[0] == pytest.approx(np.array([59.0, 103.0, 355.0, 1301.0]) / 59.0, rel=0.2)
-    assert float(band.low_us) <= 1301.0 / 59.0 * grows[0] <= float(band.high_us)
-
-
-def test_rows_that_name_a_kernel_of_vllm_take_it():
-    """Whole calls of FLASHMLA and FLASH_ATTN_MLA (vLLM PR 27363): 485 and 355 us with 64 requests of 8."""
-    row = latent(heads=128, batch=64, q_len=8)
-    named = {
-        name: CalibratedLatency(GPU, "sglang", kernel=name).time(row)
-        for name in ("FLASHMLA", "FLASH_ATTN_MLA (FA3)", "")
-    }
-    assert float(named["FLASHMLA"].time_us) == pytest.approx(485.0, rel=0.1)
-    assert float(named["FLASH_ATTN_MLA (FA3)"].time_us) == pytest.approx(355.0, rel=0.2)
-    assert named["FLASHMLA"].kernels == "vllm:decode_bf16@FLASHMLA"
-    # what no library takes by itself serves only who asks for it
-    for library in ("", "vllm"):
-        step = CalibratedLatency(GPU, "sglang", library=library).time(row)
-        assert step.kernels == "sglang:decode_bf16"
-        assert float(step.time_us) == float(named[""].time_us)
-
-
-def test_a_verification_step_is_free_while_its_rows_fit_a_tile():
-    one, four, many = (time_us(latent(batch=64, kv_len=8192, q_len=queries)) for queries in (1, 4, 64))
-    assert four == pytest.approx(one, rel=0.05)
-    assert many > 1.5 * one
-
-
-def test_a_module_is_its_kernel_and_its_projections():
-    alone, module = latent(heads=128, batch=8), replace(latent(heads=128, batch=8), scope="module")
-    around = sum(float(memory_time_us(GPU, each)) for each in module.projections)
-    assert time_us(module, MODULE) > time_us(alone) + 20.0 + around
-    small = replace(module, gemm_dtype="fp8_block")
-    assert time_us(small, MODULE) < time_us(module, MODULE)
-
-
-def test_projections_of_a_module_are_those_of_the_equations():
-    """(U3), (U4): rows padded to 64 and columns to 128, on every multiprocessor at least."""
-    alone = latent(heads=128, batch=100)
-    module = replace(alone, scope="module")
-    told = time_us(alone) + 20.0 + 100 * (0.05 + 1e-3 * 128)
-    for each in module.projections:
-        tiles = max(math.ceil(float(each.m) / 64) * math.ceil(float(each.n) / 128), GPU.sms)
-        memory_us = float(each.bytes) / (0.8 * GPU.bandwidth_bytes_per_s) * 1e6
-        told += math.hypot(
-            memory_us, 2 * 64 * 128 * float(each.k) * tiles / (0.7 * GPU.peak(each.dtype)) * 1e6
-        )
-    assert time_us(module, MODULE) == pytest.approx(told)
-
-
-def test_a_fit_finds_the_kernel_that_made_the_rows():
-    grid = np.meshgrid([1.0, 8.0, 64.0], [64.0, 512.0, 4096.0, 32768.0], [1.0, 8.0, 32.0, 128.0])
-    batch, keys, heads = (axis.ravel() for axis in grid)
-    operator = latent(batch=batch, kv_len=keys, heads=heads, q_len=np.ones_like(batch))
-    rows = Rows(operator, latent_time(GPU, KERNEL, operator, cold=False).time_us)
-    found = fit_latent(rows, GPU, source="made up", name="flash")
-    assert found.name == "flash"
-    assert found.fit.fit_error < 0.02
-    between = latent(batch=16, kv_len=8192, heads=64)
-    assert time_us(between, found, cold=False) == pytest.approx(time_us(between, cold=False), rel=0.1)
+def test_turns_that_nobody_plans_end_with_the_longest_of_the_late(turns, requests, spread, taken):
+    assert float(turns_unplanned(np.array(turns), np.array(requests), spread)) == pytest.approx(taken)

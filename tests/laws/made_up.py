@@ -7,7 +7,7 @@ from medusa_sim.latency.gemm import gemm_choice
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.fitted import AttentionPath, Fit, Residual
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel
 
@@ -39,3 +39,11 @@ def chosen_tile(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> tuple[IntArray,
     candidates = np.asarray([(tile.m, tile.n, split) for tile in kernel.tiles for split in kernel.splits])
     tile_m, tile_n, split = np.moveaxis(candidates[gemm_choice(gpu, kernel, operator)], -1, 0)
     return tile_m, tile_n, split
+
+
+FIT = made_up_fit((4096.0, 0.9, 1.1), rows=20, errors=(0.05, 0.06))
+PATH = AttentionPath(
+    ramp_us=7.0, tile_rows=64, tile_keys=64, packs_gqa=True, ctas_per_sm=1, sharing=0.5, cta_us=3.0,
+    row_us=0.01, whole_fraction=0.6, split_fraction=0.7, split_above=128, split_us=2.0, split_step_us=0.4,
+    bandwidth_fraction=0.9, l2_ratio=2.0, l2_fill=0.8, l2_sharpness=8.0, store_passes=0.0, append_ratio=0.0,
+)  # fmt: skip
