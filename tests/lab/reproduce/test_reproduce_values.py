@@ -1,5 +1,6 @@
 """What the papers print, and how predictions are counted beside it, by hand."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from medusa_sim.lab.reproduce.charts import _both, _speeds, _speedups, reproduct
 from medusa_sim.lab.reproduce.decoding import _setting, overhead, table1, table3
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, SEQ_LENS, paper_latency
 from medusa_sim.lab.reproduce.recursive import mbsu
+from medusa_sim.lab.reproduce.score_screen import score_screen
 from medusa_sim.lab.reproduce.target_screen import compared, target_screen
 from medusa_sim.lab.reproduce.targets import TARGETS
 from medusa_sim.lab.reproduce.token_rates import CONTEXT, PAPER_GPU, plain_step
@@ -250,3 +252,17 @@ def test_a_plain_step_is_its_device_and_as_many_launches_as_its_host_takes():
     assert found.device_us == float(step.device_us)
     assert found.launches * scenario.setting.runtime.host_us_per_launch == pytest.approx(float(step.host_us))
     assert 5 * 32 < found.launches < 100 * 32  # some tens a layer
+
+
+def test_errors_of_targets_lie_between_the_least_and_the_most_differences_left_out():
+    rows = [("a", "time", 0.02, 0.3), ("b", "time", 0.01, 0.1), ("c", "speedup difference", 0.5, 0.9)]
+    scores = pd.DataFrame(
+        [{"target": target, "quantity": quantity, "baseline": "", "cells": 2, "mean_error": mean,
+          "worst_error": worst, "worst_cell": "x"} for target, quantity, mean, worst in rows]
+    )  # fmt: skip
+    screen = score_screen(scores, ["a", "b", "c"])
+    assert re.findall(r"[\d.]+ %", screen.answer[0]) == ["1.0 %", "2.0 %", "30 %"]
+    assert "(a, time)" in screen.answer[0]
+    assert [row[4:6] for row in screen.tables[0].rows] == [
+        ("2.0 %", "30.0 %"), ("1.0 %", "10.0 %"), ("0.500", "0.900"),
+    ]  # fmt: skip
