@@ -17,7 +17,7 @@ from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.goals import Goals
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.load_test import load_test
-from medusa_sim.load.metrics import metrics_of
+from medusa_sim.load.metrics import _sensitivity, metrics_of
 from medusa_sim.load.point import LoadPoint, half_width
 from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, State, ThroughputAware
 from medusa_sim.load.prompt_table import PromptTable
@@ -545,3 +545,13 @@ def test_sglangs_rate_is_a_moving_average_over_the_steps_since_it_was_asked():
     assert asked(0.2, 2) == pytest.approx(0.64 * 0.8 + 0.36 * 0.2)
     before = policy._rate
     assert asked(0.5, 1) == pytest.approx(0.8 * before + 0.2 * 0.5)
+
+
+def test_a_server_of_one_request_has_no_line_to_grow_along():
+    """Its queue grows with what its prompts take alone."""
+    asked = requests([0.0], prompt=[1], output=[501])
+    step_s = np.full((1, 2, 2), 0.01)
+    table = replace(constant_table(0.01, step_s=np.full((1, 257, 2), 0.01)), step_s=step_s)
+    metrics = {"requests_decoding": 1.0, "share_idle": 0.0, "share_prompts": 0.25, "ttft_mean_s": 0.1}
+    record = SimpleNamespace(steps_s=np.ones((1, 2)), requests=asked)
+    assert _sensitivity(record, table, metrics)["queue_share"] == pytest.approx(0.25)

@@ -15,7 +15,7 @@ from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.operators.stream import HyperConnection
+from medusa_sim.operators.stream import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.operators.window import WindowAttention
 
 
@@ -347,3 +347,14 @@ def test_a_blank_dtype_is_taken_from_the_column_that_others_have():
 def test_one_head_of_an_indexer_is_an_indexer():
     assert float(sparse(phase=VERIFY, index_heads=1).loads["index"]) == 2 * 5003 * 132
     assert "index" not in sparse(phase=VERIFY, index_heads=0).loads
+
+
+@pytest.mark.parametrize("part", CONNECTION_WIDTHS)
+def test_widths_that_a_kernel_reads_and_writes_are_half_of_what_a_connection_moves(part):
+    """(J1): of four streams 5 widths a token before the blocks and 9 after."""
+    per_stream, beside = CONNECTION_WIDTHS[part]
+    counted = HyperConnection(
+        name="h", kind="hyper_connections", dtype="bf16", tokens=3, hidden=64, streams=4, part=part
+    )
+    assert 2 * (4 * per_stream + beside) * 3 * 64 * 2 == float(counted.bytes)
+    assert 4 * per_stream + beside == {"pre": 2.5, "post": 4.5}[part]
