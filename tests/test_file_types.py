@@ -1,8 +1,9 @@
 """Bytes of stored weights follow from how a block is laid out."""
 
+import numpy as np
 import pytest
 
-from medusa_sim.file_types import TYPES
+from medusa_sim.file_types import FILES, TYPES, bytes_per_weight, shares
 
 # (weights of a block, bits of a weight, bytes of scales, minima and signs beside them): the structures of
 # llama.cpp's ggml-common.h and of MLX's affine quantisation, 16-bit scales of super-blocks included.
@@ -30,3 +31,13 @@ def test_ternary_weights_are_five_to_a_byte():
 
 def test_every_type_is_laid_out():
     assert set(TYPES) == {*LAYOUTS, "tq1_0"}
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("role", ["linear", "down", "head", "embedding"])
+def test_a_weight_of_a_file_is_the_mean_over_the_layers_that_have_each_type(file, role):
+    mix = shares(file, role)
+    assert sum(share for _, share in mix) == pytest.approx(1.0)
+    assert bytes_per_weight(file, role) == pytest.approx(np.average(
+        [TYPES[of] for of, _ in mix], weights=[share for _, share in mix]
+    ))  # fmt: skip

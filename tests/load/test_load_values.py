@@ -555,3 +555,15 @@ def test_a_server_of_one_request_has_no_line_to_grow_along():
     metrics = {"requests_decoding": 1.0, "share_idle": 0.0, "share_prompts": 0.25, "ttft_mean_s": 0.1}
     record = SimpleNamespace(steps_s=np.ones((1, 2)), requests=asked)
     assert _sensitivity(record, table, metrics)["queue_share"] == pytest.approx(0.25)
+
+
+def test_a_run_is_as_sure_as_the_steps_that_most_of_its_time_went_to():
+    """3 of 4 s in steps of two drafts, whose band is the widest."""
+    asked = requests([0.0], prompt=[1], output=[501])
+    table = replace(
+        constant_table(0.01, step_s=np.full((3, 257, 2), 0.01)),
+        slower=np.array([[0.1], [0.2], [0.3]]) * np.ones(257),
+    )
+    metrics = {"requests_decoding": 1.0, "share_idle": 0.0, "share_prompts": 0.25, "ttft_mean_s": 0.1}
+    record = SimpleNamespace(steps_s=np.array([[0.25, 0.25], [0.25, 0.25], [1.5, 1.5]]), requests=asked)
+    assert _sensitivity(record, table, metrics)["step_slower"] == pytest.approx(0.3)

@@ -344,3 +344,13 @@ def test_experts_without_a_number_of_gpus_are_whole(tmp_path):
     frame = read_rows(moe_csv(tmp_path)).drop(columns=["tp", "ep"])
     (_, first), *_ = operators_of(frame.iloc[:1], by=("engine", "kernel"))
     assert (first.inter, first.local_experts) == (frame["inter"].iloc[0], frame["experts"].iloc[0])
+
+
+def test_a_column_that_is_not_there_is_told_with_the_first_row_that_needs_it(tmp_path):
+    path = tmp_path / "ops.csv"
+    path.write_text(
+        "op,m,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us\n"
+        "decode_attention,,4,1,9,32,8,128,bf16,1\nrms_norm,8,,,,,,,fp16,1\nrms_norm,9,,,,,,,fp16,1\n"
+    )
+    with pytest.raises(DataError, match=r"missing column n, which .*row 2 needs"):
+        read_rows(path)

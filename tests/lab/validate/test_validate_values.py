@@ -29,6 +29,7 @@ from medusa_sim.lab.validate.steps import (
     decoder_step,
     speedups_differ,
 )
+from medusa_sim.lab.validate.tree_runs import child_vectors
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
@@ -328,3 +329,26 @@ def test_a_published_chain_is_verified_with_its_root_and_drafted_once_a_draft(tm
     }
     for name, parts in steps.items():
         assert found[name] == pytest.approx(sum(float(part.time_us) for part in parts))
+
+
+def test_acceptance_of_children_is_the_mean_of_both_spellings_of_a_temperature(tmp_path):
+    table = tmp_path / "vectors.csv"
+    table.write_text(
+        "name,child,prob\n"
+        "SpecTree-llama-68m-7b-chat-T0.6-P1-cnn,1,0.2\nSpecTree-llama-68m-7b-chat-T0.6-P1-cnn,0,0.6\n"
+        "SpecTree-llama-68m-7b-chat-T06-P1-cnn,0,0.8\nSpecTree-llama-68m-7b-chat-T06-P1-cnn,1,0.1\n"
+        "SpecTree-llama-68m-7b-chat-T06-P1-cnn,none,0.1\nother,0,0.9\n"
+    )
+    (found,) = child_vectors(table).items()
+    assert found[0] == ("SpecTree-", "llama-68m", 0.6)
+    assert found[1] == pytest.approx([0.7, 0.15])
+
+
+@pytest.mark.parametrize(
+    "columns", ["name,child,prob,more", "prob,child,name", "child,name,prob", "name,prob"]
+)
+def test_a_table_of_children_has_a_name_a_child_and_its_chance(tmp_path, columns):
+    table = tmp_path / "vectors.csv"
+    table.write_text(f"{columns}\n{','.join('1' for _ in columns.split(','))}\n")
+    with pytest.raises(DataError, match="expected name, child index, prob"):
+        child_vectors(table)
