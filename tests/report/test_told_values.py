@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
+from told import numbers
 
-from medusa_sim.load.carried import SURELY_STEADY
-from medusa_sim.load.goals import Goals
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.card import short_answer
-from medusa_sim.report.compare import screen as compared
-from medusa_sim.report.load import screen as loaded
-from medusa_sim.report.load.warnings import _crowded_out, _unsteady
-from medusa_sim.report.load.words import at_rate, ms_text, policy_text
 from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend.screen import request_latency_text, search_note
 from medusa_sim.report.roofline_screen import _sentences, _table
@@ -46,14 +39,6 @@ from medusa_sim.report.words.numbers import (
 )
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.axes import Grid
-
-
-def numbers(text: str) -> list[str]:
-    """Every number of a text."""
-    return re.findall(r"\d[\d.,]*\d|\d", text)
-
-
-# ---- numbers
 
 
 @pytest.mark.parametrize(
@@ -114,9 +99,6 @@ def test_costs_are_told_at_both_ends_and_once_where_these_are_one():
     assert not list(cost_facts(scenario, []))
 
 
-# ---- where speculation pays
-
-
 def known(*stretches: tuple[str, int, int], spans: tuple[tuple[int, int], ...] = ()) -> BreakEven:
     return SimpleNamespace(
         known=[SimpleNamespace(verdict=kind, first=first, last=last) for kind, first, last in stretches],
@@ -154,231 +136,6 @@ def known(*stretches: tuple[str, int, int], spans: tuple[tuple[int, int], ...] =
 )  # fmt: skip
 def test_stretches_are_told_by_their_ends(given, told):
     assert break_even_text(given, "batch") == told
-
-
-# ---- under load
-
-
-def test_policies_rates_and_times_have_words():
-    assert [policy_text(name) for name in ("K=1", "K=3")] == ["1 draft a step", "3 drafts a step"]
-    assert at_rate(SimpleNamespace(arrivals_per_s=3.25)) == " at 3.25 requests/s"
-    assert at_rate(SimpleNamespace(arrivals_per_s=math.inf)) == ""
-    assert ms_text(0.01234) == "12.3"
-
-
-def run(
-    policy: str = "none", rate: float = 2.0, *, steady: bool = False, half: float = 0.1, **mean: float
-) -> Any:
-    told = {"queue_growth_per_s": 0.5, "goodput_share_first": 0.9, "goodput_share_last": 0.4,
-            "requests_decoding": 10.0, "e2e_mean_s": 0.5, "tpot_mean_s": 0.011, **mean}  # fmt: skip
-    return SimpleNamespace(
-        policy=policy, arrivals_per_s=rate, is_steady=steady, mean=told, half_width=lambda name: half,
-        ratio_to=lambda other, name: (told[name] / other.mean[name], 0.5, 0.75),
-    )  # fmt: skip
-
-
-def test_a_queue_that_grows_is_told_with_its_rise_its_shares_and_where_it_would_end():
-    sure = f"{SURELY_STEADY:g}"
-    text = _unsteady(run(), 5.0, has_goals=True)
-    assert numbers(text) == [
-        "2.00",
-        "0.50",
-        "95",
-        "0.10",
-        "90",
-        "40",
-        "5.00",
-        sure,
-        f"{5 * SURELY_STEADY:.2f}",
-    ]
-    assert numbers(_unsteady(run(half=math.nan), None, has_goals=False)) == ["2.00", "0.50"]
-    assert "90 %" not in _unsteady(run(goodput_share_last=0.9), 5.0, has_goals=True)
-    steady = numbers(_unsteady(run(steady=True), 5.0, has_goals=True))
-    assert steady == ["2.00", "5.00", sure, f"{5 * SURELY_STEADY:.2f}"]
-
-
-@pytest.mark.parametrize(
-    ("drafts", "decoding", "told"),
-    [
-        (3, 128.0, []),
-        (3, 129.0, ["129", "3", "50", "1024"]),
-        (0, 900.0, []),
-        (1, 400.0, ["400", "1", "78", "1024"]),
-    ],
-)
-def test_prompts_wait_where_drafts_take_more_than_half_of_a_steps_tokens(drafts, decoding, told):
-    """128 requests of 1 + 3 tokens take 512 of 1,024; 129 take 516; those of other policies do not count."""
-    server = SimpleNamespace(
-        name="plan", table=SimpleNamespace(drafts_max=drafts), limits=SimpleNamespace(token_budget=1024)
-    )
-    points = [run("plan", requests_decoding=decoding), run("none", requests_decoding=5000.0)]
-    answer = SimpleNamespace(test=SimpleNamespace(servers=[server]), points=points)
-    assert [numbers(line) for line in _crowded_out(answer)] == ([told] if told else [])
-
-
-def carried(policy: str, largest: float | None, **more: Any) -> Any:
-    return SimpleNamespace(**{
-        "policy": policy, "largest_per_s": largest, "best_share": None, "saturated_per_s": 40.0,
-        "loses_from": None, "off_from": None, "searched": True, **more,
-    })  # fmt: skip
-
-
-def answered(*every: Any, points: list[Any] | None = None) -> Any:
-    last = points or [run()]
-    return SimpleNamespace(
-        carried=every, last=last, points=last, at_rate_of=lambda point: last,
-        test=SimpleNamespace(goals=Goals(tpot_s=0.02, share=0.9)),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        # drafts carry 9.8, 2 % fewer than 10, or 9.95, no more
-        (answered(carried("none", 10.0), carried("K=3", 9.8)), (["3", "20.0", "9.80", "10.0"], "fewer")),
-        (answered(carried("none", 10.0), carried("K=3", 9.95)), (["3", "20.0", "9.95", "10.0"], "no more")),
-        (answered(carried("none", 0.05), carried("K=3", 0.0505)),
-        (["3", "20.0", "0.0505", "0.0500"], "no more")),
-        # none keeps the limits; the nearest is told, with 0 % where no share is known
-        (answered(carried("none", 0.0, best_share=0.06), carried("K=2", 0.0)),
-        (["20.0", "90", "6.0"], "plain")),
-        (answered(carried("none", 0.0, best_share=None), carried("K=2", 0.0, best_share=0.05)),
-         (["20.0", "90", "5.0", "2"], "No policy")),
-        (answered(carried("none", 0.0)), (["20.0", "90", "0.0"], "No policy")),
-        (answered(carried("none", 12.0)), (["12.0", "20.0"], "plain decoding")),
-        (answered(carried("none", 10.0), carried("K=3", None)), (["3", "20.0", "0", "10.0"], "fewer")),
-        (answered(carried("none", None),
-        carried("K=3", None, saturated_per_s=50.0, loses_from=30.0, off_from=9)),
-         (["50.0", "3", "40.0"], "saturates")),
-    ],
-)  # fmt: skip
-def test_the_first_line_of_a_load_tells_rates_limits_and_shares(answer, told):
-    first = loaded.answer_lines(answer)[0]
-    assert (numbers(first), told[1] in first) == (told[0], True)
-
-
-def test_where_speculation_loses_is_told_by_rate_and_requests_in_flight():
-    losing = loaded._losing
-    assert numbers(losing(carried("K=3", 1.0))) == ["40.0"]
-    assert numbers(losing(carried("K=3", 1.0, off_from=9))) == ["40.0", "9"]
-    assert numbers(losing(carried("K=3", 1.0, loses_from=30.0, off_from=9))) == ["30.0", "9"]
-    assert losing(carried("K=3", 1.0, loses_from=0.0)).endswith("at every rate")
-    assert losing(carried("K=3", 1.0, loses_from=0.05)).endswith("above 0.0500 requests/s")
-
-
-def test_requests_at_one_rate_are_compared_by_their_mean_time():
-    """0.3 of 0.5 s is 0.6 times as long; the better of two policies is told."""
-    points = [run("none"), run("K=2", e2e_mean_s=0.4), run("K=3", e2e_mean_s=0.3)]
-    assert numbers(loaded._compared(points)) == ["0.60", "3", "2.00", "95", "0.50", "0.75"]
-    assert numbers(loaded._compared(points[:1])) == ["500", "11.0"]
-
-
-def test_a_schedule_is_told_by_its_ends():
-    assert (
-        loaded._entries([(1, 5), (9, 1), (17, 0)])
-        == "5 drafts from 1 to 8 requests, 1 draft from 9 to 16 requests, none from 17 on"
-    )
-
-
-@pytest.mark.parametrize(
-    ("seeds", "searched", "told"), [(1, 500, ["1", "500"]), (3, 300, ["3", "500", "300"])]
-)
-def test_runs_are_counted(monkeypatch, seeds, searched, told):
-    monkeypatch.setattr(loaded, "search_requests", lambda test: searched)
-    test = SimpleNamespace(
-        seeds=seeds, any_rate=1.0, requests=lambda rate, seed: (SimpleNamespace(count=500), None)
-    )
-    text = loaded.runs_text(test)
-    assert (numbers(text), "runs of" in text) == (told, seeds > 1)
-
-
-# ---- compared
-
-
-def row(**more: Any) -> dict[str, Any]:
-    return {
-        "gpus": 2, "gpu": "l4", "tp": 1, "ep": 1, "dp_attention": False, "precision": "bf16",
-        "kv_precision": "bf16",
-        "engine": "vllm", "drafter": "eagle3", "batch": 8, "drafts": 2, "replicas": 1, "sure": 0.85,
-        "tokens_per_s_per_user": 101.6, "usd_per_million_tokens": 0.25, **more,
-    }  # fmt: skip
-
-
-def comparison(chosen: Any, plain: Any, *, limit_us: float = math.inf, table: Any = ()) -> Any:
-    question = SimpleNamespace(
-        slowest_tpot_us=limit_us, prompt_tokens=512, output_tokens=256, rate=None, users=None
-    )
-    return SimpleNamespace(
-        chosen=chosen, chosen_plain=plain, question=question, measure="cost", column="usd_per_million_tokens",
-        table=pd.DataFrame([*table, *([] if chosen is None else [chosen])]),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("drafts", "told"),
-    [
-        ([1, 1], "eagle3 with 1 draft at 8 requests"),
-        ([3, 2], "eagle3 with 2 drafts at 8 requests (3 where few run)"),
-    ],
-)
-def test_drafts_of_a_set_up_are_those_of_its_batch_and_of_its_smallest(drafts, told):
-    first, last = (row(batch=batch, drafts=count) for batch, count in zip((1, 8), drafts, strict=True))
-    others = [
-        row(batch=64, drafts=9),
-        row(batch=1, drafts=7, gpu="a40"),
-        row(batch=1, drafts=7, drafter="mtp"),
-    ]
-    answer = comparison(last, None, table=[*others, first])
-    assert compared.drafting_text(answer, last) == told
-    assert (
-        compared.drafting_text(answer, row(drafter="none", replicas=2)) == "no speculation, 8 requests a copy"
-    )
-    assert compared.drafting_text(answer, row(drafter="none")) == "no speculation, 8 requests"
-
-
-@pytest.mark.parametrize(
-    ("chosen", "plain", "told"),
-    [
-        (row(), row(drafter="none", usd_per_million_tokens=0.5), ["2", "4", "0.500"]),
-        (row(), row(drafter="none", engine="sglang", usd_per_million_tokens=0.5), ["2", "4", "16", "0.500"]),
-        (row(drafter="none"), row(drafter="none"), []),
-        (row(), None, []),
-    ],
-)
-def test_the_best_without_drafts_is_named_where_it_is_another_set_up(chosen, plain, told):
-    text = compared.without_text(comparison(chosen, plain))
-    assert (numbers(text), text.startswith("the same")) == (told, len(told) == 3)
-    asked = comparison(chosen, None, table=[row(drafter="none")])
-    assert bool(compared.without_text(asked)) or chosen["drafter"] != "none"
-
-
-@pytest.mark.parametrize(("sure", "told"), [(compared.SURER, False), (compared.SURER - 0.01, True)])
-def test_a_surer_set_up_is_told_where_the_chosen_one_is_less_sure(sure, told):
-    answer = comparison(row(sure=sure), None)
-    answer.surer = SimpleNamespace(chosen=None)
-    text = compared.surer_text(answer)
-    assert numbers(text) == ([f"{100 * compared.SURER:.0f}"] if told else [])
-    assert compared.surer_text(comparison(None, None)) == ""
-
-
-def test_the_chosen_set_up_is_told_with_its_worth_speed_and_certainty():
-    text = compared.chosen_text(comparison(row(), None, limit_us=12_500.0))
-    assert numbers(text)[-4:] == ["0.250", "102", "80.0", "85"]
-    assert numbers(compared.chosen_text(comparison(row(), None)))[-2:] == ["0.250", "102"]
-
-
-def test_a_set_up_under_load_is_told_in_shares_milliseconds_and_tokens():
-    point = SimpleNamespace(mean={"ttft_p50_s": 0.25, "tpot_p50_s": 0.0125})
-    given = {"row": row(ttft_ms=200.0), "gpus": 4, "replicas": 2, "share": 0.934, "point": point}
-    text = compared.loaded_line(SimpleNamespace(**given, usd_per_million_tokens=0.125))
-    assert numbers(text) == ["4", "4", "2", "2", "93", "250", "80.0", "0.125"]
-    alone = SimpleNamespace(
-        **{**given, "replicas": 1, "row": row(ttft_ms=200.0, drafts=0)}, usd_per_million_tokens=math.nan
-    )
-    assert numbers(compared.loaded_line(alone)) == ["4", "4", "1", "93", "250", "80.0"]
-
-
-# ---- a sweep
 
 
 MEDUSA = Scenario(
@@ -420,9 +177,6 @@ def test_what_is_free_without_drafting_is_told_where_drafting_costs(share, told)
     *_, text = swept._columns(answer)
     assert numbers(text.text) == ["10", "2", "4.0", "40"][:told]
     assert [swept.free_text(count, free) for count in (255, 256, 257)] == ["255", "256+", "257+"]
-
-
-# ---- a recommendation
 
 
 def test_requests_of_a_recommendation_are_told_with_and_without_drafts():
@@ -569,9 +323,6 @@ def test_a_roof_and_what_each_phase_waits_for():
         "memory",
     )
     assert "length" in _table([one, {**one, "seq_len": 1024}], "").headers
-
-
-# ---- tables
 
 
 def test_a_narrow_table_leaves_out_what_it_may_and_folds_words_to_sixteen():

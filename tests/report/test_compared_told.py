@@ -1,0 +1,96 @@
+"""Numbers that comparisons of set-ups tell, by hand, of rows that were made up."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from told import numbers
+
+from medusa_sim.report.compare import screen as compared
+
+
+def row(**more: Any) -> dict[str, Any]:
+    return {
+        "gpus": 2, "gpu": "l4", "tp": 1, "ep": 1, "dp_attention": False, "precision": "bf16",
+        "kv_precision": "bf16",
+        "engine": "vllm", "drafter": "eagle3", "batch": 8, "drafts": 2, "replicas": 1, "sure": 0.85,
+        "tokens_per_s_per_user": 101.6, "usd_per_million_tokens": 0.25, **more,
+    }  # fmt: skip
+
+
+def comparison(chosen: Any, plain: Any, *, limit_us: float = math.inf, table: Any = ()) -> Any:
+    question = SimpleNamespace(
+        slowest_tpot_us=limit_us, prompt_tokens=512, output_tokens=256, rate=None, users=None
+    )
+    return SimpleNamespace(
+        chosen=chosen, chosen_plain=plain, question=question, measure="cost", column="usd_per_million_tokens",
+        table=pd.DataFrame([*table, *([] if chosen is None else [chosen])]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("drafts", "told"),
+    [
+        ([1, 1], "eagle3 with 1 draft at 8 requests"),
+        ([3, 2], "eagle3 with 2 drafts at 8 requests (3 where few run)"),
+    ],
+)
+def test_drafts_of_a_set_up_are_those_of_its_batch_and_of_its_smallest(drafts, told):
+    first, last = (row(batch=batch, drafts=count) for batch, count in zip((1, 8), drafts, strict=True))
+    others = [
+        row(batch=64, drafts=9),
+        row(batch=1, drafts=7, gpu="a40"),
+        row(batch=1, drafts=7, drafter="mtp"),
+    ]
+    answer = comparison(last, None, table=[*others, first])
+    assert compared.drafting_text(answer, last) == told
+    assert (
+        compared.drafting_text(answer, row(drafter="none", replicas=2)) == "no speculation, 8 requests a copy"
+    )
+    assert compared.drafting_text(answer, row(drafter="none")) == "no speculation, 8 requests"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "plain", "told"),
+    [
+        (row(), row(drafter="none", usd_per_million_tokens=0.5), ["2", "4", "0.500"]),
+        (row(), row(drafter="none", engine="sglang", usd_per_million_tokens=0.5), ["2", "4", "16", "0.500"]),
+        (row(drafter="none"), row(drafter="none"), []),
+        (row(), None, []),
+    ],
+)
+def test_the_best_without_drafts_is_named_where_it_is_another_set_up(chosen, plain, told):
+    text = compared.without_text(comparison(chosen, plain))
+    assert (numbers(text), text.startswith("the same")) == (told, len(told) == 3)
+    asked = comparison(chosen, None, table=[row(drafter="none")])
+    assert bool(compared.without_text(asked)) or chosen["drafter"] != "none"
+
+
+@pytest.mark.parametrize(("sure", "told"), [(compared.SURER, False), (compared.SURER - 0.01, True)])
+def test_a_surer_set_up_is_told_where_the_chosen_one_is_less_sure(sure, told):
+    answer = comparison(row(sure=sure), None)
+    answer.surer = SimpleNamespace(chosen=None)
+    text = compared.surer_text(answer)
+    assert numbers(text) == ([f"{100 * compared.SURER:.0f}"] if told else [])
+    assert compared.surer_text(comparison(None, None)) == ""
+
+
+def test_the_chosen_set_up_is_told_with_its_worth_speed_and_certainty():
+    text = compared.chosen_text(comparison(row(), None, limit_us=12_500.0))
+    assert numbers(text)[-4:] == ["0.250", "102", "80.0", "85"]
+    assert numbers(compared.chosen_text(comparison(row(), None)))[-2:] == ["0.250", "102"]
+
+
+def test_a_set_up_under_load_is_told_in_shares_milliseconds_and_tokens():
+    point = SimpleNamespace(mean={"ttft_p50_s": 0.25, "tpot_p50_s": 0.0125})
+    given = {"row": row(ttft_ms=200.0), "gpus": 4, "replicas": 2, "share": 0.934, "point": point}
+    text = compared.loaded_line(SimpleNamespace(**given, usd_per_million_tokens=0.125))
+    assert numbers(text) == ["4", "4", "2", "2", "93", "250", "80.0", "0.125"]
+    alone = SimpleNamespace(
+        **{**given, "replicas": 1, "row": row(ttft_ms=200.0, drafts=0)}, usd_per_million_tokens=math.nan
+    )
+    assert numbers(compared.loaded_line(alone)) == ["4", "4", "1", "93", "250", "80.0"]
