@@ -20,7 +20,7 @@ def fitted_correlation(cases: Sequence[tuple[HeadAccuracy, CandidateTree, float]
     where every head stays a probability; 0 if the independent product is already too large.
 
     Raises:
-        DataError: no case.
+        DataError: no case, or heads on whose accuracy a correlation changes nothing.
     """
     from scipy.optimize import brentq
 
@@ -35,6 +35,8 @@ def fitted_correlation(cases: Sequence[tuple[HeadAccuracy, CandidateTree, float]
         return float(np.mean(ratios)) - 1.0
 
     low, high = 0.0, min(heads.correlation_max for heads, _, _ in cases)
+    if not np.isfinite(high):
+        raise DataError("a correlation needs two heads, the later one with an accuracy above 0")
     if excess(low) >= 0.0:
         return low
     if excess(high) <= 0.0:

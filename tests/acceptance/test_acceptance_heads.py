@@ -149,6 +149,9 @@ def test_a_correlation_is_found_again_from_the_tokens_that_it_gives():
     assert fitted_correlation([(SMALL, tree, 0.9 * plain)]) == 0.0
     assert fitted_correlation([(SMALL, tree, 3.0)]) == SMALL.correlation_max
     assert fitted_correlation([(SMALL, tree, 3.0), (other, tree, 4.0)]) == most
+    one = HeadAccuracy.checked([[0.6, 0.2]])
+    with one_line(DataError, "two heads"):
+        fitted_correlation([(one, CandidateTree.from_paths([(0,)]), 1.7)])
 
 
 def test_a_head_that_is_hardly_ever_right_is_not_worth_running():
