@@ -119,10 +119,10 @@ def _counts_of(table: Mapping[str, Any], model: str, path: Path) -> AcceptanceCo
 
 
 def _whole(value: Any, most: int = COUNT) -> int:
-    """A count of a record. Raises ValueError where it is more than can be."""
+    """A count of a record. Raises ValueError where it is negative or too large."""
     number = int(value)
-    if number > most:
-        raise ValueError(f"{shown(value)}, {most:,} at most can be")
+    if not 0 <= number <= most:
+        raise ValueError(f"{shown(value)} is not from 0 to {most:,}")
     return number
 
 

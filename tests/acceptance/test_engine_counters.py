@@ -158,6 +158,14 @@ def test_a_step_cannot_accept_more_than_it_drafted():
         counts_of_steps({0: {0: 5}}, engine="x")
 
 
+def test_a_step_cannot_accept_fewer_than_none(tmp_path):
+    path = tmp_path / "run.json"
+    histogram = {"-1": 50, "0": 30, "1": 20}
+    path.write_text(json.dumps({"spec_accept_histogram": histogram, "spec_num_proposed_drafts": 100}))
+    with one_line(DataError, "-1"):
+        read_counts(path)
+
+
 def test_engines_of_one_server_are_added_and_two_models_kept_apart(tmp_path):
     page = (FILES / "vllm_metrics_after.txt").read_text()
     both = tmp_path / "both.txt"
