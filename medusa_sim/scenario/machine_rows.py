@@ -159,7 +159,8 @@ def _of_json(documents: list[Any], where: Path) -> MachineRows:
                 drafting.append((max(made, 1.0), 1e6 / _number(times.get("predicted_per_second"))))
                 rounds += _rounds(made, _number(times.get("draft_n_accepted")))
             else:
-                depth = _number(times.get("prompt_n")) + 0.5 * _number(times.get("predicted_n"))
+                prompt = _number(times.get("cache_n")) + _number(times.get("prompt_n"))
+                depth = prompt + 0.5 * _number(times.get("predicted_n"))
                 rows.append(_plain(depth, _number(times.get("predicted_per_second"))))
     tokens = sum(made for made, _ in drafting)
     return MachineRows(
@@ -268,7 +269,7 @@ def _cell(row: dict[str, str], name: str) -> float:
 
 
 def _tested(row: dict[str, str]) -> Iterator[MachineRow]:
-    found, rate = _TEST.search(row.get("test", "")), _cell(row, "t/s")
+    found, rate = _TEST.fullmatch(row.get("test", "")), _cell(row, "t/s")
     if found and rate > 0.0 and (count := float(found[2])) > 0.0:
         depth = float(found[3] or 0.0)
         yield from _row(*((count, 0.0) if found[1] == "pp" else (0.0, count)), depth, rate)

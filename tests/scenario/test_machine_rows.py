@@ -84,6 +84,13 @@ def test_the_table_of_llama_bench_says_the_same():
     assert found.build == "9859"
 
 
+def test_a_test_of_prompt_and_answer_is_no_pass_of_either():
+    """As in JSON: 16 tokens of a prompt and 64 made tell of neither alone."""
+    lines = ["| test | t/s | x |", "| pp16+tg64 | 110.00 | |", "| pp16 @ d512 | 1600.00 ± 2.00 | |"]
+    (row,) = rows_of("\n".join(lines), "a paste").rows
+    assert (row.columns, row.depth, row.time_us) == (16, 512.0, 10_000.0)
+
+
 def test_sequences_of_batched_bench_have_caches_of_their_own():
     one, four = rows_of(BATCHED, PLACE).rows
     assert (one.columns, one.is_batch, round(one.time_us)) == (1, False, 8000)

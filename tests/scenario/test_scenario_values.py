@@ -236,6 +236,7 @@ def test_a_generation_is_as_deep_as_half_of_what_it_makes():
 def test_a_servers_plain_run_is_as_deep_as_its_prompt_and_half_the_answer():
     timings = {"prompt_n": 20, "predicted_n": 400, "predicted_per_second": 100.0}
     assert rows({"timings": timings}) == [(1, 220.0, 10_000.0)]
+    assert rows({"timings": {**timings, "cache_n": 9000}}) == [(1, 9220.0, 10_000.0)]
     drafted = rows_of(json.dumps({"timings": {**timings, "draft_n": 300, "draft_n_accepted": 240}}), PLACE)
     assert (drafted.drafted, drafted.accepted, drafted.drafted_us) == (300.0, 240.0, 10_000.0)
     both = rows_of(json.dumps([{"timings": {**timings, "draft_n": 300, "draft_n_accepted": 240}}] * 2), PLACE)
