@@ -83,7 +83,7 @@ def _setup(name: str, value: Any, where: str) -> Any:
 def scenario_of(run: Mapping[str, Any], data_dir: DataDir = None) -> Scenario:
     """The set-up of a run, with its requests."""
     given = {name: run[name] for name in SETUP if run.get(name) not in (None, False)}
-    drafts = int(run.get("drafts", 0))
+    drafts = round(run.get("drafts", 0))
     if drafts:
         length = min(float(run["acceptance_length"]), drafts + 0.999)
         given |= {"acceptance": f"{length:g}@{drafts}", "max_drafts": drafts, "chain_only": True}
@@ -110,7 +110,7 @@ def compared(runs: pd.DataFrame, data_dir: DataDir = None) -> pd.DataFrame:
         one: Any = {name: None if pd.isna(value) else value for name, value in row.items()}
         try:
             of = scenario_of(one, data_dir)
-            parts.append(own.assign(**_priced(of, own.concurrency.to_numpy(), int(one["drafts"]) + 1)))
+            parts.append(own.assign(**_priced(of, own.concurrency.to_numpy(), round(one["drafts"]) + 1)))
         except MedusaSimError as error:
             parts.append(own.assign(refused=str(error)))
     found = pd.concat(parts).sort_index()

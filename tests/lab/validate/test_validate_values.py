@@ -286,6 +286,8 @@ def test_a_run_with_drafts_is_priced_at_the_acceptance_that_it_had():
     # all drafts accepted in every step is as near as a rate below one comes
     always = scenario_of({**run_, "drafter": "eagle3", "drafts": 3, "acceptance_length": 4.0})
     assert always.profile.name == "3.999@3"
+    mean = scenario_of({**run_, "drafter": "eagle3", "drafts": 2.98, "acceptance_length": 3.2})
+    assert (mean.profile.name, mean.depth) == ("3.2@3", 3)
     assert scenario_of(run_).drafting.method == "ngram"
 
 
