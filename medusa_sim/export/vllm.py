@@ -116,8 +116,8 @@ class Vllm(EngineExport):
         return f"{flag(speculative_config(chosen))}\n"
 
     def margin(self, answer: Recommendation) -> float:
-        """At least the least that schedules were measured to cost."""
-        return idle_cost(answer)(1)
+        """The cost of a loaded drafter in plain steps of one request, or more where more was asked for."""
+        return max(super().margin(answer), idle_cost(answer)(1))
 
     def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
         """`rejection_sample_method` synthetic takes unconditional rates by position."""
