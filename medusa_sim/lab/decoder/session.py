@@ -51,6 +51,14 @@ class DecodeAnswer:
 
 def decoded(request: Request) -> DecodeAnswer:
     """Runs a request. Raises MedusaSimError, one line, for whatever is wrong with it."""
+    threads = torch.get_num_threads()
+    try:
+        return _decoded(request)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _decoded(request: Request) -> DecodeAnswer:
     device = _device(request.device)
     folder = folder_of(request.checkpoint or SHIPPED_CHECKPOINT, request.data_dir)
     dtype = DTYPES[request.dtype or _default_dtype(device, folder)]

@@ -129,6 +129,14 @@ def test_a_foreign_checkpoint_never_takes_the_shipped_accuracies_silently(folder
     assert decoded(_request(folder)).notes == []  # a branching needs no accuracies
 
 
+def test_threads_of_the_caller_stay_as_they_were(folder, monkeypatch):
+    set_to = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    decoded(_request(folder, threads=3))
+    assert set_to == [3, 7]
+
+
 def test_a_draft_model_with_other_tokens_is_refused(folder):
     request = _request(folder, method="sd", tree="2", draft=str(folder / "draft"))
     assert decoded(request).records[0]["method"] == "sd"
