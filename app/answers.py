@@ -67,10 +67,10 @@ def _version_at(second: int, data_dir: str | None) -> float:
     del second, data_dir
     newest = 0.0
     for root in data.data_roots():
-        profiles = [root / "profiles" / kind for kind in ("acceptance", "operators", "decoder", "runtimes")]
-        for folder in (root / "hardware", *profiles):
-            with contextlib.suppress(OSError), os.scandir(folder) as files:
-                newest = max([newest, folder.stat().st_mtime, *(file.stat().st_mtime for file in files)])
+        for kind in ("hardware", "profiles"):
+            for path in (root / kind, *(root / kind).rglob("*")):
+                with contextlib.suppress(OSError):
+                    newest = max(newest, path.stat().st_mtime)
     return newest
 
 

@@ -1,6 +1,7 @@
 """How the app starts, opens and looks; answers that are kept between runs."""
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -338,6 +339,18 @@ def test_an_answer_is_made_once() -> None:
 
     assert [squared(3), squared(4), squared(3)] == [9, 16, 9]
     assert made == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "name", ["profiles/prices.toml", "hardware/local/x.toml", "profiles/operators/x/y.csv"]
+)
+def test_a_file_of_any_folder_changes_the_version(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(answers.data, "data_roots", lambda: [tmp_path])
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    os.utime(path, (4e9, 4e9))
+    assert answers._version_at(-1, name) == 4e9
 
 
 def test_the_least_lately_used_go_first() -> None:
