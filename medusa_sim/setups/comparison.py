@@ -62,7 +62,8 @@ class Comparison:
         chosen_measure = measure or self.measure
         asked = replace(self.question, **limits, **({} if measure is None else {"measure": measure}))  # type: ignore[arg-type]  # limits alone
         table = self.table.copy()
-        worth = _worth(table[COLUMN[chosen_measure]].to_numpy(), chosen_measure)
+        measured = table[COLUMN[chosen_measure]].to_numpy()
+        worth = -measured if chosen_measure in LOWER_IS_BETTER else measured
         speed, low, high = (table[f"{_SPEED}{end}"].to_numpy() for end in ("", "_low", "_high"))
         table["sure"] = sureness(asked, speed, low, high)
         table["meets_limits"] = table.sure >= asked.sure
@@ -164,15 +165,11 @@ class Comparison:
         best = self.best
         if self.chosen is None:
             return best
-        if self.measure == "cost":
-            near = best.usd_per_million_tokens_low <= self.chosen["usd_per_million_tokens_high"]
+        low, high = f"{self.column}_low", f"{self.column}_high"
+        if self.measure in LOWER_IS_BETTER:
+            near = best[low] <= self.chosen[high]
         else:
-            # joules per token follow tokens per second, so that their bands are alike
-            share = best.tokens_per_s_per_gpu_high / best.tokens_per_s_per_gpu
-            worth = _worth(best[self.column].to_numpy(), self.measure)
-            near = worth * share >= worth[0] * (
-                best.tokens_per_s_per_gpu_low.iloc[0] / best.tokens_per_s_per_gpu.iloc[0]
-            )
+            near = best[high] >= self.chosen[low]
         rows: pd.DataFrame = best[near].iloc[1:].reset_index(drop=True)
         return rows
 
@@ -192,10 +189,6 @@ def sureness(asked: Question, speed: FloatArray, low: FloatArray, high: FloatArr
     return np.array(
         [0.5 + 0.5 * erf(distance) for distance in (ahead / half * (NORMAL_90TH / sqrt(2.0))).tolist()]
     )
-
-
-def _worth(values: FloatArray, measure: Measure) -> FloatArray:
-    return -values if measure in LOWER_IS_BETTER else values
 
 
 def _record(rows: pd.DataFrame) -> dict[str, Any] | None:

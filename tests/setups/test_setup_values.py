@@ -110,6 +110,7 @@ def row(**more: Any) -> dict[str, Any]:
         "gpu": "a", "tp": 1, "ep": 1, "dp_attention": False, "precision": "bf16", "kv_precision": "bf16",
         "engine": "vllm", "drafter": "none", "batch": 16, "replicas": 1, "tokens_per_s_per_gpu": 1000.0,
         "tokens_per_s_per_gpu_low": 900.0, "tokens_per_s_per_gpu_high": 1100.0, "joule_per_token": 1.0,
+        "joule_per_token_low": 0.7, "joule_per_token_high": 1.3,
         "usd_per_million_tokens": 2.0, "usd_per_million_tokens_low": 1.8, "usd_per_million_tokens_high": 2.2,
         "tokens_per_s_per_user": 60.0, "meets_limits": True, "on_frontier": True,
     }  # fmt: skip
@@ -154,11 +155,11 @@ def test_runners_up_are_those_whose_interval_reaches_the_chosen():
     ]  # fmt: skip
     assert comparison(fast, "throughput").runners_up.gpu.tolist() == ["b"]
     joules = [
-        row(),
-        row(gpu="b", joule_per_token=1.2, tokens_per_s_per_gpu_high=1090.0),  # -1.2 x 1.09 < -1 x 0.9
-        row(gpu="c", joule_per_token=0.99),
+        row(), row(gpu="b", joule_per_token=1.5, joule_per_token_low=1.29),
+        row(gpu="c", joule_per_token=1.5, joule_per_token_low=1.31),
     ]  # fmt: skip
-    assert comparison(joules, "energy").chosen["gpu"] == "c"
+    assert comparison(joules, "energy").chosen["gpu"] == "a"
+    assert comparison(joules, "energy").runners_up.gpu.tolist() == ["b"]
 
 
 def test_between_equal_costs_the_faster_stream_is_chosen():
