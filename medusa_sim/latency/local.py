@@ -265,7 +265,11 @@ class LocalLatency:
         )
         source = Source.CALIBRATED if self.law.measured else Source.BORROWED
         beside = 1.0 - np.minimum(memory / time_us, 1.0)
-        half = np.hypot(self.law.band, min(BESIDE_READING * self.law.band, MOST_BESIDE) * beside)
+        band = np.full_like(size, self.law.band)
+        if self.law.beyond is not None:
+            columns, wider = self.law.beyond
+            band = np.where(size > columns, wider, band)
+        half = np.hypot(band, np.minimum(BESIDE_READING * band, MOST_BESIDE) * beside)
         return OperatorTime(
             time_us=time_us,
             low_us=time_us * np.exp(-half),

@@ -229,7 +229,7 @@ def load_test(scenario: Scenario, **given: Any) -> LoadTest:
     )
     if scenario.profile.by_output:
         mean = float(source.trace.output_tokens.mean()) if isinstance(source, Traced) else asked.output_tokens
-        scenario = scenario.but(acceptance=scenario.profile.of_outputs(mean))
+        scenario = scenario.but(acceptance=scenario.measured_acceptance.of_outputs(mean))
     limits_ms = {"ttft_s": asked.ttft_ms, "tpot_s": asked.tpot_ms, "e2e_s": asked.e2e_ms}
     return LoadTest(
         scenario=scenario,

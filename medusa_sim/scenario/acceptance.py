@@ -181,7 +181,7 @@ def acceptance_of(
     guess is exactly right as they are.
     Raises UsageError for an unknown workload; SpecError or DataError from loading.
     """
-    profile = _loaded(given, drafter, model_name, data_dir)
+    profile = measured_acceptance(given, drafter, model_name, data_dir)
     if drafter.falls_as:
         from medusa_sim.acceptance.deeper import FALLS
 
@@ -217,10 +217,18 @@ def matched(
             f"match rate {given:g}: acceptance {profile.name} accepts a first draft in {least:g} of the "
             f"steps, so drafts are found in as many; give {least:g} to 1, or the acceptance of that text"
         )
+    if not profile.steps_matched:
+        raise UsageError(
+            f"match rate {given:g}: acceptance {profile.name} accepts nothing, so that no match "
+            "is worth a token; give another acceptance"
+        )
     return given, profile.with_ratio(given / profile.steps_matched)
 
 
-def _loaded(given: Given, drafter: type[Drafter], model_name: str, data_dir: DataDir) -> AcceptanceProfile:
+def measured_acceptance(
+    given: Given, drafter: type[Drafter], model_name: str, data_dir: DataDir = None
+) -> AcceptanceProfile:
+    """The profile that `given` names, as measured: as `acceptance_of`, before anything changes it."""
     if isinstance(given, AcceptanceProfile):
         return given
     if given is None:

@@ -132,10 +132,10 @@ class Argument:
             known = self.named(value) if self.others else None
             if known is None:
                 raise UsageError(self.unknown(value, runtime))
-        if isinstance(value, int | float) and self.type in (WHOLE, NUMBER) and not self._covers(value):
+        if isinstance(value, Real) and self.type in (WHOLE, NUMBER) and not self._covers(value):
             raise UsageError(f"{self.name.replace('_', ' ')} {shown(value)}: {self._range} are allowed")
 
-    def _covers(self, value: float) -> bool:
+    def _covers(self, value: Any) -> bool:
         """Whether a number is finite and in the range; nan is above nothing."""
         low = value >= (-math.inf if self.least is None else self.least)
         high = value < math.inf if self.most is None else value <= self.most

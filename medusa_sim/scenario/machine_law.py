@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.machine_rows import MachineRow
@@ -51,7 +52,8 @@ def corrected(
         times = pass_times(replace_law(latency, scaled(latency.law, *np.exp(factors))), model, runtime, rows)
         return np.concatenate([(np.log(times) - measured) / noise, factors / spread])
 
-    factors = least_squares(residuals, np.zeros(len(SPREAD)), xtol=1e-3, ftol=1e-4).x
+    found = least_squares(residuals, np.zeros(len(SPREAD)), xtol=1e-3, ftol=1e-4)
+    factors, own = found.x, slice(len(rows))
     fitted = replace_law(latency, scaled(latency.law, *np.exp(factors)))
     curve: tuple[tuple[float, float], ...] = ()
     for _ in range(3):  # what is put on products is not all of a step
@@ -60,10 +62,15 @@ def corrected(
         curve = _curve(rows, left, curve)
     if curve[-1][0] <= fitted.law.limit:  # behind the switch other kernels run
         curve = (*curve, (fitted.law.limit + 1.0, 0.0))
-    band = max(LEAST_BAND, float(np.sqrt(np.mean(residuals(factors)[: len(rows)] ** 2))) * NOISE)
-    return replace_law(
-        fitted, msgspec.structs.replace(fitted.law, curve=curve, band=min(band, latency.law.band))
+    # rows that the four factors used up: few where rows say little beside what is known of devices
+    used = np.trace(found.jac[own] @ np.linalg.solve(found.jac.T @ found.jac, found.jac[own].T))
+    errors = found.fun[own] * noise
+    band = max(LEAST_BAND, NORMAL_90TH * float(np.sqrt((errors**2).sum() / (len(rows) - used))))
+    beyond = (float(max(row.columns for row in rows)), latency.law.band)
+    own_law = msgspec.structs.replace(
+        fitted.law, curve=curve, band=min(band, latency.law.band), beyond=beyond
     )
+    return replace_law(fitted, own_law)
 
 
 def band_without_rows(latency: LocalLatency) -> float:

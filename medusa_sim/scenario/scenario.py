@@ -23,7 +23,7 @@ from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.latency.local import LocalLatency, clock_under
-from medusa_sim.scenario.acceptance import acceptance_of, matched
+from medusa_sim.scenario.acceptance import acceptance_of, matched, measured_acceptance
 from medusa_sim.scenario.arguments import ARGUMENTS, Arguments
 from medusa_sim.scenario.as_run import as_run, check_fit, formats_asked
 from medusa_sim.scenario.declare import WHOLE, check, takes
@@ -215,15 +215,20 @@ class Scenario:
         return drafter_kind(default_drafter(None if engine is None else engine.drafters))
 
     @cached_property
+    def measured_acceptance(self) -> AcceptanceProfile:
+        """Acceptance as measured, before a workload, lengths, a match rate or p-min change it."""
+        asked = self.arguments
+        return measured_acceptance(asked.acceptance, self._kind, self.model.name, asked.data_dir)
+
+    @cached_property
     def _matched(self) -> tuple[float, AcceptanceProfile]:
         asked = self.arguments
         profile = acceptance_of(
-            asked.acceptance,
+            self.measured_acceptance,
             self._kind,
             model_name=self.model.name,
             workload=asked.workload,
             lossless=asked.lossless,
-            data_dir=asked.data_dir,
         )
         if asked.output_tokens is not None:
             profile = profile.of_outputs(asked.output_tokens)

@@ -92,7 +92,7 @@ def under_load(
     for copies in dict.fromkeys(ceil(share * int(row["replicas"])) for share in _TRIES):
         users = None if asked.rate is not None else ceil((asked.users or int(row["batch"])) / copies)
         test = load_test(
-            scenario.but(prompt_tokens=None, output_tokens=None, acceptance=scenario.profile),
+            scenario.but(prompt_tokens=None, output_tokens=None),
             policies=[drafts],
             users=users,
             requests=requests,

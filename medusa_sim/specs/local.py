@@ -141,6 +141,8 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """(columns, logarithm of a factor) on products, where somebody's own rows left something."""
     band: Annotated[float, Meta(ge=0.0, le=3.0)]
     """80 % half-width of a product's time, in the logarithm."""
+    beyond: tuple[float, float] | None = None
+    """(columns, band): the half-width of more columns than somebody's own rows have."""
 
     def of_type(self, weights: str) -> TypeLaw:
         """The law of a type; of one that nobody measured that of the nearest by bits."""

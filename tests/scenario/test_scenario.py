@@ -19,6 +19,7 @@ from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecErro
 from medusa_sim.grid.sweep import SweepTable, sweep
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.load.load_test import load_test
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.report.words.scenario import acceptance_text
 from medusa_sim.scenario.acceptance import both_kinds, constant_rate, mean_length, rates_by_position
@@ -504,3 +505,18 @@ def test_a_checkpoint_asked_for_in_its_own_format_is_the_one_published(name):
         given = ms.Scenario(**set_up, weight_dtype=FORMATS[model.precision].weight_dtype, **asked)
         assert given.model == published.model
         assert given.precision == published.precision == model.precision
+
+
+@pytest.mark.parametrize("value", [np.float32("nan"), np.int64(-3), np.float32(0)])
+def test_numbers_of_numpy_are_held_to_the_same_range(value):
+    with pytest.raises(UsageError, match="prompt tokens"):
+        Scenario(prompt_tokens=value)
+
+
+def test_a_load_test_takes_acceptance_as_measured_and_changes_it_once():
+    """What p-min left of an acceptance was cut by it again, where outputs change it."""
+    asked = {"gpu": "rtx-4090", "model": "llama-3.1-8b", "runtime": "llama.cpp-cuda", "drafter": "eagle3"}
+    of = Scenario(**asked, acceptance="mtp-deepseek-r1", p_min=0.6)
+    loaded = load_test(of, output_tokens=256).scenario
+    once = Scenario(**asked, acceptance=of.measured_acceptance.of_outputs(256), p_min=0.6)
+    assert loaded.profile.tokens_per_step(4) == pytest.approx(once.profile.tokens_per_step(4), rel=1e-12)

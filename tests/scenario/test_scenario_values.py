@@ -363,8 +363,9 @@ def test_a_correction_is_the_likeliest_of_laws_near_the_class():
     assert found.law.types["q4_0"].share == pytest.approx(likeliest.types["q4_0"].share, rel=5e-3)
     assert found.law.types["q4_0"].column == pytest.approx(likeliest.types["q4_0"].column, rel=5e-3)
     assert pass_times(found, model, runtime, measured) == pytest.approx(true, rel=5e-3)
-    left = float(np.sqrt(np.mean(residuals(expected)[:4] ** 2))) * 0.03
-    assert found.law.band == pytest.approx(min(max(left, 0.03), own.law.band), rel=1e-2)
+    # four rows are fitted but for what is known of devices: nobody's own rows are as sure as they look
+    assert 0.03 < found.law.band <= own.law.band
+    assert found.law.beyond == (8.0, own.law.band)
     *_, (columns, factor) = found.law.curve
     assert (columns, factor) == (own.law.limit + 1, 0.0)  # other kernels run behind the switch
     assert (NOISE, SPREAD) == (0.03, (0.12, 0.35, 0.35, 0.35))
