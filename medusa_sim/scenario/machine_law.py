@@ -53,6 +53,7 @@ def corrected(
         return np.concatenate([(np.log(times) - measured) / noise, factors / spread])
 
     found = least_squares(residuals, np.zeros(len(SPREAD)), xtol=1e-3, ftol=1e-4)
+    jacobian = np.asarray(found.jac)
     factors, own = found.x, slice(len(rows))
     fitted = replace_law(latency, scaled(latency.law, *np.exp(factors)))
     curve: tuple[tuple[float, float], ...] = ()
@@ -63,7 +64,7 @@ def corrected(
     if curve[-1][0] <= fitted.law.limit:  # behind the switch other kernels run
         curve = (*curve, (fitted.law.limit + 1.0, 0.0))
     # rows that the four factors used up: few where rows say little beside what is known of devices
-    used = np.trace(found.jac[own] @ np.linalg.solve(found.jac.T @ found.jac, found.jac[own].T))
+    used = np.trace(jacobian[own] @ np.linalg.solve(jacobian.T @ jacobian, jacobian[own].T))
     errors = found.fun[own] * noise
     band = max(LEAST_BAND, NORMAL_90TH * float(np.sqrt((errors**2).sum() / (len(rows) - used))))
     beyond = (float(max(row.columns for row in rows)), latency.law.band)
