@@ -23,7 +23,6 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, TextArray, Words
 from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.operators.stream import HOST_STEP, Stream, total_of
-from medusa_sim.operators.window import keys_below
 from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 
 SparseKind = Literal["dsa", "msa", "csa", "hca", "dsa_no_indexer"]
@@ -247,16 +246,16 @@ class Sparse(Stream):
     def work(self) -> Mapping[str, FloatArray]:
         """Projections, scores of the indexer, attention to the chosen keys."""
         heads, rows = as_float(self.heads), self._rows
+        middle = as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0
         width = 2.0 * _LATENT + _ROPE if self._family == "dsa" else 2.0 * HEADS[self.kind]
         work = {
             "projections": 2.0 * self.size * self.weights,
-            "attention": 2.0 * rows * width * self.size * self._keys_a_token,
+            "attention": 2.0 * rows * width * self.size * self._keys(middle),
         }
         if self.kind in ("csa", "hca") and format_of(self.gemm_dtype or self.dtype).dtype == "fp8":
             # of heads that GPUs share: SGLang's on Blackwell are fast with all heads alone
             work["split"] = work["projections"] * (heads < self.choice.all_heads)
         if self.kind == "msa" and self.phase != GENERATION:  # without a kernel of its own, all keys
-            middle = as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0
             work["every_key"] = 2.0 * np.maximum(heads, _LEAST_HEADS) * width * self.size * middle
         if self._family == "dsa" and self.phase == CONTEXT and self.stored_dtype == "fp8":
             few = heads < _FEW_HEADS  # these go on with the kernel of a plain step
@@ -366,23 +365,11 @@ class Sparse(Stream):
         return self._total / self.choice.ratio
 
     def _keys(self, total: FloatArray) -> FloatArray:
-        """Keys that the token at the end of `total` tokens attends to."""
         layer = self.choice
         compressed = total / layer.ratio
         chosen = np.minimum(compressed, layer.topk) if layer.topk else compressed
         keys: FloatArray = np.minimum(total, layer.window) + chosen if layer.window else chosen
         return keys
-
-    @property
-    def _keys_a_token(self) -> FloatArray:
-        """Mean of `_keys` over the new tokens: the first of a prompt have fewer to choose from."""
-        layer, first, last = self.choice, as_float(self.prefix), self._total
-        chosen = np.asarray(layer.topk * layer.ratio if layer.topk else 1e18)
-        keys = (keys_below(last, chosen) - keys_below(first, chosen)) / layer.ratio
-        if layer.window:
-            keys = keys + keys_below(last, layer.window) - keys_below(first, layer.window)
-        mean: FloatArray = keys / as_float(self.q_len)
-        return mean
 
     @property
     def _most_keys(self) -> FloatArray:

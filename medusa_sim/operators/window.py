@@ -131,7 +131,7 @@ class WindowAttention(Stream):
     def pairs(self) -> FloatArray:
         """(query, key) pairs of one head of one sequence: sum over its queries of min(position, window)."""
         window = as_float(self.window)
-        return keys_below(self._total, window) - keys_below(as_float(self.prefix), window)
+        return _below(self._total, window) - _below(as_float(self.prefix), window)
 
     @property
     def kv_bytes(self) -> FloatArray:
@@ -223,8 +223,8 @@ def _form(phase: str, dtype: str, cache: str, head_dim: int) -> str:
     return f"{phase}_{dtype}" + (f"_{cache}" if cache != dtype else "") + f"_{head_dim}"
 
 
-def keys_below(length: FloatArray, window: Size) -> FloatArray:
+def _below(length: FloatArray, window: FloatArray) -> FloatArray:
     """Sum of min(p, window) over the positions p = 1 .. length."""
-    inside = np.minimum(length, as_float(window))
+    inside = np.minimum(length, window)
     total: FloatArray = inside * (inside + 1.0) / 2.0 + window * np.maximum(length - window, 0.0)
     return total
