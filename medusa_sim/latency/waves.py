@@ -20,7 +20,7 @@ _FAR_BEYOND = 1e3
 def norm_max(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
     """(a^p + b^p)^(1/p), never below max(a, b); written on the ratio so that large values do not overflow."""
     larger, smaller = np.maximum(first, second), np.minimum(first, second)
-    share = np.maximum(smaller / larger, _LOST ** (1.0 / norm))
+    share = np.maximum(smaller / np.where(larger > 0.0, larger, 1.0), _LOST ** (1.0 / norm))
     smooth: FloatArray = larger * (1.0 + share**norm) ** (1.0 / norm)
     return smooth
 
