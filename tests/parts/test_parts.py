@@ -13,8 +13,8 @@ from asking import answered, frame, run
 from hypothesis import given
 from hypothesis import strategies as st
 from one_line import one_line
+from small_sweep import GRID, SWEEP, nothing, read, scenarios, work
 
-from medusa_sim.api import Scenario
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
@@ -22,27 +22,6 @@ from medusa_sim.parts.sweep_parts import SweepParts, work_of
 from medusa_sim.step.axes import Grid
 
 HARDWARE = Path(__file__).resolve().parents[2] / "hardware"
-FAST = {"runtime": "cuda-graph", "latency": "roofline"}
-GRID = Grid.of(range(1, 9), [512, 1024, 2048], [1, 2, 4, 8, 16])
-SWEEP = (
-    "sweep", "--latency", "roofline", "--runtime", "cuda-graph", "--batch", "1..8:1", "--candidates", "1..8",
-)  # fmt: skip
-
-
-def scenarios() -> tuple[Scenario, ...]:
-    return tuple(Scenario(gpu=gpu, **FAST) for gpu in ("a100-80gb-pcie", "l40s"))
-
-
-def work(*, all_rows: bool = True, part_rows: int = 20) -> SweepParts:
-    return SweepParts.of(scenarios(), GRID, all_rows=all_rows, part_rows=part_rows)
-
-
-def read(folder: Path) -> pd.DataFrame:
-    return pd.read_parquet(folder).astype({"gpu": str, "model": str})
-
-
-def nothing(computed: int, rows: int) -> None:
-    del computed, rows
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 500))

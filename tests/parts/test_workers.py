@@ -17,48 +17,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import psutil
 import pytest
 from asking import run
 from one_line import one_line
+from small_sweep import GRID, SWEEP, nothing, read, work
 
-from medusa_sim.api import Scenario
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.parts import processes
 from medusa_sim.parts.cluster import run_on_cluster, write_part
 from medusa_sim.parts.folder import MANIFEST, Done, PartFolder
 from medusa_sim.parts.processes import run_on_processes
-from medusa_sim.parts.sweep_parts import SweepParts
-from medusa_sim.step.axes import Grid
 
-FAST = {"runtime": "cuda-graph", "latency": "roofline"}
-GRID = Grid.of(range(1, 9), [512, 1024, 2048], [1, 2, 4, 8, 16])
-SWEEP = (
-    "sweep", "--latency", "roofline", "--runtime", "cuda-graph", "--batch", "1..8:1", "--candidates", "1..8",
-)  # fmt: skip
 CASES = (
     "--gpu", "a100-80gb-pcie,h100-sxm,a40,l4,l40s,rtx-4090",
     "--model", "llama-7b,llama-13b,llama-33b,llama-3-8b",
 )  # fmt: skip
 LONG = ("--seq", ",".join(map(str, range(16, 2048, 32))), "--batch", "1..64:1")
 """What makes a part of each case long enough to be disturbed."""
-
-
-def scenarios() -> tuple[Scenario, ...]:
-    return tuple(Scenario(gpu=gpu, **FAST) for gpu in ("a100-80gb-pcie", "l40s"))
-
-
-def work(*, all_rows: bool = True, part_rows: int = 20) -> SweepParts:
-    return SweepParts.of(scenarios(), GRID, all_rows=all_rows, part_rows=part_rows)
-
-
-def read(folder: Path) -> pd.DataFrame:
-    return pd.read_parquet(folder).astype({"gpu": str, "model": str})
-
-
-def nothing(computed: int, rows: int) -> None:
-    del computed, rows
 
 
 def shell(*args: object, before: str = "") -> list[str]:
