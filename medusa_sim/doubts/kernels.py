@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from medusa_sim.doubts.rule import Rule
-from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves
+from medusa_sim.doubts.stand_ins import borrowed_shares, forms_of_experts, other_form, slower_than_halves
 from medusa_sim.latency.base import known_time
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.engine_facts import expert_products
 from medusa_sim.specs.fitted import FEWEST_RANKS
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.units import format_text
@@ -56,6 +57,16 @@ def experts_in_another_format(scenario: Scenario) -> Iterator[str]:
         yield (
             f"nobody measured experts in {format_text(other[0])} on {scenario.gpu.name}: times are of "
             f"{format_text(other[1])} kernels that read as many bytes, with wider bands"
+        )
+
+
+def experts_put_together(scenario: Scenario) -> Iterator[str]:
+    """That an engine's layers of experts run the products of a kernel that was measured on another shape."""
+    forms, runtime = forms_of_experts(scenario), scenario.runtime
+    if forms and expert_products(runtime.library, scenario.gpu.architecture, forms[0]):
+        yield (
+            f"products of experts in {format_text(forms[0])} in {runtime.name} on "
+            f"{scenario.gpu.architecture} are borrowed from a kernel of other shapes, behind the launches of their own, with wider bands"
         )
 
 
@@ -137,6 +148,7 @@ RULES_OF_KERNELS: tuple[Rule, ...] = (
     borrowed_kernels,
     slow_format,
     experts_in_another_format,
+    experts_put_together,
     unpacked_weights,
     unfitted_kernels,
     verification_by_other_kernels,

@@ -66,16 +66,20 @@ def slower_than_halves(scenario: Scenario) -> tuple[str, int, float] | None:
     return (made[0][1].form, _ROWS[worst], float(times[worst])) if times[worst] > 1.0 else None
 
 
-def other_form(scenario: Scenario) -> tuple[str, str] | None:
-    """Format of the model's experts and that of the kernel which serves them, where they are not one."""
+def forms_of_experts(scenario: Scenario) -> tuple[str, str] | None:
+    """Format of the model's experts and that of the fitted kernel which serves them; None without either."""
     model, keys = scenario.model, scenario.kernel_fits.by_key
     served = next((key.partition(":")[2] for key in keys if key.startswith("moe.")), None)
     if served is None or model.experts is None:
         return None
     stored = model.in_form(model.experts.form)
-    form = Format(stored.dtype, stored.weight_dtype).key
-    held = served.partition(NAME_MARK)[0]
-    return None if form == held or {form, held} <= set(HALVES) else (form, held)
+    return Format(stored.dtype, stored.weight_dtype).key, served.partition(NAME_MARK)[0]
+
+
+def other_form(scenario: Scenario) -> tuple[str, str] | None:
+    """The same where the two are not one."""
+    forms = forms_of_experts(scenario)
+    return None if forms is None or len({*forms}) == 1 or {*forms} <= {*HALVES} else forms
 
 
 def taken_over(scenario: Scenario) -> list[str]:

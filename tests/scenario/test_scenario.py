@@ -233,12 +233,18 @@ def test_nvfp4_weights_can_be_said_beside_any_activations_and_old_versions_group
         found = Scenario(**asked, runtime="tensorrt-llm", dtype=dtype, weight_dtype="nvfp4")
         assert (found.model.dtype, found.model.weight_dtype) == ("nvfp4", "nvfp4")
 
-    def step_us(version: str, weights: str | None) -> float:
-        asked_of = asked | {"runtime": f"tensorrt-llm-{version}", "weight_dtype": weights}
-        return float(decode_step(Scenario(**asked_of).setting, 4, 1024).time_us)
+    def of_version(version: str, weights: str | None) -> tuple[float, float]:
+        """(time of a step, what grouping adds to its 58 layers of experts), microseconds."""
+        of = Scenario(**asked | {"runtime": f"tensorrt-llm-{version}", "weight_dtype": weights})
+        added = of.runtime.at(of.case).engine.experts_us_per_layer.value
+        return float(decode_step(of.setting, 4, 1024).time_us), 58 * added
 
-    fp8, nvfp4 = (step_us("1.1", weights) - step_us("1.2", weights) for weights in (None, "nvfp4"))
-    assert fp8 > 3_000.0
+    (fp8, grouping), (nvfp4, none) = (
+        np.subtract(of_version("1.1", weights), of_version("1.2", weights)) for weights in (None, "nvfp4")
+    )
+    assert grouping > 1_000.0
+    assert none == 0.0
+    assert grouping < fp8 < 1.5 * grouping
     assert nvfp4 < 0.5 * fp8
 
 
