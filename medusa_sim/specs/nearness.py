@@ -16,8 +16,8 @@ servers that were measured, and errs by more where a set-up is unlike them. How 
 - Each group tells a widening. The set-up is judged by the group that widens its band least: one more group
   can only narrow it.
 
-In numbers, as stored in November 2026. Nobody measured Llama-3.1-8B in vLLM 0.24 on an H100. Two groups are
-near; the spread of vLLM is 0.67 for steps and 1.0 for experts:
+In numbers (shares of a fit of November 2026, not those stored now). Nobody measured Llama-3.1-8B in vLLM 0.24
+on an H100. Two groups are near; the spread of vLLM is 0.67 for steps and 1.0 for experts:
 
     group                  kind         of the step            of layers of experts
     8B, 0.15, on an H100   version      0.085                  0

@@ -33,6 +33,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import nearness
 from medusa_sim.specs.served_groups import known_kinds
 from medusa_sim.step.pass_time import setup_half_us
+from medusa_sim.step.step import decode_step
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA") or ROOT.parent / "shared" / "data")
@@ -164,8 +165,11 @@ def test_what_coverage_expects_is_what_bands_go_by():
     assert found.nearness == nearness(one.runtime.place(one.case), 0.0)
     assert found.expected >= known_kinds()[found.kind].error
     assert float(setup_half_us(one.setting.runtime, np.ones(()))) >= found.between > 0.0
-    mixture = standing(of(gpu="b200", model="qwen3-235b-a22b", runtime="sglang-0.5", tp=8))
-    assert mixture.between > mixture.nearness.widening.step_share  # layers of experts have more
+    spread = of(gpu="b200", model="qwen3-235b-a22b", runtime="sglang-0.5", tp=8)
+    mixture, step = standing(spread), decode_step(spread.setting, REQUESTS, spread.length)
+    experts = float(step.parts_us["experts"] / step.time_us)
+    assert experts > 0.1  # of the step: what is charged for layers of experts is charged for them
+    assert mixture.between == pytest.approx(float(mixture.nearness.widening.half_width(1.0, experts)))
 
 
 def test_a_machine_of_ones_own_stands_beside_speeds_of_its_engine():

@@ -91,9 +91,12 @@ def test_prompts_that_fill_a_step_beyond_its_graphs_wait_for_their_launches(tabl
 
 
 def test_a_step_of_prompts_alone_is_a_prefill(table):
+    """But for what a server's prompts take of their kernels' times (`PromptTerms.share`), which is fitted."""
+    terms = table.prompts.terms._replace(share=1.0)
+    bare = replace(table, prompts=replace(table.prompts, terms=terms))
     for tokens in (64, 512, 4096):
-        alone = table.decoding_s(0, 0, 0.0) + table.prompts_s(0, 0, [(tokens, tokens)])
-        without = alone - table.prompts.terms.share * float(table.prompts.drafter_s[tokens])
+        alone = bare.decoding_s(0, 0, 0.0) + bare.prompts_s(0, 0, [(tokens, tokens)])
+        without = alone - float(bare.prompts.drafter_s[tokens])
         # the server's filters of one row are in the one and not in the other
         assert 1e6 * without == pytest.approx(
             float(prefill_step(SCENARIO.setting, 1, tokens).time_us), rel=0.06

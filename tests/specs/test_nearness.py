@@ -7,21 +7,27 @@ import hierarchy_bands
 import hierarchy_cells
 import hierarchy_fit
 import hierarchy_terms
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 import recipes
 
 import medusa_sim as ms
+import medusa_sim.specs.nearness
 from medusa_sim.specs.nearness import nearest, nearness, widening_by, widenings, widenings_beside
 from medusa_sim.specs.place import KINDS, Difference, difference
-from medusa_sim.specs.served_groups import Spread, known_kinds, known_spreads, served_groups
+from medusa_sim.specs.served_groups import Spread, known_kinds, served_groups
 from medusa_sim.specs.widening import Widening, least_half_width, unbeaten
 
 SERVED = [group.place for group in served_groups()]
 PARTS = np.linspace(0.0, 0.9, 10)
 """Of a step, what layers of experts take; 0 of a dense model."""
 HOME = next(place for place in SERVED if place.runtime == "vllm-0.15" and place.formats == ("fp8",))
+EXAMPLE = (
+    (0.018, 0.0), (0.085, 0.0), (0.05, 0.157), (0.05, 0.157), (0.06, 0.157), (0.06, 0.157), (0.06, 0.157),
+)  # fmt: skip
+"""(step, experts) of every kind in the example of `nearness`, the nearest first."""
 CHANGES = {
     "version": {"runtime": "vllm-0.33"},
     "generation": {"gpu": "rtx-5090", "generation": "consumer-blackwell"},
@@ -68,16 +74,21 @@ def test_the_least_of_several_widenings_counts_at_every_part_of_experts():
     assert least_half_width((), np.ones(3), 0.5).tolist() == [0.0] * 3
 
 
-def test_a_dense_model_is_judged_as_one_and_a_mixture_by_what_its_experts_take():
+def test_a_dense_model_is_judged_as_one_and_a_mixture_by_what_its_experts_take(monkeypatch):
     """It had the width of another version, since half of its step counted as experts (0.085 for 0.034)."""
+    kinds = {
+        kind: msgspec.structs.replace(known, step_share=step, experts_share=experts)
+        for (kind, known), (step, experts) in zip(known_kinds().items(), EXAMPLE, strict=True)
+    }
+    monkeypatch.setattr(medusa_sim.specs.nearness, "known_kinds", lambda: kinds)
+    monkeypatch.setattr(medusa_sim.specs.nearness, "known_spreads", lambda: {"vllm": Spread(steps=0.67)})
     own = next(
         group.place for group in served_groups()
         if (group.model, group.runtime, group.gpu, group.formats)
         == ("llama-3.1-8b", "vllm-0.24", "a100-80gb-sxm", ("bf16",))
     )._replace(gpu="h100-sxm", generation="hopper")  # fmt: skip
-    kinds, spread = known_kinds(), known_spreads()["vllm"]
     dense, mixture = nearness(own, 0.0), nearness(own, 0.9)
-    assert dense.widening.step_share == pytest.approx(spread.steps * kinds["generation"].step_share)
+    assert dense.widening.step_share == pytest.approx(0.67 * 0.05)
     assert dense.widening.step_share < kinds["version"].step_share == mixture.widening.step_share
     assert (dense.group.gpu, mixture.difference.kind) == ("a100-80gb-sxm", "version")
 
