@@ -66,7 +66,8 @@ def experts_put_together(scenario: Scenario) -> Iterator[str]:
     if forms and expert_products(runtime.library, scenario.gpu.architecture, forms[0]):
         yield (
             f"products of experts in {format_text(forms[0])} in {runtime.name} on "
-            f"{scenario.gpu.architecture} are borrowed from a kernel of other shapes, behind the launches of their own, with wider bands"
+            f"{scenario.gpu.architecture} are borrowed from a kernel of other shapes, behind the launches of "
+            "their own, with wider bands"
         )
 
 
