@@ -28,9 +28,9 @@ def test_page_opens_and_fits(browser: Browser, page: str, width: int, dark: bool
     assert browser.text("h1")[0]
     assert not browser.text("[data-testid=stException]")
     assert browser.errors() == []
-    overflow = "return document.querySelector('[data-testid=stMain]').scrollWidth - window.innerWidth"
-    assert browser.driver.execute_script(overflow) <= 0
     browser.until("return document.querySelectorAll('[data-testid=stVegaLiteChart] svg').length > 0")
+    # A command lies on one line until the style sheet has come, so this waits until the page fits.
+    browser.until("return document.querySelector('[data-testid=stMain]').scrollWidth <= window.innerWidth")
 
 
 @pytest.mark.parametrize(
