@@ -21,7 +21,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
-from medusa_sim.operators.collective import ONE_NODE, Dispatch
+from medusa_sim.operators.dispatch import ONE_NODE, Dispatch
 from medusa_sim.specs.fitted import DispatchKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S

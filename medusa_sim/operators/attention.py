@@ -57,14 +57,14 @@ class Attention(Operator):
 
     @classmethod
     def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
-        """The cache's dtype."""
+        """The cache's dtype, where it differs."""
         del kind, numbers
         cache = named_format(words["kv_dtype"])
         return {"kv_dtype": None if cache is None or cache.dtype == form.dtype else cache.dtype}
 
     @classmethod
     def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
-        """Query heads share K/V heads evenly; a fused kernel's kv_len includes its own new tokens."""
+        """Heads that K/V heads do not divide; a fused kernel's kv_len without its own new tokens."""
         uneven = numbers["heads"] % numbers["kv_heads"] != 0
         yield Fault(uneven, "kv_heads", "a divisor of heads", "heads")
         fused = ~np.isin(kinds, UNFUSED_KINDS)
@@ -109,8 +109,8 @@ class Attention(Operator):
     def activation_bytes(self) -> FloatArray:
         """Bytes of queries, scores and outputs.
 
-        Unfused (Table 5): b n q d for queries or outputs, b n s q for the scores. Fused: queries in
-        and outputs out; the scores stay on chip.
+        Unfused (Table 5): b n q d for queries or outputs, b n s q for the scores. Fused: queries and
+        outputs; the scores stay on chip.
         """
         element = BYTES_PER_ELEMENT[self.dtype]
         rows = element * as_float(self.batch) * as_float(self.heads) * as_float(self.q_len)

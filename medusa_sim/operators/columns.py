@@ -1,4 +1,4 @@
-"""Columns of a table of operators and the cells of its rows as arrays."""
+"""Columns of a table of operators, and its cells as arrays."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "engine": ("engine_or_library",),
     "kernel": ("backend",),
 }
-"""Column -> what published tables call it; taken where the column is missing or, a dtype, blank."""
+"""Column -> its names in published tables, read where the column is missing (or a dtype blank)."""
 ENGINES = {"tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm"}
-"""Engine -> its kernel set, where that has another name."""
+"""Engine -> its kernel set, where the two names differ."""
 
 
 LATENT_HEAD = 576
-"""Width of a cached row of latent attention, by which tables without an `op` tell it (512 and 64)."""
+"""Width of a cached row of latent attention (512 + 64): how rows without an `op` are recognised."""
 
 
 def with_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with our names of columns, and `op`, `part` and `dtype` where its own columns say them."""
+    """The table with our column names, and with `op`, `part` and `dtype` filled in from other columns."""
     for ours, others in OTHER_NAMES.items():
         for other in (name for name in others if name in frame):
             if ours not in frame:
@@ -62,7 +62,7 @@ def with_names(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_words(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with the part of a layer that a row is, and a dtype; blank where nothing says one."""
+    """The table with `part` (of a layer) and `dtype`; a dtype is blank where no column gives one."""
     if "part" not in frame and "hc_mult" in frame:
         frame = frame.assign(part=frame["op_name"])
     elif "part" not in frame and {"d_conv", "kernel"} <= {*frame.columns}:
@@ -71,13 +71,13 @@ def _with_words(frame: pd.DataFrame) -> pd.DataFrame:
     if "dtype" not in frame:
         kinds = [OPERATORS.get(kind) for kind in frame["op"].astype(str).unique()]
         return frame.assign(dtype="") if all(kind and kind.ROWS.blank_dtype for kind in kinds) else frame
-    if "ep" in frame:  # of dispatch: what an engine sends by itself is said nowhere
+    if "ep" in frame:  # rows of dispatch: "default" does not say what an engine sends
         return frame.assign(dtype=frame["dtype"].astype("string").str.strip().replace("default", ""))
     return frame
 
 
 def _by_queries(frame: pd.DataFrame) -> pd.Series[Any]:
-    """Attention with several queries, with one, or latent: by q_len and the width of a cached row."""
+    """Kinds of attention rows: latent by the width of a cached row, else one or several queries."""
     import pandas as pd
 
     several = pd.to_numeric(frame["q_len"], errors="coerce") > 1
@@ -89,7 +89,7 @@ OPERATORS: dict[str, type[Operator]] = {name: kind.operator for name, kind in KI
 """Every operator by kind."""
 FAMILIES: dict[str, type[Operator]] = {made.FAMILY: made for made in OPERATORS.values()}
 SIZE_COLUMNS = tuple(dict.fromkeys(name for made in (Gemm, Attention, Elementwise) for name in made.COLUMNS))
-"""Sizes that every table has; those of further families are read where they are."""
+"""Sizes that a checked table always has; those of other families are optional columns."""
 MORE_COLUMNS = tuple(
     dict.fromkeys(
         name for made in FAMILIES.values() for name in made.row_numbers() if name not in SIZE_COLUMNS
@@ -103,16 +103,16 @@ WHOLE_COLUMNS = (
 )
 """Columns of whole numbers."""
 CHOICE_COLUMNS = ("engine", "kernel")
-"""Whose kernel a row is of: library or engine, and the name of the kernel there."""
+"""Whose kernel was measured: library or engine, and the kernel's name there."""
 NAME_COLUMNS = ("op", "dtype")
 REQUIRED_COLUMNS = ("op", *SIZE_COLUMNS, "dtype")
 TIME_COLUMN = "time_us"
 BYTES_COLUMN = "bytes"
 LARGEST_BYTES = 1e15
 LEAST_US = 1e-3
-"""Shortest time of a kernel: a cycle of any device takes a quarter of it."""
+"""Shortest time allowed for a kernel, about four clock cycles."""
 LARGEST_SIZE = 1e9
-"""Far above any real tensor extent; a larger number is a slip (a byte count, a time in ns)."""
+"""Far above any real tensor size; a larger number is a mistake (a byte count, a time in ns)."""
 
 _ALIASES = {
     "input_layernorm": "rms_norm", "post_attention_layernorm": "rms_norm", "post_layernorm": "rms_norm",
@@ -140,7 +140,7 @@ def texts(
 
 
 def dtype_names(frame: pd.DataFrame, kinds: TextArray) -> TextArray:
-    """The name of each row's numeric format as given; a family's own where that is blank."""
+    """The numeric format of each row as given, or its family's default where blank."""
     names = texts(frame, "dtype")
     for kind in np.unique(kinds[names == ""]):
         if kind in OPERATORS:
@@ -149,7 +149,7 @@ def dtype_names(frame: pd.DataFrame, kinds: TextArray) -> TextArray:
 
 
 def kinds_of(frame: pd.DataFrame) -> npt.NDArray[np.str_]:
-    """The operator kind of each row, '' for a name that is none and has no m, n, k.
+    """The operator kind of each row; '' for an unknown name without m, n and k.
 
     The name decides, except that an elementwise name with m, n and k is a linear layer.
     """
@@ -160,7 +160,7 @@ def kinds_of(frame: pd.DataFrame) -> npt.NDArray[np.str_]:
 
 
 def row_numbers(frame: pd.DataFrame, made: type[Operator], rows: IndexArray) -> dict[str, FloatArray]:
-    """Sizes of one family's rows by column; what a family leaves out where it is blank is filled in."""
+    """Sizes of one family's rows by column, with blanks of optional columns filled in."""
     numbers = {name: frame[name].to_numpy(dtype=np.float64)[rows] for name in made.row_numbers()}
     for name, blank in made.ROWS.optional.items():
         given = frame[name].to_numpy(dtype=np.float64)[rows] if name in frame else np.full(rows.size, blank)

@@ -1,4 +1,4 @@
-"""Kernels that read and write rows and do little else: norms, rotations, activations, additions, copies."""
+"""Kernels that mostly read and write rows: norms, rotations, activations, additions, copies."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 
 ElementwiseKind = Literal["rms_norm", "rope", "activation", "residual", "embedding", "next_token"]
 READ_AND_WRITE: ElementwiseKind = "rope"
-"""Kind of any other pass that reads and writes each row once: of such, rotary embeddings were measured."""
+"""Kind that stands for any pass that reads and writes each row once; rotary embeddings were measured."""
 ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elementwise(Operator):
-    """A kernel that is all memory traffic: m rows of width n (for the activation the output width)."""
+    """A kernel bound by memory traffic: m rows of width n (for the activation its output width)."""
 
     FAMILY = "elementwise"
     COLUMNS = ("m", "n")
@@ -46,7 +46,7 @@ _FLOPS_PER_ELEMENT: dict[str, float] = {
     "activation": 5.0,  # SiLU (exp, add, divide, product) and the gate
     "residual": 1.0,
     "embedding": 0.0,
-    "next_token": 4.0,  # as the norm whose kernel prices it where it has none of its own
+    "next_token": 4.0,  # as for the norm, whose kernel prices it where it was not fitted
 }
 _TOUCHED_PER_ELEMENT: dict[str, float] = {
     "rms_norm": 2.0,  # read, write

@@ -1,7 +1,7 @@
 """A mixture-of-experts layer as one fused kernel.
 
 Weights are read once for every *distinct* expert that the tokens wake (`hit`), however many tokens wake it:
-at decode widths the time follows that union, not the tokens.
+at decode widths the time follows the number of distinct experts, not that of tokens.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 _HALF_BYTES = 2.0
-"""Activations enter and leave the layer in 16 bits."""
+"""Bytes of an activation that enters or leaves the layer (16 bits)."""
 _FOUR_BITS_UNPACKED = ("int4", "mxfp4", "nvfp4_wo")
-"""Formats of four-bit weights in 16-bit arithmetic."""
+"""Formats of four-bit weights that are unpacked for 16-bit arithmetic."""
 PADDED_TILES = (16, 64, 128)
-"""Tiles of rows for which a table may record the rows that whole tiles hold."""
+"""Rows of a tile for which a table may record how many rows whole tiles hold."""
 ALIGNED = 16.0
-"""Triton loads whole vectors where a stride is known to be a multiple of so many elements."""
+"""Triton loads whole vectors where a stride is known to be a multiple of this many elements."""
 _OVERLAP_FREE = "balanced"
-"""The routing of a benchmark in which no two tokens share an expert as long as experts are left."""
+"""A benchmark's routing in which tokens share an expert only once every expert has one."""
 _YES = ("True", "true", "1", "1.0")
 _NEARLY_ALL = 1.0 - 1e-12
 _TINY = 1e-12
@@ -59,7 +59,7 @@ class Experts(Operator):
 
     kind: Literal["moe"] = "moe"
     tokens: Size = field()
-    """That enter the layer; under expert parallelism those of all ranks."""
+    """Tokens that enter the layer; under expert parallelism those of all ranks."""
     hidden: Size
     """Width of the model."""
     inter: Size
@@ -75,24 +75,23 @@ class Experts(Operator):
     rows: Size
     """(token, expert) pairs on this GPU."""
     padded16: Size = np.nan
-    """Rows that whole tiles of 16 rows hold; NaN where nobody counted them (`padded_rows` then expects them).
-    """
+    """Rows that whole tiles of 16 rows hold; NaN: nobody counted, `padded_rows` estimates them."""
     padded64: Size = np.nan
-    """The same of 64 rows."""
+    """The same for tiles of 64 rows."""
     padded128: Size = np.nan
-    """The same of 128 rows."""
+    """The same for tiles of 128 rows."""
     gated: Size = True
     """Whether an expert has a gate beside its up projection (true or 1)."""
     weight_dtype: str | None = None
-    """Of the stored weights; None: `dtype`."""
+    """Dtype of the stored weights; None: `dtype`."""
 
     @classmethod
     def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
-        """Of rows whose `inter` is the whole width before `tp`.
+        """Sizes of one GPU, from rows that give the width of an expert before it is split over `tp` GPUs.
 
-        Where `local_experts_hit` is blank the union is that of the `distribution`: without overlap if it is
-        `balanced`, else of tokens that choose independently. Blank `local_rows` are an even share of tokens x
-        topk.
+        A blank `local_experts_hit` follows from the `distribution`: as many experts as pairs, if there are,
+        where it is `balanced`, else the union of tokens that choose independently. Blank `local_rows` are an
+        even share of tokens x topk.
         """
         del kind, form
         experts, pairs = numbers["experts"], numbers["tokens"] * numbers["topk"]
@@ -111,7 +110,7 @@ class Experts(Operator):
 
     @classmethod
     def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
-        """A token goes to experts that are there, and ranks share experts and widths evenly."""
+        """More experts a token than there are; experts or widths that ranks cannot share evenly."""
         del kinds
         yield Fault(numbers["topk"] > numbers["experts"], "topk", "at most experts", "experts")
         yield Fault(numbers["experts"] % numbers["ep"] != 0, "ep", "a divisor of experts", "experts")
@@ -123,7 +122,7 @@ class Experts(Operator):
 
     @property
     def first_width(self) -> FloatArray:
-        """Output width of an expert's first product: gate and up together where it has a gate."""
+        """Output width of an expert's first product: up, and the gate where it has one."""
         return as_float(self.inter) * (1.0 + as_float(self.gated))
 
     @property
@@ -150,19 +149,19 @@ class Experts(Operator):
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """Keys of kernels that may serve, best first: four-bit weights that are unpacked to 16 bits alike.
+        """Keys of kernels that may serve, best first; formats unpacked from four bits replace each other.
 
-        Up to 512 tokens the kernel of another such format on the same card misses their rows by 10 to 18 %,
-        that of 16-bit weights by 16 to 20 (`python benchmarks/kernels.py transfer formats`).
+        Up to 512 tokens the kernel of another such format on the same GPU errs by 10 to 18 % on their rows,
+        the kernel of 16-bit weights by 16 to 20 (`python benchmarks/kernels.py transfer formats`).
         """
         unpacked = _FOUR_BITS_UNPACKED if self.form in _FOUR_BITS_UNPACKED else ()
         return tuple(dict.fromkeys((self.form, *unpacked, *super(Experts, self).forms)))
 
     def padded_rows(self, tile: int) -> FloatArray:
-        """Rows that whole tiles of `tile` rows hold, an expert's rows never sharing a tile with another's.
+        """Rows in whole tiles of `tile` rows; two experts never share a tile.
 
-        Between counted tiles the padding is interpolated in powers of two; where none was counted, rows are
-        taken to be spread over the woken experts geometrically, with mean mu = rows / hit:
+        Padding is interpolated in powers of two between counted tiles. Where none was counted, the rows of a
+        woken expert are assumed to be geometric with mean mu = rows / hit:
 
             hit tile / (1 - (1 - 1 / mu)^tile)
         """

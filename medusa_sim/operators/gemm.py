@@ -28,7 +28,7 @@ class Gemm(Operator):
     k: Size
     """Input features."""
     weight_dtype: str | None = None
-    """Of the stored weights; None: `dtype`."""
+    """Dtype of the stored weights; None: `dtype`."""
 
     @property
     def flops(self) -> FloatArray:

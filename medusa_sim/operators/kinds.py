@@ -1,9 +1,9 @@
 """One record for each kind of operator, from which every list of kinds follows.
 
-Tables of operators, latency models, fits, sections of hardware files, sources, validation and the app are
-loops over KINDS. A new kind is an operator (a class in `operators/`), the table of its fitted parameters (a
-field of `specs.kernels.KernelSet`) and a record here. Its time is that of a stream (`latency.stream`), unless
-`latency.laws` has a law of its own for it, and the fit then follows in `lab.calibrate.fits`.
+Tables of operators, latency models, fits, sections of hardware files, sources, validation and the app loop
+over KINDS. A new kind is an operator (a class in `operators/`), a table of fitted parameters (a field of
+`specs.kernels.KernelSet`) and a record here. `latency.stream` prices it; a kind with a law of its own has an
+entry in `latency.laws` and a fit in `lab.calibrate.fits`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from medusa_sim.operators.attention import Attention
-from medusa_sim.operators.collective import Collective, Dispatch
+from medusa_sim.operators.collective import Collective
+from medusa_sim.operators.dispatch import Dispatch
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.hyper_connection import HyperConnection
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Operator, Size
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.operators.stream import HyperConnection
 from medusa_sim.operators.window import WindowAttention
 
 if TYPE_CHECKING:
@@ -33,38 +34,38 @@ class Kind:
     """A kind of operator."""
 
     title: str
-    """What people call it."""
+    """Its name in text."""
     operator: type[Operator]
     names: tuple[str, ...]
-    """Values of `Operator.kind`, which are names in the column `op` of tables."""
+    """Values of `Operator.kind`, which are also the names in the column `op` of tables."""
     section: str
-    """Of a kernel set in a hardware file: `[kernels.<set>.<section>.<key>]`."""
+    """Section of a kernel set in a hardware file: `[kernels.<set>.<section>.<key>]`."""
     groups: tuple[tuple[str, ...], ...]
-    """Columns whose combinations a fit holds out together; the first that tell rows apart."""
+    """Columns whose values a fit holds out together; the first tuple that varies over the rows is taken."""
     ranges: tuple[int, ...]
-    """Upper ends of the ranges of `Operator.size` that have a band each: new tokens, of collectives bytes."""
+    """Upper ends of the ranges of `Operator.size` with a band each: new tokens, or bytes of collectives."""
     serial: str = ""
-    """Section of the same on a device that overlaps nothing (a CPU); it comes first where a set has both."""
+    """Section of its kernels on a device that overlaps nothing (a CPU), preferred where a set has both."""
     attention: Literal["", "grouped", "latent", "sparse"] = ""
-    """As what an engine chooses the kernel that attends with several queries (`specs.engine_facts`)."""
+    """Kind of attention, by which an engine chooses its kernel for several queries (`specs.engine_facts`)."""
     is_chosen: bool = True
-    """Whether kernels of several formats and libraries lie side by side, keyed by the operator's `form`
-    (`latency.choice.choose`); else a set has one for each name."""
+    """Whether a set holds kernels of several formats and libraries, keyed by the operator's `form`
+    (`latency.choice.choose`); else it holds one for each name."""
     own_first: bool = False
-    """Whether sets that were asked for serve in any of the operator's forms before other sets do."""
+    """Whether any form in a set that was asked for comes before the operator's own form in another set."""
     is_exact: bool = False
-    """Whether a kernel of another form is not what was asked for."""
+    """Whether only a kernel of the operator's own form counts as the kernel asked for."""
 
     def section_on(self, architecture: str) -> str:
-        """Section of its kernels on a device of that architecture."""
+        """Section of its kernels on a device of this architecture."""
         return self.serial if self.serial and architecture == "cpu" else self.section
 
     def place(self, operator: Operator, architecture: str) -> tuple[str, str]:
-        """Section and key of an operator's kernel in a set of a device of that architecture."""
+        """Section and key of an operator's kernel on a device of this architecture."""
         return self.section_on(architecture), operator.form if self.is_chosen else operator.kind
 
     def table(self, held: KernelSet) -> dict[str, Kernel]:
-        """Its kernels in a set by key, of either form."""
+        """Its kernels in a set by key, those of `serial` included."""
         return {**held.table(self.section), **(held.table(self.serial) if self.serial else {})}
 
 

@@ -23,7 +23,7 @@ from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 
 LatentKind = Literal["mla_decode", "mla_prefill"]
 KERNEL_SCOPE = "kernel"
-"""The scope of rows that time the attention kernel alone; of others the projections around it are part."""
+"""Scope of rows that time only the attention kernel; other scopes include the projections around it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,41 +51,41 @@ class LatentAttention(Operator):
     batch: Size
     q_len: Size
     kv_len: Size
-    """With the `q_len` new tokens."""
+    """Cached tokens, the `q_len` new ones included."""
     heads: Size
-    """On this GPU."""
+    """Heads on this GPU."""
     latent_dim: int = 512
     rope_dim: int = 64
     nope_dim: int = 128
     v_dim: int = 128
     kv_dtype: str | None = None
-    """Of the cache; None: `dtype`."""
+    """Dtype of the cache; None: `dtype`."""
     scope: str = KERNEL_SCOPE
     """`kernel`, or a module's name: then the projections around the kernel are part of it."""
     gemm_dtype: str | None = None
-    """Format of the weights of these projections."""
+    """Format of the projections' weights."""
     hidden: int = 7168
-    """Width of their model."""
+    """Width of the model."""
     q_rank: int = 1536
     """Width of compressed queries."""
 
     @classmethod
     def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
-        """Formats of cache and projections; rows are of DeepSeek-V3's sizes."""
+        """Formats of cache and projections; rows have DeepSeek-V3's sizes."""
         del kind, form, numbers
         cache, weights = (named_format(words[name]) for name in ("kv_dtype", "gemm_dtype"))
         return {"kv_dtype": cache and cache.dtype, "gemm_dtype": weights and weights.key}
 
     @classmethod
     def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
-        """kv_len includes the new tokens."""
+        """A kv_len that leaves out the new tokens."""
         del kinds
         short = as_float(numbers["kv_len"]) < as_float(numbers["q_len"])
         yield Fault(short, "kv_len", "at least q_len (kv_len includes the q_len new tokens)", "q_len")
 
     @property
     def is_absorbed(self) -> bool:
-        """Whether queries meet the latent itself."""
+        """Whether queries attend to the latent vectors themselves."""
         return self.kind == "mla_decode"
 
     @property
@@ -95,7 +95,7 @@ class LatentAttention(Operator):
 
     @property
     def form(self) -> str:
-        """Key of its kernels: phase, arithmetic, dtype of the cache, and what of a module."""
+        """Key of its kernels: phase, dtype, dtype of the cache, and scope and projections of a module."""
         words = [self.kind.removeprefix("mla_"), self.dtype]
         words += [self.stored_dtype] if self.stored_dtype != self.dtype else []
         words += [] if self.scope == KERNEL_SCOPE else [self.scope, self.gemm_dtype or self.dtype]
@@ -143,7 +143,7 @@ class LatentAttention(Operator):
 
     @property
     def flops(self) -> FloatArray:
-        """2 b h pairs (qk_dim + out_dim), and those of the projections of a module."""
+        """2 b h pairs (qk_dim + out_dim), and the FLOPs of a module's projections."""
         rows = as_float(self.batch) * as_float(self.heads) * self.attended_pairs
         products = 2.0 * rows * (self.qk_dim + self.out_dim)
         for projection in self.projections:
@@ -164,13 +164,13 @@ class LatentAttention(Operator):
 
     @property
     def activation_bytes(self) -> FloatArray:
-        """Bytes of queries in and results out: b h q (qk_dim + out_dim)."""
+        """Bytes of queries and outputs: b h q (qk_dim + out_dim)."""
         rows = self.size * as_float(self.heads)
         return BYTES_PER_ELEMENT[self.dtype] * rows * (self.qk_dim + self.out_dim)
 
     @property
     def bytes(self) -> FloatArray:
-        """Bytes that must cross the memory bus, with the projections of a module."""
+        """Bytes that must cross the memory bus, those of a module's projections included."""
         moved = self.kv_bytes + self.activation_bytes
         for projection in self.projections:
             moved = moved + projection.bytes
@@ -185,8 +185,8 @@ class LatentAttention(Operator):
     def projections(self) -> tuple[Gemm, ...]:
         """The linear layers of a module, none for the kernel alone.
 
-        Down (queries and latent in one), up of the queries, up of K and V (absorbed: each head's part of it
-        before and behind the kernel), output.
+        Down for queries and latent together, up for the queries, up for K and V (absorbed: each head's part
+        of it, one before and one behind the kernel), and the output.
         """
         if self.scope == KERNEL_SCOPE:
             return ()

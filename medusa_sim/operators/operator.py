@@ -32,7 +32,7 @@ Words: TypeAlias = Mapping[str, TextArray]
 
 
 class Fault(NamedTuple):
-    """Rows of a table that contradict themselves: which, in which column, beside which other, what may be."""
+    """Rows of a table that contradict themselves: where, and what `column` may be, given `beside`."""
 
     wrong: BoolArray
     column: str
@@ -48,28 +48,28 @@ class Operator(ABC):
     """Interface of one kernel launch. A new operator is a subclass and a record in `operators.kinds`."""
 
     FAMILY: ClassVar[str]
-    """Name of the kinds that share its columns."""
+    """Name for all kinds with these columns."""
     COLUMNS: ClassVar[tuple[str, ...]]
     """Names of its sizes, arrays of one shape."""
     AXES: ClassVar[tuple[str, ...]]
     """Sizes along which a time may be interpolated between measured rows, outer to inner."""
     LABELS: ClassVar[tuple[str, ...]] = ()
-    """Fields that are no sizes and make another operator of it, beside the dtypes."""
+    """Fields other than sizes and dtypes by which operators differ."""
     ROWS: ClassVar[RowSchema] = RowSchema()
-    """How rows of a table name it (`table.operators_of` hands what they hold to `of_rows`)."""
+    """How rows of a table describe it (`table.operators_of` passes their cells to `of_rows`)."""
     SIZE: ClassVar[tuple[str, ...]] = ("batch", "q_len")
     """Sizes whose product is `size`."""
     STORED: ClassVar[str] = "dtype"
-    """Field with the dtype of what lies in memory between steps; None there is `dtype`."""
+    """Field with the dtype of weights or of K and V in memory; None there means `dtype`."""
     FITTED_BY_STORED: ClassVar[bool] = False
-    """Whether kernels are fitted for each of these, so that unpacking is never told apart."""
+    """Whether kernels are fitted for each stored dtype, with any unpacking in their time."""
 
     name: str
-    """Of its place in the model."""
+    """Its place in the model."""
     kind: str
     """What is computed: the key of its latency, its calibration and its measurement."""
     dtype: str
-    """Of the activations and the arithmetic."""
+    """Dtype of activations and arithmetic."""
 
     @property
     @abstractmethod
@@ -83,7 +83,7 @@ class Operator(ABC):
 
     @property
     def link_bytes(self) -> FloatArray | None:
-        """Bytes that a GPU must send to others in one launch; None of an operator that sends none."""
+        """Bytes that a GPU must send to others in one launch; None: the operator does not communicate."""
         return None
 
     @property
@@ -93,15 +93,15 @@ class Operator(ABC):
 
     @property
     def size(self) -> FloatArray:
-        """The size by which errors of predictions are told apart: new tokens of one launch, or its bytes."""
+        """The size that the bands of a kernel depend on: new tokens of one launch, or its bytes."""
         return reduce(mul, (as_float(getattr(self, name)) for name in self.SIZE))
 
     @classmethod
     def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
-        """The operator of rows of a table that share kind, format and the words that split them.
+        """The operator for rows of a table with one kind, one format and the same words in `ROWS.splits`.
 
-        form: dtypes of arithmetic and weights, from the rows' `dtype`. numbers, words: arrays of those of
-        ROWS. Raises ValueError for a word that is no numeric format.
+        form: dtypes of arithmetic and weights, from the rows' `dtype`. numbers, words: the columns named in
+        ROWS, an entry a row. Raises ValueError for a word that is not a numeric format.
         """
         fields: dict[str, Any] = {name: numbers[name] for name in cls.COLUMNS if name in numbers}
         fields |= {name: str(words[name][0]) for name in cls.LABELS if name in words}
@@ -114,13 +114,13 @@ class Operator(ABC):
 
     @classmethod
     def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
-        """Fields that rows of the family have under other names, or in other units."""
+        """Fields that rows give under other names or in other units."""
         del kind, form, numbers, words
         return {}
 
     @classmethod
     def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
-        """What rows of the family must not say; kinds and numbers as in `of_rows`, for every row."""
+        """Contradictions in rows of the family; kinds and numbers have an entry a row."""
         del kinds, numbers
         yield from ()
 
@@ -131,19 +131,19 @@ class Operator(ABC):
 
     @property
     def stored_dtype(self) -> str:
-        """Of what lies in memory between steps (weights, K and V); activations have `dtype`."""
+        """Dtype of what stays in memory between steps (weights, K and V); activations have `dtype`."""
         return str(getattr(self, self.STORED) or self.dtype)
 
     @property
     def unpacks(self) -> bool:
-        """Whether what is stored has another width than the arithmetic and is converted inside the kernel."""
+        """Whether the kernel converts what is stored to the width of its arithmetic."""
         if self.FITTED_BY_STORED:
             return False
         return BYTES_PER_ELEMENT[self.stored_dtype] != BYTES_PER_ELEMENT[self.dtype]
 
     @property
     def form(self) -> str:
-        """Name of the numeric format, by which kernels are keyed (`units`)."""
+        """Key of its kernels: the numeric format (`units`)."""
         return Format(self.dtype, self.stored_dtype).key
 
     @property
@@ -156,17 +156,17 @@ class Operator(ABC):
 
     @property
     def of_one_token(self) -> Self | None:
-        """The plain step's operator, which runs in its place where one token is verified; None: its own."""
+        """The plain step's operator, which runs instead where one token is verified; None: this one."""
         return None
 
     @property
     def sizes(self) -> dict[str, Size]:
-        """Shapes by the names of COLUMNS."""
+        """Sizes by the names of COLUMNS."""
         return {name: getattr(self, name) for name in self.COLUMNS}
 
     @property
     def key(self) -> tuple[str | Size, ...]:
-        """Kind, dtypes, LABELS and the sizes off AXES: what must match a measured row exactly."""
+        """Kind, dtypes, LABELS and sizes that are not on AXES: a measured row must match these exactly."""
         labels = (str(getattr(self, name)) for name in self.LABELS)
         off_axes = (getattr(self, name) for name in self.COLUMNS if name not in self.AXES)
         return (self.kind, self.dtype, self.stored_dtype, *labels, *off_axes)
@@ -181,12 +181,12 @@ class Operator(ABC):
         return replace(self, **sizes)  # type: ignore[arg-type]  # COLUMNS are fields that hold a Size
 
     def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Self:
-        """With every size replaced by what `change` makes of it."""
+        """The same operator with `change` applied to every size."""
         return self.with_columns(**{name: change(np.asarray(size)) for name, size in self.sizes.items()})
 
 
 def named_format(words: TextArray) -> Format | None:
-    """The format that rows share; None where they name none. Raises ValueError for a word that is none."""
+    """The format in cells that are all equal; None for blank ones. Raises ValueError for other words."""
     word = str(words[0]).lower()
     return None if word in ("", "none") else format_of(word)
 

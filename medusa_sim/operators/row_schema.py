@@ -11,13 +11,13 @@ class RowSchema:
     """Columns of the rows of one family of operators."""
 
     numbers: tuple[str, ...] = ()
-    """Whole numbers that every row has; none: the operator's COLUMNS."""
+    """Columns of whole numbers that every row must fill; empty: the operator's COLUMNS."""
     optional: Mapping[str, float] = field(default_factory=dict)
-    """Further numbers, 0 or more, and what a blank cell means: one that means a number is a count and whole,
-    one that means NaN a measurement."""
+    """Further numbers from 0, with the meaning of a blank cell: a number for a column of whole counts, NaN
+    for one of measurements."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """Text columns, and what a blank one means."""
+    """Text columns with the meaning of a blank cell."""
     splits: tuple[str, ...] = ()
-    """Those words whose rows are different operators."""
+    """Text columns by which rows become different operators."""
     blank_dtype: str = ""
-    """What a blank `dtype` means; empty: it must be said."""
+    """What a blank `dtype` means; empty: a row must give one."""

@@ -1,110 +1,92 @@
-"""Sparse attention modules: projections, an indexer that scores keys, a choice, attention to the chosen.
+"""A sparse attention module: projections, an indexer that scores keys, and attention to the keys it chooses.
 
-`dsa` (DeepSeek-V3.2, GLM-5; arXiv 2512.02556): latent attention to `topk` rows that a light indexer chooses.
-`msa` (MiniMax-F3; arXiv 2606.13392): grouped queries, blocks of keys chosen for each group. `csa`, `hca`
-(DeepSeek-V4): one key head over compressed tokens, some of them (ratio 4) or all (ratio 128), and a window.
-`dsa_no_indexer`: a layer of `dsa` that takes the choice of one before it (GLM-5.2).
-With s cached tokens, every query of every request scores and chooses for itself; the index keys are read once
-for a request:
+    dsa             latent attention to `topk` cached rows (DeepSeek-V3.2, GLM-5; arXiv 2512.02556)
+    dsa_no_indexer  the same with the keys that an earlier layer chose (GLM-5.2)
+    msa             grouped queries; blocks of keys are chosen for each group (MiniMax-F3; arXiv 2606.13392)
+    csa             one key head; one key for 4 tokens, `topk` of them, and a window (DeepSeek-V4)
+    hca             the same with one key for 128 tokens, all of them
+
+Every query of every request scores the s cached tokens and chooses for itself. Index keys are read once a
+request:
 
     index    2 n_I d_I s FLOPs a query,  s (d_I + 4) bytes a request                                    (H1)
     keys     min(s, topk);  csa min(s, window) + min(s / 4, topk);  hca min(s, window) + s / 128        (H2)
+
+`loads`, `work` and `steps` sort bytes, FLOPs and waiting into classes; a kernel has one fitted coefficient
+for each class (`specs.kernels.StreamKernel`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, TextArray, Words
+from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words
 from medusa_sim.operators.row_schema import RowSchema
+from medusa_sim.operators.sparse_sizes import (
+    HEAD_DIMS,
+    KEY_CHOICES,
+    LATENT_DIM,
+    MODULE_SIZES,
+    NO_INDEXER,
+    OUT_RANK,
+    ROPE_DIM,
+    KeyChoice,
+    ModuleSizes,
+    SparseKind,
+    module_sizes,
+)
 from medusa_sim.operators.stream import HOST_STEP, Stream, total_of
 from medusa_sim.units import BYTES_PER_ELEMENT, Format, format_of
 
-SparseKind = Literal["dsa", "msa", "csa", "hca", "dsa_no_indexer"]
-NO_INDEXER = "_no_indexer"
+_LATENT, _ROPE, _INDEX_DIM = float(LATENT_DIM), float(ROPE_DIM), float(HEAD_DIMS["index"])
 
+# bytes of a cached token
+_LATENT_ROW_BYTES = {1.0: 656.0, 2.0: 1152.0}
+"""Of `dsa`, by bytes of an element: fp8 with scales and a rotated key in 16 bits, or all in 16 bits."""
+_COMPRESSED_ROW_BYTES = 584.0
+"""Of a key of `csa` and `hca`."""
+_INDEX_ROW_BYTES = 132.0
+"""Of an index key: 128 values in fp8 and a 32-bit scale (H1)."""
+_MSA_INDEX_ROW_BYTES = 256.0
+"""Of an index key of `msa`: 128 values in 16 bits."""
 
-class Choice(NamedTuple):
-    """What a kind of module chooses from: keys kept, a window beside, tokens that a key stands for."""
-
-    topk: int
-    window: int = 0
-    ratio: int = 1
-    all_heads: int = 64
-
-
-CHOICES: dict[str, Choice] = {
-    "dsa": Choice(2048, all_heads=128),
-    "msa": Choice(2048),
-    "csa": Choice(512, 128, 4),
-    "hca": Choice(0, 128, 128),
-}
-"""Of DeepSeek-V3.2 and GLM-5, MiniMax-F3, DeepSeek-V4 (their configs)."""
-
-
-class Sizes(NamedTuple):
-    """Width of the model, rank of the queries, heads of the indexer, a head's unrotated key and value."""
-
-    hidden: int
-    q_rank: int
-    index_heads: int
-    nope_dim: int = 128
-    v_dim: int = 128
-
-
-SIZES: dict[str, Sizes] = {
-    "dsa": Sizes(7168, 1536, 64),
-    "msa": Sizes(6144, 0, 4),
-    "csa": Sizes(4096, 1024, 64),
-    "hca": Sizes(4096, 1024, 0),
-}
-"""Of DeepSeek-V3.2, MiniMax-F3 and DeepSeek-V4-Flash."""
-_SIZES_OF = {"GLM-5": Sizes(6144, 2048, 32, 192, 256), "DeepSeek-V4-Pro": Sizes(7168, 1536, 64)}
-"""Of models whose name begins so, behind the publisher's."""
-_LATENT, _ROPE = 512.0, 64.0
-DSA_SIZES = (512, 64, 128, 2048)
-"""Latent and rotated width, width of index heads and keys chosen of `dsa`."""
-HEADS = {"msa": 128, "csa": 512, "hca": 512, "index": 128}
-"""Width of a head, and of those of indexers."""
-_INDEX_DIM = float(HEADS["index"])
-OUT_RANK = 1024
-"""Of the output projection of a group of heads, of `csa` and `hca`."""
-_FIRST_MLA_ROW = {1.0: 656.0, 2.0: 1152.0}
-_INDEX_ROW = 132.0
-_COMPRESSED_ROW = 584.0
-_GROUP_ROWS = 16.0
-"""Query heads of a K/V head of `msa`, which are computed even where a GPU holds fewer of them."""
-_TOGETHER = {"hopper": 2.0, "blackwell": 4.0}
+# heads that kernels compute
+_GROUP_HEADS = 16.0
+"""Query heads of a K/V head of `msa`, all computed even where a GPU holds fewer."""
 _TILE_HEADS = 64.0
-"""Heads of a tile of the others' kernels, computed even where a GPU holds fewer."""
+"""Heads in a tile of the other kinds, all computed even where a GPU holds fewer."""
 _LEAST_HEADS = 8.0
-"""Heads that a kernel which attends to all keys computes at least."""
-_FEW_HEADS = 32.0
+"""Fewest heads that a kernel computes which attends to all keys."""
+_UNPACKING_HEADS = 32.0
 """Heads from which fp8 caches are unpacked for a prompt (vLLM, `MIN_HEADS_FOR_BF16_PREFILL`)."""
-_SHORT = 16384.0
-"""Keys up to which one kernel chooses; another one takes more."""
-_HARDEST = 3.0
-"""Keys over those kept at which the choice takes longest."""
-_LONG = 131072.0
-"""Keys of a request from which rows of scores cost what they move."""
-_CROWD = 1e6
-"""Scores of index heads that are counted as one."""
+
+# the choice of keys
+_QUERIES_TOGETHER = {"hopper": 2.0, "blackwell": 4.0}
+"""Queries of a request that an indexer scores together, by architecture."""
+_ONE_KERNEL_KEYS = 16384.0
+"""Keys up to which one kernel chooses; more take another kernel."""
+_HARDEST_RATIO = 3.0
+"""Keys over keys chosen at which the choice takes longest."""
+_LONG_KEYS = 131072.0
+"""Keys of a request from which the time of its scores is that of their bytes."""
+_SCORES_UNIT = 1e6
+"""Scores of index heads that the class `crowd` counts as one."""
 _VERIFIED = ("True", "true", "1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sparse(Stream):
-    """One sparse attention module of `batch` requests with `q_len` new tokens behind `prefix` cached ones.
+    """One sparse attention module: `batch` requests with `q_len` new tokens each behind `prefix` cached ones.
 
-    heads: on this GPU. hidden, q_rank, index_heads: of the whole layer; without index heads it takes the
-    choice of another layer. nope_dim, v_dim: of a head of `dsa`. phase: `generation`, `context`
-    (prefill) or `verify` (2 to 128 tokens behind a long prefix). kv_dtype: of the cache. gemm_dtype: format
-    of the projections.
+    heads: query heads on this GPU. hidden, q_rank, index_heads, nope_dim, v_dim: those of `ModuleSizes`, for
+    the whole layer; index_heads 0: the keys of an earlier layer's choice are used. kv_dtype: dtype of the
+    cache. gemm_dtype: format of the projections. phase: `generation`, `context` (prefill) or `verify` (2 to
+    128 tokens behind a long prefix).
     """
 
     FAMILY = "sparse"
@@ -135,21 +117,21 @@ class Sparse(Stream):
     q_len: Size
     prefix: Size
     heads: Size = field()
-    hidden: Size = SIZES["dsa"].hidden
-    q_rank: Size = SIZES["dsa"].q_rank
-    index_heads: Size = SIZES["dsa"].index_heads
-    nope_dim: Size = SIZES["dsa"].nope_dim
-    v_dim: Size = SIZES["dsa"].v_dim
+    hidden: Size = MODULE_SIZES["dsa"].hidden
+    q_rank: Size = MODULE_SIZES["dsa"].q_rank
+    index_heads: Size = MODULE_SIZES["dsa"].index_heads
+    nope_dim: Size = MODULE_SIZES["dsa"].nope_dim
+    v_dim: Size = MODULE_SIZES["dsa"].v_dim
     kv_dtype: str | None = None
     gemm_dtype: str | None = None
     phase: str = GENERATION
 
     @classmethod
     def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
-        """Sizes of the model that rows name, their formats, and whether they verify."""
+        """Sizes of the model that the rows name, formats of cache and projections, and the phase."""
         del form, numbers
         phase, cache, weights, verifies = (str(words[name][0]) for name in cls.ROWS.splits)
-        sizes = dict(zip(Sizes._fields, sizes_of(kind, words["model_name"]), strict=True))
+        sizes = dict(zip(ModuleSizes._fields, module_sizes(kind, words["model_name"]), strict=True))
         if kind.endswith(NO_INDEXER):
             sizes["index_heads"] = np.zeros_like(sizes["index_heads"])
         return {
@@ -161,6 +143,7 @@ class Sparse(Stream):
 
     @property
     def _family(self) -> str:
+        """The kind, whether or not it has its own indexer."""
         return self.kind.removesuffix(NO_INDEXER)
 
     @property
@@ -178,11 +161,12 @@ class Sparse(Stream):
         return tuple(dict.fromkeys(every))
 
     def as_run(self, architecture: str) -> Self:
-        """A plain step's indexer takes few queries of a request together; more are so many requests.
+        """The module as kernels run it: beyond a few queries a request, each query becomes a request.
 
-        Two on Hopper, four on Blackwell (vLLM PR 45322, TensorRT-LLM PR 10226); each reads the keys again.
+        A plain step's indexer scores two queries of a request together on Hopper and four on Blackwell (vLLM
+        PR 45322, TensorRT-LLM PR 10226). Of more queries each reads the keys again.
         """
-        several = as_float(self.q_len) > _TOGETHER.get(architecture, 2.0)
+        several = as_float(self.q_len) > _QUERIES_TOGETHER.get(architecture, 2.0)
         if self.phase != GENERATION or self._family != "dsa" or not several.any():
             return self
         apart = self.one_by_one()
@@ -191,39 +175,59 @@ class Sparse(Stream):
         return replace(self, batch=batch, q_len=q_len, prefix=prefix)
 
     def one_by_one(self) -> Self:
-        """Each new token as a request of its own, in a plain step."""
+        """A plain step in which each new token is a request of one query, at the mean position."""
         prefix = as_float(self.prefix) + 0.5 * (as_float(self.q_len) - 1.0)
         return replace(self, batch=self.size, q_len=np.ones_like(self.size), prefix=prefix, phase=GENERATION)
 
     @property
     def weights(self) -> FloatArray:
-        """Entries of the projections on this GPU, the indexer's with them."""
-        heads, hidden, q_rank = (as_float(size) for size in (self.heads, self.hidden, self.q_rank))
-        index_heads = as_float(self.index_heads)
-        indexer = q_rank * index_heads * _INDEX_DIM + hidden * (_INDEX_DIM * (index_heads > 0) + index_heads)
+        """Elements of the projections on this GPU, with those of the indexer."""
         if self._family == "dsa":
-            nope, value = as_float(self.nope_dim), as_float(self.v_dim)
-            queries = hidden * (q_rank + _LATENT + _ROPE) + q_rank * heads * (nope + _ROPE)
-            return queries + heads * _LATENT * (nope + value) + heads * value * hidden + indexer
-        head = HEADS[self.kind]
-        if self.kind == "msa":
-            return hidden * (
-                2.0 * heads * head + 2.0 * self._groups * head + (self._groups + 1.0) * _INDEX_DIM
-            )
+            return self._latent_weights
+        return self._grouped_weights if self.kind == "msa" else self._compressed_weights
+
+    @property
+    def _latent_weights(self) -> FloatArray:
+        """dsa: projections down, up for queries, up for K and V, out, and the indexer."""
+        heads, hidden, q_rank = (as_float(size) for size in (self.heads, self.hidden, self.q_rank))
+        nope, value = as_float(self.nope_dim), as_float(self.v_dim)
+        queries = hidden * (q_rank + _LATENT + _ROPE) + q_rank * heads * (nope + _ROPE)
+        keys_and_values = heads * _LATENT * (nope + value)
+        return queries + keys_and_values + heads * value * hidden + self._indexer_weights
+
+    @property
+    def _grouped_weights(self) -> FloatArray:
+        """msa: queries and output, K and V, and an index query for each group with one index key."""
+        heads, hidden, head = as_float(self.heads), as_float(self.hidden), HEAD_DIMS["msa"]
+        index = (self._kv_heads + 1.0) * _INDEX_DIM
+        return hidden * (2.0 * heads * head + 2.0 * self._kv_heads * head + index)
+
+    @property
+    def _compressed_weights(self) -> FloatArray:
+        """csa, hca: queries, the key, the output in groups, the compressor, and the indexer of csa."""
+        heads, hidden, q_rank = (as_float(size) for size in (self.heads, self.hidden, self.q_rank))
+        head = HEAD_DIMS[self.kind]
         out = heads * head * OUT_RANK + 8.0 * heads / self.choice.all_heads * OUT_RANK * hidden
         inner = hidden * q_rank + q_rank * heads * head + head * hidden + out
         if self.kind == "hca":
             return inner + 2.0 * hidden * head
-        return inner + 4.0 * hidden * head + indexer + 3.0 * _INDEX_DIM * hidden
+        return inner + 4.0 * hidden * head + self._indexer_weights + 3.0 * _INDEX_DIM * hidden
 
     @property
-    def choice(self) -> Choice:
-        """What is chosen from."""
-        return CHOICES[self._family]
+    def _indexer_weights(self) -> FloatArray:
+        """Index queries, the index key, and a weight for each index head."""
+        hidden, index_heads = as_float(self.hidden), as_float(self.index_heads)
+        queries = as_float(self.q_rank) * index_heads * _INDEX_DIM
+        return queries + hidden * (_INDEX_DIM * (index_heads > 0) + index_heads)
+
+    @property
+    def choice(self) -> KeyChoice:
+        """Which cached tokens a query attends to."""
+        return KEY_CHOICES[self._family]
 
     @property
     def of_one_token(self) -> Self | None:
-        """A plain step's, beside that of a verification step."""
+        """The plain step's module, for a verification step of one token."""
         return replace(self, phase=GENERATION) if self.phase == VERIFY else None
 
     @property
@@ -232,164 +236,158 @@ class Sparse(Stream):
         batch, element = as_float(self.batch), BYTES_PER_ELEMENT[self.dtype]
         weights = BYTES_PER_ELEMENT[format_of(self.gemm_dtype or self.dtype).weight_dtype] * self.weights
         passed = 2.0 * element * self.size * as_float(self.hidden)
-        loads = {"weights": weights + passed, "keys": batch * self._most_keys * self._row_bytes}
-        if self._indexes:
-            loads["index"] = batch * self._scored * (256.0 if self.kind == "msa" else _INDEX_ROW)
-        if self.kind == "msa":  # groups that a GPU holds in part have a kernel of their own
-            loads["narrow"] = loads["index"] * (as_float(self.heads) < _GROUP_ROWS)
-        if self._fills_scores:  # of every query for the keys of all requests, which are masked
-            scores = 4.0 * self.size * batch * self._scored * self._chooses
-            loads |= {"scores": scores, "long_scores": scores * self._scored / _LONG}
+        loads = {"weights": weights + passed, "keys": batch * self._rows_read * self._row_bytes}
+        if self._has_indexer:
+            index_row_bytes = _MSA_INDEX_ROW_BYTES if self.kind == "msa" else _INDEX_ROW_BYTES
+            loads["index"] = batch * self._index_keys * index_row_bytes
+        if self.kind == "msa":  # a GPU that holds only part of a group runs another kernel
+            loads["narrow"] = loads["index"] * (as_float(self.heads) < _GROUP_HEADS)
+        if self._stores_scores:  # every query scores the keys of all requests and masks the others'
+            scores = 4.0 * self.size * batch * self._index_keys * self._leaves_out
+            loads |= {"scores": scores, "long_scores": scores * self._index_keys / _LONG_KEYS}
         return loads
 
     @property
     def work(self) -> Mapping[str, FloatArray]:
         """Projections, scores of the indexer, attention to the chosen keys."""
-        heads, rows = as_float(self.heads), self._rows
-        middle = as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0
-        width = 2.0 * _LATENT + _ROPE if self._family == "dsa" else 2.0 * HEADS[self.kind]
+        heads = as_float(self.heads)
+        mean_position = as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0
+        width = 2.0 * _LATENT + _ROPE if self._family == "dsa" else 2.0 * HEAD_DIMS[self.kind]
         work = {
             "projections": 2.0 * self.size * self.weights,
-            "attention": 2.0 * rows * width * self.size * self._keys(middle),
+            "attention": 2.0 * self._computed_heads * width * self.size * self._keys_of_query(mean_position),
         }
         if self.kind in ("csa", "hca") and format_of(self.gemm_dtype or self.dtype).dtype == "fp8":
-            # of heads that GPUs share: SGLang's on Blackwell are fast with all heads alone
+            # SGLang's kernels on Blackwell are fast only where one GPU has all heads
             work["split"] = work["projections"] * (heads < self.choice.all_heads)
-        if self.kind == "msa" and self.phase != GENERATION:  # without a kernel of its own, all keys
-            work["every_key"] = 2.0 * np.maximum(heads, _LEAST_HEADS) * width * self.size * middle
+        if self.kind == "msa" and self.phase != GENERATION:  # libraries without a sparse kernel: all keys
+            work["every_key"] = 2.0 * np.maximum(heads, _LEAST_HEADS) * width * self.size * mean_position
         if self._family == "dsa" and self.phase == CONTEXT and self.stored_dtype == "fp8":
-            few = heads < _FEW_HEADS  # these go on with the kernel of a plain step
+            few = heads < _UNPACKING_HEADS  # with few heads the kernel of a plain step serves prompts too
             work |= {"attention": work["attention"] * ~few, "few_heads": work["attention"] * few}
-        if self._indexes:
-            index_heads = self._groups if self.kind == "msa" else as_float(self.index_heads)
-            mean = (as_float(self.prefix) + as_float(self.q_len) / 2.0) / self.choice.ratio
-            work["index"] = 2.0 * index_heads * _INDEX_DIM * self.size * mean
-        if self._family == "dsa" and self.phase != GENERATION:  # where nothing is chosen: of all heads
-            tokens = as_float(self.batch) * as_float(self.prefix) * (1.0 - self._chooses)
+        if self._has_indexer:
+            index_heads = self._kv_heads if self.kind == "msa" else as_float(self.index_heads)
+            mean_keys = (as_float(self.prefix) + as_float(self.q_len) / 2.0) / self.choice.ratio
+            work["index"] = 2.0 * index_heads * _INDEX_DIM * self.size * mean_keys
+        if self._family == "dsa" and self.phase != GENERATION:  # no key left out: K and V of all heads
+            tokens = as_float(self.batch) * as_float(self.prefix) * (1.0 - self._leaves_out)
             expanded = as_float(self.nope_dim) + as_float(self.v_dim)
             work["expanded"] = 2.0 * tokens * heads * _LATENT * expanded
         return work
 
     @property
     def flops(self) -> FloatArray:
-        """Floating-point operations, without those of heads that fill a tile."""
+        """Floating-point operations, without those of heads that only fill up a tile."""
         work = {name: done for name, done in self.work.items() if name not in self.NEEDLESS}
         attention = work["attention"] + work.get("few_heads", 0.0)
-        return total_of(work.values()) - attention * (1.0 - as_float(self.heads) / self._rows)
+        return total_of(work.values()) - attention * (1.0 - as_float(self.heads) / self._computed_heads)
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
-        """The choice once there are keys to leave out, keys of a request in turn, waves of tokens."""
-        total = self._total
-        chooses, ones = self._chooses * float(self._indexes), np.ones_like(self.size + total)
-        topk, keys = max(self.choice.topk, 1), total / self.choice.ratio
-        choice = np.clip(keys / topk - 1.0, 0.0, 1.0) * (keys <= _SHORT + topk)
+        """Counts of what runs one after another: choosing keys, keys of a request, waves of tokens."""
+        total = self._tokens
+        chooses, ones = self._leaves_out * float(self._has_indexer), np.ones_like(self.size + total)
+        topk, keys = max(self.choice.topk, 1), self._index_keys
+        is_short = np.clip(keys / topk - 1.0, 0.0, 1.0) * (keys <= _ONE_KERNEL_KEYS + topk)
         steps = {
             "choice": chooses,
-            "short_choice": chooses * choice,
-            "request": total / 1e4 * ones * float(self._indexes or not self.choice.topk),
+            "short_choice": chooses * is_short,
+            "request": total / 1e4 * ones * float(self._has_indexer or not self.choice.topk),
             "waves": np.ceil(self.size / sms) * ones,
             "chosen": self.size / sms * chooses,
         }
-        if self.phase == CONTEXT:  # one token is taken as a plain step
+        if self.phase == CONTEXT:  # a prompt of one token runs as a plain step
             steps["prompt"] = (as_float(self.q_len) > 1.0) * ones
             steps["chosen"], steps["peak"] = self._prompt_choices(sms)
-        if self._family == "dsa" and self.phase != GENERATION:  # a head that is not copied as it is
+        if self._family == "dsa" and self.phase != GENERATION:  # heads whose keys and values differ in width
             steps[HOST_STEP] = (as_float(self.nope_dim) != as_float(self.v_dim)) * ones
-        if self._family == "dsa":  # batched products of few rows
+        if self._family == "dsa":  # batched products with few rows
             steps["doublings"] = np.log2(np.minimum(self.size, sms)) * ones
-        elif self.kind == "msa":  # without a kernel of its own, scores of all requests in one table
-            steps["crowd"] = (as_float(self.batch) * total * self._groups / _CROWD) ** 2
-        else:  # without a kernel of its own, one token after another
+        elif self.kind == "msa":  # libraries without a sparse kernel: one table of all requests' scores
+            steps["crowd"] = (as_float(self.batch) * total * self._kv_heads / _SCORES_UNIT) ** 2
+        else:  # libraries without a sparse kernel: one token after another
             steps["tokens"] = self.size * ones
         return steps
 
     @property
     def footprint(self) -> Mapping[str, FloatArray]:
-        """What a benchmark that repeats itself leaves behind: the cache that is read, and the weights."""
+        """Bytes that a repeated benchmark may find in L2: weights, rows read and index keys."""
         loads = self.loads
         return {"": loads["weights"] + loads["keys"] + loads.get("index", np.zeros(()))}
 
     @property
-    def _indexes(self) -> bool:
+    def _has_indexer(self) -> bool:
+        """Whether the module scores keys itself."""
         return self.choice.topk > 0 and bool(np.any(as_float(self.index_heads) > 0))
 
     @property
-    def _fills_scores(self) -> bool:
-        return self._family == "dsa" and self.phase != GENERATION and self._indexes
+    def _stores_scores(self) -> bool:
+        """Whether scores go through memory."""
+        return self._family == "dsa" and self.phase != GENERATION and self._has_indexer
 
     @property
-    def _total(self) -> FloatArray:
+    def _tokens(self) -> FloatArray:
         """Tokens of a request, its new ones included."""
         return as_float(self.prefix) + as_float(self.q_len)
 
     @property
-    def _chooses(self) -> FloatArray:
-        """1 where there are keys to leave out."""
-        total = self._total
+    def _leaves_out(self) -> FloatArray:
+        """1 where a request has more tokens than a query may choose, else 0."""
         reach = self.choice.topk * self.choice.ratio
-        return np.asarray((total > reach) * float(reach > 0))
+        return np.asarray((self._tokens > reach) * float(reach > 0))
 
     def _prompt_choices(self, sms: int) -> tuple[FloatArray, FloatArray]:
-        """Tokens with keys to leave out, and these by how hard that is, at most 1; later passes leave few."""
-        before, total = as_float(self.prefix), self._total
+        """(tokens of a prompt that must choose, the same times how hard the choice is), for each SM.
+
+        The hardness is 0 to 1: it rises until there are _HARDEST_RATIO times as many keys as are chosen, and
+        falls beyond, where the first pass over the scores drops most.
+        """
+        before, total = as_float(self.prefix), self._tokens
         reach = float(max(self.choice.topk * self.choice.ratio, 1))
         behind = np.clip(total - np.maximum(before, reach), 0.0, as_float(self.q_len))
-        chosen: FloatArray = as_float(self.batch) * behind / sms * float(self._indexes)
+        chosen: FloatArray = as_float(self.batch) * behind / sms * float(self._has_indexer)
         ratio = np.maximum(0.5 * (np.maximum(before, reach) + total) / reach, 1.0)
-        return chosen, chosen * np.minimum(0.5 * (ratio - 1.0), 1.0) * np.minimum(_HARDEST / ratio, 1.0) ** 2
+        hardness = np.minimum(0.5 * (ratio - 1.0), 1.0) * np.minimum(_HARDEST_RATIO / ratio, 1.0) ** 2
+        return chosen, chosen * hardness
 
     @property
-    def _groups(self) -> FloatArray:
-        """K/V heads of `msa` on this GPU, one for 16 query heads."""
-        return np.maximum(as_float(self.heads) / _GROUP_ROWS, 1.0)
+    def _kv_heads(self) -> FloatArray:
+        """K/V heads of `msa` on this GPU: one for 16 query heads."""
+        return np.maximum(as_float(self.heads) / _GROUP_HEADS, 1.0)
 
     @property
-    def _rows(self) -> FloatArray:
-        """Heads that kernels compute: whole tiles."""
-        tile = _GROUP_ROWS * self._groups if self.kind == "msa" else _TILE_HEADS
-        rows: FloatArray = tile * np.ceil(as_float(self.heads) / tile)
-        return rows
+    def _computed_heads(self) -> FloatArray:
+        """Query heads that kernels compute, padded to whole tiles."""
+        tile = _GROUP_HEADS * self._kv_heads if self.kind == "msa" else _TILE_HEADS
+        padded: FloatArray = tile * np.ceil(as_float(self.heads) / tile)
+        return padded
 
     @property
     def _row_bytes(self) -> FloatArray:
+        """Bytes of a cached row that a query attends to."""
         element = BYTES_PER_ELEMENT[self.stored_dtype]
         if self._family == "dsa":
-            return as_float(_FIRST_MLA_ROW.get(element, 1152.0))
+            return as_float(_LATENT_ROW_BYTES.get(element, _LATENT_ROW_BYTES[2.0]))
         if self.kind == "msa":
-            return 2.0 * element * self._groups * HEADS["msa"]
-        return as_float(_COMPRESSED_ROW)
+            return 2.0 * element * self._kv_heads * HEAD_DIMS["msa"]
+        return as_float(_COMPRESSED_ROW_BYTES)
 
     @property
-    def _scored(self) -> FloatArray:
+    def _index_keys(self) -> FloatArray:
         """Index keys of a request."""
-        return self._total / self.choice.ratio
+        return self._tokens / self.choice.ratio
 
-    def _keys(self, total: FloatArray) -> FloatArray:
-        layer = self.choice
-        compressed = total / layer.ratio
-        chosen = np.minimum(compressed, layer.topk) if layer.topk else compressed
-        keys: FloatArray = np.minimum(total, layer.window) + chosen if layer.window else chosen
-        return keys
+    def _keys_of_query(self, tokens: FloatArray) -> FloatArray:
+        """Keys that a query behind so many tokens attends to (H2)."""
+        topk, window = self.choice.topk, self.choice.window
+        keys = tokens / self.choice.ratio
+        chosen = np.minimum(keys, topk) if topk else keys
+        attended: FloatArray = np.minimum(tokens, window) + chosen if window else chosen
+        return attended
 
     @property
-    def _most_keys(self) -> FloatArray:
-        """Rows that the requests' queries read: of each its own choice, at most all that there are."""
-        total = self._total
-        every = total / self.choice.ratio + (
-            np.minimum(total, self.choice.window) if self.choice.window else 0.0
-        )
-        keys: FloatArray = np.minimum(self._keys(total) * as_float(self.q_len), every)
-        return keys
-
-
-def sizes_of(kind: str, models: TextArray) -> tuple[FloatArray, ...]:
-    """Sizes of named models' layers, an entry a name; the kind's first model's where it tells nothing."""
-    of = kind.removesuffix(NO_INDEXER)
-    names, inverse = np.unique(models, return_inverse=True)
-    bare = [str(name).rpartition("/")[2] for name in names]
-    listed = [
-        next((sizes for start, sizes in _SIZES_OF.items() if name.startswith(start)), SIZES[of])
-        for name in bare
-    ]
-    columns = np.asarray(listed, dtype=np.float64)[inverse].T
-    return tuple(columns)
+    def _rows_read(self) -> FloatArray:
+        """Cached rows that the queries of a request read: each its own choice, together at most all rows."""
+        tokens, window = self._tokens, self.choice.window
+        every = tokens / self.choice.ratio + (np.minimum(tokens, window) if window else 0.0)
+        rows: FloatArray = np.minimum(self._keys_of_query(tokens) * as_float(self.q_len), every)
+        return rows

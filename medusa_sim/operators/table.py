@@ -1,10 +1,10 @@
 """Operator rows: a CSV or Parquet table of shapes (and measured times) -> a checked frame -> operators.
 
-Columns `op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us]`, one launch a row, and those of
-the further families (`Operator.ROWS`). Cells that do not apply to an operator are
-blank. `engine` and `kernel` name whose kernels a row is of. A `gpu` column and unknown columns are kept,
-never used. Published tables may name columns their own way (`columns.OTHER_NAMES`). Where a table is wrong,
-one line names row, column, what was given and what is allowed.
+A row is one launch. Columns are `op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us]` and
+those of other families (`Operator.ROWS`); cells that do not apply to an operator are blank. `engine` and
+`kernel` say whose kernel was measured. A `gpu` column and unknown columns are kept but not used. Published
+tables may use other column names (`columns.OTHER_NAMES`). An error is one line with row, column, what was
+given and what is allowed.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 
 
 class _Place(NamedTuple):
-    """A table in messages: its name, how many rows of the file came before, columns that it lacks."""
+    """A table as messages refer to it: its name, rows of the file before it, columns that it lacks."""
 
     where: str
     first_row: int
     absent: tuple[str, ...] = ()
 
     def row(self, row: int) -> str:
-        """The row as a person counts: 1 is the first below the header."""
+        """A row as people count: 1 is the first below the header."""
         return f"{self.where}, row {self.first_row + row + 1}"
 
     def check(self, wrong: BoolArray, column: str, given: Callable[[int], str] | str, allowed: str) -> None:
-        """Refuse the first row that is wrong. given: what stands there, of all such rows or by the row."""
+        """Raise DataError for the first wrong row. given: its cell, as text or as a function of the row."""
         if wrong.any():
             row = int(np.argmax(wrong))
             told = shown(given if isinstance(given, str) else given(row))
@@ -69,9 +69,9 @@ class _Place(NamedTuple):
 def check_rows(
     frame: pd.DataFrame, where: str, *, need_time: bool = False, first_row: int = 0
 ) -> pd.DataFrame:
-    """The same checks for a table that is in memory; a copy is returned.
+    """A checked copy of a table in memory, as `read_rows` returns it.
 
-    `where` names it in messages; first_row: rows of the file before it.
+    where: the table's name in messages. first_row: rows of the file before it. Raises DataError.
     """
     frame = with_names(frame.reset_index(drop=True))
     _check_columns(frame, where, need_time)
@@ -118,10 +118,10 @@ def _check_columns(frame: pd.DataFrame, where: str, need_time: bool) -> None:
 def _numbers(
     column: pd.Series[Any], name: str, at: _Place, *, whole: bool, lowest: float | None = None
 ) -> FloatArray:
-    """Blank -> NaN; anything else must be a size from 1, whole, or a time from LEAST_US.
+    """The cells of a column as numbers, NaN where blank.
 
-    lowest: the smallest number that is allowed, 0 for measurements beside the shape and counts that may be
-    none.
+    whole: whole numbers from 1 are allowed, else times from LEAST_US. lowest: the least number allowed
+    instead, such as 0 for an optional count. Raises DataError for anything else.
     """
     import pandas as pd
 
@@ -147,7 +147,7 @@ def _numbers(
 
 
 def _check_spread(frame: pd.DataFrame, at: _Place) -> None:
-    """Read p10_us and p90_us, where a file has them, as the band around every row's time."""
+    """Check p10_us and p90_us, the band around each row's time, and fill blanks with the time itself."""
     time_us = frame[TIME_COLUMN].to_numpy(dtype=np.float64)
     for column, side, words in (("p10_us", 1.0, "at most"), ("p90_us", -1.0, "at least")):
         if column not in frame:
@@ -180,7 +180,7 @@ def _check_dtypes(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
 
 
 def _check_kinds(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
-    """Every row is a known operator, has the sizes of its kind and none that contradict it."""
+    """Raise DataError for a row of an unknown operator, or whose sizes are missing or contradictory."""
     unknown = kinds == ""
     if unknown.any():
         row = int(np.argmax(unknown))
@@ -225,8 +225,8 @@ def read_rows(path: str | Path, *, need_time: bool = False) -> pd.DataFrame:
     """Operator rows of a `.csv` or `.parquet` file, checked.
 
     Sizes come back as float64 (NaN where blank), `op` and `dtype` as strings, `time_us` (if present)
-    as float64; other columns as they were. A size that no row of the file needs may be without a column
-    and is blank. Row order and index (0, 1, ...) are those of the file.
+    as float64; other columns as they were. The column of a size may be missing where no row needs it; it is
+    then blank. Row order and index (0, 1, ...) are those of the file.
 
     need_time: every row must carry a positive `time_us` (for `calibrate` and `validate`).
 
@@ -241,9 +241,9 @@ def read_rows(path: str | Path, *, need_time: bool = False) -> pd.DataFrame:
 
 
 def row_chunks(path: str | Path, *, need_time: bool = False) -> Iterator[pd.DataFrame]:
-    """The same rows, at most CHUNK_ROWS at a time, each part with an index from 0; same errors.
+    """The rows of `read_rows` in parts of at most CHUNK_ROWS, each with an index from 0.
 
-    A wrong cell ends the reading where it stands; nothing behind it is read.
+    Raises DataError at the part with the wrong cell, before later parts are read.
     """
     where = Path(path)
     first_row = 0
@@ -256,8 +256,8 @@ def operators_of(frame: pd.DataFrame, *, by: tuple[str, ...] = ()) -> list[tuple
     """Rows of a checked frame grouped into one broadcast operator per kind and dtype.
 
     Each entry is (positions in the frame, operator whose arrays have that length); every row is in
-    exactly one entry. GEMM rows of any name share one entry per dtype. by: text columns whose rows are told
-    apart too, such as CHOICE_COLUMNS; those that the frame lacks tell nothing.
+    exactly one entry. GEMM rows of any name share one entry per dtype. by: further text columns to group by,
+    such as CHOICE_COLUMNS; columns that the frame lacks are ignored.
     """
     kinds = kinds_of(frame)
     names = dtype_names(frame, kinds)
@@ -279,7 +279,7 @@ def operators_of(frame: pd.DataFrame, *, by: tuple[str, ...] = ()) -> list[tuple
 
 
 def _alike(columns: list[TextArray]) -> list[IndexArray]:
-    """Positions of the rows that agree in every column, groups in the order of their text."""
+    """Positions of rows that agree in every column, one array a group, in the order of the columns' text."""
     import pandas as pd
 
     group = np.zeros(len(columns[0]), dtype=np.int64)
@@ -292,7 +292,7 @@ def _alike(columns: list[TextArray]) -> list[IndexArray]:
 
 
 def _raw_parts(path: Path, rows: int) -> Iterator[pd.DataFrame]:
-    """The table as stored, in parts. CSV cells stay text, so that a word among numbers is seen and named."""
+    """The table as stored, in parts. CSV cells stay text: a word among numbers can then be named."""
     if path.suffix.lower() == ".csv":
         yield from csv_chunks(
             path, rows, dtype=str, keep_default_na=False, skipinitialspace=True, encoding="utf-8-sig"

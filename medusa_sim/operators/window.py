@@ -5,14 +5,14 @@ prefix reads min(prefix + q, window + q - 1) cached rows once for all its querie
 
 TensorRT-LLM has two kernels for one token where it does not run those of Blackwell's data-centre cards
 (`decoderXQAImplCommon.h`, `decoderXQAImplJIT.cpp`, `decoderMaskedMultiheadAttentionLaunch.h`). One shares K
-and V among the g query heads of a K/V head and splits all s keys of the sequence, with those beyond the
-window, into
+and V among the g query heads of a K/V head and splits all s keys of the sequence, those beyond the window
+included, into
 
     splits  = min(n, round(sqrt(8 n))), n = floor(s / 128), and at most 8 blocks a multiprocessor         (B6)
 
-The other takes a query head at a time: where g is 1 or above 32, and for 16-bit caches where batch x K/V
-heads x n are fewer than a quarter of the multiprocessors. Of its blocks of 1024, 512 or 256 threads, as few
-heads as possible a block, 1, 2 or 4 lie on a multiprocessor.
+The other computes one query head at a time. It runs where g is 1 or above 32, and for 16-bit caches where
+batch x K/V heads x n is less than a quarter of the number of multiprocessors. Its blocks have 1024, 512 or
+256 threads, of which 1, 2 or 4 fit on a multiprocessor: wider ones where heads are few.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 _TILE = 64.0
 _SMALL = 16.0
-"""Rows of a sequence and K/V head that a kernel's smallest block holds."""
+"""Rows of the smallest thread block, for one sequence and K/V head."""
 _WIDEST = 32.0
-"""Query heads of a K/V head that one block takes; more are computed one by one."""
+"""Most query heads of a K/V head in one block; more are computed one by one."""
 _THREADS = 512.0
-"""Of a block that stores a token's keys and values (vLLM's `reshape_and_cache`), at most."""
+"""Most threads of a block that stores a token's keys and values (vLLM's `reshape_and_cache`)."""
 _SPLIT_KEYS, _SPLIT_BLOCKS = 128.0, 8.0
-"""Keys of a split, and blocks of a multiprocessor to which a plain step's are split (TensorRT-LLM's rows)."""
+"""Keys in a split, and blocks a multiprocessor that a plain step is split into (TensorRT-LLM's rows)."""
 _HEAD_DIMS = (64, 128, 192, 256)
-"""Widths of a head for which libraries have a kernel each."""
+"""Head widths for which libraries have their own kernels."""
 _FEW = 4.0
-"""Blocks for each of which a multiprocessor may go without, where keys are shared (B6)."""
+"""Multiprocessors for each block, at most, where K and V are shared (B6)."""
 _BLOCKS = 4.0
-"""Blocks of 256 threads that registers leave room for on a multiprocessor."""
+"""Blocks of 256 threads whose registers fit on a multiprocessor."""
 _WARP = 32.0
-"""Keys from which all warps of a block of query heads have some."""
+"""Keys from which every warp of a block of query heads has some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class WindowAttention(Stream):
     head_dim: Size
     window: Size
     kv_dtype: str | None = None
-    """Of the cache; None: `dtype`."""
+    """Dtype of the cache; None: `dtype`."""
     phase: str = GENERATION
     """`generation`, `context` (prefill, causal) or `verify`."""
 
@@ -93,12 +93,12 @@ class WindowAttention(Stream):
 
     @property
     def form(self) -> str:
-        """Key of its kernels: phase, arithmetic and dtype of the cache, width of a head."""
+        """Key of its kernels: phase, dtype, dtype of the cache, head width."""
         return _form(self.phase, self.dtype, self.stored_dtype, self._head_dim)
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """Keys of kernels that may serve, best first: one token's for verification, other caches, 16 bits."""
+        """Keys of kernels that may serve, best first: plain steps for verification, other caches, 16 bits."""
         phases = (self.phase, GENERATION) if self.phase == VERIFY else (self.phase,)
         pairs = ((self.dtype, self.stored_dtype), (self.dtype, self.dtype), ("bf16", self.stored_dtype),
                  ("bf16", "bf16"))  # fmt: skip
@@ -147,19 +147,19 @@ class WindowAttention(Stream):
 
     @property
     def footprint(self) -> Mapping[str, FloatArray]:
-        """K and V, queries and outputs, whatever a kernel moves of them."""
+        """K and V, queries and outputs, in one class."""
         return {"": self.bytes}
 
     @property
     def work(self) -> Mapping[str, FloatArray]:
-        """Both products, and what is computed for each head with whole tiles of keys."""
+        """Both products for pairs inside the window, and for the pairs that a kernel without one masks."""
         per_pair = 4.0 * as_float(self.batch) * as_float(self.heads) * as_float(self.head_dim)
         whole, before = self._total, as_float(self.prefix)
         every = 0.5 * (whole * (whole + 1.0) - before * (before + 1.0))
         return {"pairs": per_pair * self.pairs, "masked": per_pair * (every - self.pairs)}
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
-        """Blocks over the multiprocessors, by K/V head and by query head, alone and for each tile of keys."""
+        """Thread blocks a multiprocessor, by K/V head or query head, fixed and for each tile of keys."""
         total, rows = self._total, self._rows
         tiles = np.ceil(as_float(self.q_len) / _TILE) * as_float(self.batch)
         seen = np.ceil(np.minimum(self.kv_len, as_float(self.window) + _TILE) / _TILE)
@@ -188,7 +188,7 @@ class WindowAttention(Stream):
         }
 
     def _shared_or_alone(self, sms: int) -> dict[str, FloatArray]:
-        """Blocks of K/V heads whose keys are split (B6), or of query heads, in waves."""
+        """Waves of the kernel that runs for one token: keys shared and split (B6), or single query heads."""
         keys, rows, batch = self._total, self._rows, as_float(self.batch)
         sequences = batch * as_float(self.kv_heads)
         spans = np.floor(keys / _SPLIT_KEYS)

@@ -16,7 +16,8 @@ from collections import Counter
 
 import numpy as np
 
-from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
+from medusa_sim.operators.collective import Collective, CollectiveKind
+from medusa_sim.operators.dispatch import Dispatch, DispatchKind
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.model import Model

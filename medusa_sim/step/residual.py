@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from medusa_sim.operators.elementwise import READ_AND_WRITE
+from medusa_sim.operators.hyper_connection import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.operators.operator import Size
-from medusa_sim.operators.stream import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.specs.model import Model
 from medusa_sim.step.launch import Launch, elementwise_launch
 

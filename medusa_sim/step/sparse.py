@@ -21,7 +21,8 @@ from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import GENERATION, VERIFY, Operator, Size
-from medusa_sim.operators.sparse import CHOICES, DSA_SIZES, HEADS, OUT_RANK, Sparse, SparseKind
+from medusa_sim.operators.sparse import Sparse
+from medusa_sim.operators.sparse_sizes import DSA_SIZES, HEAD_DIMS, KEY_CHOICES, OUT_RANK, SparseKind
 from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.attention import grouped_launches
@@ -185,7 +186,7 @@ def block_sparse_launches(mixer: BlockSparse, layers: MixerLayers[BlockSparse]) 
         *indexer_launches(layers, mixer.index_heads, mixer.index_dim, layers.workload.kv_len, dtype),
     ]
     sizes = (mixer.head_dim, mixer.index_dim, mixer.reach)
-    if sizes != (HEADS["msa"], HEADS["index"], CHOICES["msa"].topk):
+    if sizes != (HEAD_DIMS["msa"], HEAD_DIMS["index"], KEY_CHOICES["msa"].topk):
         return launches
     return _module(layers, "msa", launches, heads=mixer.heads, q_rank=0, index_heads=mixer.index_heads)
 
@@ -229,11 +230,11 @@ def _compressed(mixer: Compressed, layers: MixerLayers[Compressed]) -> list[Laun
 
 def _is_measured(mixer: Compressed, kind: SparseKind) -> bool:
     """Whether its sizes are those of a module that was measured."""
-    choice, index = CHOICES[kind], mixer.indexer
+    choice, index = KEY_CHOICES[kind], mixer.indexer
     sizes = (mixer.head_dim, mixer.o_rank, mixer.size, mixer.ratio)
-    if sizes != (HEADS[kind], OUT_RANK, choice.window, choice.ratio):
+    if sizes != (HEAD_DIMS[kind], OUT_RANK, choice.window, choice.ratio):
         return False
-    return index is None or (index.dim, index.topk) == (HEADS["index"], choice.topk)
+    return index is None or (index.dim, index.topk) == (HEAD_DIMS["index"], choice.topk)
 
 
 def _compressed_attention(mixer: Compressed, layers: MixerLayers[Compressed]) -> Launch:

@@ -19,7 +19,8 @@ from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.dispatch import dispatch_time
-from medusa_sim.operators.collective import Collective, Dispatch
+from medusa_sim.operators.collective import Collective
+from medusa_sim.operators.dispatch import Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel

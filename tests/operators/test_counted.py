@@ -11,11 +11,11 @@ from medusa_sim.operators.columns import with_names
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.hyper_connection import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.operators.stream import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.operators.window import WindowAttention
 
 

@@ -18,11 +18,12 @@ from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import KINDS as NAMES
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.hyper_connection import HyperConnection
 from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.operators.operator import operational_intensity
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.operators.stream import HyperConnection, Stream
+from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.specs.gpu import load_gpu

@@ -13,8 +13,9 @@ from one_line import one_line
 
 from medusa_sim.errors import DataError
 from medusa_sim.operators.attention import Attention
-from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
+from medusa_sim.operators.collective import Collective, CollectiveKind
 from medusa_sim.operators.columns import KINDS, REQUIRED_COLUMNS
+from medusa_sim.operators.dispatch import Dispatch, DispatchKind
 from medusa_sim.operators.elementwise import Elementwise, ElementwiseKind
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm

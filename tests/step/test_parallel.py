@@ -11,7 +11,8 @@ import medusa_sim as ms
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.operators.attention import Attention
-from medusa_sim.operators.collective import Collective, Dispatch
+from medusa_sim.operators.collective import Collective
+from medusa_sim.operators.dispatch import Dispatch
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention

@@ -11,7 +11,7 @@ import msgspec
 from medusa_sim.arrays import as_float
 from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, require_rows
 from medusa_sim.latency.dispatch import dispatch_time
-from medusa_sim.operators.collective import ONE_NODE, Dispatch
+from medusa_sim.operators.dispatch import ONE_NODE, Dispatch
 from medusa_sim.specs.fitted import DispatchKernel
 from medusa_sim.specs.gpu import Gpu
 
