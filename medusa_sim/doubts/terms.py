@@ -1,7 +1,8 @@
 """Terms of an engine that carry much of a step outside the range that they were measured in, in sentences.
 
 What a term is charged with follows the equations of `step/host.py` and `step/prompts.py`, at the fewest
-and the most requests that were asked about; within a smooth maximum a term counts whole.
+and the most requests that were asked about; within a smooth maximum a term counts whole. Terms of prompts
+count by the share of the server's steps that carry any (`step/server.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from medusa_sim.step.host import beyond, drafting_pass_us, launching_us, split_h
 from medusa_sim.step.pass_time import has_whole_graph
 from medusa_sim.step.prompts import prompt_host_us, prompts_apart
 from medusa_sim.step.sampling import filter_us
+from medusa_sim.step.server import in_server
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.step_time import StepTime
 
@@ -100,15 +102,17 @@ def far_terms(scenario: Scenario, requests: tuple[int, int], tokens: float) -> l
         return []
     option = _option(scenario)
     plain = decode_step(setting, batch, tokens)
-    step_us, passes = plain.time_us, tuple[StepTime, ...]()
+    target, step_us, passes = plain, plain.time_us, tuple[StepTime, ...]()
     if option is not None:
         drafting = replace(setting, drafter=option.drafter, compacted_drafts=option.depth)
         passes = drafting_steps(drafting, batch, tokens, option.depth + 1)
-        whole = verification_step(drafting, batch, tokens, option.depth + 1)
+        whole = target = verification_step(drafting, batch, tokens, option.depth + 1)
         for each in passes:
             whole = whole + each
         step_us = whole.time_us
     charged = _charged(scenario, engine, option, passes, plain, batch)
+    if not outside.keys().isdisjoint(_OF_PROMPTS):
+        charged |= _charged_for_prompts(scenario, option, step_us, target.parts_us["attention"], batch)
     lines: dict[str, str] = {}
     for name, term in outside.items():
         us = np.broadcast_to(charged.get(name, 0.0), batch.shape)
@@ -183,13 +187,36 @@ def _charged(
         rows, model = own * width, scenario.model
         filtered = filter_us(engine, scenario.gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
         found |= dict.fromkeys(("filter_bytes_per_logit", "filter_us_per_million"), filtered)
-        tau = 1.0 if option is None else float(option.tokens_per_step[-1])
-        carrying = np.minimum(batch * tau / scenario.traffic.output_tokens, 1.0)
-        found["prompt_us_per_layer"] = carrying * value["prompt_us_per_layer"] * layers
-        is_drafting = drafts or not prompts_apart(setting)
-        launched = "prompt_us_per_launch" if is_drafting else "prefill_us_per_launch"
-        found[launched] = carrying * prompt_host_us(setting, drafts=drafts)
     return found
+
+
+def _charged_for_prompts(
+    scenario: Scenario,
+    option: DraftOption | None,
+    step_us: FloatArray,
+    attention_us: FloatArray,
+    batch: FloatArray,
+) -> dict[str, FloatArray]:
+    """The same of terms that steps with prompts are charged with, on average over all steps.
+
+    attention_us: of step_us, the attention of all requests. Nothing is carried where nobody sends prompts.
+    """
+    setting, drafts = scenario.setting, option is not None
+    candidates, tokens = 1, 1.0
+    if option is not None:
+        candidates = option.depth + 1
+        tokens = float(np.interp(candidates, option.candidates, option.tokens_per_step))
+    served = in_server(
+        setting, step_us, batch, candidates, as_float(tokens), scenario.traffic, attention_us=attention_us
+    )
+    engine, carrying = setting.runtime.engine, served.carrying_share
+    assert engine is not None  # noqa: S101  # its terms are asked about
+    is_drafting = drafts or not prompts_apart(setting)
+    launched = "prompt_us_per_launch" if is_drafting else "prefill_us_per_launch"
+    return {
+        "prompt_us_per_layer": carrying * engine.prompt_us_per_layer.value * scenario.model.layers,
+        launched: carrying * prompt_host_us(setting, drafts=drafts),
+    }
 
 
 def _sentence(scenario: Scenario, term: Term, words: str, share: float, requests: int) -> str:

@@ -35,7 +35,7 @@ from medusa_sim.step.prompts import prompt_term
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import processed_tokens
-from medusa_sim.step.step_means import StepMeans, step_means, step_quantile_us
+from medusa_sim.step.step_means import StepMeans, carrying_share, step_means, step_quantile_us
 from medusa_sim.step.traffic import Traffic
 
 
@@ -120,6 +120,11 @@ class Server:
         return self.first_token_us
 
     @property
+    def carrying_share(self) -> FloatArray:
+        """Share of the steps that carry tokens of prompts."""
+        return np.zeros(())
+
+    @property
     def step_share(self) -> FloatArray:
         """Of token_us, what the engine's step takes."""
         return np.ones(())
@@ -171,6 +176,11 @@ class FullServer(Server):
         """(N19)."""
         first_us = load_test_first_token_us(self._law, self._means, self.server_us)
         return self._shaped(first_us)
+
+    @property
+    def carrying_share(self) -> FloatArray:
+        """Share of the steps that carry tokens of prompts."""
+        return self._shaped(carrying_share(self._law))
 
     # The loop, its steps, and means over them.
 

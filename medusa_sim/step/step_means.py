@@ -42,6 +42,11 @@ def step_quantile_us(law: MixedStepLaw, share: float) -> FloatArray:
     return np.concatenate([_quantile_of(law, cells, share) for cells in blocks_of_cells(law)])
 
 
+def carrying_share(law: MixedStepLaw) -> FloatArray:
+    """(M,) share of steps that carry tokens of prompts: those on which prompts begin, and further ones."""
+    return np.concatenate([_carrying_share_of(law, cells) for cells in blocks_of_cells(law)])
+
+
 def blocks_of_cells(law: MixedStepLaw) -> Iterator[IntArray]:
     """Cells whose steps are priced at once."""
     cells = np.arange(law.loop.requests.size)
@@ -66,6 +71,13 @@ def _means_of(law: MixedStepLaw, cells: IntArray) -> StepMeans:
         decoding_us=mean(begun.weight * steps.decoding, in_place_us),
         prompts_us=mean(begun.weight * begun.number, whole_us),
     )
+
+
+def _carrying_share_of(law: MixedStepLaw, cells: IntArray) -> FloatArray:
+    begun = law.begun(cells)
+    further = law.steps(cells[begun.place], begun.number).further.mean(axis=1)
+    carrying = begun.weight * ((begun.number > 0.0) + further)
+    return np.minimum(sums_by_place(carrying, begun.place, cells.size), 1.0)
 
 
 def _quantile_of(law: MixedStepLaw, cells: IntArray, share: float) -> FloatArray:

@@ -7,7 +7,7 @@ import pytest
 
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.sparse import Compressed
-from medusa_sim.step.chance import normal_values
+from medusa_sim.step.chance import log_normal, normal_values
 from medusa_sim.step.gathering import gathered_chances
 from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.mixed_steps import mixed_step_law
@@ -50,6 +50,33 @@ def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(ver
     law = mixed_step_law(setting, scenario.traffic, None, loop)
     assert law.rows[-1] >= 64.0 * verified + loop.room_tokens.max()
     assert np.all(np.diff(law.rows) > 0)
+
+
+@pytest.mark.parametrize("requests", [1, 64, 256])
+def test_a_step_carries_a_prompt_unless_no_request_begins_one(requests):
+    """1 - (1 - pi)^b, which is below the b pi prompts of a mean step; few of 512 tokens fill no step."""
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="vllm",
+        prompt_tokens=512, output_tokens=256,
+    )  # fmt: skip
+    found = in_server(scenario.setting, np.asarray(9_000.0), requests, 1, np.ones(()), scenario.traffic)
+    assert isinstance(found, FullServer)
+    begin_chance = found._loop.begin_chance[0]
+    assert float(found.carrying_share) == pytest.approx(1.0 - (1.0 - begin_chance) ** requests, abs=1e-6)
+
+
+def test_further_steps_of_a_long_prompt_carry_too():
+    """(N7): a request begins a prompt every 1 / pi steps and reads it in R of them."""
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="vllm",
+        prompt_tokens=100_000, output_tokens=1000,
+    )  # fmt: skip
+    found = in_server(scenario.setting, np.asarray(9_000.0), 1, 1, np.ones(()), scenario.traffic)
+    assert isinstance(found, FullServer)
+    lengths = 100_000 * log_normal(np.full(1, scenario.traffic.prompt_cv))[0]
+    read_steps = 1.0 + np.floor(lengths / found._loop.room_tokens[0]).mean()
+    assert read_steps > 2.0
+    assert float(found.carrying_share) == pytest.approx(read_steps * found._loop.begin_chance[0], rel=1e-6)
 
 
 def test_compressed_attention_rotates_a_part_of_each_head():
