@@ -274,8 +274,12 @@ def chain_accuracy(
     return HeadAccuracy.checked(rate[:, None], counts, where=where)
 
 
-def optimal_order(heads: HeadAccuracy, candidates_max: int) -> TreeOrder:
+def optimal_order(heads: HeadAccuracy, candidates_max: int, width: int | None = None) -> TreeOrder:
     """Every optimal tree up to `candidates_max` candidates, in O(candidates log candidates).
+
+    width: nodes of a level that have children, at most. The likeliest of each level have them, which is best
+    at every size: a child's gain is its parent's times one that all parents share. It is the tree that
+    SGLang grows with this eagle-topk (select_top_k_tokens and organize_draft_results of srt/speculative).
 
     Guesses with zero accuracy are never taken, so the order may end earlier. Ties go to the shallower
     path, then to the smaller ranks.
@@ -296,6 +300,7 @@ def optimal_order(heads: HeadAccuracy, candidates_max: int) -> TreeOrder:
     heap: list[tuple[float, int, Path, int, float]] = [(-accuracy[0][0], 1, (ranks[0][0],), 0, 1.0)]
     paths: list[Path] = []
     gains: list[float] = []
+    unexpanded = [candidates_max if width is None else width] * depth_max  # nodes that may have children yet
     while heap and len(paths) < candidates_max - 1:
         negative, depth, path, place, above = heapq.heappop(heap)
         if negative == 0.0:
@@ -306,7 +311,8 @@ def optimal_order(heads: HeadAccuracy, candidates_max: int) -> TreeOrder:
             level = depth - 1
             sibling = (*path[:-1], ranks[level][place + 1])
             heapq.heappush(heap, (-above * accuracy[level][place + 1], depth, sibling, place + 1, above))
-        if depth < depth_max:  # the first child
+        if depth < depth_max and unexpanded[depth]:  # the first child
+            unexpanded[depth] -= 1
             child = (*path, ranks[depth][0])
             heapq.heappush(heap, (negative * accuracy[depth][0], depth + 1, child, 0, -negative))
     return TreeOrder(tuple(paths), np.array(gains, dtype=np.float64))

@@ -3,7 +3,7 @@
 A `DraftOption` is a drafter with every candidate count that makes sense for it. Medusa heads: for each
 number of heads run, the optimal tree of every size. Chain drafters: for each depth d a chain of d + 1
 candidates, since each further draft costs a pass. Layer and model drafters whose profile knows several
-ranks: for each depth and width (children kept a level) the optimal trees of that shape.
+ranks: for each depth and width (nodes of a level that have children, and children of each) the optimal trees.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _tree_options(
     options = []
     for width in (w for w in WIDTHS[1:] if w <= heads.ranks):
         narrow = replace(heads, accuracy=heads.accuracy[:, :width])
-        order = _within_width(optimal_order(narrow, candidates_max), width)
+        order = optimal_order(narrow, candidates_max, width)
         options.append(_shaped_option(drafting, profile, narrow, width, order))
     return options
 
@@ -277,14 +277,3 @@ def _shaped_option(
         heads=heads,
         order=order,
     )
-
-
-def _within_width(order: TreeOrder, width: int) -> TreeOrder:
-    """The order up to the first node that would expand more than `width` nodes of a level."""
-    expanded: dict[int, set[Path]] = {}
-    for n, path in enumerate(order.paths):
-        parents = expanded.setdefault(len(path), set())
-        parents.add(path[:-1])
-        if len(parents) > width:
-            return TreeOrder(order.paths[:n], order.gains[:n])
-    return order

@@ -2,6 +2,8 @@
 
 import os
 import timeit
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +49,16 @@ def accuracies(draw: st.DrawFn, heads: int = 3, ranks: int = 3) -> HeadAccuracy:
     return HeadAccuracy.checked(rows)
 
 
-def best_by_brute_force(heads: HeadAccuracy, nodes: int) -> float:
-    """Largest expected tokens over every prefix-closed tree of that many nodes."""
+def best_by_brute_force(heads: HeadAccuracy, nodes: int, width: int = 99) -> float:
+    """Largest expected tokens over every prefix-closed tree of that many nodes.
+
+    width: nodes of a level that have children, at most.
+    """
+
+    def is_allowed(tree: frozenset[tuple[int, ...]]) -> bool:
+        parents = Counter(len(parent) for parent in {path[:-1] for path in tree})
+        return max(parents.values()) <= width
+
     frontier = {frozenset[tuple[int, ...]]()}
     for _ in range(nodes):
         frontier = {
@@ -57,7 +67,7 @@ def best_by_brute_force(heads: HeadAccuracy, nodes: int) -> float:
             for parent in [(), *tree]
             if len(parent) < heads.heads
             for rank in range(heads.ranks)
-            if (*parent, rank) not in tree
+            if (*parent, rank) not in tree and is_allowed(tree | {(*parent, rank)})
         }
     return max(
         1.0 + sum(np.prod([heads.accuracy[k, i] for k, i in enumerate(path)]) for path in tree)
@@ -81,6 +91,37 @@ def test_expected_tokens_by_hand_and_of_heads_that_are_never_right():
 def test_greedy_tree_equals_brute_force(heads, nodes):
     order = optimal_order(heads, nodes + 1)
     assert order.tokens_per_step[nodes] == pytest.approx(best_by_brute_force(heads, nodes), rel=1e-12)
+
+
+@settings(max_examples=10, deadline=None)
+@given(heads=accuracies(), nodes=st.integers(2, 5), width=st.integers(1, 2))
+def test_the_tree_of_a_width_equals_brute_force(heads, nodes, width):
+    order = optimal_order(heads, nodes + 1, width)
+    assert order.tokens_per_step[nodes] == pytest.approx(best_by_brute_force(heads, nodes, width), rel=1e-12)
+
+
+def tokens_grown_by_level(heads: HeadAccuracy, topk: int, tokens: int) -> float:
+    """What SGLang keeps: topk children of the topk best of each level, and of all these the best ones."""
+    best = -np.sort(-heads.accuracy, axis=1)[:, :topk]
+    scores, seen = best[0], [best[0]]
+    for children in best[1:]:
+        grown = np.outer(scores, children).ravel()
+        scores = -np.sort(-grown)[:topk]
+        seen.append(grown)
+    return 1.0 + float(-np.sort(-np.concatenate(seen))[: tokens - 1].sum())
+
+
+@settings(max_examples=30, deadline=None)
+@given(heads=accuracies(heads=5, ranks=4), topk=st.integers(1, 4), size=st.floats(0.0, 1.0))
+def test_the_tree_of_a_width_is_the_one_that_sglang_grows(heads, topk, size):
+    """At every size to 1 + topk + (steps - 1) topk^2: 69 of topk 4 and 5 steps, 64 among them."""
+    narrow = replace(heads, accuracy=-np.sort(-heads.accuracy, axis=1)[:, :topk])
+    order, most = optimal_order(narrow, 256, topk), 1 + topk + 4 * topk**2
+    assert order.candidates_max == (most if (narrow.accuracy > 0.0).all() else order.candidates_max)
+    tokens = min(2 + round(size * (most - 2)), order.candidates_max)
+    assert order.tokens_per_step[tokens - 1] == pytest.approx(
+        tokens_grown_by_level(heads, topk, tokens), rel=1e-12
+    )
 
 
 @settings(deadline=None)

@@ -10,7 +10,6 @@ import pytest
 from one_line import one_line
 
 from medusa_sim.acceptance.heads import HeadAccuracy
-from medusa_sim.acceptance.tree import TreeOrder
 from medusa_sim.errors import CoverageError, DataError, UsageError
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.acceptance import (
@@ -42,7 +41,7 @@ from medusa_sim.scenario.defaults import (
     SWITCHING_GAIN,
     request_length,
 )  # fmt: skip
-from medusa_sim.scenario.draft_options import _tree_options, _within_width
+from medusa_sim.scenario.draft_options import _tree_options
 from medusa_sim.scenario.machine_law import (
     NOISE,
     SPREAD,
@@ -372,13 +371,6 @@ def test_a_correction_is_the_likeliest_of_laws_near_the_class():
     *_, (columns, factor) = found.law.curve
     assert (columns, factor) == (own.law.limit + 1, 0.0)  # other kernels run behind the switch
     assert (NOISE, SPREAD) == (0.03, (0.12, 0.35, 0.35, 0.35))
-
-
-def test_a_tree_of_a_width_ends_before_a_level_that_would_expand_more_nodes():
-    paths = ((0,), (1,), (0, 0), (2,), (1, 0), (0, 1), (2, 0), (0, 0, 0))
-    order = TreeOrder(paths, np.linspace(0.9, 0.2, 8))
-    assert [len(_within_width(order, width).paths) for width in (1, 2, 3)] == [4, 6, 8]
-    assert _within_width(order, 2).gains == pytest.approx(order.gains[:6])
 
 
 def test_trees_of_a_drafter_that_runs_level_by_level_are_of_every_width_that_it_has_ranks_for():
