@@ -20,8 +20,8 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.scenario.defaults import LENGTH_CV
+from medusa_sim.specs.case import weight_formats
 from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.engine_facts import weight_formats
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.nearness import widenings

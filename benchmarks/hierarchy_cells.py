@@ -18,9 +18,8 @@ from msgspec.structs import replace as with_fields
 from study import named_rows
 
 import medusa_sim as ms
-from medusa_sim.specs.engine_facts import weight_formats
+from medusa_sim.specs.case import form_of, weight_formats
 from medusa_sim.specs.place import Place
-from medusa_sim.specs.ranges import form_of
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import FORMATS, US_PER_MS

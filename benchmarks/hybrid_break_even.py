@@ -21,7 +21,7 @@ from study import table
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine_facts import RULES
+from medusa_sim.specs.state_rules import RULES
 from medusa_sim.step.axes import Grid
 
 ACCEPTED = 0.6

@@ -18,10 +18,10 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of
+from medusa_sim.specs.case import form_of
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.ranges import form_of
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import CHOSEN_COLUMN
 

@@ -26,8 +26,8 @@ from medusa_sim.errors import SpecError
 from medusa_sim.grid.cells import price
 from medusa_sim.lab.calibrate.hardware_file import write_fits
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.costs import PowerFit
 from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.power import PowerFit
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.sampling import filter_us

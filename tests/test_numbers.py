@@ -39,7 +39,7 @@ STATED = {
     "method: optimal trees of 2 to # candidates": "scenario.defaults:CANDIDATES_MAX",
     "method: # contexts, trapezoid": "grid.request_latency:_CONTEXTS",
     "method: Usable is # M less # GB": "step.memory:USABLE_MEMORY_SHARE, step.memory:CONTEXT_BYTES / 1e9",
-    "method: one older than # days": "specs.costs:STALE_DAYS",
+    "method: one older than # days": "specs.prices:STALE_DAYS",
     # the step
     "method: step time = |device, host|_#": "step.host:HOST_OVERLAP",
     "method: at most # % above the longer": "100 * (2 ** (1 / step.host:HOST_OVERLAP) - 1)",
@@ -62,7 +62,7 @@ STATED = {
     "method-engines: slower kernels of DeepSeek (`kernels_share`, # times as long)": (
         "load_runtime('tensorrt-llm-1.1').engine.kernels_share.deviations[0].times"
     ),
-    "method-engines: share of their limit, +-# %": "100 * specs.costs:TRANSFER_ERROR",
+    "method-engines: share of their limit, +-# %": "100 * specs.power:TRANSFER_ERROR",
     # kernels
     "method-kernels: at m rounded up to a multiple of #": "latency.gemm:_CHOICE_STEP",
     "method-kernels: splits = ceil(blocks / ceil(# blocks tiles / S))": "latency.attention:SPLIT_MARGIN",

@@ -39,15 +39,15 @@ from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Choices, Measure, Question
 from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
-from medusa_sim.specs.costs import LARGEST_USD
-from medusa_sim.specs.costs import prices as offers
+from medusa_sim.specs.prices import LARGEST_USD
+from medusa_sim.specs.prices import prices as offers
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import format_text
 from views.nearest import nearest
 
 if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
-    from medusa_sim.specs.costs import Price
+    from medusa_sim.specs.prices import Price
 
 _CARDS = ("h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s")
 """Those often rented: the first answer comes soon."""

@@ -21,8 +21,8 @@ from medusa_sim.doubts.rule import Rule
 from medusa_sim.doubts.stand_ins import taken_over
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine_facts import state_notes
 from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
+from medusa_sim.specs.state_rules import state_notes
 from medusa_sim.units import SCALE_BLOCK
 
 _ONE_NODE = 8

@@ -9,7 +9,7 @@ from medusa_sim.doubts.stand_ins import borrowed_shares, forms_of_experts, other
 from medusa_sim.latency.base import known_time
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine_facts import expert_products
+from medusa_sim.specs.engine_formats import expert_products
 from medusa_sim.specs.fitted import FEWEST_RANKS
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.units import format_text

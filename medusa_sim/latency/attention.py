@@ -45,7 +45,7 @@ batches for even work. So there are no waves in a step, but for prompts (`waves.
 
     body   = |max(a / c, 1) walk(min(max(a, 1), c)), a memory|,  a = load                               (A9)
 
-A library that plans nothing (`plans` of specs/engine_facts.toml: FlashAttention-2, Triton) takes whole
+A library that plans nothing (`plans` of specs/backends.toml: FlashAttention-2, Triton) takes whole
 sequences as they come, b = batch of them, and waits for the last (`waves.turns_unplanned`):
 
     turns  = max(L(b), a / c - m + L(b (1 - c / a)))  in place of max(a / c, 1)                         (A10)

@@ -28,7 +28,7 @@ from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import COLLECTIVE, ELEMENTWISE, FUSED, KIND_OF, SPARSE, UNFUSED, WINDOW, Kind
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.engine_facts import Backend, backend_of, backend_of_row
+from medusa_sim.specs.backends import Backend, backend_of, backend_of_row
 from medusa_sim.specs.fitted import AttentionKernel
 from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.kernels import SECTIONS, GemmKernel, KernelSet
@@ -44,7 +44,7 @@ class CalibratedLatency:
     a model; `False` predicts rows that were measured with operands left in L2. library: set of an engine's
     own layers of experts, latent attention and collectives. engine, kernel: the set and the library's name of
     the kernel that rows were measured with (`choose`); if the GPU has no kernel set for the engine, `kernels`
-    is used. serves: the engine whose attention verifies (`specs.engine_facts.backend_of`); empty: kernels
+    is used. serves: the engine whose attention verifies (`specs.backends.backend_of`); empty: kernels
     alone. Raises SpecError where the GPU has no such kernel set.
     """
 

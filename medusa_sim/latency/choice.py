@@ -5,8 +5,8 @@ takes by itself; its `name` is the library's own, which a row's may go on from (
 nearest, in this order: the kernel of that name in the sets that were asked for, what those sets take by
 themselves, then the same in every other set of the GPU; for each with the operator's format first, then with
 formats of the same arithmetic. Where an engine calls another library for a format than the one that was timed
-(`engine_facts.linear_rows`), its rows of another format come first; experts may run the products of another
-kernel of the set (`engine_facts.expert_products`).
+(`engine_formats.linear_rows`), its rows of another format come first; experts may run the products of another
+kernel of the set (`engine_formats.expert_products`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime, Source, less_certain
 from medusa_sim.operators.kinds import EXPERTS, LATENT, LINEAR, Kind
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.engine_facts import expert_products, linear_rows
+from medusa_sim.specs.engine_formats import expert_products, linear_rows
 from medusa_sim.specs.fitted import ExpertKernel, LatentKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR, TRANSFER_ERROR_ALIKE

@@ -12,7 +12,7 @@ candidates of a sequence in either.
 A kernel set that was fitted to rows of verification attention itself (`medusa-sim measure` records them) has
 a kernel of its own for it, by (A1) to (A4), and needs no (A5).
 
-That is a kernel that splits keys for any q. An engine may run one that does not (`specs.engine_facts`):
+That is a kernel that splits keys for any q. An engine may run one that does not (`specs.backends`):
 FlashAttention-2 with a cache walks over all keys of a sequence in one block per head, its query rows padded
 to 64 and not packed. With F the FLOPs of an SM in a clock, on the Tensor Cores,
 

@@ -17,7 +17,7 @@ from medusa_sim.grid.cells import price
 from medusa_sim.load.record import Record
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.costs import Power
+from medusa_sim.specs.power import Power
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.watts import prompt_joules, sampling_joules, watts

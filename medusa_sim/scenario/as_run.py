@@ -5,11 +5,12 @@ from __future__ import annotations
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.file_types import FILES, OF_MLX, read_by
 from medusa_sim.specs.engine import unversioned
-from medusa_sim.specs.engine_facts import as_served, cache_format
+from medusa_sim.specs.engine_formats import cache_format
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, local_runtime_names
+from medusa_sim.specs.state_rules import as_served
 from medusa_sim.specs.variants import unpacked_where, with_dtypes
 from medusa_sim.units import FORMATS, FP8_ALONE, UNPACKED
 

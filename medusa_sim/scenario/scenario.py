@@ -38,14 +38,14 @@ from medusa_sim.scenario.defaults import (
 )
 from medusa_sim.scenario.draft_options import Drafting, DraftOption, draft_options
 from medusa_sim.scenario.kernel_fits import KernelFits
-from medusa_sim.specs.costs import Price, given_price, price_of
-from medusa_sim.specs.engine_facts import Backend, backend_of_model, case_of
+from medusa_sim.specs.backends import Backend, backend_of_model
+from medusa_sim.specs.case import Case, case_of
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.local import with_backend
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.specs.ranges import Case
+from medusa_sim.specs.prices import Price, given_price, price_of
 from medusa_sim.specs.runtime import Runtime, load_runtime, local_runtime_names
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
@@ -486,15 +486,19 @@ class Scenario:
     @property
     def case(self) -> Case:
         """The set-up as the ranges of an engine's terms see it."""
-        runtime = self.runtime
-        return case_of(self.shard, runtime.library, self.gpu, self.gpus, runtime.backend)
+        return case_of(self.shard, self.gpu, self.gpus, self._backend.key)
 
     @property
     def backend(self) -> Backend | None:
         """The attention kernel of a verification step; None where nothing tells (a roofline, the block)."""
         if self.latency.name in ("roofline", "local") or self.scope == "block":
             return None
-        return backend_of_model(self.shard, self.runtime.library, self.gpu.architecture, self.runtime.backend)
+        return self._backend
+
+    @property
+    def _backend(self) -> Backend:
+        runtime = self.runtime
+        return backend_of_model(self.shard, runtime.library, self.gpu.architecture, runtime.backend)
 
     @cached_property
     def kernel_fits(self) -> KernelFits:

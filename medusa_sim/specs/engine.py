@@ -1,8 +1,8 @@
-"""What a serving engine adds to the kernels of a step: its terms, its graphs, and what it can run.
+"""What a serving engine adds to the kernels of a step: its terms, its graphs, its settings and limits.
 
-A term is a number with its source, its band and where it was measured (`specs/term.py`);
-`engine_table.py` reads an engine from a file. The equations (N1 to N19) are those of docs/method-engines.md,
-computed by `step/host.py`, `step/kernels.py` and `step/server.py`.
+A term is a number with its source, its band and where it was measured (`specs/term.py`). `engine_table.py`
+reads an engine from a file. `step/host.py`, `step/kernels.py` and `step/server.py` compute the equations (N1
+to N19) of docs/method-engines.md.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from medusa_sim.specs.case import Case
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.ranges import Case, Measured
+from medusa_sim.specs.ranges import MeasuredRange
 from medusa_sim.specs.strict import Text
 from medusa_sim.specs.term import Term
 
@@ -23,9 +24,9 @@ _BESIDE_KERNELS = (
     "host_us", "hidden_us", "draft_us", "tree_us", "lookup_us", "plan_us", "pieces_us", "eager_us",
     "prompt_us", "expert_parallel_us", "experts_us", "layer_us", "load_test_",
 )  # fmt: skip
-"""How terms begin that are not the time of a kernel."""
+"""How the names of terms begin that are not the time of a kernel."""
 DRAFTING = "draft_"
-"""How the terms of passes that draft begin."""
+"""How the names of terms begin that belong to drafting."""
 VERSIONED = re.compile(r"(.+)-v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev|a|b)\d*)*")
 """`sglang-0.5.3.post3`: the engine, and the numbers of its version."""
 GraphUnit = Literal["tokens", "multiples", "requests"]
@@ -37,23 +38,23 @@ _Names: TypeAlias = Annotated[tuple[Text, ...], Meta(description="a list of name
 
 
 def unversioned(name: str) -> str:
-    """An engine's name without its version: `vllm` of `vllm-0.11`; what has none as it is."""
+    """An engine's name without its version: `vllm` for `vllm-0.11`; a name without a version is unchanged."""
     found = VERSIONED.fullmatch(name)
     return name if found is None else found[1]
 
 
 class StepLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The most that one step may hold by default, on some cards."""
+    """The default limits of one step on some GPUs."""
 
     tokens: Annotated[int, Meta(ge=1)]
     requests: Annotated[int, Meta(ge=1)]
     memory_gib: Annotated[float, Meta(ge=0.0)] = 0.0
-    """It holds for cards with this memory and more ..."""
+    """It applies to GPUs with at least this much memory ..."""
     but: tuple[str, ...] = ()
     """... whose name contains none of these."""
 
     def holds_for(self, gpu: Gpu) -> bool:
-        """Whether a card is one of them."""
+        """Whether it applies to a GPU."""
         is_large = gpu.memory_bytes >= self.memory_gib * (1 << 30)
         return is_large and not any(name in gpu.name for name in self.but)
 
@@ -61,33 +62,33 @@ class StepLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """The terms of an engine, and what it can run.
 
-    The name of a term says what it is charged for: "us_per_step" once a step, "us_per_request" for each
-    request in it, "us_per_layer" for each layer. A share multiplies.
+    The name of a term says how often it is charged: "us_per_step" once a step, "us_per_request" for each
+    request in it, "us_per_layer" for each layer. A "share" is a factor.
     """
 
     # the host, in every step
     host_us_per_step: _Us
-    """Work of the host (N1, a)."""
+    """Host work of a step (N1, a)."""
     host_us_per_request: _Us
     """The same for each request of the step (N1, h)."""
     host_us_per_token: _Us
     """The same for each token that the server sends."""
     hidden_us_per_step: _Us
-    """What of the host's work runs while the device works, so that no step is shorter (N1, hidden)."""
+    """Host work that runs while the device works; a step is never shorter than it (N1, hidden)."""
     layer_us: _Us
-    """For each layer of the model, beside its kernels: what no row of kernels holds (N1, l)."""
+    """Time of each layer that no measured kernel accounts for (N1, l)."""
     eager_us_per_layer: _Us
-    """The host's launches in a step beyond the captured graphs, ahead of the device (N3, u_e)."""
+    """Host launches of each layer in a step beyond the captured graphs, ahead of the device (N3, u_e)."""
 
     # drafting
     draft_us_per_step: _Us
-    """What drafting adds to a step beside the drafter's passes (N2, e)."""
+    """Time that drafting adds to a step beside the drafter's passes (N2, e)."""
     draft_us_per_request: _Us
     """The same for each request (N2, h_s)."""
     tree_us_per_step: _Us
-    """More of it where a level of drafts has several nodes (N2, tree)."""
+    """Further time where a level of drafts has several nodes (N2, tree)."""
     draft_us_per_pass: _Us
-    """The host in one pass of a drafter, while its kernels run (N2, u)."""
+    """Host time of one pass of a drafter, while its kernels run (N2, u)."""
     draft_us_per_layer: _Us
     """The same for each layer of a draft model; the longer of the two counts (N3)."""
     lookup_us_per_request: _Us
@@ -95,147 +96,147 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     # passes that no whole graph holds
     plan_us_per_pass: _Us
-    """The host's plan before a pass whose attention is in no graph (N16; `Backend.full_graph`)."""
+    """Host time to plan a pass whose attention no graph holds (N16; `Backend.full_graph`)."""
     pieces_us_per_layer: _Us
-    """Its pieces between the layers, where such a pass has several queries a request (N16)."""
+    """Host time between the layers of such a pass, where it has several queries a request (N16)."""
     prompt_us_per_launch: _Us
-    """The host for each kernel of a step that prompts ride on, or of their pass in a drafting server (N8)."""
+    """Host time for each kernel of a step with prompts, or of their pass in a drafting server (N8)."""
     prefill_us_per_launch: _Us
-    """The same of a pass of prompts alone, in a server that does not draft."""
+    """The same for a pass of prompts alone, in a server that does not draft."""
     prompt_us_per_layer: _Us
-    """The host for each layer of a step that carries prompts."""
+    """Host time for each layer of a step that carries prompts."""
 
     # the choice of tokens
     sampling_us: _Us
-    """Choosing a token, whatever the vocabulary (N4)."""
+    """Time to choose a token, whatever the vocabulary (N4)."""
     sampling_bytes_per_logit: _Bytes
     """Bytes that choosing a token moves (N4)."""
     filter_us: _Us
-    """Top-p and top-k of a server's requests, once a step (N6)."""
+    """Time of top-p and top-k for a server's requests, once a step (N6)."""
     filter_bytes_per_logit: _Bytes
     """Bytes that filtering moves (N6)."""
     filter_us_per_million: _Us
-    """Time of filtering a million logits beside that (N6)."""
+    """Further time to filter a million logits (N6)."""
     filter_top_k_share: _Share
-    """What top-k beside top-p adds to filtering, as a share of it (N6, 0.2)."""
+    """What top-k adds to filtering by top-p, as a share of it (N6, 0.2)."""
     filter_full_rows: _Share
     """Rows of logits up to which each costs as much as the first (N6, 128)."""
     filter_share_beyond: _Share
-    """What a further row costs, as a share (N6, 0.7)."""
+    """Cost of each further row, as a share of the first's (N6, 0.7)."""
     profiled_bytes_per_logit: _Bytes
-    """Memory that choosing a token of every request of a full step takes, measured when the server starts."""
+    """Memory to choose a token for every request of a full step, which the server reserves when it starts."""
 
     # kernels of its own, beside those that were fitted
     quantise_us: _Us
-    """A launch that quantises the activations of a linear layer in fp8."""
+    """Time to launch the kernel that quantises a linear layer's activations to fp8."""
     elementwise_share: _Share
-    """Of the time that norms, rope and activation take as kernels of their own, where they are merged."""
+    """Time of merged norms, rope and activations, as a share of that of separate kernels."""
     kernels_share: _Share
-    """Of the time of fitted kernels, what those of an older version take."""
+    """Time of this version's kernels over that of the fitted kernels."""
     experts_share: _Share
-    """The same of layers of experts (N18)."""
+    """The same for layers of experts (N18)."""
     linear_share: _Share
-    """The same of linear layers (N18)."""
+    """The same for linear layers (N18)."""
     attention_share: _Share
-    """The same of attention (N18)."""
+    """The same for attention (N18)."""
     exchange_share: _Share
-    """The same of what GPUs send each other (N18)."""
+    """The same for what GPUs send each other (N18)."""
     prompt_share: _Share
-    """The same of what prompts add to a step (N18)."""
+    """The same for what prompts add to a step (N18)."""
     experts_us_per_layer: _Us
-    """Beside each layer of experts."""
+    """Time that each layer of experts takes beyond its kernels."""
     expert_parallel_us_per_layer: _Us
     """The same where experts are spread over GPUs."""
 
     # how far off steps and speedups are, as 80 % half-widths
     between_share: _Share
-    """Of a step beside those served elsewhere, beyond what `specs/nearness.py` knows of the set-up."""
+    """Of a step in this engine, beyond the half-width that `specs/nearness.py` gives."""
     gain_share: _Share
-    """Of a speedup by drafting passes, beside the bands of its steps: what published speedups miss by."""
+    """Of a speedup by drafting passes, beyond the bands of its steps, from published speedups."""
     lookup_gain_share: _Share
-    """The same of a speedup by look-ups."""
+    """The same for a speedup by look-ups."""
 
     # the server and its clients
     steps_ahead: _Steps
     """Steps that are scheduled before the running one ends."""
     server_us: _Us
-    """From the client to the queue and back (N17)."""
+    """Time from the client to the queue and back (N17)."""
     server_us_per_request: _Us
-    """The same for each request whose token is sent with the first one."""
+    """Further time for each request whose token is sent with the first one."""
     load_test_us: _Us
-    """How much later first tokens of published load tests came than prompts and queue explain: kernels that
-    are first used (N19)."""
+    """Delay of first tokens in published load tests that prompts and queue do not explain: first use of
+    kernels (N19)."""
     load_test_steps: _Steps
-    """The same in steps: tokens that are sent several at once, requests that are looked for seldom (N19)."""
+    """The same in steps: tokens are sent several at once, new requests are looked for seldom (N19)."""
 
     # captured graphs
     graph_sizes: tuple[int, ...]
     """Sizes of the captured graphs, rising; empty: nothing is padded."""
     plain_graph_sizes: tuple[int, ...] = ()
-    """Sizes of a server without a drafter, where it captures others; empty: the same."""
+    """Sizes captured by a server without a drafter; empty: the same."""
     graph_unit: GraphUnit
-    """What a size counts: `requests`, `tokens`, or tokens rounded up to `multiples` of a request's."""
+    """What a size counts: `requests`, `tokens`, or tokens in `multiples` of those of a request."""
     graph_holds_asked: bool
-    """Whether a server captures the largest batch that it is set up for, whatever it is."""
+    """Whether a server also captures the largest batch it is configured for."""
     graph_source: Text
 
     # settings
     prompts_apart: bool
-    """Whether prompts have passes of their own, between two steps."""
+    """Whether prompts run in separate passes between two steps."""
     fused_residual: bool
-    """Whether residual adds are part of the norms."""
+    """Whether norms do the residual additions."""
     chain_only: bool
-    """Whether it has no tree attention."""
+    """Whether it verifies chains only, for lack of tree attention."""
     draft_reads_back: bool = False
     """Whether a drafter reads the verified tokens in a pass of its own, and then its last token again."""
     drafters: _Names
-    """Drafters that it runs."""
+    """Drafters that it supports."""
     synchronous_drafters: _Names
-    """Those of them whose steps hide nothing of the host."""
+    """Drafters whose steps hide no host work."""
     nvidia_only: bool = False
     fuses_shared: tuple[Text, ...] = ()
-    """Generations of cards on which its kernel of routed experts runs a shared one of their width and format
-    as one more (`at` keeps that of the set-up)."""
+    """GPU generations on which the kernel of routed experts also runs a shared expert of their width and
+    format (`at` keeps only the set-up's own)."""
     one_shot_rows: Annotated[int, Meta(ge=0)] = 0
-    """Rows of a step up to which GPUs add up in one shot, however wide they are; 0: as its library does."""
+    """Rows of a step up to which GPUs add up in one shot, whatever their width; 0: the library decides."""
     gathers_tokens: bool = False
-    """Whether with attention split over requests every GPU gets the tokens of all; else tokens go to the GPUs
-    of their experts (Z4)."""
+    """Whether every GPU gets all tokens where attention is split over requests; else tokens go to the GPUs of
+    their experts (Z4)."""
     sends_tokens: tuple[Text, ...] = ()
-    """Cards on which an engine that gathers tokens sends them all the same where a token has fewer experts
-    than there are GPUs (`at` keeps that of the set-up)."""
+    """GPUs on which such an engine sends tokens to their experts after all if a token has fewer experts than
+    there are GPUs (`at` keeps only the set-up's own)."""
     unpacks_fp8: bool = False
-    """Whether it unpacks fp8 weights to 16 bits on a card without fp8 arithmetic (Marlin)."""
+    """Whether it unpacks fp8 weights to 16 bits on a GPU without fp8 arithmetic (Marlin)."""
     settings_source: Text
 
     # limits
     step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)]
-    """What a step may hold by default: the first that holds for the card."""
+    """Default limits of a step: the first entry that applies to the GPU."""
     limits_each: bool = False
-    """Whether they are those of each GPU where attention is split over requests; else the server's."""
+    """Whether each GPU has these limits where attention is split over requests; else the server has."""
     prompt_wait_steps: Annotated[int, Meta(ge=0)] = 0
-    """Steps that a prompt waits for others to ride with it while requests decode, at most (N17)."""
+    """Most steps that a prompt waits for other prompts to join its step while requests decode (N17)."""
     drafting_requests: Annotated[int, Meta(ge=0)]
-    """Requests of a step at most where a drafter is loaded; 0: as many as without."""
+    """Most requests of a step with a drafter loaded; 0: as many as without."""
     limits_source: Text
     free_memory_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
-    """Share that it fills of what weights leave free; 0: a share of the whole card (`step.memory`)."""
+    """Share of the memory left by the weights that it fills; 0: a share of the whole GPU (`step.memory`)."""
     memory_source: str = ""
 
     # where it was measured
-    measured: Measured = Measured()
-    """Holds for all terms that say nothing else."""
+    measured: MeasuredRange = MeasuredRange()
+    """Range of all terms that give none themselves."""
     several_gpus: str = ""
-    """What was measured on several GPUs; empty: nothing."""
+    """What was measured on several GPUs, in words; empty: nothing."""
     measured_drafters: tuple[Text, ...] = ()
-    """The only drafters with which drafting was measured; empty: no such bound."""
+    """The only drafters with which drafting was measured; empty: all."""
 
     def step_limit(self, gpu: Gpu) -> StepLimit:
-        """What one step may hold on a card unless it is told otherwise."""
+        """Default limits of one step on a GPU."""
         return next(limit for limit in self.step_limits if limit.holds_for(gpu))
 
     def drafting(self, drafter: str) -> Engine:
-        """The engine in a step that this drafter drafts for."""
+        """The engine in a step with this drafter: synchronous drafters hide no host work."""
         if drafter not in self.synchronous_drafters or not self.hidden_us_per_step.value:
             return self
         waits = Term(value=0.0, source=f"{drafter} is scheduled synchronously: {self.settings_source}")
@@ -247,9 +248,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in UNITS}
 
     def is_measured(self, engine: str, of: str = "") -> bool:
-        """Whether any term was measured on this version or another of the same engine (`vllm`).
+        """Whether any term was measured on some version of an engine (`vllm`).
 
-        of: how the names of the terms begin that are meant (`DRAFTING`); empty: all.
+        of: start of the names of the terms to look at (`DRAFTING`); empty: all.
         """
         terms = (term for name, term in self.terms.items() if name.startswith(of))
         lenders = (term.inherited_from for term in terms if term.measured and not term.measured.assumed)
@@ -257,10 +258,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kernels_alone(self) -> Engine:
-        """The engine with its kernels, merged and padded as it runs them, and nothing beside them.
+        """The engine with only its kernels, merged and padded as it runs them.
 
-        The times of its host, of drafting and of what no graph holds are 0, so that no step takes longer in
-        it; a kernel is the same kernel in both.
+        The times of the host, of drafting and of passes outside graphs are 0. Kernels are the same, so no
+        step takes longer than in the engine.
         """
         nothing = {name: term for name, term in self.terms.items() if name.startswith(_BESIDE_KERNELS)}
         return self.with_terms(
@@ -268,7 +269,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def widen_bands(self, factor: float) -> Engine:
-        """The engine with bands so many times as wide: what it was not measured on."""
+        """The engine with every band `factor` times as wide, for what it was not measured on."""
         return self.with_terms(
             {
                 name: msgspec.structs.replace(term, band=factor * term.band)
@@ -277,26 +278,26 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def at(self, case: Case) -> Engine:
-        """The engine in a set-up: every term by where it was measured."""
+        """The engine in a set-up, with every term as it is there (`Term.at`)."""
         fused = tuple(card for card in self.fuses_shared if card == case.card)
         sends = tuple(gpu for gpu in self.sends_tokens if gpu == case.gpu)
         own = msgspec.structs.replace(self, fuses_shared=fused, sends_tokens=sends)
         return own.with_terms({name: term.at(case) for name, term in self.terms.items()})
 
     def limited(self, schedulers: int) -> int:
-        """How many have the limits of a step each: GPUs that schedule for themselves, or one server."""
+        """How many times the limits of a step apply: once for each scheduler, or once for the server."""
         return schedulers if self.limits_each else 1
 
     @property
     def measured_requests(self) -> int:
-        """Most requests of a step with which any of its times was measured."""
+        """Most requests of a step in which any of its times was measured."""
         times = (
             term for name, term in self.terms.items() if UNITS[name] == "us" and not name.startswith("server")
         )
         return max((term.measured.requests or 0 for term in times if term.measured is not None), default=0)
 
     def with_terms(self, terms: Mapping[str, Term]) -> Engine:
-        """The engine with some terms replaced (fitted to somebody's own measurements)."""
+        """The engine with some terms replaced, such as by a fit to a user's own measurements."""
         given: dict[str, Any] = dict(terms)
         return msgspec.structs.replace(self, **given)
 
@@ -306,4 +307,4 @@ UNITS: dict[str, str] = {
     for name, hint in get_type_hints(Engine, include_extras=True).items()
     if getattr(hint, "__origin__", None) is Term
 }
-"""Unit of every term, in the order in which they are listed."""
+"""Unit of every term, in the order of the class."""

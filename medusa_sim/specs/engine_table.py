@@ -1,10 +1,10 @@
-"""An `engine` table of a file -> an `Engine`: strict, with what it inherits from another.
+"""Reads an `engine` table of a file as an `Engine`, with what it inherits from another.
 
 ["vllm-0.11"]
-inherits = "vllm-0.10"            # what is not given here comes from there ...
+inherits = "vllm-0.10"            # terms that are not given here come from there ...
 title = "vLLM 0.11 through its server"
 versions = ["0.11", "0.13"]
-engine.widen = 1.0                # ... with bands that many times as wide
+engine.widen = 1.0                # ... with bands this many times as wide
 engine.measured = { forms = ["dense"], gpus = [1, 1], cards = ["hopper"], requests = 256 }
 engine.host_us_per_step = { value = 391, band = 0.6, source = "...", measured = { ... }, note = "..." }
 """
@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.engine import DRAFTING, UNITS, Engine
-from medusa_sim.specs.ranges import Measured
+from medusa_sim.specs.ranges import MeasuredRange
 from medusa_sim.specs.strict import convert
 from medusa_sim.specs.term import GivenTerm, Term
 
@@ -31,10 +31,10 @@ _FORMS: dict[str, Any] = {
     **dict.fromkeys(UNITS, GivenTerm),
     **dict.fromkeys(_LISTS, Annotated[list[int | list[int]], Meta(description=_SIZES)]),
 }
-"""What an `engine` table may say."""
+"""Type of every key that an `engine` table may have."""
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Engine) if not field.required}
 _OWN = ("measured", "measured_drafters", "free_memory_share", "memory_source")
-"""Settings that are no other version's."""
+"""Settings that are never inherited."""
 EngineToml: TypeAlias = dict[str, Any]
 """An `engine` table as it stands in a file."""
 
@@ -42,10 +42,10 @@ EngineToml: TypeAlias = dict[str, Any]
 def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str, key: str) -> Engine:
     """The engine of an `engine` table. relative: name and terms of the engine that it inherits from.
 
-    The bands of an engine none of whose terms was measured are at least those of that engine and its own, and
-    so are those of drafting where none of its terms was.
-    Raises SpecError naming file (`where`) and key: a term that neither gives, a value without
-    a source, an unknown key.
+    Where no term of an engine was measured, the half-widths of its given terms and of the relative's are
+    added; the same goes for its terms of drafting alone.
+    Raises SpecError naming file (`where`) and key: a term that neither gives, a value without a source, an
+    unknown key.
     """
     if unknown := sorted(given.keys() - _FORMS.keys()):
         raise SpecError(
@@ -53,7 +53,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
         )
     said = {name: convert(value, _FORMS[name], where, key=f"{key}.{name}") for name, value in given.items()}
     widen = said.pop("widen", 1.0)
-    measured = msgspec.structs.replace(said.get("measured", Measured()), assumed=True)
+    measured = msgspec.structs.replace(said.get("measured", MeasuredRange()), assumed=True)
     values: dict[str, Any] = dict(_DEFAULTS)
     for name in Engine.__struct_fields__:
         if name in said:
@@ -63,7 +63,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
             lent = getattr(relative[1], name)
             values[name] = _inherited(lent, relative[0], widen) if name in UNITS else lent
         elif name not in _DEFAULTS:
-            words = "an engine that inherits from none says it itself"
+            words = "an engine that inherits from none must give it"
             if name in UNITS:
                 words = f"a table with value ({UNITS[name] or 'a ratio'}) and source is needed"
             raise SpecError(f"{where}: {key}.{name}: missing; {words}")
@@ -72,7 +72,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
     last = values["step_limits"][-1]
     if last.memory_gib or last.but:
         raise SpecError(
-            f"{where}: {key}.step_limits: the last entry holds for every card: no memory_gib, no but"
+            f"{where}: {key}.step_limits: the last entry must apply to every GPU: no memory_gib, no but"
         )
     engine = Engine(**values)
     if relative is None:
@@ -88,17 +88,16 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
     )
 
 
-def _own(given: GivenTerm, measured: Measured) -> Term:
-    """A term as its file gives it; measured: what holds of all terms of its engine."""
+def _own(given: GivenTerm, measured: MeasuredRange) -> Term:
+    """A term as its file gives it; measured: the range of terms that give none."""
     values = {**msgspec.structs.asdict(given), "measured": given.measured or measured}
     return Term(**values)
 
 
 def _guessed(term: Term, lent: Term) -> Term:
-    """A term of an engine that nobody measured: no better known than the one that it stands for.
+    """A guessed term of an engine that nobody measured: never surer than the measured term it replaces.
 
-    The half-widths add up, what the measured engine leaves open and what the guess does; outside the range of
-    that engine the guess is as far outside.
+    The half-widths of both add up. A guess without a range takes the measured term's range.
     """
     if not term.value:
         return term

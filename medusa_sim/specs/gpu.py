@@ -25,7 +25,6 @@ from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.outside.limits import SPEC_BYTES
 from medusa_sim.reading import FileState, file_state, read_text, toml_of
 from medusa_sim.specs.carried import Chip
-from medusa_sim.specs.costs import Power, PowerToml, check_power, scaled
 from medusa_sim.specs.inheritance import (
     Inheritance,
     InheritFile,
@@ -35,6 +34,7 @@ from medusa_sim.specs.inheritance import (
 )
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.local import LocalDevice
+from medusa_sim.specs.power import Power, PowerToml, check_power, scaled
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, convert
 from medusa_sim.units import BYTES_PER_ELEMENT, HALVES, SAME_TENSOR_CORES
 

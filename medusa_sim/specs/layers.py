@@ -1,4 +1,4 @@
-"""Layers as `models.toml` writes them, of every kind of mixer: read for models with several kinds of them."""
+"""Reads layers of every kind of mixer as `models.toml` writes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     count: Layers
     mixer: Mixers | tuple[Mixers, ...] | None = None
-    """Several stand side by side on one input."""
+    """Several run side by side on one input."""
     feed_forward: FeedForward | None = None
 
 

@@ -1,19 +1,18 @@
-"""Which measured servers a set-up is judged by, and by how much wider that makes the band of its steps.
+"""Which measured servers a set-up is judged by, and by how much that widens the band of its steps.
 
-The band of a step is that of its kernels and of what its engine adds to them. The latter was fitted to
-servers that were measured, and errs by more where a set-up is unlike them. How much more is found so:
+The band of a step combines the bands of its kernels and of what its engine adds. The latter was fitted to
+measured servers and errs more where a set-up differs from them. How much more:
 
 - A set-up is reduced to a *place*: engine and version, card and its generation, formats of the weights, shape
   of the model (`Place`). Measured steps of one model at one place are a *group* (`ServedGroup`).
-- What is new about the set-up beside a group is their *difference*. The worst of it is its *kind*, which is
-  how far apart they are: nothing ("measured"), then version, card, generation, model, format, engine.
-- Of each kind it is known by how much steps erred that were predicted without any group nearer than that
-  (`LeftOut`), in the mean engine. Some engines err by more than others: the *spread* of an engine says how
-  many times as much (`Spread`).
-- Both together are a *widening*: a half-width of so many per cent of the step, and of so many of what its
-  layers of experts take (`Widening`). Where a version is new beside something worse, the first is at least
-  that of versions.
-- Each group tells a widening. The set-up is judged by the group that widens its band least: one more group
+- How a set-up differs from a group is their *difference*. Its *kind* is the largest part of it: nothing
+  ("measured"), then version, card, generation, model, format, engine.
+- For each kind, `LeftOut` holds the error of steps that were predicted without any nearer group, for the mean
+  engine. The *spread* of an engine (`Spread`) is its error over that of the mean engine.
+- Both together give a *widening* (`Widening`): a half-width as a share of the step and a share of the time of
+  its layers of experts. Where the version differs beside something larger, the first share is at least that
+  of a new version.
+- Each group gives a widening. The set-up is judged by the group that widens its band least, so another group
   can only narrow it.
 
 In numbers (shares of a fit of November 2026, not those stored now). Nobody measured Llama-3.1-8B in vLLM 0.24
@@ -47,22 +46,22 @@ from medusa_sim.specs.widening import Widening, unbeaten
 
 
 class Nearness(NamedTuple):
-    """The group that a set-up is judged by, and what follows from it."""
+    """The group that a set-up is judged by, and what follows."""
 
     group: ServedGroup
     difference: Difference
-    """What is new about the set-up beside it."""
+    """How the set-up differs from it."""
     known: LeftOut
-    """What is known of the worst of that."""
+    """Errors known for that kind of difference."""
     widening: Widening
-    """By how much the band of a step is wider."""
+    """By how much the band of a step widens."""
 
 
 def nearness(place: Place, experts_part: float) -> Nearness:
-    """By which group a place is judged: the one that widens the band of its step least.
+    """The group that a place is judged by: the one that widens the band of its step least.
 
-    experts_part: of the step, what layers of experts take; 0 for a dense model. Of groups that widen it alike
-    the nearest counts (`Difference.rank`), then the one with the most cells.
+    experts_part: share of the step that layers of experts take; 0 for a dense model. Ties go to the nearest
+    group (`Difference.rank`), then to the one with the most cells.
     """
     found = []
     for group in served_groups():
@@ -78,31 +77,31 @@ def nearness(place: Place, experts_part: float) -> Nearness:
 
 @cache
 def widenings(place: Place) -> tuple[Widening, ...]:
-    """The widenings by measured groups of which one is the least at a place, whatever its experts take.
+    """The widenings at a place of which one is the smallest, whatever share experts take of a step.
 
-    `least_half_width` takes that one when the step is priced.
+    `least_half_width` picks it when the step is priced.
     """
     return widenings_beside(place, (group.place for group in served_groups()))
 
 
 def widenings_beside(place: Place, others: Iterable[Place]) -> tuple[Widening, ...]:
-    """The same by groups at these other places."""
+    """The same for groups at these other places."""
     return unbeaten(widening_by(place.library, difference(place, other)) for other in others)
 
 
 def widening_by(library: str, new: Difference) -> Widening:
-    """By how much a group widens the band of an engine's step, beside which so much of it is new."""
+    """The widening by a group from which an engine's step differs by `new`."""
     kinds, spread = known_kinds(), spread_of(library, new.kind, known_spreads())
     known, least = kinds[new.kind], kinds["version"].step_share if new.is_other_version else 0.0
     return Widening(max(spread.steps * known.step_share, least), spread.experts * known.experts_share)
 
 
 def spread_of(library: str, kind: Kind, spreads: Mapping[str, Spread]) -> Spread:
-    """The spread of an engine where that is the worst that is new.
+    """The spread of an engine for a kind of difference.
 
-    Where nothing or a version is, that of the mean engine: what another version adds was measured in one
-    engine and is every engine's. Where the engine itself is, the largest of all: it may be as bad as the
-    worst, and is not known better for never having been measured.
+    For none, and for another version, that of the mean engine: the error of another version was measured in
+    one engine and is used for all. For another engine, the largest of all engines: nothing says that an
+    unmeasured engine is better than the worst.
     """
     if kind in ("measured", "version"):
         return Spread()
@@ -115,5 +114,5 @@ def spread_of(library: str, kind: Kind, spreads: Mapping[str, Spread]) -> Spread
 
 
 def nearest(place: Place, others: Iterable[Place]) -> Place:
-    """The nearest of other places, by what is new alone (`Difference.rank`); of equals the first."""
+    """The nearest of other places (`Difference.rank`); the first of equals."""
     return min(others, key=lambda other: difference(place, other).rank)

@@ -1,4 +1,4 @@
-"""A set-up reduced to what its steps were measured by, and what is new about one beside another."""
+"""A set-up reduced to the properties by which measured steps are grouped, and how two set-ups differ."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from medusa_sim.specs.model import Model
 
 Kind: TypeAlias = Literal["measured", "version", "card", "generation", "model", "format", "engine"]
-"""What is new about a set-up: nothing, the engine's version, the card beside one of its generation, the
-generation, the model, the format of its weights, the engine. Each may come with any of those before it, and
-an engine that nobody measured is always a version that nobody measured."""
+"""The largest difference from a measured set-up: none, the engine's version, another GPU of the same
+generation, the generation, the model, the format of its weights, the engine. Smaller ones may come with it; a
+new engine always brings a new version."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """From the nearest to the farthest."""
 
 
 class Place(NamedTuple):
-    """A set-up by what its steps were measured by."""
+    """The properties of a set-up by which measured steps are grouped."""
 
     library: str
-    """The engine without its version."""
+    """Engine without its version."""
     runtime: str
-    """The engine with it."""
+    """Engine with its version."""
     gpu: str
     generation: str
-    """Of the card (`Gpu.architecture`)."""
+    """Generation of the GPU (`Gpu.architecture`)."""
     formats: tuple[str, ...]
-    """Of the weights (`engine_facts.weight_formats`)."""
+    """Formats of the weights (`case.weight_formats`)."""
     sizes: str
-    """Of the model (`sizes_of`), by which models of one shape are one."""
+    """Shape of the model (`sizes_of`): models of one shape count as one."""
 
 
 class Difference(NamedTuple):
-    """In what a place differs from another; of several the nearest has the least `rank`."""
+    """How a place differs from another; the nearest of several places has the least `rank`."""
 
     kinds: tuple[Kind, ...]
-    """What is new, the worst first."""
+    """What differs, the largest difference first."""
     versions_apart: tuple[int, ...]
-    """Majors, minors, patches between the versions; 0 between two engines, whose numbers do not compare."""
+    """Majors, minors and patches between the versions; zeros for different engines."""
 
     @property
     def kind(self) -> Kind:
-        """The worst that is new."""
+        """The largest difference."""
         return self.kinds[0] if self.kinds else "measured"
 
     @property
     def is_other_version(self) -> bool:
-        """Whether a version is new too, in addition to something worse."""
+        """Whether the version differs too, beside something larger."""
         return "version" in self.kinds[1:]
 
     @property
     def rank(self) -> tuple[int, bool, list[int], tuple[int, ...]]:
-        """By the worst that is new, then by whether the version is, then by what else is."""
+        """Sorts by the largest difference, whether the version differs, smaller ones, version numbers."""
         ranks = [KINDS.index(kind) for kind in self.kinds] or [0]
         return ranks[0], "version" in self.kinds, ranks, self.versions_apart
 
 
 def difference(place: Place, other: Place) -> Difference:
-    """In what a place differs from another."""
+    """How a place differs from another."""
     is_new: dict[Kind, bool] = {
         "engine": place.library != other.library,
         "format": place.formats != other.formats,
@@ -74,7 +74,7 @@ def difference(place: Place, other: Place) -> Difference:
 
 
 def sizes_of(model: Model) -> str:
-    """The shape of a model (whole or a GPU's part of it), by which checkpoints of one network are one."""
+    """The shape of a model, whole or one GPU's part: checkpoints of one network count as one."""
     return f"{model.layers} layers of {model.hidden}"
 
 

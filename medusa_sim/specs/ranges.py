@@ -7,89 +7,63 @@
     linear_share = { value = 1.0, band = 0.05, source = "...",
         deviations = [{ formats = ["fp8"], times = 0.88 }, { cards = ["ada"], times = 0.98 }] }
 
-Every deviation that holds counts: one fit takes all engines' rows together, in which what an engine, a card's
-generation, a format of weights and a form of model share is one number each (`benchmarks/hierarchy.py`).
+All deviations that hold are applied. They come from one fit of all engines' rows, with one number for each
+engine, GPU generation, format of weights and form of model (`benchmarks/hierarchy.py`).
 
-A set-up outside a range takes the first entry of `elsewhere` that fits it; without one the value stays, and
-its band grows by WIDEN for every range that it is outside of. Requests and rows are no part of a set-up:
-beyond those that were measured a term goes on as it did, with a band that opens (`step/host.py`).
+A set-up takes the first entry of `elsewhere` that fits it; an entry without `outside` fits inside the range
+too. Where none fits, the value stays, and its band grows by WIDEN for every range that the set-up is outside
+of. Requests and rows are not part of a set-up: beyond the measured ones a term is extrapolated, with a band
+that grows (`step/host.py`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.specs.mixers import Latent, Mixer
-from medusa_sim.specs.model import Model
+from medusa_sim.specs.case import Case, Form
 from medusa_sim.specs.strict import Text
 
-Form: TypeAlias = Literal["dense", "mixture", "latent", "hybrid", "sparse"]
-"""Of a model, the most particular that it has: experts, latent attention, recurrent layers, sparse
-attention."""
 Side: TypeAlias = Literal["forms", "gpus", "cards", "backends"]
-"""A range of a set-up."""
+"""A property of a set-up that a range may limit."""
 WIDEN: dict[Side, float] = {"forms": 1.5, "gpus": 1.5, "cards": 1.25, "backends": 1.5}
-"""How many times as wide a band becomes outside a range: on another card as between neighbouring versions of
-an engine, elsewhere twice that step. Chosen, not fitted: published steps outside ranges are too few."""
+"""Factor on a band outside a range: on another GPU that between neighbouring versions of an engine, elsewhere
+twice that step. Chosen, not fitted: too few steps outside ranges were published."""
 
 
 def widening(outside: tuple[Side, ...]) -> float:
-    """How many times as wide a band is outside these ranges: doubts of different kinds add in quadrature."""
+    """Factor on a band outside these ranges; their parts add in quadrature."""
     return 1.0 + math.hypot(*(WIDEN[side] - 1.0 for side in outside))
 
 
 _Count = Annotated[int, Meta(ge=1)]
 
 
-class Case(NamedTuple):
-    """A set-up as ranges see it."""
-
-    form: Form = "dense"
-    """Of the model."""
-    experts: bool = False
-    """Whether the model has any."""
-    gpus: int = 1
-    """GPUs that share it."""
-    card: str = "hopper"
-    """Generation of the card (`Gpu.architecture`)."""
-    backend: str = ""
-    """Attention kernel of a verification (`specs.engine_facts`)."""
-    formats: tuple[str, ...] = ()
-    """Formats of the weights of any part of the model."""
-    gpu: str = ""
-    """The card itself; empty where nobody said, so that nothing tells how near anything measured lies."""
-    sizes: str = ""
-    """The shape of the model (`place.sizes_of`); likewise."""
-    splits: bool = False
-    """Whether attention is split over requests."""
-
-
-class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a term was measured. Empty: it does not depend on that."""
+class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a term was measured. An empty field: the term does not depend on it."""
 
     forms: tuple[Form, ...] = ()
-    """Of models."""
+    """Forms of the models."""
     gpus: tuple[_Count, _Count] | None = None
-    """Fewest and most."""
+    """Fewest and most GPUs."""
     cards: tuple[Text, ...] = ()
-    """Their generations (`Gpu.architecture`)."""
+    """Generations of the GPUs (`Gpu.architecture`)."""
     backends: tuple[Text, ...] = ()
-    """Attention kernels by their key."""
+    """Keys of attention kernels in `backends.toml`."""
     requests: _Count | None = None
     """Most requests of a step."""
     rows: _Count | None = None
     """Most rows of a step."""
     version: str = ""
-    """Of the engine."""
+    """Version of the engine."""
     assumed: bool = False
-    """Whether no row told this term alone: it is what its runtime says of all."""
+    """Whether this is the range given for all terms of the runtime, because the term has none itself."""
 
     def outside(self, case: Case) -> tuple[Side, ...]:
-        """The ranges that a set-up lies outside."""
+        """The ranges that a set-up is outside of."""
         sides: dict[Side, bool] = {
             "forms": not self.forms or case.form in self.forms,
             "gpus": self.gpus is None or self.gpus[0] <= case.gpus <= self.gpus[1],
@@ -100,7 +74,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def text(self) -> str:
-        """In words: `dense, mixture; 1 to 4 GPUs; hopper; up to 256 requests; 0.15`."""
+        """The range as text: `dense, mixture; 1 to 4 GPUs; hopper; up to 256 requests; 0.15`."""
         gpus = ""
         if self.gpus is not None:
             few, many = self.gpus
@@ -113,75 +87,63 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What stands for a term in set-ups outside its range, and the rule by which."""
+    """The value of a term in set-ups where it was not measured, and the rule behind it."""
 
     value: Annotated[float, Meta(ge=0.0, le=1e6)]
     source: Text
     rule: Text
-    """In words."""
+    """The rule in words."""
     band: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
     outside: tuple[Side, ...] = ()
-    """The ranges that such a set-up is outside of, any of them."""
+    """The set-up must be outside at least one of these ranges; empty: no condition."""
     experts: bool | None = None
-    """Whether its model must have any, or none."""
+    """Whether the model must have experts (True) or must not (False); None: no condition."""
     forms: tuple[Form, ...] = ()
-    """Forms that it must lie in; so are the next three."""
+    """The set-up must be within these forms, and within the next three; empty: no condition."""
     gpus: tuple[_Count, _Count] | None = None
     cards: tuple[Text, ...] = ()
     backends: tuple[Text, ...] = ()
     formats: tuple[Text, ...] = ()
-    """Of weights in any part of the model."""
+    """Formats of weights, in any part of the model."""
 
     def holds(self, case: Case, outside: tuple[Side, ...]) -> bool:
-        """Whether it stands for the term in a set-up that is outside of these ranges."""
-        own = Measured(forms=self.forms, gpus=self.gpus, cards=self.cards, backends=self.backends)
-        named = not self.outside or any(side in outside for side in self.outside)
-        alike = self.experts is None or self.experts == case.experts
+        """Whether it applies to a set-up that is outside these ranges."""
+        allowed = MeasuredRange(forms=self.forms, gpus=self.gpus, cards=self.cards, backends=self.backends)
+        is_outside = not self.outside or any(side in outside for side in self.outside)
+        has_experts = self.experts in (None, case.experts)
         of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
-        return named and alike and of_format and not own.outside(case)
+        return is_outside and has_experts and of_format and not allowed.outside(case)
 
 
 class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """By how much a term differs in some set-ups from its value. What is not named asks nothing."""
+    """By how much a term differs from its value in some set-ups; a field that is not given limits nothing."""
 
     times: Annotated[float, Meta(gt=0.0, le=10.0)] = 1.0
-    """So many times it ..."""
+    """Factor on the value ..."""
     plus: Annotated[float, Meta(ge=-1e6, le=1e6)] = 0.0
-    """... and so much more."""
+    """... and what is added."""
     forms: tuple[Form, ...] = ()
     gpus: tuple[_Count, _Count] | None = None
     cards: tuple[Text, ...] = ()
     formats: tuple[Text, ...] = ()
-    """Of weights in any part of the model."""
+    """Formats of weights, in any part of the model."""
     splits: bool | None = None
     """Whether attention is split over requests."""
     only: str = ""
-    """The model by whose rows alone it was told, as `specs/nearness.toml` names it; empty: several models'
-    rows tell it."""
+    """The only model whose rows it was fitted to, as `specs/nearness.toml` names it; empty: several."""
 
     def holds(self, case: Case) -> bool:
-        """Whether it counts in a set-up."""
-        own = Measured(forms=self.forms, gpus=self.gpus, cards=self.cards)
+        """Whether it applies to a set-up."""
+        allowed = MeasuredRange(forms=self.forms, gpus=self.gpus, cards=self.cards)
         of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
-        return of_format and self.splits in (None, case.splits) and not own.outside(case)
+        return of_format and self.splits in (None, case.splits) and not allowed.outside(case)
 
     @property
     def text(self) -> str:
-        """In words: `x 0.88 for fp8; blackwell (llama-3.1-70b alone)`."""
+        """The deviation as text: `x 0.88 for fp8; blackwell (llama-3.1-70b alone)`."""
         gpus = "" if self.gpus is None else f"{self.gpus[0]} to {self.gpus[1]} GPUs"
         split = {None: "", True: "attention split over requests", False: "attention not split"}[self.splits]
         names = map(", ".join, (self.formats, self.forms, self.cards))
         where = "; ".join(filter(None, [*names, gpus, split]))
         parts = [f"x {self.times:g}"] * (self.times != 1.0) + [f"{self.plus:+g}"] * (self.plus != 0.0)
         return f"{' '.join(parts)} for {where}" + (f" ({self.only} alone)" if self.only else "")
-
-
-def form_of(model: Model) -> Form:
-    """The form of a model."""
-    if any(mixer.chooses_keys for _, mixer in model.blocks(Mixer)):
-        return "sparse"
-    if model.keeps_states:
-        return "hybrid"
-    if model.blocks(Latent):
-        return "latent"
-    return "dense" if model.experts is None else "mixture"

@@ -18,11 +18,11 @@ import msgspec
 from medusa_sim.data import DataDir, find, stems
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.specs.case import Case
 from medusa_sim.specs.engine import DRAFTING, VERSIONED, Engine, unversioned
 from medusa_sim.specs.engine_table import EngineToml, engine_of
 from medusa_sim.specs.nearness import widenings
 from medusa_sim.specs.place import Place
-from medusa_sim.specs.ranges import Case
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
 from medusa_sim.specs.widening import Widening
 
@@ -78,7 +78,7 @@ class Runtime:
     asked: str = ""
     """A version that was asked for and stands under another name."""
     backend: str = ""
-    """Attention kernel that the engine was told to take, by its key in `engine_facts.toml`; empty: its own
+    """Attention kernel that the engine was told to take, by its key in `backends.toml`; empty: its own
     choice."""
     local: str = ""
     """Backend of a local engine, whose kernels are those of `specs/local.toml`; empty: a server."""

@@ -1,6 +1,6 @@
-"""What servers were measured, and how far steps lie from fits that did not see them: `nearness.toml`.
+"""Which servers were measured, and by how much fits err on steps that they did not see: `nearness.toml`.
 
-Written by `benchmarks/hierarchy.py --write`; `nearness.py` says what is made of it.
+`benchmarks/hierarchy.py --write` writes it; `nearness.py` uses it.
 
     tokens = 8704
 
@@ -46,7 +46,7 @@ _Times = Annotated[float, Meta(gt=0.0, le=10.0)]
 
 
 class ServedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Measured cells (numbers of requests, lengths, GPUs) of one model at one place."""
+    """Measured cells of one model at one place; a cell is a number of requests, a length and GPUs."""
 
     library: Text
     runtime: Text
@@ -56,23 +56,22 @@ class ServedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     sizes: Text
     model: Text
     cells: Annotated[int, Meta(ge=1)]
-    """How many."""
+    """Number of cells."""
 
     @property
     def place(self) -> Place:
-        """Without its name and its cells."""
+        """Where it was measured."""
         return Place(self.library, self.runtime, self.gpu, self.generation, self.formats, self.sizes)
 
 
 class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How far groups lie from fits that saw none nearer than one kind, in the mean engine."""
+    """By how much fits err that saw no group nearer than one kind of difference; mean over engines."""
 
     step_share: _Share
-    """Half-width, in addition to the bands of kernels and of the engine, at which 80 % bands of the step
-    hold on average over groups."""
+    """Half-width as a share of the step, beside the bands of kernels and engine, with which 80 % bands hold
+    on average over groups."""
     experts_share: _Share
-    """The same of layers of experts, as a share of what they take: engines have kernels of their own there,
-    about which dense models say nothing."""
+    """The same for layers of experts, as a share of their time; dense models say nothing about them."""
     error: _Share
     """Mean relative error."""
     cells: Annotated[int, Meta(ge=0)]

@@ -10,48 +10,48 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.specs.ranges import Case, Deviation, Elsewhere, Measured, Side, widening
+from medusa_sim.specs.case import Case
+from medusa_sim.specs.ranges import Deviation, Elsewhere, MeasuredRange, Side, widening
 from medusa_sim.specs.strict import Error, Text
 
 
 class GivenTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One number of an engine as a file has it."""
+    """One number of an engine as a file gives it."""
 
     value: Annotated[float, Meta(ge=0.0, le=1e6)]
     source: Text
     band: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
     """Relative half-width of its 80 % interval."""
-    measured: Measured | None = None
-    """Where it was measured; None: where all terms of its engine were."""
+    measured: MeasuredRange | None = None
+    """Where it was measured; None: where all terms of its engine were measured."""
     valid: str = ""
-    """What of that `measured` has no field for."""
+    """Conditions of the measurement that `measured` has no field for."""
     elsewhere: tuple[Elsewhere, ...] = ()
-    """What stands for it outside that range."""
+    """Values that replace it elsewhere."""
     deviations: tuple[Deviation, ...] = ()
-    """By how much it differs in some set-ups, where nothing stands for it."""
+    """By how much it differs in some set-ups where nothing replaces it."""
     heldout_error: Error | None = None
-    """Mean relative error of the step times that it predicts where they were left out of the fit; None where
-    none was."""
+    """Mean relative error of step times that were left out of the fit; None: none were."""
     note: str = ""
 
 
 class Term(GivenTerm, frozen=True, kw_only=True):
-    """One number of an engine, as it holds in a set-up."""
+    """One number of an engine in a set-up."""
 
     inherited_from: str = ""
-    """The engine that was measured instead; empty: its own."""
+    """The engine that it was measured in instead; empty: its own."""
     outside: tuple[Side, ...] = ()
-    """Ranges outside of which the set-up lies that it was taken for (`at`)."""
+    """Ranges that the set-up passed to `at` is outside of."""
     rule: str = ""
-    """What stands for it there."""
+    """The rule that replaced its value there; empty: none."""
 
     @property
     def half_width(self) -> float:
-        """Half of the 80 % interval, in the unit of the term."""
+        """Half of its 80 % interval, in the unit of the term."""
         return self.value * self.band
 
     def at(self, case: Case) -> Term:
-        """The term in a set-up; outside its range what stands for it, or with a wider band."""
+        """The term in a set-up; outside its range another value, or a wider band."""
         outside = () if self.measured is None else self.measured.outside(case)
         for other in self.elsewhere:
             if other.holds(case, outside):

@@ -1,12 +1,12 @@
-"""By how much the band of a step is wider for what is new about its set-up.
+"""By how much the band of a step widens because its set-up differs from measured ones.
 
-Dense models say nothing of layers of experts, so a widening has two parts. A step that takes `step`, and
-`experts` of that in its layers of experts, has the half-width
+Steps of dense models say nothing about layers of experts, so a widening has two parts. Where a step takes
+`step`, of which layers of experts take `experts`, the half-width is
 
     sqrt((step_share step)^2 + (experts_share experts)^2)
 
-Each measured group tells one of its own, and the least of them counts. Which one is the least depends on what
-experts take of the step, so all that may be are kept (`unbeaten`) until the step is priced.
+Each measured group gives one widening, and the smallest counts. Which one that is depends on the experts'
+part of the step, so every candidate is kept (`unbeaten`) until the step is priced.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from medusa_sim.arrays import FloatArray
 
 
 class Widening(NamedTuple):
-    """The two parts of a half-width, each as a share of what it belongs to."""
+    """A half-width in two parts, each a share of a time."""
 
     step_share: float
-    """Of the whole step, in addition to kernels and terms of the engine."""
+    """Share of the whole step, in addition to the bands of kernels and of the engine's terms."""
     experts_share: float
-    """Of its layers of experts."""
+    """Share of the time of its layers of experts."""
 
     def half_width(self, step: FloatArray | float, experts: FloatArray | float) -> FloatArray:
-        """In the unit of both: microseconds, or parts of a step that is 1."""
+        """The half-width, in the unit of both arguments: microseconds, or shares of a step."""
         return np.asarray(np.hypot(self.step_share * step, np.multiply(self.experts_share, experts)))
 
 
 def least_half_width(
     widenings: Iterable[Widening], step: FloatArray | float, experts: FloatArray | float
 ) -> FloatArray:
-    """The least half-width that any widening gives each step; 0 without any.
+    """The smallest half-width that any widening gives each step; 0 without widenings.
 
     >>> offered = Widening(0.085, 0.0), Widening(0.034, 0.157)
     >>> [round(float(least_half_width(offered, 1.0, experts)), 3) for experts in (0.0, 0.3, 0.6)]
@@ -46,7 +46,7 @@ def least_half_width(
 
 
 def unbeaten(widenings: Iterable[Widening]) -> tuple[Widening, ...]:
-    """Those that are the least for some step: no other is smaller in both parts."""
+    """The widenings that are the smallest for some step: no other is smaller in both parts."""
     kept: list[Widening] = []
     for each in sorted(set(widenings)):  # the next has a larger step_share, so its experts_share must be less
         if not kept or each.experts_share < kept[-1].experts_share:

@@ -10,8 +10,8 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import KIND_OF
+from medusa_sim.specs.backends import backend_of
 from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.engine_facts import backend_of
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.widening import least_half_width
 from medusa_sim.step.compose import Cost
@@ -136,7 +136,7 @@ def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:
 
 
 def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
-    """Whether the engine's graph of this pass holds its attention too (`specs.engine_facts`)."""
+    """Whether the engine's graph of this pass holds its attention too (`specs.backends`)."""
     if work.runtime.engine is None or not work.is_forward or work.workload.phase == "prefill":
         return True
     for operator in (launch.operator for launch in work.launches):

@@ -4,7 +4,7 @@
     (W3)  watts = load (1 + (load / limit)^4)^(-1/4)
 
 of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: cards lower their
-clocks before they reach the limit. The parameters are a card's (`specs/costs.py`).
+clocks before they reach the limit. The parameters are a card's (`specs/power.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.power import Power
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.sampling import filter_us

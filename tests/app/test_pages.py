@@ -50,9 +50,9 @@ from medusa_sim.report.compare.screen import workload
 from medusa_sim.report.length_view import view_of
 from medusa_sim.report.words.numbers import capitalised, significant
 from medusa_sim.setups.question import Choices, Question
-from medusa_sim.specs.costs import prices
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
+from medusa_sim.specs.prices import prices
 
 pytestmark = pytest.mark.usefixtures("short_loads")
 VIEWS = ("answer", "load", "tree", "compare", "evidence")

@@ -18,10 +18,10 @@ from medusa_sim.report.specs.rows import (
     spec_rows,
 )
 from medusa_sim.report.specs.tables import SpecEntry, entry_sentence, names_screen, overview_tables
-from medusa_sim.specs.costs import STALE_DAYS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.local import laws_of
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.prices import STALE_DAYS
 from medusa_sim.specs.runtime import load_runtime
 
 

@@ -16,11 +16,12 @@ from medusa_sim.lab.reproduce.token_rates import plain_step
 from medusa_sim.report.specs.rows import runtime_rows
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs import runtime as runtime_module
+from medusa_sim.specs.backends import FACTS, backend_of, backend_of_row
+from medusa_sim.specs.case import Case
 from medusa_sim.specs.engine import UNITS
-from medusa_sim.specs.engine_facts import FACTS, backend_of, backend_of_row
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.ranges import Case, Deviation, widening
+from medusa_sim.specs.ranges import Deviation, widening
 from medusa_sim.specs.runtime import (
     VERSION_WIDEN,
     _numbers,

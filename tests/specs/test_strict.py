@@ -14,9 +14,9 @@ from medusa_sim import data
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import DataError, SpecError
 from medusa_sim.specs import models, runtime
-from medusa_sim.specs.costs import prices
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.prices import prices
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.strict import Sourced, Text, Us, convert
 

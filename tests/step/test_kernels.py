@@ -20,12 +20,12 @@ from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.table import check_rows
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine_facts import as_served
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.sparse import BlockSparse, Compressed
+from medusa_sim.specs.state_rules import as_served
 from medusa_sim.step.kernels import decomposed, launch_time
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches

@@ -28,8 +28,9 @@ from medusa_sim.data import check_name, find
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.calibrate.hardware_file import not_default
+from medusa_sim.specs.case import form_of
 from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.ranges import Measured, form_of
+from medusa_sim.specs.ranges import MeasuredRange
 from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import lookups
@@ -219,10 +220,10 @@ def _draft_spread(engine: Engine, drafter: str) -> dict[str, float]:
     }
 
 
-def _measured(setting: Setting, rows: Sequence[BenchRow]) -> Measured:
+def _measured(setting: Setting, rows: Sequence[BenchRow]) -> MeasuredRange:
     """The set-up of the runs, by which the terms are known elsewhere."""
     gpus = setting.parallel.tp
-    return Measured(
+    return MeasuredRange(
         forms=(form_of(setting.shard),),
         gpus=(gpus, gpus),
         cards=(setting.latency.gpu.architecture,),
@@ -230,7 +231,7 @@ def _measured(setting: Setting, rows: Sequence[BenchRow]) -> Measured:
     )
 
 
-def _term(value: float, sigma: float, rows: Sequence[BenchRow], measured: Measured) -> Term:
+def _term(value: float, sigma: float, rows: Sequence[BenchRow], measured: MeasuredRange) -> Term:
     half, kept = float(NORMAL_90TH * sigma), round(float(value), 3)
     return Term(
         value=kept,

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from medusa_sim.data import DataDir
-from medusa_sim.specs.costs import STALE_DAYS, Power, Price
 from medusa_sim.specs.engine import UNITS, Engine, StepLimit
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.power import Power
+from medusa_sim.specs.prices import STALE_DAYS, Price
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.term import Term
 
@@ -254,7 +255,7 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
 
             return runtime_rows(load_runtime(name, data_dir))
         case "price":
-            from medusa_sim.specs.costs import prices
+            from medusa_sim.specs.prices import prices
 
             return price_rows(prices(data_dir))
         case _:

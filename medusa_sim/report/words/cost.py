@@ -9,7 +9,7 @@ from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.costs import GIVEN
+from medusa_sim.specs.prices import GIVEN
 
 COST_COLUMNS = (
     "usd_per_million_tokens", "plain_usd_per_million_tokens", "joule_per_token", "plain_joule_per_token",

@@ -1,0 +1,84 @@
+"""Which formats and kernels an engine uses for K and V, linear layers and experts: `engine_formats.toml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from medusa_sim.reading import read_toml
+from medusa_sim.specs.case import weight_formats
+from medusa_sim.specs.mixers import Latent
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.strict import convert
+
+
+class _Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The format in which engines keep K and V where weights have one of some formats."""
+
+    engines: tuple[str, ...]
+    cards: tuple[str, ...]
+    weights: tuple[str, ...]
+    kv: str
+    source: str
+    latent: bool = False
+
+
+class _Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The format whose rows stand for engines' linear layers in another format."""
+
+    engines: tuple[str, ...]
+    form: str
+    rows_of: str
+    source: str
+    cards: tuple[str, ...] = ()
+
+
+class _Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The kernel whose products engines' layers of experts in a format run."""
+
+    engines: tuple[str, ...]
+    cards: tuple[str, ...]
+    form: str
+    products_of: str
+    source: str
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    caches: tuple[_Cache, ...]
+    linear: tuple[_Linear, ...]
+    experts: tuple[_Experts, ...]
+
+
+_FILE = Path(__file__).with_suffix(".toml")
+_KNOWN = convert(read_toml(_FILE), _File, _FILE)
+
+
+def cache_format(model: Model, library: str, architecture: str) -> str | None:
+    """The format in which an engine keeps a model's K and V by default; None: as the model says."""
+    weights = set(weight_formats(model))
+    for entry in _KNOWN.caches:
+        if library not in entry.engines or architecture not in entry.cards:
+            continue
+        if entry.latent and not model.blocks(Latent):
+            continue
+        if not weights.isdisjoint(entry.weights):
+            return entry.kv
+    return None
+
+
+def linear_rows(library: str, architecture: str, form: str) -> str:
+    """The format whose rows stand for an engine's linear layers in `form`; empty: its own rows."""
+    for entry in _KNOWN.linear:
+        of_card = not entry.cards or architecture in entry.cards
+        if of_card and library in entry.engines and form == entry.form:
+            return entry.rows_of
+    return ""
+
+
+def expert_products(library: str, architecture: str, form: str) -> str:
+    """The library's name of the kernel whose products an engine's experts in `form` run; empty: their own."""
+    for entry in _KNOWN.experts:
+        if library in entry.engines and architecture in entry.cards and form == entry.form:
+            return entry.products_of
+    return ""

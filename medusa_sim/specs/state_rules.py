@@ -1,0 +1,66 @@
+"""What engines do with the recurrent states of a hybrid model while they speculate: `state_rules.toml`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from medusa_sim.reading import read_toml
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.recurrent import GatedDelta
+from medusa_sim.specs.strict import convert
+
+_NGRAM_CORRUPTS = "vllm #39273, fix #52942 open"
+
+
+class StateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The rules of one engine."""
+
+    engine: str
+    """As answers print it."""
+    drafts: str
+    """Drafters and shapes of drafts that it runs with a hybrid."""
+    states: str
+    """States that a round keeps."""
+    prefixes: str
+    """How a prompt's prefix is found again."""
+    source: str
+    gated_delta: str = ""
+    """Dtype of gated delta states, whatever the model's config says; empty: as the config says."""
+
+
+_FILE = Path(__file__).with_suffix(".toml")
+RULES: dict[str, StateRules] = convert(read_toml(_FILE), dict[str, StateRules], _FILE)
+"""By the name of an engine's kernel set (`Runtime.library`)."""
+
+
+def as_served(model: Model, library: str) -> Model:
+    """The model with its states in the dtype that an engine keeps them in."""
+    rules = RULES.get(library)
+    if rules is None or not rules.gated_delta or not model.keeps_states:
+        return model
+    groups = []
+    for group in model.groups:
+        mixers = (
+            replace(mixer, state_dtype=rules.gated_delta) if isinstance(mixer, GatedDelta) else mixer
+            for mixer in group.mixers
+        )
+        groups.append(dataclasses.replace(group, mixers=tuple(mixers)))
+    return dataclasses.replace(model, groups=tuple(groups))
+
+
+def state_notes(library: str, model: Model, drafter: str) -> tuple[str, ...]:
+    """Sentences about an engine's states; empty for models without states and unknown engines."""
+    rules = RULES.get(library)
+    if rules is None or not model.keeps_states:
+        return ()
+    lines = [f"{rules.engine} with states: {rules.drafts}; {rules.states}; {rules.prefixes} ({rules.source})"]
+    if library == "vllm" and drafter == "ngram" and model.blocks(GatedDelta):
+        lines.append(
+            f"n-gram drafts corrupted outputs of gated delta layers in vLLM ({_NGRAM_CORRUPTS}): "
+            "a step without drafts reads another state; MTP and EAGLE draft in every step"
+        )
+    return tuple(lines)
