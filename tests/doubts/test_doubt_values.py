@@ -121,7 +121,7 @@ def test_terms_charge_their_requests_layers_and_steps():
 
 
 def test_a_step_without_drafts_carries_one_row_and_emits_one_token_a_request():
-    scenario = dense("vllm", **SERVED)
+    scenario = dense("tensorrt-llm", **SERVED)  # which charges layers of steps with prompts
     setting, engine = scenario.setting, scenario.setting.runtime.engine
     batch = np.array([16.0])
     plain = decode_step(setting, batch, 640)
