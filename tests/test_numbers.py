@@ -95,7 +95,8 @@ STATED = {
     "method-kernels: one token # n d_k d_v FLOPs (Mamba-2 #)": (
         "operators.recurrent:_FLOPS_PER_ENTRY['gdn'], operators.recurrent:_FLOPS_PER_ENTRY['mamba2']"
     ),
-    "method-kernels: chunks of C = #": "operators.recurrent:CHUNK",
+    "method-kernels: chunks of C = #": "operators.recurrent:CHUNK['gdn']",
+    "method-kernels: Mamba-2, C = #": "operators.recurrent:CHUNK['mamba2']",
     "method-kernels: n = floor(s / #), at most # blocks a multiprocessor": (
         "operators.window:_SPLIT_KEYS, operators.window:_SPLIT_BLOCKS"
     ),

@@ -8,6 +8,7 @@ heads of key width d_k and value width d_v, b requests, q new tokens, states in 
     one token, FLOPs           7 n d_k d_v  (Mamba-2 5)     state read and written                     (B2)
     verification               state read once, and written for each of the q tokens                   (B3)
     prefill, in chunks of C    n (6 d_k d_v + C (6 d_k + 4 d_v) + C^2 / 3) FLOPs a token               (B4)
+                               Mamba-2, of n_k groups: 2 C (n_k d_k + n d_v) + 4 n d_k d_v
     convolution                2 width K_c FLOPs a token                                               (B5)
 """
 
@@ -27,17 +28,33 @@ from medusa_sim.specs.state_rules import RULES
 from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 RecurrentKind = Literal["gdn", "kda", "mamba2"]
-CHUNK = 64
-"""Tokens that a kernel of prefill computes together."""
+CHUNK = {"gdn": 64, "kda": 64, "mamba2": 128}
+"""Tokens that a kernel of prefill computes together, Mamba-2's by the `chunk_size` of its configs."""
 STATE, CONVOLUTION = "state", "conv"
 _FLOPS_PER_ENTRY = {"gdn": 7.0, "kda": 7.0, "mamba2": 5.0}
 _CHANNELS_PER_SM = 512.0
+_TOKENS_PER_BLOCK = 512.0
+"""Of a request, in a block of a convolution."""
 _ROWS = 8.0
 """Tokens of a request that a block of a convolution takes, one after another; a library's wide loads are as
 long.
 """
 _EACH = 1024.0
 """Tokens of a step that each token adds to."""
+
+
+def chunk_flops(
+    kind: RecurrentKind, *, heads: Size, key_heads: Size, key_dim: Size, value_dim: Size
+) -> FloatArray:
+    """FLOPs of one token of a prompt that is computed in whole chunks (B4); sizes as of `Recurrent`.
+
+    The delta rule in the form of the WY representation (arXiv 2412.06464). Mamba-2 has products of C and B
+    within a chunk, of those with x, and two with the state (arXiv 2405.21060).
+    """
+    chunk, n, keys, values = CHUNK[kind], as_float(heads), as_float(key_dim), as_float(value_dim)
+    if kind == "mamba2":
+        return 2.0 * chunk * (as_float(key_heads) * keys + n * values) + 4.0 * n * keys * values
+    return n * (6.0 * keys * values + chunk * (6.0 * keys + 4.0 * values) + chunk**2 / 3.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,18 +156,24 @@ class Recurrent(Stream):
         """FLOPs (B2, B4, B5); chunks are computed whole."""
         if self.part == CONVOLUTION:
             return {"taps": 2.0 * self.size * self.width * as_float(self.conv_width)}
-        heads, keys, values = (as_float(size) for size in (self.heads, self.key_dim, self.value_dim))
         if self.phase != CONTEXT:
+            heads, keys, values = (as_float(size) for size in (self.heads, self.key_dim, self.value_dim))
             return {"state": _FLOPS_PER_ENTRY[self.kind] * self.size * heads * keys * values}
-        token = 6.0 * keys * values + CHUNK * (6.0 * keys + 4.0 * values) + CHUNK**2 / 3.0
-        return {"chunks": as_float(self.batch) * self._chunks * CHUNK * heads * token}
+        token = chunk_flops(
+            self.kind,
+            heads=self.heads,
+            key_heads=self.key_heads,
+            key_dim=self.key_dim,
+            value_dim=self.value_dim,
+        )
+        return {"chunks": as_float(self.batch) * self._chunks * CHUNK[self.kind] * token}
 
     @property
     def flops(self) -> FloatArray:
         """Floating-point operations of the tokens that are there."""
         (work,) = self.work.values()
         if self.part == STATE and self.phase == CONTEXT:
-            return work * as_float(self.q_len) / (self._chunks * CHUNK)
+            return work * as_float(self.q_len) / (self._chunks * CHUNK[self.kind])
         return work
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
@@ -160,7 +183,7 @@ class Recurrent(Stream):
         batch, heads = as_float(self.batch), as_float(self.heads)
         if self.part == CONVOLUTION:
             values = as_float(self.heads) * as_float(self.value_dim)
-            blocks = batch * np.ceil(as_float(self.q_len) / _CHANNELS_PER_SM) / (_CHANNELS_PER_SM * sms)
+            blocks = batch * np.ceil(as_float(self.q_len) / _TOKENS_PER_BLOCK) / (_CHANNELS_PER_SM * sms)
             waves = batch * self.width / (_CHANNELS_PER_SM * sms)
             steps = {
                 "tokens": as_float(self.q_len) * np.ceil(waves),
@@ -174,12 +197,13 @@ class Recurrent(Stream):
                     "within": np.minimum(q_len, _ROWS),
                     "behind": np.asarray(q_len > _ROWS, dtype=np.float64),
                     "ragged": waves * (q_len % _ROWS > 0.0),
-                    "channels": self.size * self.width / (_CHANNELS_PER_SM**2 * sms),
+                    "channels": self.size * self.width / (_TOKENS_PER_BLOCK * _CHANNELS_PER_SM * sms),
                 }
             return steps | self._several
         if self.phase == CONTEXT:
             spread = batch * heads / sms
-            within = np.minimum(as_float(self.q_len), CHUNK)
+            # of the delta rule, whose kernels stand in for a scan of Mamba-2 that nobody timed
+            within = np.minimum(as_float(self.q_len), CHUNK["gdn"])
             return {
                 "chain": self._chunks * np.ceil(spread),
                 "chunks": self._chunks * spread,
@@ -203,5 +227,5 @@ class Recurrent(Stream):
 
     @property
     def _chunks(self) -> FloatArray:
-        chunks: FloatArray = np.ceil(as_float(self.q_len) / CHUNK)
+        chunks: FloatArray = np.ceil(as_float(self.q_len) / CHUNK[self.kind])
         return chunks

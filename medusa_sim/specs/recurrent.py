@@ -44,16 +44,6 @@ class Recurrent(Mixer, frozen=True, kw_only=True):
         del hidden
         return ()
 
-    @property
-    def chunk(self) -> int:
-        """Tokens of a prompt that are computed together."""
-        return 64
-
-    @property
-    def chunk_flops(self) -> float:
-        """FLOPs of one token of a prompt: products within its chunk, and with the state."""
-        raise NotImplementedError
-
     def state_bytes(self, dtype: str) -> float:
         """The state, and the last inputs of the convolution."""
         window = (self.conv - 1) * self.conv_width * BYTES_PER_ELEMENT[dtype]
@@ -62,11 +52,6 @@ class Recurrent(Mixer, frozen=True, kw_only=True):
     def draft_state_bytes(self, dtype: str) -> float:
         """All of it: a rejected draft's state cannot be undone (vLLM keeps K + 1 blocks a request)."""
         return self.state_bytes(dtype)
-
-
-def _delta_flops(chunk: int, key_dim: int, value_dim: int) -> float:
-    """FLOPs of a token and head in chunks, in the form of the WY representation (arXiv 2412.06464)."""
-    return 6.0 * key_dim * value_dim + chunk * (6.0 * key_dim + 4.0 * value_dim) + chunk**2 / 3.0
 
 
 class GatedDelta(Recurrent, frozen=True, kw_only=True, tag="gated_delta"):
@@ -84,11 +69,6 @@ class GatedDelta(Recurrent, frozen=True, kw_only=True, tag="gated_delta"):
     value_heads: Width
     key_dim: Width
     value_dim: Width
-
-    @property
-    def chunk_flops(self) -> float:
-        """Of all value heads."""
-        return self.value_heads * _delta_flops(self.chunk, self.key_dim, self.value_dim)
 
     def thin_projections(self, hidden: int) -> tuple[tuple[str, int, int], ...]:
         """Beta and a of every head: a GEMM of its own."""
@@ -133,11 +113,6 @@ class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
     head_dim: Width
     full_gate: bool = False
     """Whether the output gate is a whole matrix (Kimi-K3) instead of two thin ones."""
-
-    @property
-    def chunk_flops(self) -> float:
-        """As of the gated delta rule."""
-        return self.heads * _delta_flops(self.chunk, self.head_dim, self.head_dim)
 
     def thin_projections(self, hidden: int) -> tuple[tuple[str, int, int], ...]:
         """Beta of every head, and pairs of thin matrices for decay and gate."""
@@ -222,17 +197,6 @@ class Mamba2(Recurrent, frozen=True, kw_only=True, tag="mamba2"):
     def output_width(self) -> int:
         """Channels of all heads."""
         return self.heads * self.head_dim
-
-    @property
-    def chunk(self) -> int:
-        """`chunk_size` of its configs."""
-        return 128
-
-    @property
-    def chunk_flops(self) -> float:
-        """Products of C and B within a chunk, of those with x, and with the state."""
-        inner = 2.0 * self.chunk * (self.groups * self.state + self.output_width)
-        return inner + 4.0 * self.state_size
 
     def beside(self, hidden: int) -> int:
         """The convolution, A, D and dt, the gated norm."""

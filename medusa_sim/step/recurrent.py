@@ -12,12 +12,13 @@ where states stay in L2, up to three times slower by library.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 import numpy as np
 
 from medusa_sim.operators.elementwise import READ_AND_WRITE, Elementwise
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.operators.recurrent import CONVOLUTION, STATE
+from medusa_sim.operators.recurrent import CHUNK, CONVOLUTION, STATE, RecurrentKind, chunk_flops
 from medusa_sim.operators.recurrent import Recurrent as RecurrentKernel
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
 from medusa_sim.step.launch import Launch
@@ -56,29 +57,48 @@ def _fitted(
     return replace(layers.attention(RecurrentKernel, name, **fields, **_heads(mixer)), composed=(composed,))
 
 
-def _heads(mixer: Recurrent) -> dict[str, str | int]:
+class _Heads(TypedDict):
     """Kind, heads and their widths, as kernels count them."""
+
+    kind: RecurrentKind
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+
+
+def _heads(mixer: Recurrent) -> _Heads:
     if isinstance(mixer, GatedDelta):
-        kind, heads, keys = "gdn", mixer.value_heads, mixer.key_heads
-        widths = mixer.key_dim, mixer.value_dim
-    elif isinstance(mixer, KimiDelta):
-        kind, heads, keys = "kda", mixer.heads, mixer.heads
-        widths = mixer.head_dim, mixer.head_dim
-    elif isinstance(mixer, Mamba2):
-        kind, heads, keys = "mamba2", mixer.heads, mixer.groups
-        widths = mixer.state, mixer.head_dim
-    else:
-        raise TypeError(f"no kernel of {type(mixer).__name__}")
-    return {"kind": kind, "heads": heads, "key_heads": keys, "key_dim": widths[0], "value_dim": widths[1]}
+        return _Heads(
+            kind="gdn",
+            heads=mixer.value_heads,
+            key_heads=mixer.key_heads,
+            key_dim=mixer.key_dim,
+            value_dim=mixer.value_dim,
+        )
+    if isinstance(mixer, KimiDelta):
+        width, heads = mixer.head_dim, mixer.heads
+        return _Heads(kind="kda", heads=heads, key_heads=heads, key_dim=width, value_dim=width)
+    if isinstance(mixer, Mamba2):
+        return _Heads(
+            kind="mamba2",
+            heads=mixer.heads,
+            key_heads=mixer.groups,
+            key_dim=mixer.state,
+            value_dim=mixer.head_dim,
+        )
+    raise TypeError(f"no kernel of {type(mixer).__name__}")
 
 
 def _recurrence(mixer: Recurrent, layers: MixerLayers[Recurrent]) -> Launch:
     workload = layers.workload
     batch, queries = (np.asarray(size, dtype=np.float64) for size in (workload.batch, workload.query_tokens))
     if workload.phase == "prefill":
-        width = _CHUNK_SLOWDOWN * mixer.chunk_flops / (2.0 * mixer.chunk)
+        heads = _heads(mixer)
+        chunk, flops = CHUNK[heads["kind"]], float(chunk_flops(**heads))
+        width = _CHUNK_SLOWDOWN * flops / (2.0 * chunk)
         gemm = Gemm(
-            name="chunk_scan", m=batch * queries, n=width, k=mixer.chunk, dtype=layers.model.activation_dtype
+            name="chunk_scan", m=batch * queries, n=width, k=chunk, dtype=layers.model.activation_dtype
         )
         low, high = (replace(gemm, n=end * width) for end in _CHUNK_BAND)
         return Launch(operator=gemm, part="attention", count=layers.count, ends=(low, high))

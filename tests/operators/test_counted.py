@@ -113,6 +113,10 @@ def test_states_of_linear_attention_are_counted_entry_by_entry():
     token = 8 * (6 * 512 + 64 * (6 * 16 + 4 * 32) + 64**2 / 3)
     assert_are(recurrent(phase="context").work, {"chunks": 3 * 128 * token})
     assert float(recurrent(phase="context").flops) == pytest.approx(3 * 70 * token)
+    # Mamba-2: one chunk of 128; C B^T for each of four groups, its product with x, and two with the state
+    token = 2 * 128 * (4 * 16 + 8 * 32) + 2 * 2 * entries
+    assert_are(recurrent(phase="context", kind="mamba2").work, {"chunks": 3 * 128 * token})
+    assert float(recurrent(phase="context", kind="mamba2").flops) == pytest.approx(3 * 70 * token)
     # 24 heads on 5 multiprocessors: 5 waves
     expected = {"chain": 2 * 5, "chunks": 2 * 4.8, "rows": 64, "row_waves": 64 * 4.8}
     assert_are(recurrent(phase="context").steps(5), expected)

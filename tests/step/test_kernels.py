@@ -267,15 +267,22 @@ def test_a_prompt_of_a_recurrence_that_nobody_fitted_runs_at_a_third_of_a_linear
     assert float(kernel.operator.flops) == pytest.approx(3 * 2000 * token_flops, rel=1e-9)
     ends = [float(end.flops / kernel.operator.flops) for end in kernel.ends]
     assert ends == pytest.approx([0.4, 3.0])
+    fitted = named(name, prefill(2, 1000), "recurrence").operator
+    assert float(fitted.flops) == pytest.approx(2000 * token_flops, rel=1e-9)
 
 
 def composed_recurrence(name: str, workload: Workload) -> Launch:
     """What the recurrence of a model's layers is priced as where no kernel of its own is fitted."""
-    launches = model_launches(load_model(name), workload, RUNTIME)
-    own = next(each for each in launches if each.operator.name == "recurrence")
+    own = named(name, workload, "recurrence")
     (kernel,) = own.composed
     assert own.count == kernel.count
     return kernel
+
+
+def named(model: str, workload: Workload, name: str) -> Launch:
+    """The first kernel of that name among a model's."""
+    launches = model_launches(load_model(model), workload, RUNTIME)
+    return next(each for each in launches if each.operator.name == name)
 
 
 def test_tensorrt_llm_keeps_gated_delta_states_in_16_bits():
