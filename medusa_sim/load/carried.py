@@ -91,15 +91,7 @@ def saturation(test: LoadTest, server: PolicyServer) -> Saturation:
     """What a server emits with `max_num_seqs` requests always in flight, of the lengths of the source."""
     users = server.limits.max_requests
     pool = _trial(test, test.any_rate)
-    count = max(4 * users, pool.count)
-    places = np.arange(count) % pool.count
-    requests = Requests(
-        arrival_s=np.zeros(users),
-        prompt_tokens=pool.prompt_tokens[places],
-        output_tokens=pool.output_tokens[places],
-        users=users,
-        source="saturated",
-    )
+    requests = pool.repeated(max(4 * users, pool.count), users)
     metrics = metrics_of(server.run(requests, 0), server.table, server.limits, test.goals)
     return Saturation(metrics["requests_per_s"], metrics["tokens_per_s"])
 

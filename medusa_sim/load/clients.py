@@ -12,7 +12,7 @@ from medusa_sim.load.requests import Request, Requests
 
 
 class Clients:
-    """Send the requests of an open loop at their times, those of a closed loop and of sessions after others.
+    """Send requests: of an open loop at their times or after one of their session, of a closed one after any.
 
     sent_s: (requests,) when each was sent; nan where that is not known yet. next_s: when the next one reaches
     the queue, server_s after it was sent; infinite where none is known. sent: how many have reached it.
@@ -21,20 +21,20 @@ class Clients:
 
     def __init__(self, requests: Requests, server_s: float) -> None:
         self._requests, self._server_s = requests, server_s
-        known = requests.count if requests.users is None else min(requests.users, requests.count)
+        known, before = requests.count, requests.before
+        if requests.users is not None:
+            known, before = min(requests.users, requests.count), np.full_like(before, -1)
         self.sent_s: FloatArray = np.full(requests.count, np.nan)
         self.sent_s[:known] = requests.arrival_s[:known]
         self.pending = requests.count - known
         self.sent = 0
-        leads = np.flatnonzero(requests.before[:known] < 0)
+        leads = np.flatnonzero(before[:known] < 0)
         self._timed: list[tuple[float, int]] = list(
             zip(requests.arrival_s[leads].tolist(), leads.tolist(), strict=True)
         )
         self._timed.reverse()
-        follows = np.flatnonzero(requests.before >= 0)
-        self._follower: dict[int, int] = dict(
-            zip(requests.before[follows].tolist(), follows.tolist(), strict=True)
-        )
+        follows = np.flatnonzero(before >= 0)
+        self._follower: dict[int, int] = dict(zip(before[follows].tolist(), follows.tolist(), strict=True))
         self._following: list[tuple[float, int]] = []
 
     @property

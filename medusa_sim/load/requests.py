@@ -33,7 +33,7 @@ class Requests:
     users: in a closed loop, how many are in flight; a finished request is followed by the next one after
     think_s, and arrival_s holds only the first ones' times. warm: of an open loop, how many come before
     measuring begins; it then ends with the last arrival. source: where they come from, in words.
-    session: of an open loop, a number for each session, below 0 for a request that has none: a request comes
+    session: a number for each session, below 0 for a request that has none. In an open loop a request comes
     when the one before it in its session has finished and pause_s have passed, not before its arrival_s.
     """
 
@@ -107,6 +107,21 @@ class Requests:
         leaves, share_served = draw.random(self.count) < share, draw.random(self.count)
         ended = np.maximum(np.ceil(share_served * self.output_tokens), 1.0).astype(np.int64)
         return replace(self, output_tokens=np.where(leaves, ended, self.output_tokens))
+
+    def repeated(self, count: int, users: int) -> Requests:
+        """So many requests, these over and over, in a closed loop; sessions come anew each time."""
+        turn, place = np.divmod(np.arange(count), self.count)
+        session = None if self.session is None else self.session[place]
+        if session is not None:
+            session = np.where(session < 0, -1, session + turn * (session.max() + 1))
+        return Requests(
+            arrival_s=np.zeros(users),
+            prompt_tokens=self.prompt_tokens[place],
+            output_tokens=self.output_tokens[place],
+            users=users,
+            source=f"{self.source}, repeated",
+            session=session,
+        )
 
     def first(self, count: int) -> Requests:
         """The first `count` requests."""

@@ -367,6 +367,20 @@ def test_cancelled_requests_end_before_their_outputs_do():
         load_test(SCENARIO, cancelled=1.5)
 
 
+def test_a_trace_with_sessions_saturates_where_more_requests_a_second_are_not_served_faster(tmp_path):
+    """The first of each session finds nothing in the cache, also where the server is always full."""
+    rows = [f"{i},3000,60,{i % 40}" for i in range(80)]
+    path = tmp_path / "trace.csv"
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,session", *rows]), encoding="utf-8")
+    test = load_test(
+        SCENARIO, policies=("none",), trace=path, prefix="session", prefix_hit_rate=0.9, max_num_seqs=8
+    )
+    (server,) = test.servers
+    served = test.point(server, 1000.0).mean["requests_per_s"]
+    # filling and emptying 8 places takes some of a run of 80 requests
+    assert saturation(test, server).requests_per_s == pytest.approx(served, rel=0.1)
+
+
 def test_what_requests_share_is_held_once():
     """10 blocks a request of which 4 are shared: 100 blocks hold 100 // 6 of them."""
     limits = SimpleNamespace(
