@@ -55,7 +55,7 @@ HOUSE = (
     Room(
         ("doubts",),
         "what a scenario rests on that was not measured for it, in sentences",
-        in_order("standing stand_ins rule acceptance kernels room doubts one_model terms"),
+        in_order("standing stand_ins rule acceptance kernels room doubts one_model charges terms beyond"),
     ),
     Room(
         ("grid",),

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.data import DataDir
+from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.doubts.doubts import doubts
-from medusa_sim.doubts.terms import beyond_measured
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.grid.single_step import SingleStep, single_step
 from medusa_sim.grid.sweep import sweep as sweep_tables

@@ -70,8 +70,8 @@ def sweep(
     every row, written as they are computed. --out writes parts of a data set, for grids of any size and any
     number of processes.
     """
+    from medusa_sim.doubts.beyond import beyond_measured
     from medusa_sim.doubts.doubts import doubts
-    from medusa_sim.doubts.terms import beyond_measured
     from medusa_sim.step.axes import Grid
 
     parts.check(output)

@@ -1,4 +1,4 @@
-"""What is doubtful about how many drafts are accepted: whose rates they are, how far they were measured."""
+"""Doubts about how many drafts are accepted: whose rates these are, and how far they were measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from medusa_sim.scenario.scenario import Scenario
 
 
 def whose_acceptance(scenario: Scenario) -> Iterator[str]:
-    """That the acceptance is an assumption, or another model's."""
+    """The acceptance is an assumption, or another model's."""
     if scenario.profile.name.startswith(TYPICAL):
         yield (
             f"acceptance {scenario.profile.name} is an assumption ({scenario.profile.title}): nobody "
@@ -25,7 +25,7 @@ def whose_acceptance(scenario: Scenario) -> Iterator[str]:
 
 
 def typed_acceptance(scenario: Scenario) -> Iterator[str]:
-    """That numbers, as they were typed, may be of another kind than they are read as."""
+    """The given numbers may be of another kind than they are read as."""
     given = scenario.arguments.acceptance
     if line := doubtful_shares(given):
         yield line
@@ -37,7 +37,7 @@ def typed_acceptance(scenario: Scenario) -> Iterator[str]:
 
 
 def guessed_acceptance(scenario: Scenario) -> Iterator[str]:
-    """From which draft on the acceptance is a guess."""
+    """The acceptance is a guess from some draft on."""
     first = scenario.guessed_from
     if first is not None:
         known = "1 draft" if first == 2 else f"{first - 1} drafts"
@@ -49,7 +49,7 @@ def guessed_acceptance(scenario: Scenario) -> Iterator[str]:
 
 
 def acceptance_of_outputs(scenario: Scenario) -> Iterator[str]:
-    """That the acceptance was scaled to outputs of random prompts."""
+    """The acceptance was scaled to outputs of random prompts."""
     if scenario.profile.output_share != 1.0:
         yield (
             f"acceptance {scenario.profile.name}: rates are {scenario.profile.output_share:.2f} of the "
@@ -59,7 +59,7 @@ def acceptance_of_outputs(scenario: Scenario) -> Iterator[str]:
 
 
 def requests_beyond_acceptance(scenario: Scenario) -> Iterator[str]:
-    """That requests grow longer than the contexts that the acceptance was measured at."""
+    """Requests grow longer than the contexts at which the acceptance was measured."""
     if scenario.traffic is not None:
         yield from beyond_acceptance(
             scenario, request_length(scenario.traffic.prompt_tokens, scenario.traffic.output_tokens)
@@ -67,7 +67,7 @@ def requests_beyond_acceptance(scenario: Scenario) -> Iterator[str]:
 
 
 def beyond_acceptance(scenario: Scenario, tokens: float) -> Iterator[str]:
-    """That contexts are longer than those that the acceptance was measured at."""
+    """Contexts are longer than those at which the acceptance was measured."""
     longest = scenario.profile.longest_context
     if longest is not None and tokens > longest:
         yield (
@@ -84,4 +84,4 @@ OF_ACCEPTANCE: tuple[Rule, ...] = (
     acceptance_of_outputs,
     requests_beyond_acceptance,
 )
-"""Rules of what drafts are accepted by: nothing that plain decoding rests on."""
+"""Rules about acceptance, which plain decoding does not rest on."""

@@ -1,4 +1,4 @@
-"""What the answers about a scenario rest on that was not measured for it: rules in order, a sentence each."""
+"""Everything an answer about a scenario rests on that was not measured for it: rules in order."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from medusa_sim.specs.state_rules import state_notes
 from medusa_sim.units import SCALE_BLOCK
 
 _ONE_NODE = 8
-"""GPUs of most servers."""
+"""Most GPUs of one server, usually."""
 _KEEP_SCALE_BLOCKS = ("vllm", "sglang")
-"""Engines that load no part of a block of scales."""
+"""Engines that cannot split a block of weights with one scale between GPUs."""
 
 
 def doubts(scenario: Scenario, candidates: int | None = None) -> tuple[str, ...]:
-    """Every reservation about the answers of a scenario.
+    """Every doubt about the answers of a scenario.
 
-    candidates: the largest count of these answers, where it is known: a guess that none of them rests on is
-    left out, and of plain decoding (1) whatever is of acceptance.
+    candidates: the largest count in these answers, if known. Doubts about drafts beyond it are left out, and
+    for plain decoding (1) all doubts about acceptance.
     """
     unused: tuple[Rule, ...] = ()
     if candidates == 1:
@@ -46,12 +46,12 @@ def doubts(scenario: Scenario, candidates: int | None = None) -> tuple[str, ...]
 
 
 def grave_doubts(scenario: Scenario) -> tuple[str, ...]:
-    """Those of `doubts` that an answer stands or falls with: acceptance, engine or device never measured."""
+    """The doubts that may overturn an answer: acceptance, engine or device were never measured."""
     return tuple(line for rule in GRAVE for line in rule(scenario))
 
 
 def requests_beyond_positions(scenario: Scenario) -> Iterator[str]:
-    """That requests grow longer than the model has positions."""
+    """Requests grow longer than the model has positions."""
     traffic = scenario.traffic
     if traffic is not None and _exceeds(scenario, traffic.prompt_tokens + traffic.output_tokens):
         yield (
@@ -61,7 +61,7 @@ def requests_beyond_positions(scenario: Scenario) -> Iterator[str]:
 
 
 def notes_of_the_model(scenario: Scenario) -> Iterator[str]:
-    """Notes of the model's file: run in another format than published, or sizes that nobody checked."""
+    """The model runs in another format than published, or nobody checked its sizes."""
     notes = scenario.model.notes
     if scenario.arguments.dtype is None:
         yield from (f"{scenario.model.name}: {note}" for note in notes if note.endswith(RUN_IN_FP16))
@@ -69,13 +69,13 @@ def notes_of_the_model(scenario: Scenario) -> Iterator[str]:
 
 
 def states_in_the_engine(scenario: Scenario) -> Iterator[str]:
-    """What the engine does with recurrent states while it drafts."""
+    """The engine limits drafts of models with recurrent states."""
     if scenario.scope == "model" and scenario.runtime.engine is not None:
         yield from state_notes(scenario.runtime.library, scenario.model, scenario.drafting.method)
 
 
 def version_of_the_engine(scenario: Scenario) -> Iterator[str]:
-    """That another version stands for the one that was asked for."""
+    """Another version stands for the one that was asked for."""
     runtime = scenario.runtime
     if runtime.asked and runtime.versions is not None:
         span = " to ".join(dict.fromkeys(runtime.versions))
@@ -84,7 +84,7 @@ def version_of_the_engine(scenario: Scenario) -> Iterator[str]:
 
 
 def local_kernels(scenario: Scenario) -> Iterator[str]:
-    """That nobody measured the kernels of a local engine on this class of devices."""
+    """Nobody measured the kernels of a local engine on this class of devices."""
     if isinstance(scenario.latency, LocalLatency) and not scenario.latency.law.measured:
         yield (
             f"{scenario.runtime.name} on {scenario.gpu.name}: nobody measured kernels on such a device "
@@ -93,7 +93,7 @@ def local_kernels(scenario: Scenario) -> Iterator[str]:
 
 
 def unmeasured_engine(scenario: Scenario) -> Iterator[str]:
-    """That nobody measured the engine, or not with this drafter."""
+    """Nobody measured the engine, or not with this drafter."""
     engine, runtime = scenario.runtime.engine, scenario.runtime
     only = () if engine is None else engine.measured_drafters
     if not runtime.is_measured:
@@ -110,7 +110,7 @@ def unmeasured_engine(scenario: Scenario) -> Iterator[str]:
 
 
 def engine_on_other_gpus(scenario: Scenario) -> Iterator[str]:
-    """That terms of the engine were measured on another number of GPUs."""
+    """Terms of the engine were measured on another number of GPUs."""
     engine = scenario.runtime.engine
     if engine is not None and scenario.scope == "model" and (terms := taken_over(scenario)):
         every = sum(term.value != 0.0 for term in engine.terms.values())
@@ -123,18 +123,18 @@ def engine_on_other_gpus(scenario: Scenario) -> Iterator[str]:
 
 
 def slow_link(scenario: Scenario) -> Iterator[str]:
-    """That more cards share the model than the fast link joins, or than one node has."""
+    """More GPUs share the model than the fast link joins, or than one server has."""
     tp = scenario.parallel.tp
     if scenario.gpu.exceeds_link(np.asarray(float(tp))):
         yield (
-            f"the link of {scenario.gpu.name} joins {scenario.gpu.linked_gpus} cards: {tp} share a slower one"
+            f"the link of {scenario.gpu.name} joins {scenario.gpu.linked_gpus} GPUs: {tp} share a slower one"
         )
     if tp > _ONE_NODE:
         yield f"{scenario.parallel}: priced as if all were in one node; links between nodes are slower"
 
 
 def cut_scale_blocks(scenario: Scenario) -> Iterator[str]:
-    """That engines do not start where GPUs would share a block of experts' scales (vLLM #17569, #25292)."""
+    """Engines do not start where a block of experts' weights would be split (vLLM #17569, #25292)."""
     experts, whole = scenario.shard.experts, scenario.model.experts
     if experts is None or whole is None or scenario.runtime.library not in _KEEP_SCALE_BLOCKS:
         return
@@ -152,13 +152,13 @@ def cut_scale_blocks(scenario: Scenario) -> Iterator[str]:
 
 
 def fitted_kernels(scenario: Scenario) -> Iterator[str]:
-    """What fitted times rest on beside kernels of this GPU, format and spread."""
+    """Fitted kernels that stand in for others, where the latency model is calibrated."""
     if scenario.latency.name == "calibrated":
         yield from (line for rule in RULES_OF_KERNELS for line in rule(scenario))
 
 
 def trees_without_attention(scenario: Scenario) -> Iterator[str]:
-    """That trees were asked for where the engine verifies chains only."""
+    """Trees were asked for where the engine verifies chains only."""
     if scenario.runtime.chain_only and scenario.has_trees:
         yield (
             f"{scenario.runtime.name} has no tree attention: trees are priced as if it had; --chain-only "
@@ -172,7 +172,7 @@ GRAVE: tuple[Rule, ...] = (
     local_kernels,
     unmeasured_engine,
 )
-"""Rules of what an answer stands or falls with."""
+"""Rules whose doubts may overturn an answer."""
 RULES: tuple[Rule, ...] = (
     *GRAVE,
     guessed_acceptance,
@@ -193,9 +193,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def beyond_known(scenario: Scenario, tokens: float) -> list[str]:
-    """That contexts are longer than the model was made for, or than its acceptance was measured at.
+    """Contexts longer than the model's positions, or than those at which its acceptance was measured.
 
-    Of traffic both are among the scenario's doubts.
+    With traffic both are already among the scenario's doubts.
     """
     lines = [] if scenario.traffic is not None else list(beyond_acceptance(scenario, tokens))
     if _exceeds(scenario, tokens) and not any(requests_beyond_positions(scenario)):
@@ -207,7 +207,7 @@ def beyond_known(scenario: Scenario, tokens: float) -> list[str]:
 
 
 def first_token_doubts(scenario: Scenario) -> list[str]:
-    """What is known of times to the first token beside what is predicted."""
+    """How measured times to the first token differ from predicted ones."""
     library = scenario.runtime.library
     if scenario.runtime.engine is None or (library == "vllm" and not scenario.parallel.dp_attention):
         return []
@@ -224,5 +224,5 @@ def first_token_doubts(scenario: Scenario) -> list[str]:
 
 
 def _exceeds(scenario: Scenario, tokens: float) -> bool:
-    """Whether the model has fewer positions."""
+    """Whether the model has fewer positions than `tokens`."""
     return tokens > scenario.model.max_seq_len

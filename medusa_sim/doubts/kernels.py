@@ -1,4 +1,4 @@
-"""What fitted times of kernels rest on that was not measured on this card: lenders, formats, more cards."""
+"""Doubts about fitted kernels: borrowed from another GPU, of another format, or for fewer GPUs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from medusa_sim.specs.mixers import Latent
 from medusa_sim.units import format_text
 
 _LEAST_SHARE = 0.01
-"""Of a step; a smaller share is not given as a number."""
+"""Share of a step below which no number is given."""
 
 
 def borrowed_kernels(scenario: Scenario) -> Iterator[str]:
-    """Whose kernels stand in for this GPU's own, and their share of a plain step."""
+    """Kernels of other GPUs or libraries stand in for some share of a plain step."""
     if not scenario.kernel_fits.lenders:
         return
     slower = max(fit.slower for fit in scenario.kernel_fits.by_key.values())
@@ -42,7 +42,7 @@ def _lender_text(lender: str) -> str:
 
 
 def slow_format(scenario: Scenario) -> Iterator[str]:
-    """That linear layers take longer in their narrow format than in 16 bits."""
+    """Linear layers take longer in their narrow format than in 16 bits."""
     if slow := slower_than_halves(scenario):
         yield (
             f"linear layers in {format_text(slow[0])} take {slow[2]:.2f} times as long as in bf16 on "
@@ -52,7 +52,7 @@ def slow_format(scenario: Scenario) -> Iterator[str]:
 
 
 def experts_in_another_format(scenario: Scenario) -> Iterator[str]:
-    """That kernels of another format time the experts."""
+    """Kernels of another format price the experts."""
     if other := other_form(scenario):
         yield (
             f"nobody measured experts in {format_text(other[0])} on {scenario.gpu.name}: times are of "
@@ -61,7 +61,7 @@ def experts_in_another_format(scenario: Scenario) -> Iterator[str]:
 
 
 def experts_put_together(scenario: Scenario) -> Iterator[str]:
-    """That an engine's layers of experts run the products of a kernel that was measured on another shape."""
+    """The engine's experts run products of a kernel that was measured on other shapes."""
     forms, runtime = forms_of_experts(scenario), scenario.runtime
     if forms and expert_products(runtime.library, scenario.gpu.architecture, forms[0]):
         yield (
@@ -72,7 +72,7 @@ def experts_put_together(scenario: Scenario) -> Iterator[str]:
 
 
 def unpacked_weights(scenario: Scenario) -> Iterator[str]:
-    """That the card lacks the arithmetic of the checkpoint's format."""
+    """The GPU lacks the arithmetic of the checkpoint's format."""
     if scenario.unpacked_forms:
         forms = " or ".join(map(format_text, scenario.unpacked_forms))
         yield (
@@ -82,7 +82,7 @@ def unpacked_weights(scenario: Scenario) -> Iterator[str]:
 
 
 def unfitted_kernels(scenario: Scenario) -> Iterator[str]:
-    """Kinds of kernels that nobody fitted on any card."""
+    """Some kinds of kernels were not fitted on any GPU."""
     launches = () if scenario.scope == "block" else scenario.kernel_fits.plain_launches
     unfitted = {
         KIND_OF[launch.operator.kind].title: None
@@ -97,7 +97,7 @@ def unfitted_kernels(scenario: Scenario) -> Iterator[str]:
 
 
 def verification_by_other_kernels(scenario: Scenario) -> Iterator[str]:
-    """That sparse or latent attention was measured with other numbers of queries than verification has."""
+    """Sparse or latent attention was measured with other numbers of queries than verification has."""
     if scenario.scope != "model":
         return
     if "sparse" in {place.partition(".")[0] for place in scenario.kernel_fits.by_key}:
@@ -113,7 +113,7 @@ def verification_by_other_kernels(scenario: Scenario) -> Iterator[str]:
 
 
 def unmeasured_unpacking(scenario: Scenario) -> Iterator[str]:
-    """What is stored narrower than its kernel was measured with."""
+    """Weights or K and V are stored in fewer bits than their kernel was measured with."""
     if unpacked := " and ".join(scenario.kernel_fits.unpacks):
         yield (
             f"nobody measured the unpacking of {unpacked} on {scenario.gpu.name}: times are of kernels "
@@ -122,7 +122,7 @@ def unmeasured_unpacking(scenario: Scenario) -> Iterator[str]:
 
 
 def collectives_of_more_cards(scenario: Scenario) -> Iterator[str]:
-    """That collectives were measured on two cards only."""
+    """Collectives were measured on two GPUs only."""
     places = [
         key.removeprefix("collective.").partition(":")
         for key in scenario.kernel_fits.by_key
@@ -131,13 +131,13 @@ def collectives_of_more_cards(scenario: Scenario) -> Iterator[str]:
     exchange = [scenario.gpu.kernels[name].collective[key] for name, _, key in places]
     if scenario.parallel.tp > FEWEST_RANKS and not all(kernel.knows_ranks for kernel in exchange):
         yield (
-            f"collectives on {scenario.gpu.name} were measured on {FEWEST_RANKS:g} cards only; "
+            f"collectives on {scenario.gpu.name} were measured on {FEWEST_RANKS:g} GPUs only; "
             f"{scenario.parallel.tp} is an extrapolation, with wider bands"
         )
 
 
 def spread_experts(scenario: Scenario) -> Iterator[str]:
-    """That kernels of experts were fitted without spreading them."""
+    """Kernels of experts were fitted without spreading experts over GPUs."""
     if scenario.parallel.ep > 1:
         yield (
             f"experts spread over GPUs (ep {scenario.parallel.ep}) are priced by kernels that were fitted "

@@ -1,7 +1,7 @@
-"""Terms of an engine that are known from one other model's rows only, in sentences.
+"""Terms of an engine that were fitted to rows of one other model only, in sentences.
 
-Whatever such a term is charged for (layers, requests, prompts, kernels), a plain step is priced with what
-those rows say and without it, in the server that is asked about.
+Whatever the term is charged for (layers, requests, prompts, kernels), a plain step is priced with and without
+what those rows add, in the server that is asked about.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MUCH_OF_A_TOKEN = 0.05
 def told_by_another_model(
     scenario: Scenario, requests: tuple[int, int], tokens: float, words: dict[str, str]
 ) -> Iterator[str]:
-    """A sentence for each term that moves a plain step much, by rows of one model that is not this one.
+    """A sentence for each term that changes a plain step much because of one other model's rows.
 
     requests: fewest and most in a step. tokens: length. words: what the terms are, by name.
     """
@@ -45,13 +45,13 @@ def told_by_another_model(
             many = int(batch[place])
             yield (
                 f"{words.get(name, name)}: {100.0 * share[place]:.0f} % of the time per token at {many} "
-                f"request{'s' * (many > 1)}, told by rows of {model} alone in {scenario.runtime.name} on "
+                f"request{'s' * (many > 1)}, measured on {model} alone in {scenario.runtime.name} on "
                 f"{scenario.gpu.architecture}; another model may differ"
             )
 
 
 def _without(scenario: Scenario) -> Iterator[tuple[str, str, Term]]:
-    """(name, model, the term of this set-up without what only that other model's rows say)."""
+    """(name, other model, the term of this set-up without what that model's rows alone add)."""
     engine, case = scenario.runtime.engine, scenario.case
     alike = {group.model for group in served_groups() if group.sizes == case.sizes}
     for name, term in ({} if engine is None else engine.terms).items():
@@ -62,7 +62,7 @@ def _without(scenario: Scenario) -> Iterator[tuple[str, str, Term]]:
 
 
 def _token_us(scenario: Scenario, setting: Setting, batch: FloatArray, tokens: float) -> FloatArray:
-    """Time per token of plain decoding in the server."""
+    """Microseconds per token of plain decoding in the server."""
     step = decode_step(setting, batch, tokens)
     attention_us = step.parts_us["attention"]
     return in_server(

@@ -1,4 +1,4 @@
-"""That a model has no room on its cards, and what would hold it: more of them, or the memory of the host."""
+"""Doubt that the model fits on its GPUs, and what would hold it: more GPUs, or the host's memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
 from medusa_sim.units import BYTES_PER_ELEMENT, GIGA, KILO, format_text
 
 _HOST_BYTES_PER_S = 80e9
-"""What two channels of DDR5-6000 read, of the 96 GB/s that they could."""
+"""Read rate of two channels of DDR5-6000, whose peak is 96 GB/s."""
 
 
 def model_too_large(scenario: Scenario) -> Iterator[str]:
-    """That not even one sequence fits on the GPUs, and how many would hold it."""
+    """Not even one sequence fits on the GPUs; names how many would hold it."""
     if (
         scenario.scope != "model"
         or float(step_memory_bytes(scenario.shard, None, 1, 1, 1)) <= scenario.usable_memory_bytes
@@ -33,7 +33,7 @@ def model_too_large(scenario: Scenario) -> Iterator[str]:
 
 
 def _with_the_host(scenario: Scenario) -> str:
-    """What fits of a model that is too large: the option that leaves the rest with the host, its price."""
+    """The option that leaves the rest of a model with the host, and what a token then takes."""
     room, model = scenario.usable_memory_bytes, scenario.shard
     beyond = float(step_memory_bytes(model, None, 1, 1, 1)) - room
     smaller = "choose a smaller file (--weight-dtype)"

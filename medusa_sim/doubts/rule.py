@@ -1,4 +1,7 @@
-"""A rule of doubts: of a scenario, lines about what an answer rests on; none where it rests on nothing."""
+"""A rule: the doubts of one kind about a scenario, a sentence each.
+
+The docstring of a rule is the doubt that it raises.
+"""
 
 from __future__ import annotations
 

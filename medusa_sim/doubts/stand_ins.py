@@ -1,4 +1,4 @@
-"""What stands in for kernels and engine terms that were not measured for a scenario, and what it costs."""
+"""Which kernels and engine terms stand in for unmeasured ones, and how much of a step that is."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from medusa_sim.step.workload import decode
 from medusa_sim.units import HALVES, SIXTEEN, Format
 
 _ROWS = (1, 64, 256)
-"""Rows of linear layers that are priced in both formats."""
+"""Numbers of rows at which linear layers are priced in both formats."""
 
 
 def borrowed_shares(scenario: Scenario) -> dict[str, float]:
-    """Kinds of kernels that stand in from other devices or libraries, and their shares of a plain step.
+    """Share of a plain step by kind of borrowed kernels (from other devices or libraries).
 
-    Of the kernels of one request at the scenario's own length.
+    Shares are of the kernels of a step with one request at the scenario's length.
     """
     times_us: dict[str, float] = {}
     whole_us = 0.0
@@ -40,10 +40,10 @@ def borrowed_shares(scenario: Scenario) -> dict[str, float]:
 
 
 def slower_than_halves(scenario: Scenario) -> tuple[str, int, float] | None:
-    """(format, rows, times as long as in 16 bits) of linear layers, at the rows where that is most.
+    """(format, rows, times as long as in 16 bits) of linear layers, at the number of rows where that is most.
 
-    Each is preceded by a pass that quantises its inputs, which small layers do not earn back. None where they
-    are faster at all of the rows.
+    A pass that quantises inputs precedes each layer, and small layers do not earn it back. None where layers
+    are faster than in 16 bits at every number of rows.
     """
     made = [
         (launch.count, launch.operator)
@@ -67,7 +67,7 @@ def slower_than_halves(scenario: Scenario) -> tuple[str, int, float] | None:
 
 
 def forms_of_experts(scenario: Scenario) -> tuple[str, str] | None:
-    """Format of the model's experts and that of the fitted kernel which serves them; None without either."""
+    """(format of the model's experts, format of the kernel that prices them); None if one is missing."""
     model, keys = scenario.model, scenario.kernel_fits.by_key
     served = next((key.partition(":")[2] for key in keys if key.startswith("moe.")), None)
     if served is None or model.experts is None:
@@ -77,13 +77,13 @@ def forms_of_experts(scenario: Scenario) -> tuple[str, str] | None:
 
 
 def other_form(scenario: Scenario) -> tuple[str, str] | None:
-    """The same where the two are not one."""
+    """`forms_of_experts` where the two differ; 16-bit formats count as one."""
     forms = forms_of_experts(scenario)
     return None if forms is None or len({*forms}) == 1 or {*forms} <= {*HALVES} else forms
 
 
 def taken_over(scenario: Scenario) -> list[str]:
-    """Terms of the engine that count here and were measured on other numbers of GPUs only."""
+    """Names of the engine's terms that were measured only on other numbers of GPUs."""
     engine = scenario.runtime.at(scenario.case).engine
     terms = {} if engine is None else engine.terms
     return [name for name, term in terms.items() if "gpus" in term.outside and term.value]

@@ -18,8 +18,8 @@ from medusa_sim.cli import progress as progress_of
 from medusa_sim.cli.load import rates_of
 from medusa_sim.cli.options import PositiveFloat, _number, option_of
 from medusa_sim.cli.values import BATCH, CANDIDATES, DRAFTS, SEQ_LEN, TP, Threads, _listed
+from medusa_sim.doubts import beyond as doubts_beyond
 from medusa_sim.doubts import doubts as doubt_rules
-from medusa_sim.doubts import terms as doubt_terms
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, ThresholdError, UsageError
 from medusa_sim.lab.calibrate.engine_fit import FittedRow, FittedRuntime
@@ -288,7 +288,7 @@ def test_rows_are_doubted_to_the_ends_of_their_grid(monkeypatch):
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(doubt_rules, "doubts", lambda scenario, largest: asked.append((largest,)) or ())
     monkeypatch.setattr(
-        doubt_terms, "beyond_measured", lambda scenario, longest, ends: asked.append((longest, ends)) or ()
+        doubts_beyond, "beyond_measured", lambda scenario, longest, ends: asked.append((longest, ends)) or ()
     )
     words = (
         "sweep",

@@ -8,14 +8,17 @@ import msgspec
 import numpy as np
 import pytest
 
+from medusa_sim.doubts import charges
 from medusa_sim.doubts import doubts as rules
 from medusa_sim.doubts import kernels as kernel_doubts
 from medusa_sim.doubts import room as room_doubts
 from medusa_sim.doubts import terms as doubt_terms
+from medusa_sim.doubts.beyond import beyond_drafting_limit
+from medusa_sim.doubts.charges import charged_for_prompts_us, charged_us, round_of, usual_option
 from medusa_sim.doubts.doubts import beyond_known, cut_scale_blocks, doubts, slow_link
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
 from medusa_sim.doubts.standing import Standing, _value, groups, span_of, standing, table_text, weights_of
-from medusa_sim.doubts.terms import _charged, _charged_for_prompts, _option, far_terms, limits_text
+from medusa_sim.doubts.terms import terms_out_of_range
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
@@ -46,7 +49,7 @@ def percent(line: str) -> tuple[int, float]:
 
 def round_us(scenario: Scenario, batch: int, tokens: int) -> float:
     """Drafting and verification of three drafts."""
-    option = _option(scenario)
+    option = usual_option(scenario)
     setting = replace(scenario.setting, drafter=option.drafter, compacted_drafts=option.depth)
     steps = [verification_step(setting, batch, tokens, 4), *drafting_steps(setting, batch, tokens, 4)]
     return float(sum(step.time_us for step in steps[1:])) + float(steps[0].time_us)
@@ -58,14 +61,14 @@ def test_prompts_launched_one_by_one_take_their_share_of_the_steps_that_carry_so
     Each decodes for 255 / 2.55 = 100 steps, and is away for a step or two, which is 1 % of them here.
     """
     scenario = dense("sglang", **SERVED)
-    (line,) = far_terms(scenario, (1, 512), 640)
+    (line,) = terms_out_of_range(scenario, (1, 512), 640)
     host_us = prompt_host_us(scenario.setting, drafts=True)
     requests, told = percent(line)
     assert requests == 512
     assert told == pytest.approx(100 * host_us / (round_us(scenario, 512, 640) + host_us), abs=0.6)
     carrying = (1 - (1 - 1 / 100) ** 64) * host_us
     share = 100 * carrying / (round_us(scenario, 64, 640) + carrying)
-    found = [percent(each) for each in far_terms(scenario, (1, 64), 640)]
+    found = [percent(each) for each in terms_out_of_range(scenario, (1, 64), 640)]
     assert found == [(64, pytest.approx(share, abs=1.0))]
 
 
@@ -74,19 +77,17 @@ def test_a_term_from_elsewhere_is_told_from_a_tenth_of_a_step(monkeypatch, share
     """Of drafting and verification together, of three drafts."""
     scenario = dense("sglang")
     us = share * round_us(scenario, 16, 640)
-    monkeypatch.setattr(doubt_terms, "_is_far", lambda name, term, batch: np.ones(batch.shape, dtype=bool))
-    monkeypatch.setattr(doubt_terms, "_charged", lambda *given: {"host_us_per_step": np.asarray(us)})
-    assert [percent(line) for line in far_terms(scenario, (16, 16), 640)] == told
+    monkeypatch.setattr(
+        doubt_terms, "_is_out_of_range", lambda name, term, batch: np.ones(batch.shape, dtype=bool)
+    )
+    monkeypatch.setattr(doubt_terms, "charged_us", lambda *given: {"host_us_per_step": np.asarray(us)})
+    assert [percent(line) for line in terms_out_of_range(scenario, (16, 16), 640)] == told
 
 
 def charged(scenario: Scenario, batch: int) -> dict[str, float]:
     """Microseconds of a step, by the term that charges them."""
-    option, setting = _option(scenario), scenario.setting
-    engine = setting.runtime.engine
-    plain = decode_step(setting, np.array([float(batch)]), 640)
-    drafting = replace(setting, drafter=option.drafter, compacted_drafts=option.depth)
-    passes = drafting_steps(drafting, np.array([float(batch)]), 640, option.depth + 1)
-    found = _charged(scenario, engine, option, passes, plain, np.array([float(batch)]))
+    engine, requests = scenario.setting.runtime.engine, np.array([float(batch)])
+    found = charged_us(round_of(scenario, engine, requests, 640, usual_option(scenario)))
     return {name: float(np.ravel(us)[0]) for name, us in found.items()}
 
 
@@ -122,15 +123,14 @@ def test_terms_charge_their_requests_layers_and_steps():
 
 def test_a_step_without_drafts_carries_one_row_and_emits_one_token_a_request():
     scenario = dense("tensorrt-llm", **SERVED)  # which charges layers of steps with prompts
-    setting, engine = scenario.setting, scenario.setting.runtime.engine
-    batch = np.array([16.0])
-    plain = decode_step(setting, batch, 640)
-    found = _charged(scenario, engine, None, (), plain, batch)
+    engine, batch = scenario.setting.runtime.engine, np.array([16.0])
+    plain = round_of(scenario, engine, batch, 640, None)
+    found = charged_us(plain)
     model = scenario.model
     filtered = filter_us(engine, scenario.gpu, batch, model.filtered_vocab, top_k=model.samples_top_k)
     for name in ("filter_bytes_per_logit", "filter_us_per_million"):
         assert found[name] == pytest.approx(filtered)
-    prompts = _charged_for_prompts(scenario, None, plain.time_us, plain.parts_us["attention"], batch)
+    prompts = charged_for_prompts_us(plain)
     layers_us = (1 - (1 - 1 / 256) ** 16) * engine.prompt_us_per_layer.value * model.layers
     assert prompts["prompt_us_per_layer"] == pytest.approx(layers_us, rel=0.02)  # it is away for a few of 256
     captured = is_captured(engine, batch, 1.0)
@@ -155,14 +155,11 @@ def test_experts_are_charged_what_their_share_adds_and_what_spreading_takes(ep):
 def test_a_pass_of_a_drafter_is_charged_by_what_it_is_more_of(by_layer, name):
     """A drafter of one layer: 10 us a pass, so many a layer."""
     scenario = dense("vllm", **SERVED)
-    engine, option = scenario.setting.runtime.engine, _option(scenario)
+    engine, option = scenario.setting.runtime.engine, usual_option(scenario)
     value = {"draft_us_per_pass": 10.0, "draft_us_per_layer": 20.0 - by_layer}
     given = {key: msgspec.structs.replace(getattr(engine, key), value=us) for key, us in value.items()}
     engine = msgspec.structs.replace(engine, **given)
-    setting = replace(scenario.setting, drafter=option.drafter, compacted_drafts=option.depth)
-    batch = np.array([16.0])
-    passes = drafting_steps(setting, batch, 640, option.depth + 1)
-    found = _charged(scenario, engine, option, passes, decode_step(setting, batch, 640), batch)
+    found = charged_us(round_of(scenario, engine, np.array([16.0]), 640, option))
     assert (name in found, len({"draft_us_per_layer", "draft_us_per_pass"} & set(found))) == (True, 1)
 
 
@@ -201,19 +198,19 @@ def test_borrowed_kernels_tell_the_most_by_which_times_are_scaled(monkeypatch):
 
 
 def test_three_drafts_stand_for_all_and_chains_before_trees():
-    assert _option(dense("vllm")).depth == 3
+    assert usual_option(dense("vllm")).depth == 3
     longer = dense("vllm", acceptance="0.7,0.5,0.35,0.2,0.1")
-    assert (_option(longer).depth, _option(longer).chain) == (3, True)
-    assert _option(dense("vllm", max_drafts=2)).depth == 2
+    assert (usual_option(longer).depth, usual_option(longer).chain) == (3, True)
+    assert usual_option(dense("vllm", max_drafts=2)).depth == 2
 
 
 def test_requests_beyond_what_a_drafter_leaves_are_told():
     """SGLang admits 48 with a drafter."""
     scenario = dense("sglang")
-    assert list(limits_text(scenario, 48)) == []
-    (line,) = limits_text(scenario, 49)
+    assert list(beyond_drafting_limit(scenario, 48)) == []
+    (line,) = beyond_drafting_limit(scenario, 49)
     assert "at most 48 requests" in line
-    assert list(limits_text(dense("cuda-graph"), 4096)) == []
+    assert list(beyond_drafting_limit(dense("cuda-graph"), 4096)) == []
 
 
 def test_kernels_of_other_cards_are_shares_of_a_plain_step():
@@ -443,10 +440,12 @@ def test_steps_that_terms_are_shares_of_verify_their_drafts_and_the_root(monkeyp
     """Three drafts and four candidates, in drafting and in verification."""
     seen = []
     for name in ("drafting_steps", "verification_step"):
-        whole = getattr(doubt_terms, name)
+        whole = getattr(charges, name)
         monkeypatch.setattr(
-            doubt_terms, name, lambda *given, whole=whole: seen.append(given[-1]) or whole(*given)
+            charges, name, lambda *given, whole=whole: seen.append(given[-1]) or whole(*given)
         )
-    monkeypatch.setattr(doubt_terms, "_is_far", lambda name, term, batch: np.ones(batch.shape, dtype=bool))
-    far_terms(dense("sglang"), (16, 16), 640)
+    monkeypatch.setattr(
+        doubt_terms, "_is_out_of_range", lambda name, term, batch: np.ones(batch.shape, dtype=bool)
+    )
+    terms_out_of_range(dense("sglang"), (16, 16), 640)
     assert seen == [4, 4]

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from medusa_sim import Scenario
+from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.doubts.one_model import MUCH_OF_A_TOKEN, _token_us
-from medusa_sim.doubts.terms import WORDS, WORDS_OF_FITTED, beyond_measured
+from medusa_sim.doubts.terms import WORDS, WORDS_OF_FITTED
 from medusa_sim.grid.cells import price
 from medusa_sim.specs.engine import UNITS
 from medusa_sim.specs.ranges import Deviation

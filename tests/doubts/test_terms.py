@@ -6,9 +6,11 @@ from msgspec import structs
 
 from medusa_sim import Scenario
 from medusa_sim.doubts.acceptance import typed_acceptance
+from medusa_sim.doubts.beyond import beyond_measured
+from medusa_sim.doubts.charges import charged_us, round_of
 from medusa_sim.doubts.doubts import engine_on_other_gpus, first_token_doubts
 from medusa_sim.doubts.room import model_too_large
-from medusa_sim.doubts.terms import WORDS, _charged, beyond_measured, far_terms
+from medusa_sim.doubts.terms import WORDS, terms_out_of_range
 from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend.warnings import warnings
@@ -19,7 +21,6 @@ from medusa_sim.specs.engine import UNITS
 from medusa_sim.step.axes import Grid
 from medusa_sim.step.host import split_host
 from medusa_sim.step.memory import step_memory_bytes
-from medusa_sim.step.step import decode_step
 from medusa_sim.step.traffic import step_limits
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}
@@ -28,24 +29,24 @@ SERVED = {"prompt_tokens": 512, "output_tokens": 256}
 
 def test_a_term_that_carries_more_than_a_tenth_outside_its_range_is_named():
     busy = Scenario(**DENSE, **SERVED, runtime="sglang")
-    (told,) = far_terms(busy, (1, 512), 640)
+    (told,) = terms_out_of_range(busy, (1, 512), 640)
     assert "launches of prompts" in told
     assert "measured elsewhere" in told
     assert "latent" in told
     assert "ordinary launches" in told
-    assert not far_terms(busy, (1, 4), 640)  # little of a step carries prompts
-    assert not far_terms(Scenario(**DENSE, runtime="sglang"), (1, 512), 640)  # nobody sends any
+    assert not terms_out_of_range(busy, (1, 4), 640)  # little of a step carries prompts
+    assert not terms_out_of_range(Scenario(**DENSE, runtime="sglang"), (1, 512), 640)  # nobody sends any
     # inside its range it is not named, whatever it takes
     home = Scenario(gpu="h200-sxm", model="deepseek-r1", drafter="mtp", tp=8, runtime="sglang", **SERVED)
-    assert not any("prompts" in line for line in far_terms(home, (1, 48), 640))
-    assert not far_terms(Scenario(**DENSE, runtime="cuda-graph"), (1, 512), 640)
+    assert not any("prompts" in line for line in terms_out_of_range(home, (1, 48), 640))
+    assert not terms_out_of_range(Scenario(**DENSE, runtime="cuda-graph"), (1, 512), 640)
 
 
 def test_what_is_charged_for_requests_beyond_those_measured_is_named():
-    told = " ".join(far_terms(Scenario(**DENSE, runtime="vllm"), (1, 1024), 640))
+    told = " ".join(terms_out_of_range(Scenario(**DENSE, runtime="vllm"), (1, 1024), 640))
     assert "for each request" in told
     assert "wider" in told
-    assert not far_terms(Scenario(**DENSE, runtime="vllm-0.14"), (1, 16), 640)
+    assert not terms_out_of_range(Scenario(**DENSE, runtime="vllm-0.14"), (1, 16), 640)
     assert set(WORDS) <= set(UNITS)
 
 
@@ -176,8 +177,7 @@ def test_what_is_charged_in_every_step_adds_up_to_the_host_that_shows(hidden_us)
             for name, value in (changed | {"hidden_us_per_step": hidden_us}).items()
         }
     )
-    plain = decode_step(scenario.setting, batch, 640)
-    charged = _charged(scenario, engine, None, (), plain, batch)
+    charged = charged_us(round_of(scenario, engine, batch, 640, None))
     shown = sum(charged[name] for name in changed)
     assert shown == pytest.approx(split_host(engine, batch, scenario.model.layers).exposed.time_us)
     assert all((charged[name] >= 0.0).all() for name in changed)

@@ -464,7 +464,7 @@ def test_a_scenario_is_changed_by_making_another():
 def test_collectives_that_were_measured_between_two_cards_say_so_beyond():
     scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="sglang", drafter="eagle3", tp=2)
     for asked, is_told in (({}, False), ({"tp": 4}, True), ({"tp": 4, "gpu": "h100-sxm"}, False)):
-        assert ("were measured on 2 cards only" in " ".join(doubts(scenario.but(**asked)))) == is_told
+        assert ("were measured on 2 GPUs only" in " ".join(doubts(scenario.but(**asked)))) == is_told
 
 
 @pytest.mark.parametrize(

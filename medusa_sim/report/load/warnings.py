@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.doubts.doubts import doubts, first_token_doubts
-from medusa_sim.doubts.terms import beyond_measured
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.carried import SURELY_STEADY
 from medusa_sim.load.point import LoadPoint

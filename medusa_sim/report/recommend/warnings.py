@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.doubts.doubts import doubts, grave_doubts
-from medusa_sim.doubts.terms import beyond_measured
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.words.caveats import more_may_pay, more_requests_text, slower_format_text

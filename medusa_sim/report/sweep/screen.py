@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from medusa_sim.doubts.terms import beyond_measured
+from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.columns import SWEEP, gain_column, with_unlisted
 from medusa_sim.grid.quantities import BY_NAME

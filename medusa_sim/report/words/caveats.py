@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.doubts.doubts import doubts
-from medusa_sim.doubts.terms import beyond_measured
 from medusa_sim.grid.cells import Cells
 from medusa_sim.plan.slowdowns import slower_format_us, slower_with_more
 from medusa_sim.report.words.numbers import capitalised, duration, percent
