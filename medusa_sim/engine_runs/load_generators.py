@@ -102,7 +102,7 @@ def _of_latency(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator
 
 
 def _of_throughput(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[BenchRow]:
-    """`vllm bench throughput`: requests in flight and output tokens are not in the file."""
+    """`vllm bench throughput`: prompts included; requests in flight and output tokens are not in the file."""
     if shape.concurrency is None or shape.output is None:
         raise DataError(
             f"{named(path)}: bench throughput does not write its shape; add --concurrency B "
@@ -115,6 +115,7 @@ def _of_throughput(result: Mapping[str, Any], path: Path, shape: Shape) -> Itera
         concurrency=shape.concurrency,
         tpot_us=shape.concurrency / rate * US_PER_S,
         tokens_per_s=rate,
+        with_prompts=True,
     )
 
 

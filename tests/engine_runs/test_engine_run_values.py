@@ -63,7 +63,7 @@ def test_offline_runs_are_shared_out_among_their_tokens():
     latency = row_of({"avg_latency": 2.0}, shape)
     assert (latency.tpot_us, latency.concurrency, latency.offline) == (40_000.0, 8.0, True)
     throughput = row_of({"requests_per_second": 4.0}, shape)
-    assert (throughput.tokens_per_s, throughput.tpot_us) == (200.0, 40_000.0)
+    assert (throughput.tokens_per_s, throughput.tpot_us, throughput.with_prompts) == (200.0, 40_000.0, True)
 
 
 def benchmark(strategy: dict, model: str) -> dict:
