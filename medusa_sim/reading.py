@@ -360,20 +360,53 @@ def read_csv_table(
     return pd.concat(chunks)
 
 
+def numbered_csv_table(path: Path, columns: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:
+    """The table with each row's line of the file as its index, counted as `csv_lines` does.
+
+    text: columns that stay text. Raises DataError as `read_csv_table`.
+    """
+    import pandas as pd
+
+    wanted = f"a CSV with columns {', '.join(columns)}"
+    (_, header), *rows = [*csv_lines(path, wanted)] or [(0, [])]
+    names = [name.strip() for name in header]
+    if missing := [column for column in columns if column not in names]:
+        given = ", ".join(names)[:80]
+        raise DataError(
+            f"{named(path)}: columns missing: {', '.join(missing)} (it has: {given}); give {wanted}"
+        )
+    if not rows:
+        raise DataError(f"{named(path)}: no rows below the header; give {wanted}")
+    if len(rows) > TABLE_ROWS:
+        raise DataError(f"{named(path)}: more than {TABLE_ROWS:,} rows; give {wanted} and fewer rows")
+    lines = io.StringIO()
+    csv.writer(lines).writerows([names, *(cells for _, cells in rows)])
+    lines.seek(0)
+    frame = pd.read_csv(lines, index_col=False, skip_blank_lines=False, dtype=dict.fromkeys(text, str))
+    return frame.set_axis([number for number, _ in rows])
+
+
 def csv_lines(path: Path, what: str) -> Iterator[tuple[int, list[str]]]:
     """(number from 1, cells) of the header and of every row of a CSV file; blank lines and `#` are left out.
 
-    Raises DataError, also for a row that has more or fewer cells than the header.
+    Raises DataError, also for a row that has more or fewer cells than the header, and a column named twice.
     """
     reader = csv.reader(io.StringIO(read_text(path, TABLE_BYTES, what, DataError), newline=""))
-    columns = 0
+    columns, following = 0, 1
     try:
-        for number, cells in enumerate(reader, start=1):
+        for cells in reader:
+            number, following = following, reader.line_num + 1  # a quoted cell may go over several lines
             if not cells or cells[0].lstrip().startswith("#"):
                 continue
+            if not columns:
+                names = [cell.strip().lower() for cell in cells if cell.strip()]
+                if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+                    raise DataError(f"{named(path)} line {number}: column {shown(twice[0])} stands twice")
             columns = columns or len(cells)
             if columns > TABLE_COLUMNS:
                 raise DataError(f"{named(path)}: more than {TABLE_COLUMNS:,} columns; give {what}")
+            if len(cells) == columns + 1 and not cells[-1].strip():  # a comma at the end of a line
+                cells.pop()
             if len(cells) != columns:
                 raise DataError(f"{named(path)} line {number}: {len(cells)} cells, the header has {columns}")
             yield number, cells

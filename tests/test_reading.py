@@ -20,6 +20,7 @@ from medusa_sim.errors import DataError, OutputError, SpecError, UsageError, sho
 from medusa_sim.reading import (
     csv_chunks,
     json_of,
+    numbered_csv_table,
     parquet_parts,
     read_bytes,
     read_csv_table,
@@ -140,6 +141,17 @@ def test_rows_longer_than_the_header_are_refused(tmp_path):
             read_csv_table(path, ("a",))
     path.write_text("a,b\n1,2,\n3,4,\n", encoding="utf-8")  # a comma at the end of lines is none
     assert read_csv_table(path, ("a",))["b"].tolist() == [2, 4]
+
+
+def test_rows_know_their_line_of_the_file(tmp_path):
+    path = tmp_path / "noted.csv"
+    path.write_text('# ours\n\na, b\n1,2,\n"3\n",x\n# between\n5,6,\n')
+    frame = numbered_csv_table(path, ("a", "b"), text=("b",))
+    assert (frame.index.tolist(), frame["a"].tolist()) == ([4, 5, 8], [1, 3, 5])
+    assert frame["b"].tolist() == ["2", "x", "6"]
+    path.write_text("# ours\na,b, A\n1,2,3\n")
+    with one_line(DataError, match="line 2: column 'a' stands twice"):
+        numbered_csv_table(path, ("a",))
 
 
 def test_tables_have_a_limit_and_end_at_the_first_bad_line(tmp_path):

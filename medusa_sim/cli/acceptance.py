@@ -12,7 +12,7 @@ from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, DRAFTER, grid
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.reading import read_csv_table
+from medusa_sim.reading import numbered_csv_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,20 +77,18 @@ def _rows(path: Path, needed: tuple[str, ...]) -> pd.DataFrame:
     """Rows of a CSV file; text for decoder and spec, numbers for block_efficiency. Raises DataError."""
     import pandas as pd
 
-    frame = read_csv_table(path, needed, dtype={"decoder": str, "spec": str}, comment="#")
+    frame = numbered_csv_table(path, needed, text=("decoder", "spec"))
     for name in ("decoder", "spec"):
-        if frame[name].isna().any():
-            line = int(frame[name].isna().to_numpy().argmax()) + 2
-            raise DataError(f"{path} line {line}: {name} is empty")
+        if (empty := frame[name].isna()).any():
+            raise DataError(f"{path} line {empty.idxmax()}: {name} is empty")
         frame[name] = frame[name].str.strip()
     if "block_efficiency" in frame:
         numbers = pd.to_numeric(frame["block_efficiency"], errors="coerce")
         wrong = ~(numbers.ge(1.0) & numbers.lt(float("inf")))
         if wrong.any():
-            line = int(wrong.to_numpy().argmax()) + 2
-            given = frame["block_efficiency"].iloc[line - 2]
+            given = str(frame["block_efficiency"][wrong].iloc[0])[:20]
             raise DataError(
-                f"{path} line {line}: block_efficiency {str(given)[:20]!r} is not a number from 1 on"
+                f"{path} line {wrong.idxmax()}: block_efficiency {given!r} is not a number from 1 on"
             )
         frame["block_efficiency"] = numbers.astype(float)
     return frame

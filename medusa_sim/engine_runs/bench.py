@@ -28,7 +28,7 @@ from medusa_sim.engine_runs.load_generators import is_result, rows_of_result
 from medusa_sim.engine_runs.log import Logged, logged
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import TABLE_BYTES
-from medusa_sim.reading import json_documents, named, read_csv_table, read_text
+from medusa_sim.reading import json_documents, named, numbered_csv_table, read_text
 from medusa_sim.scenario.machine_rows import MachineRows, is_written_by_tools, rows_of
 from medusa_sim.units import US_PER_S
 
@@ -145,7 +145,7 @@ def _of_csv(path: Path) -> Iterator[BenchRow]:
     """Columns concurrency, prompt, output, one of itl_us, itl_ms, itl_s, tpot_us, ..., and drafts if any."""
     import pandas as pd
 
-    frame = read_csv_table(path, ("concurrency", "prompt", "output"), comment="#")
+    frame = numbered_csv_table(path, ("concurrency", "prompt", "output"))
     times = {
         f"{name}_{unit}": (name, factor)
         for name in ("itl", "tpot")
@@ -156,7 +156,7 @@ def _of_csv(path: Path) -> Iterator[BenchRow]:
         bare = next((name for name in ("itl", "tpot") if name in frame), None)
         why = f"column {bare} has no unit" if bare else "no column itl_ms, itl_us, tpot_ms or tpot_us"
         raise DataError(f"{named(path)}: {why}; name it itl_ms (between two chunks) or tpot_ms (per token)")
-    for line, given in enumerate(frame.to_dict("records"), start=2):
+    for line, given in zip(frame.index, frame.to_dict("records"), strict=True):
         values: dict[str, Any] = {}
         for column in (*_CSV_NUMBERS, *times):
             if column not in given or pd.isna(given[column]):

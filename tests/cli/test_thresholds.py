@@ -59,6 +59,7 @@ def test_many_values_of_equal_steps_are_told_as_a_grid():
         ("SD,2,1.9\nSD,,2.4\n,8,2.6\n", "line 4: decoder"),
         ("SD,2,1.0\nSD,4,0.99\nSD,8,0.9\n", "line 3: block_efficiency '0.99'"),
         ("SD,2,1.0\nSD,4,2.0\nSD,8,inf\n", "line 4: block_efficiency 'inf'"),
+        ("# ours\nSD,2,1.0\n\nSD,8,inf\n", "line 5: block_efficiency 'inf'"),
     ],
 )
 def test_the_first_wrong_line_of_acceptances_is_named(tmp_path, rows, told):

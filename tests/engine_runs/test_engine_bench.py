@@ -91,7 +91,10 @@ def test_a_run_of_one_request_has_its_lengths(tmp_path):
         ("concurrency,itl,prompt,output\n1,7,128,512\n", "no unit"),
         ("concurrency,prompt,output\n1,128,512\n", "no column itl_ms"),
         ("concurrency,itl_ms,prompt\n1,7,128\n", "columns missing: output"),
-        ("concurrency,itl_ms,prompt,output\n1,fast,128,512\n", "is not a number"),
+        (
+            "# ours\nconcurrency,itl_ms,prompt,output\n1,fast,128,512\n",
+            "line 3: itl_ms .* not a number",
+        ),
         ("concurrency,itl_ms,prompt,output\n-1,7,128,512\n", "concurrency -1"),
         ("concurrency,itl_ms,prompt,output\n1,,128,512\n", "neither itl nor tpot"),
         ("concurrency,itl_us,prompt,output\n1,7,128,512\n", "another one"),

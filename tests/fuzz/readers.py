@@ -87,7 +87,7 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
     from medusa_sim.lab.validate.served import read_served
     from medusa_sim.load.trace import read_trace
     from medusa_sim.operators.table import read_rows
-    from medusa_sim.reading import read_csv_table
+    from medusa_sim.reading import numbered_csv_table
     from medusa_sim.scenario.machine_rows import read_rows as read_machine_rows
     from medusa_sim.specs.gguf import model_from_gguf
     from medusa_sim.specs.hf_config import model_from_config
@@ -97,7 +97,7 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
     draft = "profiles/checkpoints/python-stdlib-draft"
 
     def observed(path: Path) -> object:
-        return read_csv_table(path, ("decoder", "spec"), dtype={"decoder": str, "spec": str}, comment="#")
+        return numbered_csv_table(path, ("decoder", "spec"), text=("decoder", "spec"))
 
     return {
         "config": ("config.json", model_from_config),

@@ -22,7 +22,7 @@ from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, MedusaSimError, shown
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import at_counts
-from medusa_sim.reading import named, read_csv_table
+from medusa_sim.reading import named, numbered_csv_table
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import US_PER_MS
 
@@ -43,19 +43,17 @@ def read_served(path: Path) -> pd.DataFrame:
 
     Raises DataError naming file, line and column.
     """
-    frame = read_csv_table(path, (*NEEDED, *RUN), comment="#", dtype=dict.fromkeys(SETUP, str)).reset_index(
-        drop=True
-    )
+    frame = numbered_csv_table(path, (*NEEDED, *RUN), text=SETUP)
     runs = read_bench(path)
     for name in SETUP:
         frame[name] = [
             _setup(name, value, f"{named(path)} line {line}")
-            for line, value in enumerate(frame.get(name, [None] * len(frame)), start=2)
+            for line, value in zip(frame.index, frame.get(name, [None] * len(frame)), strict=True)
         ]
     for name in (*RUN, "drafts", "acceptance_length"):
         frame[name] = [getattr(run, name) for run in runs]
     frame["measured_ms"] = [_token_us(run) / US_PER_MS for run in runs]
-    return frame
+    return frame.reset_index(drop=True)
 
 
 def _token_us(run: BenchRow) -> float:

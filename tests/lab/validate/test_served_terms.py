@@ -57,6 +57,7 @@ def test_a_run_with_drafts_takes_the_tokens_of_its_rounds(tmp_path):
 @pytest.mark.parametrize(("line", "told"), [
     (ROW.replace("vllm-0.15", ""), "line 2: runtime is empty"),
     (ROW.replace(",1,16", ",two,16"), "line 2: tp 'two'"),
+    (f"# ours\n\n{ROW.replace(',1,16', ',two,16')}", "line 4: tp 'two'"),
     (ROW.replace("8.1", "8100000"), "is the unit another one"),
 ])  # fmt: skip
 def test_a_wrong_line_is_named(line, told, tmp_path):
