@@ -44,6 +44,16 @@ def _number(path: Path, line: int, row: Row, column: str) -> float:
     return value
 
 
+def _sample_size(path: Path, line: int, row: Row, column: str) -> float:
+    value = _number(path, line, row, column)
+    if value < 1.0:
+        raise DataError(
+            f"{path} line {line}: {column} {shown(row[column])} is no sample size; give a count from 1, or "
+            f"leave column {column} out where it is unknown"
+        )
+    return value
+
+
 def _index(path: Path, line: int, row: Row, column: str) -> int:
     value = _number(path, line, row, column)
     if value != int(value) or not 0 <= value < 1000:
@@ -81,7 +91,7 @@ def _from_long(path: Path, columns: Sequence[str], rows: Sequence[tuple[int, Row
             raise DataError(f"{path} line {line}: head {head} rank {rank} is listed twice")
         table[head, rank] = _number(path, line, row, "accuracy")
         labelled = "labels" in columns and row["labels"] != ""
-        counts.setdefault(head, set()).update([_number(path, line, row, "labels")] if labelled else [])
+        counts.setdefault(head, set()).update([_sample_size(path, line, row, "labels")] if labelled else [])
     ranks: dict[int, list[int]] = {}
     for head, rank in table:
         ranks.setdefault(head, []).append(rank)
@@ -108,7 +118,7 @@ def _from_cumulative(
             raise DataError(f"{path} line {line}: head {head} is listed twice; give one model's rows only")
         by_head[head] = [_number(path, line, row, column) for _, column in tops]
         labelled = "labels" in columns and row["labels"] != ""
-        counts[head] = {_number(path, line, row, "labels")} if labelled else set()
+        counts[head] = {_sample_size(path, line, row, "labels")} if labelled else set()
     heads = _without_gaps(path, "head", list(by_head))
     table = [by_head[head] for head in range(heads)]
     return HeadAccuracy.from_cumulative(table, _per_head(path, counts), where=str(path))
@@ -122,7 +132,8 @@ def _from_chain(path: Path, columns: Sequence[str], rows: Sequence[tuple[int, Ro
         raise DataError(f"{path}: a position is listed twice")
     _without_gaps(path, "position", [position for position, _, _ in ordered])
     rates = [_number(path, line, row, column) for _, line, row in ordered]
-    trials = [_number(path, line, row, "trials") for _, line, row in ordered] if "trials" in columns else None
+    counted = "trials" in columns
+    trials = [_sample_size(path, line, row, "trials") for _, line, row in ordered] if counted else None
     return chain_accuracy(rates, trials, conditional=conditional, where=str(path))
 
 

@@ -296,6 +296,15 @@ def test_bad_tables_give_one_clear_line(tmp_path, text):
         read_accuracies(path)
 
 
+@pytest.mark.parametrize("header", ["head,rank,accuracy,labels", "position,conditional_rate,trials"])
+def test_a_sample_size_of_none_is_named(tmp_path, header):
+    *places, counted = header.split(",")
+    path = tmp_path / "unscored.csv"
+    path.write_text(f"{header}\n{'0,' * (len(places) - 1)}0.5,0\n")
+    with one_line(DataError, match=f"line 2: {counted} '0'"):
+        read_accuracies(path)
+
+
 def write(path: Path, text: str) -> Path:
     path.write_text("schema = 1\ntitle = 't'\nsource = 'measured here'\n" + text)
     return path
