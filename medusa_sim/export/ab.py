@@ -3,17 +3,19 @@
 Acceptance is made synthetic, so that the engine accepts exactly what was assumed and what is compared is the
 time of its steps: vLLM `rejection_sample_method` synthetic (unconditional rates by position), SGLang
 `SGLANG_SIMULATE_ACC_LEN` (counts the bonus token), TensorRT-LLM `TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS`
-(does not). The results are what `calibrate engine` reads.
+(does not). The last two force one length at every batch, so each number of drafts of a schedule is run
+in a server of its own. The results are what `calibrate engine` reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from medusa_sim.errors import UsageError
 from medusa_sim.export import exports
 from medusa_sim.export.chains import ChainPlan
-from medusa_sim.export.settings import EngineExport, EngineSettings
+from medusa_sim.export.settings import Chosen, EngineExport, EngineSettings
 from medusa_sim.outside.escaping import for_comment, for_shell
 from medusa_sim.plan.recommendation import Recommendation
 
@@ -47,12 +49,9 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         "",
         "# A: no speculation",
         f"{engine.serve} --port {engine.port} &",
-        *_bench(engine, answer, plan, "plain"),
+        *_bench(engine, answer, batches(plan), "plain"),
         "",
-        "# B: speculation (stop A first)",
-        *engine.synthetic(chosen, acceptance_length(plan, int(plan.grid.batch[0]))),
-        *_bench(engine, answer, plan, "spec"),
-        "",
+        *(line for part in _parts(engine, chosen) for line in _speculating(engine, part, batches(plan))),
         "# the speedup is the ratio of output tokens per second; the same files calibrate a runtime",
         f"medusa-sim calibrate engine plain_*.json* spec_*.json* --gpu {for_shell(answer.scenario.gpu.name)} "
         f"--model {for_shell(answer.scenario.model.name)} --name mine",
@@ -73,12 +72,38 @@ def acceptance_length(plan: ChainPlan, batch: int) -> float:
     return 1.0 + sum(plan.rates[: plan.drafts_at(batch)])
 
 
-def _bench(engine: EngineExport, answer: Recommendation, plan: ChainPlan, label: str) -> Iterator[str]:
+def _parts(engine: EngineExport, chosen: Chosen) -> tuple[Chosen, ...]:
+    """What one server with synthetic acceptance can run: the schedule, or one number of drafts of it."""
+    plan = chosen.plan
+    if engine.synthetic_by_position or not plan.dynamic:
+        return (chosen,)
+    return tuple(
+        replace(
+            chosen,
+            plan=replace(plan, drafts=tier.drafts, tiers=(tier,), rates=plan.rates[: tier.drafts]),
+        )
+        for tier in plan.tiers
+        if tier.drafts
+    )
+
+
+def _speculating(engine: EngineExport, part: Chosen, every: Sequence[int]) -> Iterator[str]:
+    """The server of a part and its runs, at those of `every` batch that its tiers hold."""
+    plan = part.plan
+    first, last = plan.tiers[0].batch_min, plan.tiers[-1].batch_max
+    held = [batch for batch in every if first <= batch <= last]
+    yield f"# B: speculation, batch {first} to {last} (stop the server before it first)"
+    yield from engine.synthetic(part, acceptance_length(plan, first))
+    yield from _bench(engine, part.answer, held, "spec")
+    yield ""
+
+
+def _bench(engine: EngineExport, answer: Recommendation, every: Sequence[int], label: str) -> Iterator[str]:
     """Runs at (prompt, output) tokens whose middle context is the length that was asked for."""
     length = answer.question.seq_len[0]
     output = min(_OUTPUT_TOKENS, max(length // 2, 1))
     prompt, output = answer.question.request or (max(length - output // 2, 1), output)
-    for batch in batches(plan):
+    for batch in every:
         common = (
             f"--dataset-name random --random-input-len {prompt} --random-output-len {output} "
             f"--max-concurrency {batch} --num-prompts {_PROMPTS_PER_REQUEST * batch}"

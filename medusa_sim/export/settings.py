@@ -164,6 +164,8 @@ class EngineExport:
     """The load generator that comes with it; `{port}`, `{common}` and `{name}` are filled in."""
     unsynthetic: tuple[str, ...] = ()
     """Drafters whose acceptance it cannot make synthetic."""
+    synthetic_by_position: bool = False
+    """Whether synthetic acceptance is by position: one server then has it right at any number of drafts."""
     launch: dict[str, str] = field(default_factory=dict)
     """Options of its whole command, and what each is given (`launch.launch_values`)."""
     kv_dtypes: tuple[str, str] = ("fp8", "bfloat16")

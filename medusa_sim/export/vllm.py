@@ -178,6 +178,7 @@ VLLM = Vllm(
         "ep": "--enable-expert-parallel",
     },
     serve='vllm serve "$MODEL"',
+    synthetic_by_position=True,
     bench=(
         'vllm bench serve --model "$MODEL" --port {port} '
         "{common} --ignore-eos --save-result --result-filename {name}.json"

@@ -1,6 +1,7 @@
 """Launch settings of engines: read back as the engine reads them, and refusals that say why."""
 
 import json
+import re
 import shlex
 from functools import cache
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import medusa_sim as ms
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES, exports
-from medusa_sim.export.ab import ab_script
+from medusa_sim.export.ab import ab_script, batches
 from medusa_sim.export.chains import best_static, chain_grid, drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.engines import METHODS, engine_settings
 from medusa_sim.export.settings import length_note
@@ -374,6 +375,19 @@ def test_ab_of_the_other_engines(eagle):
     ngram = answered("ngram", batch_max=4)
     with pytest.raises(UsageError, match="one-model"):
         ab_script(ngram, engine_settings(ngram, "tensorrt-llm"))
+
+
+def test_ab_forces_one_length_on_one_number_of_drafts_alone(steep):
+    settings = engine_settings(steep, "sglang", draft_path="d")
+    plan, script = plan_of(settings), ab_script(steep, settings)
+    tiers = [tier for tier in plan.tiers if tier.drafts]
+    forced = [float(length) for length in re.findall(r"ACC_LEN=([0-9.]+)", script)]
+    assert len(tiers) > 1
+    assert forced == pytest.approx([1.0 + sum(plan.rates[: tier.drafts]) for tier in tiers], abs=0.005)
+    assert re.findall(r"num-steps (\d+)", script) == [str(tier.drafts) for tier in tiers]
+    assert "adaptive" not in script
+    drafted = [batch for batch in batches(plan) if plan.drafts_at(batch)]
+    assert [int(batch) for batch in re.findall(r"spec_b(\d+)", script)] == drafted
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
