@@ -36,7 +36,7 @@ _FIXED = "fixed"
 _TPOT_MS, _MOST_MS = 50, 60_000
 _PROMPT, _OUTPUT = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS)
 _MOST_DRAFTS = 16
-_COLUMNS = titles("policy", "saturated_per_s", "tokens_per_s", "largest_per_s", "loses_from", "off_from")
+_COLUMNS = titles("policy", "saturated_per_s", "tokens_per_s", "largest_per_s", "loses", "off_from")
 _PHONE = titles("policy", "saturated_per_s", "largest_per_s")
 
 

@@ -299,8 +299,8 @@ DECLARED = (
     Quantity(name="kv_share", title="KV", unit="share", digits=2),
     Quantity(name="saturated_per_s", title="saturates at"),
     Quantity(name="largest_per_s", title="rate within limits"),
-    Quantity(name="loses_from", title="slower above"),
-    Quantity(name="off_from", title="off above"),
+    Quantity(name="loses", title="slower"),
+    Quantity(name="off_from", title="off from"),
     Quantity(name="gpus_needed", title="GPUs"),
     # over the time of a run
     Quantity(name="time_s", axis="seconds"),

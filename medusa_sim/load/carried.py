@@ -2,7 +2,8 @@
 
 Searches run the requests and seeds of the test. Shares that keep the limits are pooled over the seeds; where
 each seed alone crosses the wanted share gives the interval. Where drafts lose is searched with the
-first seed alone: they never do where they win at the rate at which the first of both servers is full.
+first seed alone, over all rates: drafts of a mixture may lose, win and lose again, since they wake experts
+that are awake anyway in a full step.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Context
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +34,12 @@ _LEAST_REQUESTS = 500
 """Of a seed: shorter runs end before their queues have grown."""
 _MOST_TRIALS = 16
 _USUAL_TRIALS = 6
-_USUAL_PAIRS = 2
+_USUAL_PAIRS = 10
 """Of a policy: rates tried for the limits, and runs against plain decoding, in the middle of many loads."""
+_COMPARED = tuple(np.geomspace(0.02, 1.0, 6).tolist())
+"""Shares of saturation at which drafts are compared with plain decoding."""
+_EDGE_PRECISION = 0.02
+"""Of the rates between which drafts begin to lose, or to win."""
 BELOW_FULL = 0.97
 """Of saturation: beyond, queues grow for as long as a run lasts."""
 SURELY_STEADY = 0.9
@@ -45,6 +51,10 @@ _OF_95 = 0.65
 """80 % interval over the 95 % one of a normal distribution."""
 _STEPS_DOWN = (0.5, 0.125, 1.0 / 256.0)
 """Shares of saturation that are tried until one keeps the limits."""
+
+
+Spans = tuple[tuple[float, float | None], ...]
+"""(first, last) rates of spans that do not meet, rising; None: without an end."""
 
 
 class Saturation(NamedTuple):
@@ -63,8 +73,9 @@ class Carried:
     saturated_per_s; None without limits, 0 where no rate does. largest_half_width: of its 95 % interval over
     the seeds; None where the limits hold up to saturation, or for one seed.
     largest_low_per_s, largest_high_per_s: its 80 % interval, with the band of the step.
-    best_share: of the requests that keep them at the lowest rate tried. loses_from: rate from which the
-    mean request takes longer than without speculation; None where it never does. off_from: requests in
+    best_share: of the requests that keep them at the lowest rate tried. loses: (first, last) rates of every
+    span in which the mean request takes longer than without speculation, from 0 where it does at the lowest
+    and to None where it does until one server is full; None where that is not known. off_from: requests in
     flight, of those that the memory holds, from which steps that draft emit fewer tokens a second than plain
     ones. searched: whether rates were tried; a closed loop has none.
     """
@@ -77,7 +88,7 @@ class Carried:
     largest_low_per_s: float | None = None
     largest_high_per_s: float | None = None
     best_share: float | None = None
-    loses_from: float | None = None
+    loses: Spans | None = None
     off_from: int | None
     searched: bool = True
 
@@ -118,8 +129,7 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
             found = _with_largest(found, test, server, advance)
         if has_rates and plain is not None and server is not test.servers[plain]:
             top = min(saturated.requests_per_s, full[plain].requests_per_s)
-            loses = _loses_from(test, server, test.servers[plain], top, advance)
-            found = replace(found, loses_from=loses)
+            found = replace(found, loses=_spans_lost(test, server, test.servers[plain], top, advance))
         rates.append(found)
     return tuple(rates)
 
@@ -246,27 +256,28 @@ def _spread(tried: dict[float, FloatArray], wanted: float) -> float | None:
     return half if np.isfinite(half) else None
 
 
-def _loses_from(
+def _spans_lost(
     test: LoadTest, server: PolicyServer, plain: PolicyServer, top: float, advance: Advance | None
-) -> float | None:
-    """The rate from which the mean request takes longer than with `plain`; None where it does not at `top`.
+) -> Spans:
+    """Spans of rates up to `top` in which the mean request takes longer than with `plain`.
 
-    By pairs of the first seed's requests.
+    By pairs of the first seed's requests. A span that begins and ends between two of `_COMPARED` is not seen.
     """
 
     def loses(rate: float) -> bool:
         with_drafts, without = (_metrics_at(test, one, rate, advance) for one in (server, plain))
         return with_drafts["e2e_mean_s"] > without["e2e_mean_s"]
 
-    if not loses(top):
-        return None
-    low, high = top * 0.02, top
-    if loses(low):
-        return 0.0
-    while high - low > 0.02 * top:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if loses(middle) else (middle, high)
-    return high
+    rates = [top * share for share in _COMPARED]
+    lost = [loses(rate) for rate in rates]
+    edges = [0.0] if lost[0] else []
+    for place in np.flatnonzero(np.diff(lost)):
+        low, high, loses_high = rates[place], rates[place + 1], lost[place + 1]
+        while high > (1.0 + _EDGE_PRECISION) * low:
+            middle = float(np.sqrt(low * high))
+            low, high = (low, middle) if loses(middle) == loses_high else (middle, high)
+        edges.append(high if loses_high else low)
+    return tuple(zip_longest(edges[::2], edges[1::2]))
 
 
 def rates_to_try(full_per_s: float, known: Sequence[Carried] = ()) -> tuple[float, ...]:

@@ -27,7 +27,7 @@ LABELS_OF = {
     ),
     "why": (
         "Why not more", "Other counts", "Tree", "Heads", "Experts", "Decoding", "Time goes to", "Schedule",
-        "Off above", "Sessions", "Look at", "Cheaper",
+        "Off from", "Sessions", "Look at", "Cheaper",
     ),
     "how sure": ("How sure", "Acceptance", "If it differs"),
     "measured": ("Measured",),

@@ -1,6 +1,7 @@
 """Runs whose every time is known by hand: what a wrong constant of the loop would change."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -387,21 +388,25 @@ def test_the_interval_of_a_carried_rate_is_that_of_its_seeds_where_steps_have_no
     assert down == pytest.approx(0.65 * found.largest_half_width / found.largest_per_s, rel=0.02)
 
 
-def test_the_rate_from_which_drafts_lose_is_halved_down_to_a_fiftieth_of_the_largest(monkeypatch):
-    """Of rates to 100: 51, 26.5, 38.75, 44.875, 41.8125 and 40.28125, where the last that wins is 38.75."""
+def test_every_span_of_rates_in_which_drafts_lose_is_found(monkeypatch):
+    """To 2 %: of one crossing, as of a dense model, and of several, as of a mixture with experts to wake."""
     test = load_test(Scenario(model="llama-3.1-8b"), policies=("none",), requests=8, seeds=1)
     plain, drafting = test.servers[0], replace(test.servers[0])
 
-    def from_rate(least: float) -> float | None:
+    def spans(loses: Callable[[float], bool]) -> list[float | None]:
         def metrics_at(of: object, server: object, rate: float, advance: object) -> dict[str, float]:
-            return {"e2e_mean_s": 1.0 if server is plain else 0.5 + (rate > least)}
+            return {"e2e_mean_s": 1.0 if server is plain else 0.5 + loses(rate)}
 
         monkeypatch.setattr(carried, "_metrics_at", metrics_at)
-        return carried._loses_from(test, drafting, plain, 100.0, None)
+        return [end for span in carried._spans_lost(test, drafting, plain, 100.0, None) for end in span]
 
-    assert from_rate(40.0) == 40.28125
-    assert from_rate(100.0) is None
-    assert from_rate(1.9) == 0.0
+    assert spans(lambda rate: rate > 40.0) == [pytest.approx(40.0, rel=0.02), None]
+    assert spans(lambda rate: 3.0 < rate < 15.0 or rate > 50.0) == [
+        pytest.approx(3.0, rel=0.02), pytest.approx(15.0, rel=0.02), pytest.approx(50.0, rel=0.02), None,
+    ]  # fmt: skip
+    assert spans(lambda rate: rate < 15.0) == [0.0, pytest.approx(15.0, rel=0.02)]
+    assert spans(lambda rate: rate > 100.0) == []
+    assert spans(lambda rate: True) == [0.0, None]
 
 
 def test_a_run_without_work_draws_what_idle_gpus_do():

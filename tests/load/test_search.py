@@ -26,7 +26,7 @@ from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Adaptive, State
 from medusa_sim.load.policy_names import policy_of
 from medusa_sim.report.load.screen import answer_text, context_text, runs_text
-from medusa_sim.report.load.tables import load_table
+from medusa_sim.report.load.tables import carried_table, load_table
 from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import _unsteady, warnings
 from medusa_sim.report.words.break_even import break_even_text
@@ -40,6 +40,11 @@ SMALL = {"requests": 300, "seeds": 2, "max_num_seqs": 64}
 def answer() -> LoadAnswer:
     test = load_test(SCENARIO, policies=("none", "3"), tpot_ms=12.0, **SMALL)
     return run_load(test, [4.0, 12.0], target_rate=50.0)
+
+
+def test_a_caption_explains_columns_that_are_there(answer):
+    assert "off from" in carried_table(answer).title
+    assert "off from" not in carried_table(replace(answer, carried=answer.carried[:1])).title
 
 
 def test_the_largest_rate_keeps_the_limits_and_a_larger_one_does_not(answer):

@@ -76,7 +76,7 @@ def test_prompts_wait_where_drafts_take_more_than_half_of_a_steps_tokens(drafts,
 def carried(policy: str, largest: float | None, **more: Any) -> Any:
     return SimpleNamespace(**{
         "policy": policy, "largest_per_s": largest, "best_share": None, "saturated_per_s": 40.0,
-        "loses_from": None, "off_from": None, "searched": True, **more,
+        "loses": (), "off_from": None, "searched": True, **more,
     })  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def answered(*every: Any, points: list[Any] | None = None) -> Any:
         (answered(carried("none", 12.0)), (["12.0", "20.0"], "plain decoding")),
         (answered(carried("none", 10.0), carried("K=3", None)), (["3", "20.0", "0", "10.0"], "fewer")),
         (answered(carried("none", None),
-        carried("K=3", None, saturated_per_s=50.0, loses_from=30.0, off_from=9)),
+        carried("K=3", None, saturated_per_s=50.0, loses=((30.0, None),), off_from=9)),
          (["50.0", "3", "40.0"], "saturates")),
     ],
 )  # fmt: skip
@@ -118,9 +118,11 @@ def test_where_speculation_loses_is_told_by_rate_and_requests_in_flight():
     losing = loaded._losing
     assert numbers(losing(carried("K=3", 1.0))) == ["40.0"]
     assert numbers(losing(carried("K=3", 1.0, off_from=9))) == ["40.0", "9"]
-    assert numbers(losing(carried("K=3", 1.0, loses_from=30.0, off_from=9))) == ["30.0", "9"]
-    assert losing(carried("K=3", 1.0, loses_from=0.0)).endswith("at every rate")
-    assert losing(carried("K=3", 1.0, loses_from=0.05)).endswith("above 0.0500 requests/s")
+    assert numbers(losing(carried("K=3", 1.0, loses=((30.0, None),), off_from=9))) == ["30.0", "9"]
+    assert losing(carried("K=3", 1.0, loses=((0.0, None),))).endswith("at every rate")
+    assert losing(carried("K=3", 1.0, loses=((0.05, None),))).endswith("above 0.0500 requests/s")
+    twice = losing(carried("K=3", 1.0, loses=((0.0, 2.0), (4.5, 6.0))))
+    assert twice.endswith("below 2.00 and from 4.50 to 6.00 requests/s")
 
 
 def test_requests_at_one_rate_are_compared_by_their_mean_time():

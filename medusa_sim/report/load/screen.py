@@ -14,7 +14,7 @@ from medusa_sim.load.policies import BySize
 from medusa_sim.load.sources import Drawn
 from medusa_sim.report.load.tables import carried_table, load_table
 from medusa_sim.report.load.warnings import warnings
-from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_text
+from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_text, spans_text
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.measured import measured_facts
@@ -147,11 +147,11 @@ def carries_no_more(carried: Carried, plain: Carried) -> bool:
 def _losing(carried: Carried) -> str:
     """At which rates speculation loses, and from how many requests it is better off."""
     off = "" if carried.off_from is None else f"switch it off from {carried.off_from} requests in flight"
-    if carried.loses_from is None:
+    if not carried.loses:
         pays = f"speculation pays up to saturation ({rate_text(carried.saturated_per_s)} requests/s)"
         return f"{pays}, but {off}" if off else pays
-    above = f"above {rate_text(carried.loses_from)} requests/s" if carried.loses_from else "at every rate"
-    loses = f"speculation is slower {above}"
+    loses = f"speculation is slower {spans_text(carried.loses)}"
+    loses += "" if carried.loses == ((0.0, None),) else " requests/s"
     return f"{loses}: {off}" if off else loses
 
 
@@ -209,8 +209,8 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
     yield from (Fact("By context", line) for line in context_text(answer))
     if any(each.off_from is not None for each in answer.carried):
         yield Fact(
-            "Off above",
-            "with more requests in flight a step with drafts emits fewer tokens/s than a plain one",
+            "Off from",
+            "from so many requests in flight a step with drafts emits fewer tokens/s than a plain one",
         )
     yield from acceptance_facts(answer.test.scenario)
     yield from measured_facts(answer.test.scenario)

@@ -12,7 +12,7 @@ from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.arguments import NO_DRAFTS
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.point import LoadPoint
-from medusa_sim.report.load.words import rate_text
+from medusa_sim.report.load.words import rate_text, spans_text
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING
@@ -68,7 +68,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
         return f"{rate_text(each.largest_per_s)} ({rate_text(low)}-{rate_text(high)})"
 
     def slower(each: Carried) -> str:
-        return never(each, None if each.loses_from is None else rate_text(each.loses_from))
+        return NOTHING if each.loses is None else never(each, spans_text(each.loses) or None)
 
     columns: dict[str, Callable[[Carried], str]] = {
         "policy": lambda each: each.policy,
@@ -77,12 +77,13 @@ def carried_table(answer: LoadAnswer) -> TextTable:
         "largest_per_s": within,
     }
     if any(each.searched for each in answer.carried):
-        columns["loses_from"] = slower
+        columns["loses"] = slower
     columns["off_from"] = lambda each: never(each, None if each.off_from is None else str(each.off_from))
     if rate is not None:
         columns["gpus_needed"] = lambda each: str(each.gpus_for(rate, gpus) or NOTHING)
     cells = {name: [cell(each) for each in answer.carried] for name, cell in columns.items()}
     has_intervals = any("(" in cell for cell in cells["largest_per_s"])
     title = "rates in requests/s" + ", in brackets their 80 % intervals" * has_intervals
-    title += "; off above: requests in flight"
+    if set(cells["off_from"]) != {NOTHING}:
+        title += "; off from: requests in flight"
     return quantity_table(cells, words=("policy",), title=title)

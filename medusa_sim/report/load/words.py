@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from medusa_sim.load.carried import Spans
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.units import KILO
@@ -33,6 +34,17 @@ def at_rate(point: LoadPoint) -> str:
 def rate_text(per_s: float) -> str:
     """Requests per second."""
     return significant(per_s, 3)
+
+
+def spans_text(spans: Spans) -> str:
+    """`from 0.5 to 2.2 and above 4.5`; `at every rate` for a span without ends."""
+    parts = []
+    for first, last in spans:
+        if last is None:
+            parts.append(f"above {rate_text(first)}" if first else "at every rate")
+        else:
+            parts.append(f"{f'from {rate_text(first)} to' if first else 'below'} {rate_text(last)}")
+    return " and ".join(parts)
 
 
 def ms_text(seconds: float) -> str:
