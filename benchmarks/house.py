@@ -69,8 +69,8 @@ HOUSE = (
         ("plan",),
         "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
         in_order(
-            "verdict engine_run check woken_experts slowdowns counts break_even capacity shortfall "
-            "sweep_answer batch_ranges schedule_row schedule recommendation recommend"
+            "verdict engine_run check woken_experts slowdowns counts break_even shortfall "
+            "sweep_answer batch_ranges schedule_row schedule capacity recommendation recommend"
         ),
     ),
     Room(

@@ -177,22 +177,24 @@ def runtime_of(engine: str, drafter: str | None) -> str | None:
 
 
 def _show(output: Output, answer: Recommendation) -> None:
-    from medusa_sim.report.recommend.screen import recommend_screen
-    from medusa_sim.report.recommend.values import SCHEMA, recommendation_values, schedule_arrow
-    from medusa_sim.report.words.cost import price_lines
-
     if output.form == "json":
         import json
 
         from medusa_sim import __version__
+        from medusa_sim.report.recommend.values import SCHEMA, recommendation_values
 
         head = {"schema": SCHEMA, "version": __version__, "command": command_line()}
         values = recommendation_values(answer)
         output.text(json.dumps({**head, **values}, indent=1, allow_nan=False) + "\n")
         return
     if output.form in ("csv", "parquet"):
+        from medusa_sim.report.recommend.values import schedule_arrow
+        from medusa_sim.report.words.cost import price_lines
+
         for line in price_lines([answer.scenario]):
             say(line)
         output.rows(schedule_arrow(answer), "recommend")
         return
+    from medusa_sim.report.recommend.screen import recommend_screen
+
     output.screen(recommend_screen(answer))

@@ -13,8 +13,12 @@ from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import in_groups
+from medusa_sim.plan.batch_ranges import BatchRange
 from medusa_sim.plan.break_even import EVERY_COARSE_TO, CoarseSearch
+from medusa_sim.plan.schedule import schedule_rows
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 
 _CAPACITY_RATIO = 1.05
@@ -111,6 +115,16 @@ def fastest(*points: Cell | None) -> Cell | None:
     return max(known, key=lambda point: point.tokens_per_s, default=None)
 
 
+def best_of_lengths(cells: Cells, max_latency_us: float | None, *, speculate: bool) -> Cell | None:
+    """The largest throughput of the cells that fit and keep the latency, at any length; None if none does."""
+    return fastest(
+        *(
+            best_operating_point(cells, s, max_latency_us, speculate=speculate)
+            for s in range(cells.surface.seq_len.size)
+        )
+    )
+
+
 def best_operating_point(
     every: Cells,
     s: int,
@@ -132,3 +146,29 @@ def best_operating_point(
     rate = by_count.tokens_per_s[:, s, place]
     row, column = np.unravel_index(int(np.argmax(np.where(allowed, rate, -np.inf))), rate.shape)
     return Cell(cells=by_count, b=int(row), s=s, k=int(place.start or 0) + int(column))
+
+
+def where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tuple[ScheduleRow, ...]:
+    """For each length with a batch where speculation pays but has no room: the largest that gains."""
+    largest, surface = {}, cells.surface
+    for s in range(surface.seq_len.size):
+        pays = (cells.contenders.speedup[:, s, 1:] > 1.0).any(axis=-1)
+        shut = np.flatnonzero(pays & ~cells.fits[:, s, 1:].any(axis=-1))
+        if shut.size:
+            gaining = cells.speedup_at(int(shut[0]), s)[1:] > 1.0
+            largest[s] = int(surface.max_batch[s, 1:][gaining].max())
+    largest = {s: most for s, most in largest.items() if most > 0}
+    rows = []
+    for group in in_groups(len(largest)):
+        places = list(largest)[group]
+        batches = np.unique([largest[s] for s in places])
+        fitting = price(scenario, batches, surface.seq_len[places], cells.configurations.options)
+        for at, s in enumerate(places):
+            row = int(np.searchsorted(batches, largest[s]))
+            speedup = np.where(fitting.fits[row, at, 1:], fitting.speedup_at(row, at)[1:], -np.inf)
+            if speedup.max() <= 1.0:  # no reason to run fewer
+                continue
+            best = 1 + int(np.argmax(speedup))
+            chosen = BatchRange(first=row, last=row, configuration=best, begins_at_first=True)
+            rows += schedule_rows(fitting, at, (chosen,), question)
+    return tuple(rows)

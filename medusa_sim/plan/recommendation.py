@@ -17,11 +17,12 @@ from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.request_latency import RequestLatency, request_with
 from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.break_even import BreakEven, CoarseSearch, break_even_context, longest_searched
-from medusa_sim.plan.capacity import Capacity, capacities
+from medusa_sim.plan.capacity import Capacity, best_of_lengths, capacities, where_it_fits
 from medusa_sim.plan.counts import free_budget
 from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
+from medusa_sim.scenario.defaults import request_length
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.setting import Setting
@@ -31,30 +32,70 @@ from medusa_sim.step.step_time import StepTime
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recommendation:
-    """The answer to a `Question`.
+    """The answer to a `Question`: what was searched, and what follows from it when that is read.
 
-    enable: under objective `latency` whether any row of the schedule speculates (and keeps the limit of
-    latency), under `throughput` whether the best operating point with speculation beats the best without.
-    coarse, break_even_batches: one per length.
-    ranges: of the schedule, by length.
-    best_with, best_without: largest throughput among the question's batches that fit and keep the latency.
-    by_drafts: at batch_min and the first length. where_it_fits: for each length at which speculation would
-    pay but some batch leaves no room, the largest batch that does.
+    coarse, break_even_batches, ranges (of the schedule): one per length.
     """
 
     question: Question
     scenario: Scenario
     cells: Cells
     coarse: tuple[CoarseSearch, ...]
-    enable: bool
     break_even_batches: tuple[BreakEven, ...]
     schedule: tuple[ScheduleRow, ...]
     ranges: tuple[tuple[BatchRange, ...], ...]
-    by_drafts: tuple[Cell, ...]
-    best_with: Cell | None
-    best_without: Cell | None
-    requests: tuple[RequestLatency, ...]
-    where_it_fits: tuple[ScheduleRow, ...]
+
+    @property
+    def enable(self) -> bool:
+        """Whether to speculate.
+
+        Under objective `latency` whether any row of the schedule does (and keeps the limit of latency), under
+        `throughput` whether the best operating point with speculation beats the best without.
+        """
+        if self.question.objective == "latency":
+            return any(row.candidates > 1 and row.meets_latency is not False for row in self.schedule)
+        best, plain = self.best_with, self.best_without
+        least = 0.0 if plain is None else plain.tokens_per_s
+        return best is not None and bool(best.tokens_per_s > least)
+
+    @cached_property
+    def best_with(self) -> Cell | None:
+        """The largest throughput with speculation among the batches that fit and keep the latency."""
+        return best_of_lengths(self.cells, self.question.max_latency_us, speculate=True)
+
+    @cached_property
+    def best_without(self) -> Cell | None:
+        """The same without speculation."""
+        return best_of_lengths(self.cells, self.question.max_latency_us, speculate=False)
+
+    @cached_property
+    def by_drafts(self) -> tuple[Cell, ...]:
+        """The best count of each draft length, at batch_min and the first length."""
+        depth, speedup = self.cells.configurations.depth, self.cells.speedup_at(0, 0)
+        members = [np.flatnonzero(depth == drafts) for drafts in np.unique(depth)]
+        best = np.asarray([places[np.argmax(speedup[places])] for places in members], dtype=np.int64)
+        chosen = self.cells.with_index(best[None, None, :])
+        return tuple(Cell(cells=chosen, b=0, s=0, k=place) for place in range(1, best.size))
+
+    @cached_property
+    def where_it_fits(self) -> tuple[ScheduleRow, ...]:
+        """For each length at which speculation pays but has no room at some batch: the largest that gains."""
+        return where_it_fits(self.scenario, self.cells, self.question)
+
+    @cached_property
+    def requests(self) -> tuple[RequestLatency, ...]:
+        """Requests at the smallest batch and the largest that fits, as scheduled at the nearest length."""
+        if self.question.request is None:
+            return ()
+        prompt, output = self.question.request
+        surface = self.cells.surface
+        s = int(np.argmin(np.abs(surface.seq_len - request_length(prompt, output))))
+        fitting = np.flatnonzero(self.cells.fits[:, s, PLAIN])
+        ends = {int(surface.batch[i]): i for i in (fitting[:1].tolist() + fitting[-1:].tolist())}
+        return tuple(
+            request_with(self.cells, configuration_at(self.ranges[s], i), batch, self.question.request)
+            for batch, i in ends.items()
+        )
 
     @cached_property
     def break_even_context(self) -> BreakEven:

@@ -6,7 +6,7 @@ A command describes its answer as a `Screen`; text for a terminal, Markdown and 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from medusa_sim.outside.escaping import code_block, for_terminal, paragraph
@@ -44,11 +44,19 @@ LABELS = tuple(label for labels in LABELS_OF.values() for label in labels)
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact behind its label. detail: shown only with --verbose."""
+    """One fact behind its label.
+
+    said: its text, or what prices and writes it. detail: shown only with --verbose.
+    """
 
     label: str
-    text: str
+    said: str | Callable[[], str]
     detail: bool = False
+
+    @property
+    def text(self) -> str:
+        """What is said; a detail that must be priced is priced here, where somebody reads it."""
+        return self.said if isinstance(self.said, str) else self.said()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

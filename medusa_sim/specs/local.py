@@ -25,6 +25,8 @@ Backend: TypeAlias = Literal["cuda", "rocm", "vulkan", "metal", "cpu", "mlx"]
 Group: TypeAlias = Literal["data centre", "workstation", "consumer", "laptop", "embedded", "Apple", "CPU"]
 """What kind of machine it is, by which lists are grouped."""
 
+LLAMA_CPP = "llama.cpp"
+"""An engine with a runtime for each backend."""
 LAWS_FILE = Path(__file__).with_name("local.toml")
 
 _Positive = Annotated[float, Meta(gt=0.0, le=1e3)]
@@ -217,7 +219,9 @@ def runtimes_of(device: LocalDevice | None) -> tuple[str, ...]:
 
 
 def with_backend(engine: str, device: LocalDevice | None) -> str:
-    """The first runtime of an engine (`llama.cpp`) that a device runs; any other name as it is."""
+    """Of `llama.cpp` the first runtime that a device runs; any other name as it is."""
+    if engine != LLAMA_CPP:
+        return engine
     return next((name for name in runtimes_of(device) if name.startswith(f"{engine}-")), engine)
 
 
@@ -237,4 +241,4 @@ def is_unopened(sources: Mapping[str, str]) -> bool:
 
 def runtime_of_backend(backend: str) -> str:
     """Name of the runtime with that backend."""
-    return backend if backend == "mlx" else f"llama.cpp-{backend}"
+    return backend if backend == "mlx" else f"{LLAMA_CPP}-{backend}"

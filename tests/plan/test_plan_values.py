@@ -10,11 +10,16 @@ import pytest
 
 from medusa_sim.arrays import Band
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.plan import recommend as recommending
+from medusa_sim.plan import recommendation
 from medusa_sim.plan.break_even import CoarseSearch, longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation import gains_by_batch, scheduled_counts, scheduled_row_at
+from medusa_sim.plan.recommendation import (
+    Recommendation,
+    gains_by_batch,
+    scheduled_counts,
+    scheduled_row_at,
+)
 from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
 from medusa_sim.plan.slowdowns import slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share, sweep_answer
@@ -268,19 +273,21 @@ def test_a_request_is_timed_at_the_nearest_length_of_the_smallest_and_largest_ba
     monkeypatch, request_, nearest
 ):
     """Lengths of 512 and 2,048; of batches 1, 4 and 16 the last has no room."""
-    monkeypatch.setattr(recommending, "configuration_at", lambda ranges, place: (ranges, place))
+    monkeypatch.setattr(recommendation, "configuration_at", lambda ranges, place: (ranges, place))
     monkeypatch.setattr(
-        recommending, "request_with", lambda cells, where, batch, asked: (where, batch, asked)
+        recommendation, "request_with", lambda cells, where, batch, asked: (where, batch, asked)
     )
     fits = np.ones((3, 2, 2), np.bool_)
     fits[2] = False
     cells = SimpleNamespace(
         surface=SimpleNamespace(seq_len=np.array([512, 2048]), batch=np.array([1, 4, 16])), fits=fits
     )
-    found = recommending._requests(cells, SimpleNamespace(request=request_), ["short", "long"])
+    requests_of = Recommendation.requests.func
+    asked = SimpleNamespace(request=request_)
+    found = requests_of(SimpleNamespace(question=asked, cells=cells, ranges=["short", "long"]))
     length = ("short", "long")[nearest]
     assert found == (((length, 0), 1, request_), ((length, 1), 4, request_))
-    assert recommending._requests(cells, SimpleNamespace(request=None), []) == ()
+    assert requests_of(SimpleNamespace(question=SimpleNamespace(request=None))) == ()
 
 
 @pytest.mark.parametrize(
@@ -288,10 +295,14 @@ def test_a_request_is_timed_at_the_nearest_length_of_the_smallest_and_largest_ba
 )
 def test_speculation_is_worth_it_where_a_row_that_keeps_the_limit_drafts(candidates, meets, pays):
     row = SimpleNamespace(candidates=candidates, meets_latency=meets)
-    asked = SimpleNamespace(objective="latency")
-    assert recommending._is_worth_it(asked, [row], None, None) is pays
-    other = SimpleNamespace(objective="throughput")
+
+    def enable(objective, best=None, plain=None):
+        asked = SimpleNamespace(objective=objective)
+        answer = SimpleNamespace(question=asked, schedule=[row], best_with=best, best_without=plain)
+        return Recommendation.enable.fget(answer)
+
+    assert enable("latency") is pays
     best, plain = SimpleNamespace(tokens_per_s=2.0), SimpleNamespace(tokens_per_s=2.0 if meets else 1.0)
-    assert recommending._is_worth_it(other, [row], best, plain) is not bool(meets)
-    assert recommending._is_worth_it(other, [row], best, None)
-    assert not recommending._is_worth_it(other, [row], None, None)
+    assert enable("throughput", best, plain) is not bool(meets)
+    assert enable("throughput", best)
+    assert not enable("throughput")

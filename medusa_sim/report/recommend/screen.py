@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -195,8 +196,8 @@ def _of_speculation(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Iter
             f"{last.required_acceptance_factor:.2f} of the assumed accuracies",
             detail=True,
         )
-    if step := step_text(answer, last):
-        yield Fact("Decoding", step, detail=True)
+    if answer.scenario.runtime.engine is not None or answer.scenario.traffic is not None:
+        yield Fact("Decoding", partial(step_text, answer, last), detail=True)
 
 
 def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
@@ -290,7 +291,7 @@ def _of_the_server(answer: Recommendation) -> Iterator[Fact]:
         )
     yield from _costs(answer)
     for place, request in enumerate(answer.requests):
-        yield Fact("Latency", request_latency_text(request), detail=place > 0)
+        yield Fact("Latency", partial(request_latency_text, request), detail=place > 0)
 
 
 def request_latency_text(request: RequestLatency) -> str:
