@@ -24,6 +24,7 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.ranges import Deviation, widening
 from medusa_sim.specs.runtime import (
     VERSION_WIDEN,
+    _distance,
     _numbers,
     load_runtime,
     runtime_aliases,
@@ -111,6 +112,22 @@ def test_a_version_takes_the_terms_that_hold_it_or_the_nearest_and_says_so(asked
     told = " ".join(doubts(Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime=asked)))
     assert (f"{asked} has the terms of {name}" in told) == (asked != name)
     assert ("nearest" in told) == (not holds)
+
+
+@pytest.mark.parametrize(
+    ("version", "span", "far"),
+    [
+        ("0.11", ("0.10", "0.12"), (0, 0, 0)), ("0.10", ("0.10", "0.12"), (0, 0, 0)),
+        ("0.12.9", ("0.10", "0.12"), (0, 0, 0)), ("0.12.3", ("0.10", "0.12.2"), (0, 0, 1)),
+        ("0.12.2", ("0.10", "0.12.2"), (0, 0, 0)), ("0.15", ("0.10", "0.12"), (0, 3, 0)),
+        ("0.15.2", ("0.10", "0.12.1"), (0, 3, 0)), ("0.8", ("0.10", "0.12"), (0, 2, 0)),
+        ("0.10.1", ("0.10.4", "0.12"), (0, 0, 3)), ("0.20", ("1.1.2", "1.3"), (1, 1, 2)),
+        ("2.0", ("1.1", "1.3.4"), (1, -3, -4)), ("3.5", ("1.1", "1.3"), (2, -3, 0)),
+    ],
+)  # fmt: skip
+def test_a_version_is_far_by_majors_minors_and_patches(version, span, far):
+    """To another major, from the end of one to the start of the other: 1.1.2 is nearer to 0.20 than 1.3."""
+    assert _distance(version, span) == far
 
 
 def test_the_versions_of_an_engine_do_not_overlap_and_what_is_no_version_is_unknown():
