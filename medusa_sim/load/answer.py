@@ -102,7 +102,7 @@ def run_load(
         raise UsageError("rates are empty: give at least one number of requests a second")
     if target_rate is not None:
         check_rate(target_rate, "target rate")
-    at_a_rate = test.seeds * len(test.servers) * test.requests(test.any_rate, 0)[0].count
+    at_a_rate = test.seeds * len(test.servers) * test.sample.count
     usual_rates = len(rates) if rates is not None else 1 if test.source.sets_rate else _USUAL_RATES
     progress = _Progress(advance, usual_requests(test) if search else 0, at_a_rate * usual_rates)
     found = find_carried(test, progress.add) if search else ()

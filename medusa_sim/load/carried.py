@@ -101,7 +101,7 @@ class Carried:
 def saturation(test: LoadTest, server: PolicyServer) -> Saturation:
     """What a server emits with `max_num_seqs` requests always in flight, of the lengths of the source."""
     users = server.limits.max_requests
-    pool = _trial(test, test.any_rate)
+    pool = _of_trial(test, test.sample)
     requests = pool.repeated(max(4 * users, pool.count), users)
     metrics = metrics_of(server.run(requests, 0), server.table, server.limits, test.goals)
     return Saturation(metrics["requests_per_s"], metrics["tokens_per_s"])
@@ -112,7 +112,7 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
 
     A closed loop, and requests that all come at once, have no rate to search: there only saturation is known.
     """
-    has_rates = bool(np.isfinite(_trial(test, test.any_rate).rate_per_s))
+    has_rates = bool(np.isfinite(_of_trial(test, test.sample).rate_per_s))
     full = [saturation(test, server) for server in test.servers]
     plain = next((i for i, server in enumerate(test.servers) if server.table.drafts_max == 0), None)
     rates = []
@@ -159,14 +159,13 @@ def off_from(table: StepTable, policy: Policy, length: float, most: int) -> int 
     return 1 if wins.size == 0 else int(wins[-1]) + 2
 
 
-def _trial(test: LoadTest, rate_per_s: float | None, seed: int = 0) -> Requests:
-    requests, _ = test.requests(rate_per_s, seed)
+def _of_trial(test: LoadTest, requests: Requests) -> Requests:
     return requests.first(min(requests.count, max(SEARCH_REQUESTS // test.seeds, _LEAST_REQUESTS)))
 
 
 def search_requests(test: LoadTest) -> int:
     """Requests that a trial runs for each seed."""
-    return _trial(test, test.any_rate).count
+    return _of_trial(test, test.sample).count
 
 
 def usual_requests(test: LoadTest) -> int:
@@ -178,7 +177,7 @@ def usual_requests(test: LoadTest) -> int:
 def _metrics_at(
     test: LoadTest, server: PolicyServer, rate_per_s: float, advance: Advance | None, seed: int = 0
 ) -> dict[str, float]:
-    requests = _trial(test, rate_per_s, seed)
+    requests = _of_trial(test, test.requests(rate_per_s, seed)[0])
     record = server.run(requests.at_rate(rate_per_s), seed, advance)
     return metrics_of(record, server.table, server.limits, test.goals)
 

@@ -121,6 +121,12 @@ class LoadTest:
         return None if self.source.sets_rate else 1.0
 
     @cached_property
+    def sample(self) -> Requests:
+        """The first seed's requests at their own rate, or at one a second where it is asked for."""
+        requests, _ = self.requests(self.any_rate, 0)
+        return requests
+
+    @cached_property
     def table(self) -> StepTable:
         """Times of steps up to the longest draft and request."""
         longest = max(self.requests(self.any_rate, seed)[0].longest for seed in range(self.seeds))
@@ -136,18 +142,15 @@ class LoadTest:
     @cached_property
     def mean_length(self) -> float:
         """Mean committed tokens of a request over its time in flight, roughly."""
-        requests, _ = self.requests(self.any_rate, 0)
-        output = requests.output_tokens.astype(np.float64)
-        return float(((requests.prompt_tokens + output / 2.0) * output).sum() / output.sum())
+        output = self.sample.output_tokens.astype(np.float64)
+        return float(((self.sample.prompt_tokens + output / 2.0) * output).sum() / output.sum())
 
     @cached_property
     def energy(self) -> Energy | None:
         """What steps draw; None where the GPU's power is not known."""
         options = chains(self.scenario, self.drafts_max) if self.drafts_max else ()
-        prompts, _ = self.requests(self.any_rate, 0)
-        return energy_of(
-            self.scenario, options, self.most_requests, self.mean_length, float(prompts.prompt_tokens.mean())
-        )
+        prompt = float(self.sample.prompt_tokens.mean())
+        return energy_of(self.scenario, options, self.most_requests, self.mean_length, prompt)
 
     @cached_property
     def servers(self) -> tuple[PolicyServer, ...]:

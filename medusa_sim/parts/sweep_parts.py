@@ -195,8 +195,7 @@ class LoadParts:
         given: Case = {name: plain(name, value) for name, value in asked.items()}
         first = load_test(scenarios[0], **given)
         counts = [
-            test.requests(test.any_rate, 0)[0].count
-            for test in (first, *(replace(first, scenario=item) for item in scenarios[1:]))
+            test.sample.count for test in (first, *(replace(first, scenario=item) for item in scenarios[1:]))
         ]
         each = first.seeds * len(first.policies) * max(counts)
         return cls(

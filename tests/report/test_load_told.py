@@ -144,8 +144,6 @@ def test_a_schedule_is_told_by_its_ends():
 )
 def test_runs_are_counted(monkeypatch, seeds, searched, told):
     monkeypatch.setattr(loaded, "search_requests", lambda test: searched)
-    test = SimpleNamespace(
-        seeds=seeds, any_rate=1.0, requests=lambda rate, seed: (SimpleNamespace(count=500), None)
-    )
+    test = SimpleNamespace(seeds=seeds, sample=SimpleNamespace(count=500))
     text = loaded.runs_text(test)
     assert (numbers(text), "runs of" in text) == (told, seeds > 1)

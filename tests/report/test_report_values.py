@@ -280,7 +280,7 @@ def test_the_largest_count_that_is_cheaper_is_told_up_to_twice_the_rows_own(cand
 def test_requests_that_follow_another_are_counted(before, told):
     """Those that name the place of one before them, the first of which is 0."""
     requests = SimpleNamespace(before=np.array(before), count=len(before), pause_s=None)
-    test = SimpleNamespace(any_rate=1.0, requests=lambda rate, seed: (requests, None))
+    test = SimpleNamespace(sample=requests)
     assert re.findall(r"\d+", " ".join(sessions_text(test))) == told
 
 

@@ -37,7 +37,7 @@ def load_screen(answer: LoadAnswer) -> Screen:
 
 def headline(test: LoadTest) -> str:
     """What was asked: the requests, the set-up, and that trees are left out."""
-    requests = test.requests(test.any_rate, 0)[0]
+    requests = test.sample
     served = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean()) + " on average"
     source = test.source
     if isinstance(source, Drawn):
@@ -48,7 +48,7 @@ def headline(test: LoadTest) -> str:
 
 def server_facts(test: LoadTest) -> Iterator[Fact]:
     """The server, and how the load was run."""
-    limits, requests = test.limits(0), test.requests(test.any_rate, 0)[0]
+    limits, requests = test.limits(0), test.sample
     runtime, settings, source = test.scenario.runtime, test.settings, test.source
     is_default = (
         runtime.engine is not None and settings.max_requests is None and settings.token_budget is None
@@ -75,7 +75,7 @@ def server_facts(test: LoadTest) -> Iterator[Fact]:
 
 def runs_text(test: LoadTest) -> str:
     """`3 runs of 1000 requests, searches with the first 666 of each`: what figures are means of."""
-    requests, searched = test.requests(test.any_rate, 0)[0].count, search_requests(test)
+    requests, searched = test.sample.count, search_requests(test)
     runs = f"{test.seeds} run{'s' if test.seeds > 1 else ''} of {requests} requests"
     return runs if searched == requests else f"{runs}, searches with the first {searched} of each"
 
@@ -220,7 +220,7 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
 
 def sessions_text(test: LoadTest) -> list[str]:
     """That a trace with sessions keeps their order; nothing where requests have none."""
-    requests, _ = test.requests(test.any_rate, 0)
+    requests = test.sample
     follows = int((requests.before >= 0).sum())
     if not follows:
         return []
