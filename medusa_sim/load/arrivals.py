@@ -44,7 +44,7 @@ def open_loop(
     unit -= unit[0]
     if unit[-1] > 0.0:
         unit *= (count - 1) / unit[-1]
-    prompt, output = lengths.drawn(count, seed, most)
+    prompt, output, cut = lengths.drawn(count, seed, most)
     arrival = unit / first if first == last else _ramp(unit, first, last)
     rates_text = f"{first:g} requests/s" if first == last else f"{first:g} to {last:g} requests/s"
     return Requests(
@@ -53,6 +53,7 @@ def open_loop(
         output_tokens=output,
         warm=count // _WARM if first == last and count >= _LEAST_TO_WARM else 0,
         source=f"{rates_text}, burstiness {burstiness:g}",
+        cut=cut,
     )
 
 
@@ -80,7 +81,7 @@ def closed_loop(
         raise UsageError(f"users {users}: whole numbers from 1 are allowed")
     if not 0.0 <= think_s <= 1.0 / LEAST_RATE:
         raise UsageError(f"think time {think_s:g} s: from 0 to {1.0 / LEAST_RATE:g} s is allowed")
-    prompt, output = lengths.drawn(count, seed, most)
+    prompt, output, cut = lengths.drawn(count, seed, most)
     return Requests(
         arrival_s=np.zeros(min(users, count)),
         prompt_tokens=prompt,
@@ -88,6 +89,7 @@ def closed_loop(
         users=users,
         think_s=think_s,
         source=f"{users} users",
+        cut=cut,
     )
 
 

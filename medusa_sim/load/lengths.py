@@ -33,8 +33,8 @@ class Lengths:
                     f"coefficient of variation of {name} lengths {cv:g}: from 0 (all equal) to 10 is allowed"
                 )
 
-    def drawn(self, count: int, seed: int, most: int | None = None) -> tuple[IntArray, IntArray]:
-        """(prompt_tokens, output_tokens), each (count,).
+    def drawn(self, count: int, seed: int, most: int | None = None) -> tuple[IntArray, IntArray, int]:
+        """(prompt_tokens, output_tokens, how many were shortened), the first two (count,).
 
         Raises UsageError where even the means do not fit into `most` tokens.
         """
@@ -47,10 +47,12 @@ class Lengths:
         random = np.random.default_rng([seed, 1])
         prompt = _log_normal(random, self.prompt_tokens, self.prompt_cv, count)
         output = _log_normal(random, self.output_tokens, self.output_cv, count)
+        cut = 0
         if most is not None:
+            cut = int((prompt + output > most).sum())
             prompt = np.minimum(prompt, max(most - 1, 1))
             output = np.minimum(output, np.maximum(most - prompt, 1))
-        return prompt, output
+        return prompt, output, cut
 
 
 def _log_normal(random: np.random.Generator, mean: float, cv: float, count: int) -> IntArray:

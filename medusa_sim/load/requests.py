@@ -32,7 +32,8 @@ class Requests:
     arrival_s: seconds from the start, never falling. prompt_tokens, output_tokens: whole numbers from 1.
     users: in a closed loop, how many are in flight; a finished request is followed by the next one after
     think_s, and arrival_s holds only the first ones' times. warm: of an open loop, how many come before
-    measuring begins; it then ends with the last arrival. source: where they come from, in words.
+    measuring begins; it then ends with the last arrival. source: where they come from, in words. cut: how
+    many were drawn longer than what fits, and shortened to it.
     session: a number for each session, below 0 for a request that has none. In an open loop a request comes
     when the one before it in its session has finished and pause_s have passed, not before its arrival_s.
     """
@@ -44,6 +45,7 @@ class Requests:
     think_s: float = 0.0
     warm: int = 0
     source: str = "given"
+    cut: int = 0
     session: IntArray | None = None
     pause_s: FloatArray | None = None
 

@@ -304,15 +304,16 @@ def test_arrivals_have_the_rate_and_the_burstiness_and_are_scaled_in_time_alone(
 
 
 def test_lengths_have_their_means_and_limits_say_what_is_wrong():
-    prompt, output = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0)
+    prompt, output, _ = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0)
     assert prompt.mean() == pytest.approx(300, rel=0.02)
     assert output.mean() == pytest.approx(120, rel=0.02)
     assert prompt.std() / prompt.mean() == pytest.approx(LENGTH_CV, rel=0.05)
-    varied, _ = Lengths(prompt_tokens=300, prompt_cv=1.0).drawn(50_000, seed=0)
+    varied, _, _ = Lengths(prompt_tokens=300, prompt_cv=1.0).drawn(50_000, seed=0)
     assert varied.mean() == pytest.approx(300, rel=0.015)
     assert varied.std() / varied.mean() == pytest.approx(1.0, rel=0.05)
-    short, rest = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0, most=512)
+    short, rest, cut = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0, most=512)
     assert (short + rest).max() <= 512
+    assert cut == (prompt + output > 512).sum() > 0
     assert rest.min() >= 1
     with pytest.raises(UsageError, match="on average do not fit: model and KV cache hold 256"):
         Lengths(prompt_tokens=300, output_tokens=120).drawn(10, seed=0, most=256)

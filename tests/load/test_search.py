@@ -355,6 +355,21 @@ def test_the_profile_says_how_far_requests_differ(tmp_path):
     assert load_test(SCENARIO).spread == 0.0
 
 
+def test_requests_that_were_cut_to_what_fits_are_told():
+    scenario = Scenario(model="vicuna-7b", gpu="h100-sxm")
+    for prompt, output in ((1700, 300), (400, 100)):
+        test = load_test(
+            scenario, policies=("none",), requests=40, seeds=1, prompt_tokens=prompt, output_tokens=output
+        )
+        told = [line for line in warnings(run_load(test, (1.0,), search=False)) if " cut to " in line]
+        most = scenario.model.max_seq_len
+        long = int((test.sample.prompt_tokens + test.sample.output_tokens == most).sum())
+        mean = [f"{each.mean():,.0f}" for each in (test.sample.prompt_tokens, test.sample.output_tokens)]
+        expected = [f"{long} of 40 requests", f"the {most} tokens", f"{mean[0]} in, {mean[1]} out"]
+        assert len(told) == (long > 0) == (prompt > 400)
+        assert all(part in line for line in told for part in expected)
+
+
 def test_cancelled_requests_end_before_their_outputs_do():
     some, every = (load_test(SCENARIO, requests=2000, cancelled=share) for share in (0.25, 1.0))
     whole = load_test(SCENARIO, requests=2000).requests(5.0, 0)[0]

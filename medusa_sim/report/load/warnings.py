@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.doubts.doubts import doubts, first_token_doubts
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.carried import SURELY_STEADY
+from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.report.load.words import at_rate, policy_text, rate_text
 from medusa_sim.report.words.numbers import percent, significant
+from medusa_sim.report.words.scenario import request_text
 
 _MOST_TAKEN = 0.5
 
@@ -38,7 +41,19 @@ def warnings(answer: LoadAnswer) -> list[str]:
     dropped = max((point.dropped for point in points), default=0)
     if dropped:
         lines.append(f"{dropped} requests were too long and left out")
+    lines += _cut(answer.test)
     return list(dict.fromkeys(lines))
+
+
+def _cut(test: LoadTest) -> Iterator[str]:
+    """That requests were drawn longer than what fits, and what is left of them on average."""
+    drawn, most = test.sample, test.limits(test.drafts_max).longest_request(test.drafts_max)
+    if drawn.cut:
+        mean = request_text(drawn.prompt_tokens.mean(), drawn.output_tokens.mean())
+        yield (
+            f"{drawn.cut} of {drawn.count} requests were drawn longer than the {most} tokens that fit and "
+            f"were cut to these: {mean} on average"
+        )
 
 
 def _crowded_out(answer: LoadAnswer) -> list[str]:
