@@ -153,7 +153,7 @@ def test_report_is_self_contained_leads_with_the_answer_and_repeats_its_bytes(tm
     assert page.count("<svg") == 3
     assert not re.findall(r"(?:src|href)\s*=\s*[\"'](?!#|data:)", page)
     assert "@import" not in page
-    assert page.index("speculation pays up to") < page.index("<svg")
+    assert page.index("speculation pays for certain") < page.index("<svg")
     text = (tmp_path / "a" / "b" / "report.md").read_text()
     for picture in re.findall(r"\]\(([^)]+\.png)\)", text):
         assert (tmp_path / "a" / "b" / picture).read_bytes().startswith(b"\x89PNG")

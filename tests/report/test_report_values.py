@@ -17,6 +17,7 @@ from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.check import CheckedPart, EngineCheck, EngineRun
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
+from medusa_sim.plan.verdict import Stretch
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.report.charts.sweep import step_rows, two_steps
@@ -27,7 +28,7 @@ from medusa_sim.report.length_view import length_view
 from medusa_sim.report.load.screen import _within_limits, carries_no_more, sessions_text
 from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.screen import _costs, _drafts, _of_the_server, drafts_told
-from medusa_sim.report.sweep.page import _cards, _compared, _pays_up_to
+from medusa_sim.report.sweep.page import _cards, _compared, _pays_at
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table, overview_table
@@ -194,18 +195,21 @@ def test_errors_of_groups_are_per_cent_with_their_sign():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("known", "told"),
     [
-        ({"direction": "does not fit", "searched_to": 0}, "does not fit"), ({}, "no batch"),
-        ({"spans": ((2, 9),)}, "batch 2 to 9"), ({"spans": ((1, 9),)}, "batch 9"),
-        ({"spans": ((1, 64),)}, "batch 64"),
+        ((), "no batch"), (((1, 64, "loses"),), "no batch"),
+        (((1, 9, "uncertain"), (10, 64, "loses")), "no batch"),
+        (((1, 9, "pays"), (10, 64, "uncertain")), "batch 1..9"),
+        (((1, 2, "pays"), (3, 8, "loses"), (9, 64, "pays")), "batch 1..2, 9..64"),
     ],
 )  # fmt: skip
-def test_speculation_pays_up_to_the_end_of_its_first_span(given, told):
+def test_a_card_names_every_batch_whose_gain_is_certain_and_no_other(known, told):
+    """Where drafts are made (`spans`) is not where they pay for certain."""
     found = BreakEven(
-        **{"at": None, "direction": "loses from", "searched_from": 1, "searched_to": 64, **given}
-    )
-    assert _pays_up_to(found)[0] == told
+        at=None, direction="pays throughout", searched_from=1, searched_to=64, spans=((1, 64),),
+        known=tuple(Stretch(*each) for each in known),
+    )  # fmt: skip
+    assert _pays_at(found) == told
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.grid.columns import SWEEP, gain_column
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
+from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.sweep_answer import SweepAnswer, sweep_answer
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_bars
 from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, Text, screen_blocks
@@ -19,8 +19,9 @@ from medusa_sim.report.length_view import LengthView, evenly, length_view
 from medusa_sim.report.sources import closing
 from medusa_sim.report.sweep.screen import free_text, sweep_screen
 from medusa_sim.report.table import TextTable
+from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import caveats
-from medusa_sim.report.words.numbers import percent, times
+from medusa_sim.report.words.numbers import percent, spans_text, times
 from medusa_sim.report.words.scenario import model_name
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.axes import Grid
@@ -86,7 +87,7 @@ def _setting_blocks(item: Scenario, answered: SweepAnswer, several: bool) -> lis
 
 
 def _cards(answered: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
-    """Best count at the smallest, middle and largest batch, where it stops paying, what is free."""
+    """Best count at the smallest, middle and largest batch, where it pays, what is free."""
     grid = answered.grid
     column = {name: answered.column(name).tolist() for name in ("batch", "seq_len", "candidates")}
     lengths = grid.seq_len.size
@@ -101,13 +102,13 @@ def _cards(answered: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
         return at, "do not speculate", "plain decoding is the fastest"
 
     at = f"length {grid.seq_len[0]}"
-    last, why = _pays_up_to(answered.break_evens[0])
+    pays = answered.break_evens[0]
     free = free_text(int(answered.free.whole[0]), answered.free)
     alone = free_text(int(answered.free.verification[0]), answered.free)
     remark = f"verification alone: {alone}; drafting adds {percent(answered.drafting_share)} first"
     return (
         *(best_card(batch) for batch in sorted({0, grid.batch.size // 2, grid.batch.size - 1})),
-        (f"speculation pays up to, {at}", last, why),
+        (f"speculation pays for certain at, {at}", _pays_at(pays), f"it {break_even_text(pays, 'batch')}"),
         (
             f"free budget, batch {grid.batch[0]}, {at}",
             f"{free} token{'' if free == '1' else 's'}",
@@ -116,19 +117,10 @@ def _cards(answered: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def _pays_up_to(break_even: BreakEven) -> tuple[str, str]:
-    """The batch up to which speculation pays at the first length, and what happens beyond."""
-    if break_even.direction == "does not fit":
-        return "does not fit", "two candidates at batch 1 exceed the memory"
-    if not break_even.spans:
-        return "no batch", "it does not even pay at batch 1"
-    first, last = break_even.spans[0]
-    if first > 1:
-        return f"batch {first} to {last}", "below, the best count loses"
-    if last < break_even.searched_to:
-        return f"batch {last}", "beyond, the best count loses"
-    is_searched = break_even.searched_to == BATCHES_SEARCHED
-    return f"batch {last}", "the largest batch searched" if is_searched else "no larger batch fits in memory"
+def _pays_at(break_even: BreakEven) -> str:
+    """The batches whose gain is certain: `batch 1..288`."""
+    certain = [(known.first, known.last) for known in break_even.known if known.verdict == "pays"]
+    return f"batch {spans_text(certain)}" if certain else "no batch"
 
 
 def view_pictures(
