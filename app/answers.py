@@ -196,13 +196,13 @@ def row_at(set_up: SetUp, batch: int) -> ScheduleRow:
 
 
 def drafts_at(set_up: SetUp, batch: int) -> int:
-    """Drafts in a row that are recommended at a batch; the best of them where none are."""
+    """Drafts in a row that are recommended at a batch; where none are, the best that fit, or 1."""
     answer = planned(set_up)
     batch = min(batch, answer.question.batch_max)
-    return (
-        scheduled_row_at(answer, batch, set_up.seq_len).drafts
-        or max(answer.by_drafts, key=lambda each: each.speedup).drafts
-    )
+    if drafts := scheduled_row_at(answer, batch, set_up.seq_len).drafts:
+        return drafts
+    best = max(answer.by_drafts, key=lambda each: each.speedup, default=None)
+    return 1 if best is None else best.drafts
 
 
 @KEPT

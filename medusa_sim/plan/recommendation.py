@@ -70,9 +70,11 @@ class Recommendation:
 
     @cached_property
     def by_drafts(self) -> tuple[Cell, ...]:
-        """The best count of each draft length, at batch_min and the first length."""
-        depth, speedup = self.cells.configurations.depth, self.cells.speedup_at(0, 0)
-        members = [np.flatnonzero(depth == drafts) for drafts in np.unique(depth)]
+        """The best count of each draft length of those that fit, at batch_min and the first length."""
+        speedup = self.cells.speedup_at(0, 0)
+        depth = np.where(self.cells.fits[0, 0], self.cells.configurations.depth, -1)
+        depth[PLAIN] = 0
+        members = [np.flatnonzero(depth == drafts) for drafts in np.unique(depth[depth >= 0])]
         best = np.asarray([places[np.argmax(speedup[places])] for places in members], dtype=np.int64)
         chosen = self.cells.with_index(best[None, None, :])
         return tuple(Cell(cells=chosen, b=0, s=0, k=place) for place in range(1, best.size))

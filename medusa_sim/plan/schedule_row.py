@@ -328,22 +328,23 @@ class ScheduleRow(Cell):
 
     @property
     def _best_chain(self) -> int | None:
-        """The chain that gains most; None where shapes are unknown."""
+        """The chain that gains most of those that fit; None where none does or shapes are unknown."""
         configurations = self.every.configurations
         chains = [i for i, option in enumerate(configurations.options) if option.chain]
-        members = np.flatnonzero(np.isin(configurations.option, chains))
+        fits = self.every.fits[self.b, self.s]
+        members = np.flatnonzero(np.isin(configurations.option, chains) & fits)
         return int(members[np.argmax(self._speedups[members])]) if members.size else None
 
     @property
     def chain_candidates(self) -> int | None:
-        """Candidates of the best chain; None where shapes are unknown."""
+        """Candidates of the best chain that fits; None where there is none."""
         return (
             None if self._best_chain is None else int(self.every.configurations.candidates[self._best_chain])
         )
 
     @property
     def chain_speedup(self) -> float | None:
-        """Speedup of the best chain; None where shapes are unknown."""
+        """Speedup of the best chain that fits; None where there is none."""
         chain = self._best_chain
         return None if chain is None else float(self._speedups[chain])
 

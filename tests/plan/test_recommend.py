@@ -235,6 +235,19 @@ def test_chain_drafters_pay_for_depth():
     assert gains[-1] < max(gains)  # sixteen drafts are too many
 
 
+def test_other_counts_and_chains_are_those_that_fit():
+    """On 24 GB five heads of a 7B leave room for 14 requests, one and two for 15, and none for 16."""
+    scenario = SCENARIO.but(gpu="rtx-4090", model="vicuna-7b")
+    for batch in (14, 15, 16):
+        answer = recommend(scenario, Question(batch_min=batch, batch_max=batch))
+        cells = answer.cells
+        fitting = np.unique(cells.configurations.depth[1:][cells.fits[0, 0, 1:]]).tolist()
+        assert [entry.drafts for entry in answer.by_drafts] == fitting
+        assert all(entry.fits_memory for entry in answer.by_drafts)
+        assert (answer.schedule[0].chain_speedup is None) == (not fitting)
+    assert not fitting
+
+
 def test_width_options_of_layer_drafters_keep_that_many_children():
     options = SCENARIO.but(drafter="eagle").options(30)
     widths = {o.width for o in options}
