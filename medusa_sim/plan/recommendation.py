@@ -23,7 +23,7 @@ from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import request_length
-from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.question import EVERY_BATCH_TO, Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, speculative_step
@@ -263,9 +263,14 @@ def _place(answer: Recommendation, batch: int, seq_len: int) -> tuple[int, int]:
     surface = answer.cells.surface
     b, s = np.flatnonzero(surface.batch == batch), np.flatnonzero(surface.seq_len == seq_len)
     if not b.size or not s.size:
+        above = int(np.searchsorted(surface.batch, batch))
+        asked = f"{surface.batch[0]}..{surface.batch[-1]}"
+        if not b.size and 0 < above < surface.batch.size:
+            nearest = f"{surface.batch[above - 1]} or {surface.batch[above]}"
+            asked = f"{nearest} (of {asked} every one to {EVERY_BATCH_TO} was, every 2 % beyond)"
         raise UsageError(
-            f"batch {batch}, length {seq_len} was not searched; ask for batches {surface.batch[0]}.."
-            f"{surface.batch[-1]} at lengths {', '.join(map(str, surface.seq_len))}"
+            f"batch {batch}, length {seq_len} was not searched; ask for batch {asked} at length "
+            f"{' or '.join(map(str, surface.seq_len))}"
         )
     return int(b[0]), int(s[0])
 

@@ -1,5 +1,6 @@
 """The joint search and its answer, on the roofline so that nothing depends on fitted numbers."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +17,9 @@ from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.plan.break_even import BreakEven, find_break_even
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at
 from medusa_sim.plan.verdict import LOSES, PAYS, Stretch
-from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.question import EVERY_BATCH_TO, Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 
@@ -246,6 +247,19 @@ def test_other_counts_and_chains_are_those_that_fit():
         assert all(entry.fits_memory for entry in answer.by_drafts)
         assert (answer.schedule[0].chain_speedup is None) == (not fitting)
     assert not fitting
+
+
+def test_a_batch_between_two_searched_ones_is_answered_with_both():
+    answer = recommend(SCENARIO, Question(batch_min=EVERY_BATCH_TO, batch_max=300))
+    length, searched = answer.question.seq_len[0], set(answer.cells.surface.batch.tolist())
+    missing = next(batch for batch in range(EVERY_BATCH_TO, 300) if batch not in searched)
+    with pytest.raises(UsageError) as refused:
+        scheduled_row_at(answer, missing, length)
+    named = {int(each) for each in re.findall(r"\d+", str(refused.value).split("(")[0])}
+    below, above = max(each for each in searched if each < missing), min(searched - set(range(missing)))
+    assert named == {missing, length, below, above}
+    with pytest.raises(UsageError, match=r"256\.\.300"):
+        scheduled_row_at(answer, 301, length)
 
 
 def test_width_options_of_layer_drafters_keep_that_many_children():

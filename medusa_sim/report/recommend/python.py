@@ -29,7 +29,11 @@ class Answer:
 
     @property
     def enable(self) -> bool:
-        """Whether drafts are made anywhere that was asked for (`Recommendation.enable`)."""
+        """`Recommendation.enable`: whether to speculate for the objective that was asked for.
+
+        Under `throughput` it can be False while rows of the schedule draft: no batch with them beats the best
+        without.
+        """
         return self.recommendation.enable
 
     @property
