@@ -19,8 +19,9 @@ from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.figures.canvas import look
 from medusa_sim.report.figures.files import DPI
 from medusa_sim.report.palette import FAINT, SHADES
+from medusa_sim.report.recommend.sentences import shape_text
 from medusa_sim.report.words.basis import rests_text
-from medusa_sim.report.words.numbers import counted, times, with_prefix
+from medusa_sim.report.words.numbers import times, with_prefix
 from medusa_sim.report.words.scenario import workload_text
 from medusa_sim.units import format_text
 
@@ -59,8 +60,7 @@ def short_answer(answer: Recommendation, row: ScheduleRow) -> ShortAnswer:
     if row.candidates == 1:
         best = times(row.speculative_speedup)
         return ShortAnswer("off", "off", "decode without drafts", f"drafts would give {best} at best")
-    what = "a step" if answer.chains else "a tree"
-    action = f"with {counted(row.candidates, answer.chains)} {what}"
+    action = f"with {shape_text(answer, row)} a step"
     interval = f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}"
     return ShortAnswer("pays" if row.verdict == "pays" else "uncertain", times(row.speedup), action, interval)
 

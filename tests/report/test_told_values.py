@@ -378,6 +378,21 @@ def test_a_card_tells_a_row_in_a_few_words(more, kind, told):
     assert (found.kind, (found.figure, found.action, found.more)) == (kind, told)
 
 
+@pytest.mark.parametrize(
+    ("chain", "paths", "told"),
+    [
+        (True, (), "a chain of 4 candidates"),
+        (False, (), "a tree of 4 candidates"),
+        (False, None, "4 candidates"),
+    ],
+)
+def test_a_card_calls_a_chain_what_is_one(chain, paths, told):
+    row = schedule_row(1, 8, chain=chain, paths=paths)
+    answer = recommended(row)
+    answer.chains = False
+    assert short_answer(answer, row).action == f"with {told} a step"
+
+
 def test_a_page_warns_of_its_longest_length_and_its_least_and_most_requests(monkeypatch):
     seen: list[Any] = []
     monkeypatch.setattr(caveats, "beyond_measured", lambda scenario, *given: seen.append(given) or [])

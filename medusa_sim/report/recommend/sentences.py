@@ -127,12 +127,14 @@ def _gain(answer: Recommendation) -> str:
     end = scheduled_row_at(answer, last.batch_max, last.seq_len)
     band = f"(80 %: {end.speedup_low:.2f} to {end.speedup_high:.2f})"
     if last is first and last.batch_max == first.batch_min:
-        return f"{times(last.speedup)} {band} with {_shape(answer, last)}"
-    parts = [f"{times(first.speedup_at_batch_min)} at batch {first.batch_min} with {_shape(answer, first)}"]
+        return f"{times(last.speedup)} {band} with {_drafted_text(answer, last)}"
+    parts = [
+        f"{times(first.speedup_at_batch_min)} at batch {first.batch_min} with {_drafted_text(answer, first)}"
+    ]
     least = min(rows, key=lambda row: row.speedup_lowest)
     if least.speedup_lowest < min(first.speedup_at_batch_min, last.speedup) * (1.0 - NEAR_BEST):
         parts.append(f"{times(least.speedup_lowest)} at batch {least.batch_lowest}, the least")
-    parts.append(f"{times(last.speedup)} {band} at batch {last.batch_max} with {_shape(answer, last)}")
+    parts.append(f"{times(last.speedup)} {band} at batch {last.batch_max} with {_drafted_text(answer, last)}")
     return ", ".join(parts)
 
 
@@ -146,12 +148,17 @@ def step_text(answer: Recommendation, row: ScheduleRow) -> str:
     return f"{', '.join(parts)}, at batch {row.batch_max}" if parts else ""
 
 
-def _shape(answer: Recommendation, row: ScheduleRow) -> str:
+def shape_text(answer: Recommendation, row: ScheduleRow) -> str:
     """`5 drafts` of a chain that an engine runs, `a tree of 49 candidates`, `a chain of 3 candidates`."""
     shape = counted(row.candidates, answer.chains)
-    if not answer.chains and (row.chain or row.paths is not None):
-        shape = f"a {'chain' if row.chain else 'tree'} of {shape}"
-    return f"{shape}{guessed_text(answer.scenario, row.drafts)}"
+    if answer.chains or not (row.chain or row.paths is not None):
+        return shape
+    return f"a {'chain' if row.chain else 'tree'} of {shape}"
+
+
+def _drafted_text(answer: Recommendation, row: ScheduleRow) -> str:
+    """Its shape, and from which draft on its acceptance is a guess."""
+    return f"{shape_text(answer, row)}{guessed_text(answer.scenario, row.drafts)}"
 
 
 def _need(answer: Recommendation) -> str:
