@@ -13,7 +13,9 @@ from medusa_sim.outside.escaping import code_block, for_terminal, paragraph
 from medusa_sim.report.table import TextTable, aligned, markdown
 
 WIDTH = 100
-"""Characters of a line of text, at most; a narrower terminal has fewer."""
+"""Characters of a line of text; a narrower terminal has fewer."""
+MOST_PROSE = 110
+"""Characters of a line of text below a table that is wider than WIDTH: both end at about one place."""
 NARROWEST = 40
 """Characters that a line may have on any terminal."""
 MOST_WARNINGS = 2
@@ -88,21 +90,23 @@ def warning_text(line: str) -> str:
 
 
 def screen_text(screen: Screen, width: int, table_width: int | None, *, verbose: bool = False) -> str:
-    """The answer as text of at most `width` characters a line.
+    """The answer as text of at most `width` characters a line, beside wider tables of up to MOST_PROSE.
 
     table_width: of tables, which leave out columns and fold words to keep it; None: they keep every column.
     verbose: every fact, every table and every warning.
     """
     width = max(width, NARROWEST)
+    shown = (*screen.tables, *(screen.details if verbose else ()))
+    tables = [drawn_table(table, table_width).strip("\n") for table in shown]
+    if table_width is not None:
+        widest = max((len(line) for table in tables for line in table.splitlines()), default=0)
+        width = max(width, min(widest, table_width, MOST_PROSE))
     facts = [fact for fact in screen.facts if verbose or not fact.detail]
     warnings = screen.warnings if verbose else screen.warnings[:MOST_WARNINGS]
     blocks = [
         [_filled(screen.asked, width)] if screen.asked else [],
         [_filled(line, width) for line in screen.answer],
-        *(
-            [drawn_table(table, table_width).strip("\n")]
-            for table in (*screen.tables, *(screen.details if verbose else ()))
-        ),
+        *([table] for table in tables),
         fact_lines(facts, width),
         _code(screen.code),
         [_filled(warning_text(line), width) for line in warnings],

@@ -6,7 +6,17 @@ import re
 import pytest
 from asking import answered
 
-from medusa_sim.report.screen import LABELS, MOST_WARNINGS, NARROWEST, Fact, Screen, fact_lines, screen_text
+from medusa_sim.report.screen import (
+    LABELS,
+    MOST_PROSE,
+    MOST_WARNINGS,
+    NARROWEST,
+    WIDTH,
+    Fact,
+    Screen,
+    fact_lines,
+    screen_text,
+)
 from medusa_sim.report.table import TextTable
 
 ENGINE = "--gpu h100-sxm --model llama-3.1-8b --drafter eagle3"
@@ -34,6 +44,16 @@ SCREEN = Screen(
                 for i, label in enumerate(reversed(LABELS))),
     warnings=tuple(f"number {i}: " + "words " * 40 for i in range(5)),
 )  # fmt: skip
+
+
+def test_text_follows_a_wide_table_as_far_as_it_reads_well():
+    """Tables of 60, 104 and 140 columns on a terminal of 160: text of 100 (WIDTH), 104 and 110."""
+    for wide, expected in ((60, WIDTH), (104, 104), (140, MOST_PROSE)):
+        table = TextTable(headers=("x" * wide,), rows=(("1",),), right=(False,))
+        screen = Screen(asked="a " * 200, tables=(table,))
+        lines = screen_text(screen, WIDTH, 160).splitlines()
+        assert max(len(line) for line in lines if line.lstrip().startswith("a")) in (expected - 1, expected)
+        assert max(map(len, screen_text(screen, WIDTH, None).splitlines()[:2])) <= WIDTH
 
 
 @pytest.mark.parametrize("verbose", [False, True])

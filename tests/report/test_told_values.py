@@ -227,7 +227,7 @@ def recommended(*rows: Any, lengths: tuple[int, ...] = (512,), **more: Any) -> A
         (
             [schedule_row(1, 8), schedule_row(9, 32, speedup_lowest=1.2, batch_lowest=20),
             schedule_row(33, 64)],
-            "2.00x at batch 1 with 3 drafts, 1.20x at batch 20, the least, "
+            "2.00x at batch 1 with 3 drafts, as little as 1.20x at batch 20, "
             "1.50x (80 %: 1.40 to 1.60) at batch 64 with 3 drafts",
         ),
         (  # within 1 % of the end: 1.49 > 0.99 x 1.5

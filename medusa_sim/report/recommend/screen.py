@@ -180,7 +180,7 @@ def _of_speculation(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Iter
     if first.chain_speedup is not None and first.chain_candidates is not None and not first.chain:
         yield Fact(
             "Tree",
-            f"{percent(first.speedup / first.chain_speedup - 1.0)} faster than the best chain "
+            f"{percent(first.speedup / first.chain_speedup - 1.0, 0)} faster than the best chain "
             f"({first.chain_candidates} candidates, {times(first.chain_speedup)}) at batch "
             f"{first.batch_max}, length {first.seq_len}",
         )
@@ -278,8 +278,8 @@ def _of_the_server(answer: Recommendation) -> Iterator[Fact]:
         at = f" at length {capacity.seq_len}" if several else ""
         yield Fact(
             "Memory",
-            f"{capacity.max_batch_with} requests fit with {counted(best.candidates, answer.chains)}, "
-            f"{capacity.max_batch_without} without{at}",
+            f"{capacity.max_batch_with} requests fit with {counted(best.candidates, answer.chains)}, the "
+            f"best for throughput, {capacity.max_batch_without} without{at}",
         )
         yield Fact(
             "Memory use", f"{memory_text(best.memory)} on a GPU at batch {best.max_batch}", detail=True

@@ -133,7 +133,7 @@ def _gain(answer: Recommendation) -> str:
     ]
     least = min(rows, key=lambda row: row.speedup_lowest)
     if least.speedup_lowest < min(first.speedup_at_batch_min, last.speedup) * (1.0 - NEAR_BEST):
-        parts.append(f"{times(least.speedup_lowest)} at batch {least.batch_lowest}, the least")
+        parts.append(f"as little as {times(least.speedup_lowest)} at batch {least.batch_lowest}")
     parts.append(f"{times(last.speedup)} {band} at batch {last.batch_max} with {_drafted_text(answer, last)}")
     return ", ".join(parts)
 
