@@ -137,8 +137,9 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
 def requests_held(test: LoadTest, server: PolicyServer) -> int:
     """Requests of the mean length that the KV cache of a server holds at once, at most those of a step."""
     limits = server.limits
-    blocks = limits.blocks_of(max(round(test.mean_length), 1)) - limits.shared_blocks(round(test.mean_length))
-    return min(limits.max_requests, max(limits.kv_blocks // max(blocks, 1), 1))
+    shared = limits.shared_blocks(round(test.sample.prompt_tokens.mean()))
+    blocks = limits.blocks_of(max(round(test.mean_length), 1)) - shared
+    return min(limits.max_requests, max((limits.kv_blocks - shared) // max(blocks, 1), 1))
 
 
 def off_from(table: StepTable, policy: Policy, length: float, most: int) -> int | None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from load_tables import limits
 from one_line import one_line
 
 from medusa_sim.errors import MedusaSimError, UsageError
@@ -402,12 +403,11 @@ def test_a_trace_with_sessions_saturates_where_more_requests_a_second_are_not_se
 
 
 def test_what_requests_share_is_held_once():
-    """10 blocks a request of which 4 are shared: 100 blocks hold 100 // 6 of them."""
-    limits = SimpleNamespace(
-        blocks_of=lambda tokens: tokens // 16, shared_blocks=lambda tokens: 4, max_requests=64, kv_blocks=100
-    )
-    test, server = SimpleNamespace(mean_length=160.2), SimpleNamespace(limits=limits)
-    assert requests_held(test, server) == 16  # type: ignore[arg-type]
+    """Half of 8 blocks of prompt in 10 of a request: 97 of 101 blocks hold 97 // 6 of them."""
+    most = limits(kv_blocks=101, prefix_hit_rate=0.5, shares_prefix=True)
+    sample = SimpleNamespace(prompt_tokens=np.array([100, 156]))
+    test = SimpleNamespace(mean_length=158.8, sample=sample)
+    assert requests_held(test, SimpleNamespace(limits=most)) == 16  # type: ignore[arg-type]
 
 
 def test_drafting_is_switched_off_only_where_so_many_requests_fit():
