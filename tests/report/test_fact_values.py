@@ -1,0 +1,121 @@
+"""Numbers of facts, hidden lines and tables of choices, by hand, of answers that were made up."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from told import numbers
+
+from medusa_sim.plan.shortfall import Change, Shortfall
+from medusa_sim.report.load.screen import context_text
+from medusa_sim.report.recommend import screen as recommended
+from medusa_sim.report.screen import Fact, Screen, screen_text
+from medusa_sim.report.sweep.screen import engine_fact
+from medusa_sim.report.words import standing
+from medusa_sim.report.words.memory import missing_text, would_fit
+from medusa_sim.report.words.numbers import spans_text
+from medusa_sim.step.memory import MemoryParts
+
+
+def _row(batch_max: int, **more: Any) -> Any:
+    given = {
+        "batch_max": batch_max, "seq_len": 512, "speedup": 1.5, "chain": False, "chain_speedup": 1.2,
+        "chain_candidates": 4, "speedup_heads_on_accepted_row": 1.52, "required_acceptance_factor": 0.6,
+        "required_tokens_per_step": 1.75, "speedup_acceptance_minus_10_percent": 1.3,
+        "speedup_acceptance_plus_10_percent": 1.7, "held_by": "memory",
+    }  # fmt: skip
+    return type("Row", (), {**given, **more})()
+
+
+def _facts(*rows: Any, lengths: tuple[int, ...] = (512,)) -> dict[str, list[list[str]]]:
+    answer = SimpleNamespace(
+        question=SimpleNamespace(seq_len=lengths), by_drafts=(), chains=False,
+        scenario=SimpleNamespace(runtime=SimpleNamespace(engine=None), traffic=None),
+    )  # fmt: skip
+    told: dict[str, list[list[str]]] = {}
+    for fact in recommended._of_speculation(answer, rows):
+        told.setdefault(fact.label, []).append(numbers(fact.text))
+    return told
+
+
+def test_what_speculation_gains_is_told_of_the_first_row_and_what_if_it_differs_of_the_last():
+    """A tree of 1.5 is 25 % faster than a chain of 1.2; heads on one row gain 1 % at least."""
+    told = _facts(_row(8), _row(64, speedup_acceptance_minus_10_percent=1.1))
+    assert told == {
+        "Why not more": [["8", "64"]],
+        "Heads": [["1.52", "1.50", "8"]],
+        "Tree": [["25.0", "4", "1.20", "8", "512"]],
+        "If it differs": [["10", "1.10", "64", "10", "1.70"], ["1.75", "0.60"]],
+    }
+    assert _facts(_row(8), lengths=(512, 1024))["Why not more"] == [["8", "512"]]
+    assert "Heads" not in _facts(_row(8, speedup_heads_on_accepted_row=1.514))
+    assert "Tree" not in _facts(_row(8, chain=True))
+    assert not _facts()
+
+
+@pytest.mark.parametrize(
+    ("fits", "lengths", "told"),
+    [
+        ([[True], [True], [True]], [512], ["1.10x", "batch 1,", "1.30x", "batch 64"]),
+        ([[False], [True], [True]], [512], ["1.30x", "batch 64"]),
+        ([[True] * 2] * 3, [512, 1024], ["1.10x", "batch 1, length 512", "1.35x", "batch 64, length 1024"]),
+    ],
+)
+def test_an_engines_chain_is_told_at_the_first_and_the_last_batch(fits, lengths, told):
+    gains = np.array([[1.1, 1.15], [1.2, 1.25], [1.3, 1.35]])[:, : len(lengths), None]
+    cells = SimpleNamespace(
+        surface=SimpleNamespace(seq_len=np.array(lengths), batch=np.array([1, 8, 64])), speedup=gains,
+        fits=np.array(fits)[..., None], shape=(3, len(lengths)), candidates_at=lambda i, s: 4,
+        scenario=SimpleNamespace(runtime=SimpleNamespace(name="sglang-0.5")),
+    )  # fmt: skip
+    (fact,) = engine_fact(cells)
+    assert fact.text.count("3 drafts") == sum(text.startswith("1.") for text in told)
+    assert all(text in fact.text for text in told)
+    assert ("length" in fact.text) == (len(lengths) > 1)
+    cells.fits[:] = False
+    assert not list(engine_fact(cells))
+
+
+def test_what_is_missing_and_what_would_do_is_told_in_gb():
+    parts = MemoryParts(70e9, 0.0, 20e9, 1.5e9)
+    change = Change(option="--tp 2", needed_bytes=46e9, usable_bytes=75.9e9)
+    lacking = Shortfall(batch=64, seq_len=4096, parts=parts, usable_bytes=75.9e9, changes=(change,))
+    assert numbers(missing_text(lacking)) == ["64", "4096", "91.5", "75.9"]
+    assert would_fit(lacking) == ["--tp 2 (46.0 of 75.9 GB)"]
+
+
+@pytest.mark.parametrize(
+    ("warnings", "details", "told"),
+    [(2, 0, []), (3, 0, ["1"]), (2, 1, ["1"]), (5, 2, ["3", "2"])],
+)
+def test_two_warnings_are_shown_and_the_rest_is_counted(warnings, details, told):
+    lines = tuple(f"word{'x' * index}" for index in range(warnings))
+    facts = tuple(Fact("Note", "said", detail=index < details) for index in range(details + 1))
+    text = screen_text(Screen(asked="", facts=facts, warnings=lines), 80, None)
+    assert text.count("warning: ") == min(warnings, 2)
+    assert numbers(text.partition("(")[2].partition(" with")[0]) == told
+
+
+@pytest.mark.parametrize(("requests", "told"), [(1, "1 request "), (2, "2 requests ")])
+def test_requests_of_a_context_are_counted(requests, told):
+    known = [SimpleNamespace(verdict="pays", first=1, last=512)]
+    even = SimpleNamespace(known=known, direction="", searched_from=1, searched_to=512, spans=())
+    (line,) = context_text(SimpleNamespace(context=(requests, even)))
+    assert told in line
+    assert not context_text(SimpleNamespace(context=None))
+
+
+def test_stretches_with_a_batch_between_them_stay_apart():
+    assert spans_text([(1, 2), (4, 5), (6, 6)]) == "1..2, 4..6"
+    assert spans_text([(1, 2), (3, 5)]) == "1..5"
+
+
+@pytest.mark.parametrize(
+    ("scope", "engine", "told"), [("model", "vllm", 1), ("block", "vllm", 0), ("model", None, 0)]
+)
+def test_how_sure_an_answer_is_is_told_of_whole_models_in_engines(monkeypatch, scope, engine, told):
+    found = SimpleNamespace(half_width=0.123, expected=None, kind="measured")
+    monkeypatch.setattr(standing, "standing", lambda scenario: found)
+    scenario = SimpleNamespace(scope=scope, runtime=SimpleNamespace(engine=engine))
+    assert [numbers(fact.text) for fact in standing.standing_fact(scenario)] == [["80", "12.3"]] * told
