@@ -88,6 +88,8 @@ class AcceptanceProfile:
     output_tokens: float | None = None
     workload: str | None = None
     """The workload that it is for, where another than the measured one (`of_workload`)."""
+    borrowed: bool = False
+    """Taken though measured on another model, because nobody gave one."""
 
     @property
     def candidates_max(self) -> int:
@@ -201,13 +203,13 @@ class AcceptanceProfile:
         return replace(self, ratio=self.ratio * float(ratio))
 
     def of_workload(self, category: str) -> AcceptanceProfile:
-        """The profile for a category of MT-bench instead of their mean (Figure 3b of the Medusa paper).
+        """The profile for a category of MT-bench (Figure 3b of the Medusa paper) instead of its present one.
 
         Raises:
             UsageError: an unknown category.
         """
-        ratio = workload_ratio(category)
-        return self if self.workload == category else replace(self.with_ratio(ratio), workload=category)
+        present = 1.0 if self.workload is None else workload_ratio(self.workload)
+        return replace(self.with_ratio(workload_ratio(category) / present), workload=category)
 
     def tree(self, candidates: int) -> CandidateTree | None:
         """The optimal tree of that many candidates; None for a curve, which knows no shapes."""

@@ -17,7 +17,7 @@ def whose_acceptance(scenario: Scenario) -> Iterator[str]:
             f"acceptance {scenario.profile.name} is an assumption ({scenario.profile.title}): nobody "
             f"measured {scenario.drafting.method} on {scenario.model.name}; give your own with --acceptance"
         )
-    elif scenario.borrows_acceptance:
+    elif scenario.profile.borrowed:
         yield (
             f"acceptance {scenario.profile.name} was measured on another model than {scenario.model.name}; "
             "give your own with --acceptance"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise, takewhile
 from numbers import Real
 from typing import TypeAlias
@@ -251,7 +252,8 @@ def _shipped(drafter: type[Drafter], model_name: str, data_dir: DataDir) -> Acce
     chosen = next((name for name in names if name in known), None)
     if chosen is None:
         chosen = _of_the_family(drafter.profiles[0], model_name, known) or drafter.lender
-    return load_acceptance(chosen, data_dir)
+    borrowed = not chosen.endswith(f"-{model_name}")
+    return replace(load_acceptance(chosen, data_dir), borrowed=borrowed)
 
 
 def _of_the_family(prefix: str, model_name: str, known: Sequence[str]) -> str | None:

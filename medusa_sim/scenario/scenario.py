@@ -264,11 +264,6 @@ class Scenario:
         """Acceptance over all steps."""
         return self._kept[1]
 
-    @property
-    def borrows_acceptance(self) -> bool:
-        """Whether nothing was given and the profile in use was measured on another model."""
-        return self.arguments.acceptance is None and not self.profile.name.endswith(f"-{self.model.name}")
-
     @cached_property
     def drafting(self) -> Drafting:
         """What drafts, before its depth is chosen."""

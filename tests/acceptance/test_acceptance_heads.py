@@ -305,6 +305,13 @@ def test_a_sample_size_of_none_is_named(tmp_path, header):
         read_accuracies(path)
 
 
+def test_a_workload_takes_the_place_of_the_one_before():
+    eagle = load_acceptance("eagle3-llama-3.1-8b").with_ratio(1.1)
+    maths = eagle.of_workload("math")
+    assert eagle.of_workload("coding").of_workload("math").ratio == pytest.approx(maths.ratio, rel=1e-12)
+    assert maths.ratio == pytest.approx(1.1 * workload_ratio("math"), rel=1e-12)
+
+
 def write(path: Path, text: str) -> Path:
     path.write_text("schema = 1\ntitle = 't'\nsource = 'measured here'\n" + text)
     return path

@@ -182,7 +182,7 @@ def test_padded_vocabularies_speculate_and_eagle_3_fuses_three_features():
 
 def test_what_is_borrowed_is_said():
     borrowed = Scenario(model="llama-2-7b")
-    assert borrowed.borrows_acceptance
+    assert borrowed.profile.borrowed
     assert "another model" in doubts(borrowed)[0]
     assert doubts(Scenario(model="llama-2-7b", acceptance=0.7)) == ()
     assert any("borrowed from" in line for line in doubts(Scenario(gpu="rtx-4090")))
@@ -526,3 +526,12 @@ def test_a_load_test_takes_acceptance_as_measured_and_changes_it_once():
     loaded = load_test(of, output_tokens=256).scenario
     once = Scenario(**asked, acceptance=of.measured_acceptance.of_outputs(256), p_min=0.6)
     assert loaded.profile.tokens_per_step(4) == pytest.approx(once.profile.tokens_per_step(4), rel=1e-12)
+
+
+def test_a_load_test_knows_that_its_acceptance_is_another_models():
+    """A profile that outputs change was passed on as if it had been given."""
+    other = replace(load_model("deepseek-r1"), name="deepseek-r1-next")
+    of = Scenario(gpu="h200", model=other, runtime="sglang", tp=8, drafter="mtp")
+    loaded = load_test(of, output_tokens=256).scenario
+    assert loaded.profile.output_share < 1.0
+    assert any("another model" in line for line in doubts(loaded))

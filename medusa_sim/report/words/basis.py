@@ -87,7 +87,7 @@ def _acceptance(scenario: Scenario) -> Iterator[Basis]:
     if name.startswith(TYPICAL):
         told = f"assumed: nobody measured {scenario.drafting.method} on {scenario.model.name}"
         short = "an assumed acceptance"
-    elif scenario.borrows_acceptance:
+    elif scenario.profile.borrowed:
         told = f"borrowed from another model: {name}"
         short = f"another model's acceptance{f', {only}' if only else ''}"
     elif scenario.profile.source == GIVEN:
