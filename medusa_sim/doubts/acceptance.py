@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from medusa_sim.acceptance.adjustments import workload_ratio
 from medusa_sim.doubts.rule import Rule
 from medusa_sim.scenario.acceptance import doubtful_shares, one_rate
 from medusa_sim.scenario.defaults import TYPICAL, request_length
@@ -58,6 +59,26 @@ def acceptance_of_outputs(scenario: Scenario) -> Iterator[str]:
         )
 
 
+def workload_of_medusa(scenario: Scenario) -> Iterator[str]:
+    """What a workload changes was measured with Medusa heads, and another drafter drafts."""
+    category = scenario.profile.workload
+    if category is not None and scenario.drafting.method != "medusa":
+        yield (
+            f"workload {category}: accepted drafts are {workload_ratio(category):.2f} times as many, as "
+            f"measured with Medusa heads on Vicuna-7B, not with {scenario.drafting.method}; give your own "
+            "with --acceptance"
+        )
+
+
+def lossless_as_given(scenario: Scenario) -> Iterator[str]:
+    """Lossless output was asked for where it changes nothing."""
+    if scenario.arguments.lossless and scenario.profile.heads is not None:
+        yield (
+            f"--lossless changes nothing: acceptance {scenario.profile.name} counts drafts that are exactly "
+            "the model's own; curves of typical acceptance alone are lowered by it"
+        )
+
+
 def requests_beyond_acceptance(scenario: Scenario) -> Iterator[str]:
     """Requests grow longer than the contexts at which the acceptance was measured."""
     if scenario.traffic is not None:
@@ -82,6 +103,8 @@ OF_ACCEPTANCE: tuple[Rule, ...] = (
     typed_acceptance,
     guessed_acceptance,
     acceptance_of_outputs,
+    workload_of_medusa,
+    lossless_as_given,
     requests_beyond_acceptance,
 )
 """Rules about acceptance, which plain decoding does not rest on."""

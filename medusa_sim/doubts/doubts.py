@@ -11,9 +11,11 @@ from medusa_sim.doubts.acceptance import (
     acceptance_of_outputs,
     beyond_acceptance,
     guessed_acceptance,
+    lossless_as_given,
     requests_beyond_acceptance,
     typed_acceptance,
     whose_acceptance,
+    workload_of_medusa,
 )
 from medusa_sim.doubts.kernels import RULES_OF_KERNELS
 from medusa_sim.doubts.room import model_too_large
@@ -177,6 +179,8 @@ RULES: tuple[Rule, ...] = (
     *GRAVE,
     guessed_acceptance,
     acceptance_of_outputs,
+    workload_of_medusa,
+    lossless_as_given,
     requests_beyond_acceptance,
     requests_beyond_positions,
     notes_of_the_model,

@@ -13,6 +13,7 @@ from medusa_sim.doubts import doubts as rules
 from medusa_sim.doubts import kernels as kernel_doubts
 from medusa_sim.doubts import room as room_doubts
 from medusa_sim.doubts import terms as doubt_terms
+from medusa_sim.doubts.acceptance import lossless_as_given, workload_of_medusa
 from medusa_sim.doubts.beyond import beyond_drafting_limit
 from medusa_sim.doubts.charges import charged_for_prompts_us, charged_us, round_of, usual_option
 from medusa_sim.doubts.doubts import beyond_known, cut_scale_blocks, doubts, slow_link
@@ -202,6 +203,15 @@ def test_three_drafts_stand_for_all_and_chains_before_trees():
     longer = dense("vllm", acceptance="0.7,0.5,0.35,0.2,0.1")
     assert (usual_option(longer).depth, usual_option(longer).chain) == (3, True)
     assert usual_option(dense("vllm", max_drafts=2)).depth == 2
+
+
+@pytest.mark.parametrize(("drafter", "acceptance", "told"), [
+    ("medusa", None, []), ("eagle3", None, [workload_of_medusa]), ("medusa", 0.6, [lossless_as_given]),
+])  # fmt: skip
+def test_what_was_measured_with_medusa_heads_is_doubted_elsewhere(drafter, acceptance, told):
+    asked = {"lossless": True} if acceptance else {"workload": "coding"}
+    scenario = Scenario(model="vicuna-7b", drafter=drafter, acceptance=acceptance, **asked)
+    assert [rule for rule in (workload_of_medusa, lossless_as_given) if any(rule(scenario))] == told
 
 
 def test_requests_beyond_what_a_drafter_leaves_are_told():
