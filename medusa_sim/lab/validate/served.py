@@ -8,6 +8,7 @@ gpu, model and runtime in every row, the others of SETUP where they differ from 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ _WHOLE, _TRUE, _FALSE = ("tp", "ep"), ("true", "yes", "1", "1.0"), ("false", "no
 NOBODY = {"drafter": "ngram", "acceptance": "0.5"}
 """What a scenario of plain decoding is made with: nothing of it is priced."""
 RUN = ("concurrency", "prompt", "output")
+_SLACK = 1e-6
+"""Tokens a step that are lost in writing a mean."""
 
 
 def read_served(path: Path) -> pd.DataFrame:
@@ -81,15 +84,20 @@ def _setup(name: str, value: Any, where: str) -> Any:
 def scenario_of(run: Mapping[str, Any], data_dir: DataDir = None) -> Scenario:
     """The set-up of a run, with its requests."""
     given = {name: run[name] for name in SETUP if run.get(name) not in (None, False)}
-    drafts = round(run.get("drafts", 0))
-    if drafts:
-        length = min(float(run["acceptance_length"]), drafts + 0.999)
+    if drafts := _whole_drafts(run):
+        length = min(float(run["acceptance_length"]), drafts + 1.0)
         given |= {"acceptance": f"{length:g}@{drafts}", "max_drafts": drafts, "chain_only": True}
     else:
         given |= NOBODY
     return Scenario(
         **given, prompt_tokens=float(run["prompt"]), output_tokens=float(run["output"]), data_dir=data_dir
     )
+
+
+def _whole_drafts(run: Mapping[str, Any]) -> int:
+    """Drafts a step: their mean, rounded, and no fewer than its accepted ones."""
+    drafts = run.get("drafts", 0)
+    return max(round(drafts), math.ceil(run["acceptance_length"] - 1.0 - _SLACK)) if drafts else 0
 
 
 def compared(runs: pd.DataFrame, data_dir: DataDir = None) -> pd.DataFrame:
@@ -108,7 +116,7 @@ def compared(runs: pd.DataFrame, data_dir: DataDir = None) -> pd.DataFrame:
         one: Any = {name: None if pd.isna(value) else value for name, value in row.items()}
         try:
             of = scenario_of(one, data_dir)
-            parts.append(own.assign(**_priced(of, own.concurrency.to_numpy(), round(one["drafts"]) + 1)))
+            parts.append(own.assign(**_priced(of, own.concurrency.to_numpy(), _whole_drafts(one) + 1)))
         except MedusaSimError as error:
             parts.append(own.assign(refused=str(error)))
     found = pd.concat(parts).sort_index()
