@@ -172,6 +172,8 @@ def show(
     output.rows(pa.table(columns), "acceptance", profile=loaded.name, source=loaded.source)
 
 
+_MET = 0.005
+"""Relative difference from a measured number that its usual two decimals leave."""
 _WRITTEN = click.option(
     "-o", "--output", "path", type=take.FILE, required=True, help="Profile to write (TOML)."
 )
@@ -211,6 +213,7 @@ def fit(
     """A profile (TOML) of your own heads, with the correlation that one measured tree implies."""
     from medusa_sim.acceptance.correlation import fitted_correlation
     from medusa_sim.acceptance.head_table import read_accuracies
+    from medusa_sim.acceptance.heads import expected_tokens_per_step
     from medusa_sim.acceptance.profile_file import SCHEMA, HeadRow, HeadTopkFile, encoded_profile
     from medusa_sim.acceptance.tree_file import read_tree
     from medusa_sim.writing import check_writable, write_text
@@ -226,7 +229,14 @@ def fit(
         read = read_tree(tree_file)
         if not 1.0 <= tokens_per_step <= read.depth + 1:
             raise UsageError(f"--tokens-per-step {tokens_per_step:g}: this tree emits 1 to {read.depth + 1}")
-        correlation = fitted_correlation([(heads.with_zeros(read.ranks_used), read, tokens_per_step)])
+        heads_run = heads.with_zeros(read.ranks_used)
+        correlation = fitted_correlation([(heads_run, read, tokens_per_step)])
+        predicted = expected_tokens_per_step(read, heads_run.with_correlation(correlation))
+        if abs(predicted / tokens_per_step - 1.0) > _MET:
+            say(
+                f"note: no correlation of these heads gives {tokens_per_step:g} tokens a step with this "
+                f"tree; the nearest gives {predicted:.2f} ({predicted / tokens_per_step - 1.0:+.0%})"
+            )
     counts = [0] * heads.heads if heads.labels is None else [int(count) for count in heads.labels]
     accuracies = zip(heads.accuracy.tolist(), counts, strict=True)
     rows = [HeadRow(accuracy=accuracy, labels=count) for accuracy, count in accuracies]
