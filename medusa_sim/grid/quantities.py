@@ -273,7 +273,7 @@ DECLARED = (
     Quantity(name="chosen"),
     Quantity(name="set_up", title="set-up"),
     Quantity(name="sure", title="sure", unit="share", digits=2),
-    Quantity(name="grid_best", title="best of --candidates"),
+    Quantity(name="grid_best", title="best listed count"),
     # of a check of a running engine
     Quantity(name="part", title="part"),
     Quantity(name="measured_us", title="measured", unit="us", better="less"),
