@@ -124,14 +124,15 @@ def score(*, given: TreeFile, asked: Accuracies, tail: str, output: Output, data
 @_TREE
 @take.record("asked", Accuracies)
 @click.option("-o", "--output", "path", type=take.FILE, help="FILE.svg or FILE.png.")
-def draw(*, given: TreeFile, asked: Accuracies, path: Path | None) -> None:
+@take.data_dir
+def draw(*, given: TreeFile, asked: Accuracies, path: Path | None, data_dir: Path | None) -> None:
     """The tree as text, or as a picture in a file."""
     from medusa_sim.acceptance.heads import node_probabilities
     from medusa_sim.acceptance.tree_picture import svg_tree, text_tree, write_png
     from medusa_sim.writing import check_writable, write_text
 
     read = given.read()
-    probability = None if asked.head_accuracy is None else node_probabilities(read, asked.read())
+    probability = None if asked.head_accuracy is None else node_probabilities(read, asked.read(data_dir))
     if path is None:
         click.echo(text_tree(read, probability))
         return

@@ -53,8 +53,9 @@ class Question(Declared):
         FREE_WITHIN, NUMBER, "Overhead up to which candidates are free (of --wide).", _ASKED, least=1
     )
     switching_gain: float = argument(
-        SWITCHING_GAIN, NUMBER, "Gain below which neighbouring batches share a row.", _ASKED,
-        option="--switch-gain",
+        SWITCHING_GAIN, NUMBER,
+        "Least gain for which a batch has a row of its own, and for which --export writes a schedule.",
+        _ASKED, option="--switch-gain",
     )  # fmt: skip
     request: tuple[int, int] | None = None
 

@@ -1,12 +1,13 @@
 """`tree` and `acceptance` on the command line: the documented keys, round trips, one-line errors."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from asking import document, frame, run
 
-from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.acceptance.profile import acceptance_path, load_acceptance
 
 ACCURACY = {0: (0.6, 0.1, 0.05), 1: (0.4, 0.1, 0.05)}
 HEADS = "head,rank,accuracy,labels\n" + "".join(
@@ -66,6 +67,11 @@ def test_draw(heads, tmp_path):
     run("tree", "build", "--head-accuracy", heads, "--candidates", "5", "-o", str(path))
     text = run("tree", "draw", "--tree", str(path), "--head-accuracy", heads)
     assert "root" in text.stdout
+    own = tmp_path / "own" / "profiles" / "acceptance"
+    own.mkdir(parents=True)
+    shutil.copy(acceptance_path("medusa1-vicuna-7b"), own / "ours.toml")
+    named = ("tree", "draw", "--tree", str(path), "--head-accuracy", "ours", "--data-dir", tmp_path / "own")
+    assert run(*named).exit_code == 0
     for suffix, start in (("svg", b"<svg"), ("png", b"\x89PNG")):
         picture = tmp_path / f"tree.{suffix}"
         assert run("tree", "draw", "--tree", str(path), "-o", str(picture)).exit_code == 0
