@@ -171,7 +171,7 @@ def fetched(url: str, timeout_s: float = TIMEOUT_S) -> str:
     try:
         connection = connections[parts.scheme](parts.hostname, parts.port, timeout=timeout_s)
         try:
-            connection.request("GET", parts.path or "/metrics")
+            connection.request("GET", (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else ""))
             response = connection.getresponse()
             body = _within(response, deadline)
         finally:

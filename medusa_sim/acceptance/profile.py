@@ -80,7 +80,7 @@ class AcceptanceProfile:
     request_spread: float | None = None
     """Standard deviation among requests on the logit of their acceptance."""
     longest_context: int | None = None
-    """Tokens up to which it was measured."""
+    """Tokens up to which it was measured; of an engine's counters those of the mean request."""
     by_output: tuple[OutputRow, ...] = ()
     """What the length of an output changes."""
     output_share: float = 1.0

@@ -83,7 +83,7 @@ def by_nearness(scenario: Scenario, *, every: bool = False) -> list[Figure]:
     place = _place_of_scenario(scenario)
     found: list[tuple[list[int], int, Figure]] = []
     for figure in figures(scenario.arguments.data_dir):
-        new = difference(place, _place_of_figure(figure)).kinds
+        new = difference(place, _place_of_figure(figure, scenario.arguments.data_dir)).kinds
         of_its_layers = load_model(figure.model).groups == scenario.model.groups
         if every or of_its_layers or not _FAR & {*new}:
             found.append(([KINDS.index(kind) for kind in new], len(differences(figure, scenario)), figure))
@@ -101,10 +101,11 @@ def _place_of_scenario(scenario: Scenario) -> Place:
     )
 
 
-def _place_of_figure(figure: Figure) -> Place:
+def _place_of_figure(figure: Figure, data_dir: DataDir) -> Place:
     """In the words of sources: engines without their version, one format for a checkpoint."""
     engine, gpu, precision = (figure.set_up[name] for name in ("engine", "gpu", "precision"))
-    runtime, card = figure.runtime or load_runtime(engine).name, architecture_of(gpu)
+    runtime = figure.runtime or load_runtime(engine, data_dir).name
+    card = architecture_of(gpu, data_dir)
     return Place(engine, runtime, gpu, card, (precision,), sizes_of(load_model(figure.model)))
 
 

@@ -297,6 +297,6 @@ def _dtype(given: object, where: str) -> str:
     bits, kind = given.get("num_bits"), given.get("type")
     if not isinstance(bits, int) or isinstance(bits, bool) or kind not in ("int", "float"):
         raise SpecError(
-            f"{where}: given {shown(bits)} bits of type {shown(kind)}; allowed: 4 or 8 of int, 8 of float"
+            f"{where}: given {shown(bits)} bits of type {shown(kind)}; allowed: 4 or 8 of int or float"
         )
     return f"{'int' if kind == 'int' else 'fp'}{shown(bits)}"

@@ -233,8 +233,10 @@ def test_the_command_writes_a_profile_that_loads(tmp_path):
 
 class _Page(http.server.BaseHTTPRequestHandler):
     pages: Iterator[str] = iter(())
+    asked = ""
 
     def do_GET(self) -> None:
+        type(self).asked = self.path
         body = next(type(self).pages).encode()
         self.send_response(200 if body else 503)
         self.end_headers()
@@ -266,7 +268,8 @@ def test_a_server_is_looked_at_twice(server, tmp_path):
 def test_a_server_that_refuses_is_one_line(server):
     _Page.pages = iter([""])
     with pytest.raises(DataError, match="answered 503"):
-        fetched(server)
+        fetched(f"{server}?name[]=vllm:x")
+    assert _Page.asked == "/metrics?name[]=vllm:x"
 
 
 def test_a_server_that_does_not_answer_ends_in_time():

@@ -8,18 +8,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from medusa_sim import data
 from medusa_sim.api import compare
 from medusa_sim.errors import UsageError
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.sources import Drawn
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups import measured
 from medusa_sim.setups.comparison import Comparison, sureness
 from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
 from medusa_sim.setups.measured import Measured
 from medusa_sim.setups.question import Choices, Question
 from medusa_sim.setups.search import _gaps
-from medusa_sim.setups.served_figures import Figure
+from medusa_sim.setups.served_figures import SERVED, Figure, by_nearness
 from medusa_sim.setups.setup import SET_UP, name_of, setups
 from medusa_sim.specs.models import load_model
 
@@ -34,6 +36,17 @@ def routes(router: Any, arrival_s: list[float], output: list[int], copies: int =
         arrival_s=np.array(arrival_s), prompt_tokens=np.full(count, 10), output_tokens=np.array(output)
     )
     return sent.places(whole).tolist()
+
+
+def test_a_figure_of_ones_own_card_is_near_ones_own_card(tmp_path):
+    for folder in ("hardware", "profiles"):
+        (tmp_path / folder).mkdir()
+    card = data.find("hardware", "h100-sxm.toml").read_text(encoding="utf-8")
+    (tmp_path / "hardware" / "ours.toml").write_text(card.replace('"h100-sxm"', '"ours"', 1))
+    shipped = data.find("profiles", SERVED).read_text(encoding="utf-8")
+    (tmp_path / "profiles" / SERVED).write_text(shipped.replace('"h100-sxm"', '"ours"'))
+    of = Scenario(gpu="ours", model="llama-3.1-8b", runtime="vllm", drafter="ngram", data_dir=tmp_path)
+    assert by_nearness(of)[0].set_up["gpu"] == "ours"
 
 
 def test_a_request_goes_to_the_copy_with_the_fewest_outstanding():

@@ -280,11 +280,14 @@ def _source(rows: Sequence[BenchRow]) -> str:
 def _valid(rows: Sequence[BenchRow]) -> str:
     sizes = sorted({row.concurrency for row in rows})
     drafts = sorted({round(row.drafts) for row in rows if row.drafts > 0})
-    text = (
-        f"{sizes[0]:g} to {sizes[-1]:g} requests, prompts of {rows[0].prompt:.0f}, outputs of "
-        f"{rows[0].output:.0f}"
-    )
+    prompts, outputs = (_span([getattr(row, name) for row in rows]) for name in ("prompt", "output"))
+    text = f"{sizes[0]:g} to {sizes[-1]:g} requests, prompts of {prompts}, outputs of {outputs}"
     return f"{text}, {'/'.join(map(str, drafts))} drafts" if drafts else text
+
+
+def _span(tokens: Sequence[float]) -> str:
+    """`128 to 10000`, or the one number."""
+    return " to ".join(dict.fromkeys(f"{end:.0f}" for end in (min(tokens), max(tokens))))
 
 
 def check_runtime_name(name: str) -> None:

@@ -217,6 +217,8 @@ def test_a_term_has_the_80_percent_band_of_its_sigma():
     assert _source(rows) == "fitted to 2 runs (csv, vllm)"
     assert _valid(rows) == "8 to 64 requests, prompts of 128, outputs of 512, 3 drafts"
     assert _valid(rows[:1]) == "64 to 64 requests, prompts of 128, outputs of 512"
+    longer = replace(rows[0], prompt=1e4)
+    assert _valid([rows[0], longer]) == "64 to 64 requests, prompts of 128 to 10000, outputs of 512"
 
 
 def test_a_run_is_compared_with_what_is_fitted_and_with_what_leaves_it_out():
