@@ -144,6 +144,13 @@ def test_tied_embeddings_serve_as_head(tmp_path):
     model = load_model(path)
     assert model.tied_embeddings
     assert FILES[model.weight_dtype]["head"] == FILES[model.weight_dtype]["embedding"]
+    table, norms = VOCAB * HIDDEN * TYPES["q4_k"], 2.0 * HIDDEN * (2 * LAYERS + 1)
+    layers = sum(
+        TYPES[each.type] * each.weights
+        for each in read_header(path).tensors
+        if each.is_matrix and each.name.startswith("blk.")
+    )
+    assert model.weight_bytes == pytest.approx(table + layers + norms, rel=1e-9)
 
 
 def test_a_model_in_several_files_is_read_whole(tmp_path):
