@@ -14,7 +14,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.cells import price
-from medusa_sim.load.record import Record
+from medusa_sim.load.record import Sums
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.power import Power
@@ -37,21 +37,21 @@ class Energy:
     above_w: FloatArray
     prompt_token_joule: float
 
-    def watts(self, record: Record) -> float:
-        """Mean watts of all GPUs from the beginning of a run to its end."""
-        drafts, requests = record.steps_s.shape
-        joules = float((record.steps_s * self.above_w[:drafts, :requests]).sum())
-        joules += record.prompt_tokens * self.prompt_token_joule
-        busy_s = min(record.busy_s, record.end_s)
+    def watts(self, sums: Sums) -> float:
+        """Mean watts of all GPUs over some time of a run."""
+        drafts, requests = sums.steps_s.shape
+        joules = float((sums.steps_s * self.above_w[:drafts, :requests]).sum())
+        joules += sums.prompt_tokens * self.prompt_token_joule
+        busy_s = min(sums.busy_s, sums.span_s)
         if busy_s <= 0.0:
             return self.gpus * self.power.fit.idle_watts
         working = float(watts(self.power, np.asarray(joules), np.asarray(busy_s * US_PER_S)))
-        idle_s = record.end_s - busy_s
-        return self.gpus * (working * busy_s + self.power.fit.idle_watts * idle_s) / record.end_s
+        idle_s = sums.span_s - busy_s
+        return self.gpus * (working * busy_s + self.power.fit.idle_watts * idle_s) / sums.span_s
 
-    def joule_per_token(self, record: Record) -> float:
-        """Of all GPUs, over the tokens that the run emitted; nan where it emitted none."""
-        return self.watts(record) * record.end_s / record.emitted if record.emitted else float("nan")
+    def joule_per_token(self, sums: Sums) -> float:
+        """Of all GPUs, over the tokens that were emitted; nan where none were."""
+        return self.watts(sums) * sums.span_s / sums.emitted if sums.emitted else float("nan")
 
 
 def energy_of(

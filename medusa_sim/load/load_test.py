@@ -182,8 +182,8 @@ class LoadTest:
             price, gpus, energy = self.scenario.usd_per_gpu_hour, self.scenario.gpus, self.energy
             usd = usd_per_million_tokens(price, gpus, metrics["tokens_per_s"])
             metrics["usd_per_million_tokens"] = float(usd)
-            metrics["watts"] = np.nan if energy is None else energy.watts(record)
-            metrics["joule_per_token"] = np.nan if energy is None else energy.joule_per_token(record)
+            metrics["watts"] = np.nan if energy is None else energy.watts(record.inside)
+            metrics["joule_per_token"] = np.nan if energy is None else energy.joule_per_token(record.inside)
             values.append(metrics)
             if seed == 0:
                 first, dropped = record, left_out

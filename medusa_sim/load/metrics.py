@@ -19,7 +19,7 @@ Metrics = dict[str, float]
 
 
 def metrics_of(record: Record, table: StepTable, limits: SchedulerLimits, goals: Goals) -> Metrics:
-    """Every metric of a run, over its window."""
+    """Every metric of a run, over its window; preemptions and the most blocks in use of all of it."""
     start, end = record.window_s
     arrival, first, finish = record.arrival_s, record.first_token_s, record.finish_s
     inside = (arrival >= start) & (arrival <= end)
@@ -38,9 +38,9 @@ def metrics_of(record: Record, table: StepTable, limits: SchedulerLimits, goals:
         for quantile, share in QUANTILES:
             metrics[f"{name}_{quantile}_s"] = float(np.quantile(values, share)) if values.size else np.nan
         metrics[f"{name}_at_share_s"] = float(np.quantile(values, goals.share)) if values.size else np.nan
-    metrics["itl_mean_s"] = record.gap_mean_s
+    metrics["itl_mean_s"] = record.inside.gap_mean_s
     for quantile, share in QUANTILES:
-        metrics[f"itl_{quantile}_s"] = record.gap_quantile_s(share)
+        metrics[f"itl_{quantile}_s"] = record.inside.gap_quantile_s(share)
     metrics |= _growth(record, inside, met)
     metrics |= _over_time(record, limits, (start, end)) | _shares(record, table)
     return metrics | _sensitivity(record, table, metrics)
@@ -75,7 +75,7 @@ def _sensitivity(record: Record, table: StepTable, metrics: Metrics) -> Metrics:
     prompts: where requests come at a rate of their own, a step that is longer by e makes them more, and the
     time per token is longer by e / (1 - rho'). server_share: of the time to the first token.
     """
-    drafts = int(record.steps_s.sum(axis=1).argmax())
+    drafts = int(record.inside.steps_s.sum(axis=1).argmax())
     b = min(max(metrics["requests_decoding"], 1.0), float(table.requests_max))
     low, high = max(round(0.8 * b), 1), min(max(round(1.2 * b), round(b) + 1), table.requests_max)
     middle = table.lengths.size // 2
@@ -98,7 +98,7 @@ def _sensitivity(record: Record, table: StepTable, metrics: Metrics) -> Metrics:
 
 
 def _over_time(record: Record, limits: SchedulerLimits, window: tuple[float, float]) -> Metrics:
-    """Means over the window from the timeline."""
+    """Tokens a second, and means from the timeline."""
     line, (start, end) = record.timeline, window
     inside = (line.time_s >= start) & (line.time_s <= end)
     if not inside.any():
@@ -107,13 +107,10 @@ def _over_time(record: Record, limits: SchedulerLimits, window: tuple[float, flo
     def mean(values: FloatArray) -> float:
         return float(values[inside].mean())
 
-    whole = record.requests.users is None and not record.requests.warm
-    rate = record.emitted / record.end_s if whole else mean(line.tokens_per_s)
+    inside_s = max(record.inside.span_s, 1e-12)
     return {
-        "tokens_per_s": rate,
-        "prompt_tokens_per_s": (
-            record.prompt_tokens / record.end_s if whole else mean(line.prompt_tokens_per_s)
-        ),
+        "tokens_per_s": record.inside.emitted / inside_s,
+        "prompt_tokens_per_s": record.inside.prompt_tokens / inside_s,
         "requests_decoding": mean(line.requests),
         "requests_waiting": mean(line.waiting),
         "requests_in_system": mean(line.requests) + mean(line.waiting),
@@ -125,16 +122,17 @@ def _over_time(record: Record, limits: SchedulerLimits, window: tuple[float, flo
 
 def _shares(record: Record, table: StepTable) -> Metrics:
     """What the time went to, and what speculation gave."""
-    drafting = float((record.steps_s * table.drafting_share).sum())
-    whole = max(record.end_s, 1e-12)
-    busy_s = record.busy_s
-    by_drafts = record.steps_s.sum(axis=1)
-    decoding = max(float(by_drafts.sum() - record.steps_s[:, 0].sum()), 1e-12)
+    inside = record.inside
+    drafting = float((inside.steps_s * table.drafting_share).sum())
+    whole = max(inside.span_s, 1e-12)
+    busy_s = inside.busy_s
+    by_drafts = inside.steps_s.sum(axis=1)
+    decoding = max(float(by_drafts.sum() - inside.steps_s[:, 0].sum()), 1e-12)
     in_steps = float((by_drafts * np.arange(by_drafts.size)).sum()) / decoding
-    prompts_s = float(record.prompts_s.sum() + record.steps_s[:, 0].sum())
+    prompts_s = float(inside.prompts_s.sum() + inside.steps_s[:, 0].sum())
     return {
         "drafts": in_steps,
-        "accepted_drafts": record.accepted / record.speculated if record.speculated else 0.0,
+        "accepted_drafts": inside.accepted / inside.speculated if inside.speculated else 0.0,
         "share_decoding": (busy_s - drafting - prompts_s) / whole,
         "share_drafting": drafting / whole,
         "share_prompts": prompts_s / whole,

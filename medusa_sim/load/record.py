@@ -1,11 +1,11 @@
 """What a run leaves behind: times of every request, a histogram of gaps, a timeline; bounded memory.
 
-Rates, gaps and requests are measured in a window, in which the server is neither filling nor running empty.
+Metrics are measured in a window, in which the server is neither filling nor running empty.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 from typing import NamedTuple
 
@@ -61,25 +61,16 @@ class Timeline:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Record:
-    """One run of a scheduler.
+class Sums:
+    """What the spans of some time add up to.
 
-    first_token_s, finish_s: (requests,) moments. end_s: the last of them. steps_s, prompts_s: (1 + D, 1 + b)
-    time of steps by drafts and requests, without and of the prompts that they carried. emitted,
-    prompt_tokens: totals; speculated: steps x requests that drafted, accepted: drafts accepted in them.
-    gaps: (classes,) counts of times between two chunks of a request. in_system_s: integral of the requests
-    in the system.
-    window_s: what rates, gaps and requests are measured in: from the arrival of the first request that is not
-    warm-up to the last arrival, or all where nothing is; of a closed loop from when as many requests have
-    finished as there are users, to when the last one begins.
-    kv_blocks_most: an upper bound of the blocks in use at any time.
+    span_s: the time, idle or not. steps_s, prompts_s: (1 + D, 1 + b) time of steps by drafts and requests,
+    without and of the prompts that they carried. emitted, prompt_tokens: totals; speculated: steps x requests
+    that drafted, accepted: drafts accepted in them. gaps: (classes,) counts of times between two chunks of a
+    request.
     """
 
-    requests: Requests
-    arrival_s: FloatArray
-    first_token_s: FloatArray
-    finish_s: FloatArray
-    end_s: float
+    span_s: float
     steps: int
     steps_s: FloatArray
     prompts_s: FloatArray
@@ -87,13 +78,13 @@ class Record:
     prompt_tokens: int
     speculated: int
     accepted: float
-    preemptions: int
     gaps: FloatArray
     gap_sum_s: float
-    in_system_s: float
-    window_s: tuple[float, float]
-    kv_blocks_most: int
-    timeline: Timeline
+
+    def since(self, earlier: Sums) -> Sums:
+        """What was added after an earlier moment of the same run."""
+        names = [field.name for field in fields(Sums)]
+        return Sums(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
     @property
     def busy_s(self) -> float:
@@ -115,11 +106,41 @@ class Record:
         return self.gap_sum_s / float(total) if total else float("nan")
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Record:
+    """One run of a scheduler.
+
+    whole, inside: sums of all of the run, and of its window. first_token_s, finish_s: (requests,) moments.
+    in_system_s: integral of the requests in the system.
+    window_s: what metrics are measured in: from the arrival of the first request that is not warm-up to the
+    last arrival, or all where nothing is; of a closed loop from when as many requests have finished as there
+    are users, to when the last one begins.
+    preemptions, kv_blocks_most (an upper bound of the blocks in use at any time): of all of the run.
+    """
+
+    requests: Requests
+    arrival_s: FloatArray
+    first_token_s: FloatArray
+    finish_s: FloatArray
+    whole: Sums
+    inside: Sums
+    preemptions: int
+    in_system_s: float
+    window_s: tuple[float, float]
+    kv_blocks_most: int
+    timeline: Timeline
+
+    @property
+    def end_s(self) -> float:
+        """When the last request has finished."""
+        return self.whole.span_s
+
+
 class Recorder:
     """Adds up spans as they come, some thousands at a time.
 
-    first_token_s, finish_s: as of a `Record`, filled in by the engine, as is what requests that come between
-    two spans add to in_system_s.
+    first_token_s, finish_s: as of a `Record`, filled in by the engine. in_system_s: of a `Record`, of spans;
+    the engine adds what requests that come between two spans were there for.
     """
 
     def __init__(self, requests: Requests, drafts_max: int, requests_max: int) -> None:
@@ -136,7 +157,7 @@ class Recorder:
         self._rows: list[Span] = []
         self._bin_s = _FIRST_BIN_S
         self._bins = np.zeros((6, _BINS))
-        self._counts_gaps = True
+        self._marks: list[Sums] = []
 
     def add(self, span: Span) -> None:
         """One span of equal steps."""
@@ -145,18 +166,28 @@ class Recorder:
         if len(self._rows) >= _ROWS:
             self._flush()
 
-    def count_gaps(self, *, on: bool) -> None:
-        """Count gaps from now on (on: drop those before), or stop counting them."""
+    def mark(self, now_s: float) -> None:
+        """Begin the window now, or end it."""
+        self._marks.append(self._sums(now_s))
+
+    def _sums(self, now_s: float) -> Sums:
+        """What was added up to now."""
         self._flush()
-        self._counts_gaps = on
-        if on:
-            self._gaps[:] = 0.0
-            self._gap_sum_s = 0.0
+        return Sums(
+            span_s=now_s,
+            steps=self._steps,
+            steps_s=self._steps_s.copy(),
+            prompts_s=self._prompts_s.copy(),
+            emitted=self._emitted,
+            prompt_tokens=self._prompt_tokens,
+            speculated=self._speculated,
+            accepted=self._accepted,
+            gaps=self._gaps.copy(),
+            gap_sum_s=self._gap_sum_s,
+        )
 
     def add_gap(self, gap_s: float) -> None:
         """Count a gap that is no step: of a request that was preempted."""
-        if not self._counts_gaps:
-            return
         self._gaps[_class_of(np.asarray(gap_s))] += 1
         self._gap_sum_s += gap_s
 
@@ -175,11 +206,10 @@ class Recorder:
         self._prompt_tokens += int(prompted.sum())
         self._speculated += int((steps * requests)[drafts > 0].sum())
         self._accepted += float(accepted.sum())
-        if self._counts_gaps:
-            weights = steps * requests
-            gap_s = span / np.maximum(steps, 1.0)
-            self._gaps += np.bincount(_class_of(gap_s), weights=weights, minlength=_CLASSES)
-            self._gap_sum_s += float((gap_s * weights).sum())
+        weights = steps * requests
+        gap_s = span / np.maximum(steps, 1.0)
+        self._gaps += np.bincount(_class_of(gap_s), weights=weights, minlength=_CLASSES)
+        self._gap_sum_s += float((gap_s * weights).sum())
         self._add_to_bins(
             start,
             span,
@@ -217,23 +247,15 @@ class Recorder:
         kv_blocks_most: int,
     ) -> Record:
         """The run from its beginning to its end. sent_s: (requests,) when each came."""
-        self._flush()
+        whole = self._sums(end_s)
         return Record(
             requests=self._requests,
             arrival_s=sent_s,
             first_token_s=self.first_token_s,
             finish_s=self.finish_s,
-            end_s=end_s,
-            steps=self._steps,
-            steps_s=self._steps_s,
-            prompts_s=self._prompts_s,
-            emitted=self._emitted,
-            prompt_tokens=self._prompt_tokens,
-            speculated=self._speculated,
-            accepted=self._accepted,
+            whole=whole,
+            inside=self._marks[1].since(self._marks[0]) if self._marks else whole,
             preemptions=preemptions,
-            gaps=self._gaps,
-            gap_sum_s=self._gap_sum_s,
             in_system_s=self.in_system_s,
             window_s=window_s,
             kv_blocks_most=kv_blocks_most,
@@ -258,14 +280,17 @@ class Window:
         elif requests.users is not None and requests.count > 2 * requests.users:
             self._begins_at, self._ends_at = requests.users, requests.count - requests.users
 
-    def pass_request(self, number: int, now_s: float) -> None:
-        """The request of that number, from 1, has come to an open loop, or has finished in a closed one."""
-        if number == self._ends_at:
-            self.end_s = now_s
-            self._recorder.count_gaps(on=False)
-        elif number == self._begins_at:
-            self.begin_s = now_s
-            self._recorder.count_gaps(on=True)
+    def pass_request(self, number: int, at_s: float, now_s: float) -> None:
+        """The request of that number, from 1, came to an open loop, or finished in a closed one, at a time.
+
+        now_s: the end of the last span, from or to which steps are added up.
+        """
+        if number == self._begins_at:
+            self.begin_s = at_s
+            self._recorder.mark(now_s)
+        elif number == self._ends_at:
+            self.end_s = at_s
+            self._recorder.mark(now_s)
 
 
 def _class_of(gap_s: FloatArray) -> IntArray:

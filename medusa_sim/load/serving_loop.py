@@ -113,7 +113,8 @@ class ServingLoop:
             self.scheduler.waiting.append(request)
             self.recorder.in_system_s += self.now_s - clients.sent_s.item(request.number)
             if self.window.is_open_loop:
-                self.window.pass_request(clients.sent, self.now_s)
+                sent_s = clients.sent_s.item(request.number)
+                self.window.pass_request(clients.sent, sent_s, self.now_s)
 
     def _step(self) -> None:
         """Take the next step, with those after it that are equal."""
@@ -223,4 +224,4 @@ class ServingLoop:
         self.finished += 1
         self.clients.send_after(request.number, finish_s)
         if not self.window.is_open_loop:
-            self.window.pass_request(self.finished, self.now_s)
+            self.window.pass_request(self.finished, self.now_s, self.now_s)

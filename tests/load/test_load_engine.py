@@ -60,7 +60,7 @@ def test_two_arrivals_are_served_one_after_the_other_to_the_step():
     both = run(arriving, constant_table(STEP_S), limits(max_requests=2), Fixed(0))
     assert both.first_token_s.tolist() == pytest.approx([0.01, 0.02])  # admitted at the next step
     assert both.finish_s.tolist() == pytest.approx([0.03, 0.03])
-    assert both.gap_mean_s == pytest.approx(STEP_S)
+    assert both.whole.gap_mean_s == pytest.approx(STEP_S)
 
 
 def test_steps_that_carry_prompts_lie_apart_while_any_request_decodes():
@@ -95,15 +95,15 @@ def test_a_request_that_comes_during_a_step_runs_in_the_one_after_the_next():
 def test_prompts_are_read_in_chunks_within_the_budget():
     arriving = requests([0.0], prompt=[100], output=[1])
     found = run(arriving, constant_table(STEP_S), limits(max_requests=8, token_budget=32), Fixed(0))
-    assert found.steps == 4
-    assert found.prompt_tokens == 100
+    assert found.whole.steps == 4
+    assert found.whole.prompt_tokens == 100
     hit = run(
         arriving,
         constant_table(STEP_S),
         limits(max_requests=8, token_budget=32, prefix_hit_rate=0.5),
         Fixed(0),
     )
-    assert hit.prompt_tokens == 50
+    assert hit.whole.prompt_tokens == 50
 
 
 def test_a_full_closed_loop_emits_what_the_table_says_as_often_as_its_seed():
@@ -114,12 +114,13 @@ def test_a_full_closed_loop_emits_what_the_table_says_as_often_as_its_seed():
     )
     for drafts in (0, 1, 3):
         found = run(asked, table, limits(max_requests=users), Fixed(drafts))
-        rate = found.emitted / found.end_s
+        rate = found.whole.emitted / found.end_s
         # requests end at different steps, so the last steps are not full
         full = users * table.tokens_per_step[drafts] / STEP_S
         assert rate == pytest.approx(full, rel=0.03)
         if drafts:
-            assert found.accepted / found.speculated == pytest.approx(sum((0.8, 0.5, 0.3)[:drafts]), rel=0.02)
+            accepted = found.whole.accepted / found.whole.speculated
+            assert accepted == pytest.approx(sum((0.8, 0.5, 0.3)[:drafts]), rel=0.02)
     asked = open_loop(20.0, Lengths(), count=300, seed=3)
     table = constant_table(STEP_S, rates=(0.7, 0.4))
     first, again, other = (run(asked, table, limits(), Fixed(2), seed=seed) for seed in (0, 0, 1))
@@ -134,8 +135,9 @@ def test_requests_that_differ_keep_the_mean_that_throughput_follows_and_widen_la
     alike, unlike = (
         run(asked, table, limits(max_requests=16), Fixed(3), spread=spread) for spread in (0.0, 1.0)
     )
-    assert unlike.accepted / unlike.speculated == pytest.approx(profile.sum(), rel=0.02)
-    assert unlike.emitted / unlike.end_s == pytest.approx(alike.emitted / alike.end_s, rel=0.04)
+    assert unlike.whole.accepted / unlike.whole.speculated == pytest.approx(profile.sum(), rel=0.02)
+    alike_per_s, unlike_per_s = (each.whole.emitted / each.end_s for each in (alike, unlike))
+    assert unlike_per_s == pytest.approx(alike_per_s, rel=0.04)
     slow, fast = (np.quantile(record.finish_s - record.first_token_s, 0.95) for record in (unlike, alike))
     assert slow > 1.3 * fast
     again = run(asked, table, limits(max_requests=16), Fixed(3), spread=1.0)
@@ -222,22 +224,22 @@ def test_every_request_is_served_once_within_the_limits(
         assume(not (shared and windowed))  # the most that any request shares, beside the longest: refused
         raise
     found = engine.run()
-    assert found.emitted == asked.output_tokens.sum()
+    assert found.whole.emitted == asked.output_tokens.sum()
     assert np.isfinite(found.finish_s).all()
     assert (found.first_token_s > found.arrival_s).all()
     assert (found.finish_s >= found.first_token_s).all()
     # preempted prompts are computed again, never less than once; hits are not computed
     found_tokens = np.minimum(np.rint(hit * asked.prompt_tokens), asked.prompt_tokens - 1)
     once = asked.prompt_tokens.sum() - found_tokens.sum()
-    assert found.prompt_tokens >= once
+    assert found.whole.prompt_tokens >= once
     if not found.preemptions:
-        assert found.prompt_tokens == pytest.approx(once, abs=count)
+        assert found.whole.prompt_tokens == pytest.approx(once, abs=count)
     assert found.kv_blocks_most <= within.kv_blocks
     # every token but the first of each request ends a gap or came with others of its step
-    assert found.gaps.sum() <= found.emitted - count
+    assert found.whole.gaps.sum() <= found.whole.emitted - count
     # Little's law: requests in the system = rate x time in it
     assert found.in_system_s == pytest.approx(latencies(found).sum(), rel=1e-9)
-    assert found.busy_s <= found.end_s * (1 + 1e-9)
+    assert found.whole.busy_s <= found.end_s * (1 + 1e-9)
     if users is None:
         line = found.timeline
         width = found.end_s / max(line.time_s.size - 0.5, 0.5)
@@ -251,7 +253,7 @@ def test_the_timeline_adds_up():
     line = found.timeline
     width = np.full(line.time_s.size, 2.0 * line.time_s[0])
     width[-1] = found.end_s - (line.time_s.size - 1) * width[0]
-    assert (line.tokens_per_s * width).sum() == pytest.approx(found.emitted)
+    assert (line.tokens_per_s * width).sum() == pytest.approx(found.whole.emitted)
     assert (line.prompt_tokens_per_s * width).sum() == pytest.approx(asked.prompt_tokens.sum())
 
 
@@ -261,7 +263,7 @@ def test_a_card_that_is_too_small_preempts_and_a_request_that_never_fits_is_refu
     )
     found = run(asked, constant_table(STEP_S), limits(kv_blocks=16, max_requests=32), Fixed(0))
     assert found.preemptions > 0
-    assert found.emitted == asked.output_tokens.sum()
+    assert found.whole.emitted == asked.output_tokens.sum()
     roomy = run(asked, constant_table(STEP_S), limits(max_requests=32), Fixed(0))
     assert roomy.preemptions == 0
     assert roomy.end_s < found.end_s
@@ -278,10 +280,10 @@ def test_the_budget_is_cut_for_drafts_of_many_requests():
     table = constant_table(STEP_S, rates=(0.9, 0.9, 0.9))
     asked = closed_loop(8, Lengths(prompt_tokens=2, output_tokens=50, prompt_cv=0, output_cv=0), count=32)
     found = run(asked, table, limits(max_requests=8, token_budget=20), Fixed(3))
-    assert found.emitted == asked.output_tokens.sum()
-    drafted = np.flatnonzero(found.steps_s.sum(axis=1))
+    assert found.whole.emitted == asked.output_tokens.sum()
+    drafted = np.flatnonzero(found.whole.steps_s.sum(axis=1))
     assert 3 in drafted  # few requests
-    assert found.steps_s[3, 8] == 0.0  # eight requests leave room for one draft each
+    assert found.whole.steps_s[3, 8] == 0.0  # eight requests leave room for one draft each
 
 
 def test_arrivals_have_the_rate_and_the_burstiness_and_are_scaled_in_time_alone():

@@ -63,10 +63,10 @@ def test_a_request_alone(drafts, lengths):
     first_s = SERVER_S + 0.010 + 100 * PROMPT_TOKEN_S + 0.0005 * (drafts > 0)
     assert found.first_token_s.tolist() == pytest.approx([first_s])
     assert found.finish_s.tolist() == pytest.approx([first_s + own_s(1, *lengths)])
-    assert found.steps == 1 + len(lengths)
-    assert (found.emitted, found.prompt_tokens) == (11, 100)
-    assert found.speculated == (len(lengths) if drafts else 0)
-    assert found.accepted == drafts * found.speculated
+    assert found.whole.steps == 1 + len(lengths)
+    assert (found.whole.emitted, found.whole.prompt_tokens) == (11, 100)
+    assert found.whole.speculated == (len(lengths) if drafts else 0)
+    assert found.whole.accepted == drafts * found.whole.speculated
     assert found.in_system_s == pytest.approx(found.finish_s[0])
 
 
@@ -95,7 +95,7 @@ def test_where_the_budget_is_short_all_draft_less():
     table = constant_table(0.01, (1.0, 1.0, 1.0))
     asked = closed_loop(8, Lengths(prompt_tokens=1, output_tokens=21, prompt_cv=0, output_cv=0), count=8)
     found = run(asked, table, limits(token_budget=16, max_requests=8), Fixed(3))
-    assert found.steps_s[:, 8].tolist() == pytest.approx([0.0, 0.10, 0.0, 0.0])  # 20 tokens, two a step
+    assert found.whole.steps_s[:, 8].tolist() == pytest.approx([0.0, 0.10, 0.0, 0.0])  # 20 tokens, two a step
 
 
 def test_a_full_cache_preempts_at_its_last_block():
@@ -104,7 +104,7 @@ def test_a_full_cache_preempts_at_its_last_block():
     for blocks, lost in ((6, 0), (5, 1)):
         found = run(asked, constant_table(0.01), limits(kv_blocks=blocks), Fixed(0))
         assert (blocks, found.preemptions) == (blocks, lost)
-    assert found.prompt_tokens > 30  # what was lost is computed again
+    assert found.whole.prompt_tokens > 30  # what was lost is computed again
     assert found.kv_blocks_most == 5
 
 
@@ -204,8 +204,26 @@ def test_joules_are_those_of_steps_prompts_and_idle_time():
     asked_w = idle + (200.0 * 0.2 + 0.01 * 200) / busy_s
     working = asked_w * (1.0 + (asked_w / power.limit_watts) ** 4) ** -0.25
     expected = 2 * (working * busy_s + idle * (end_s - busy_s)) / end_s
-    assert energy.watts(record) == pytest.approx(expected)
-    assert energy.joule_per_token(record) == pytest.approx(expected * end_s / 22)
+    assert energy.watts(record.whole) == pytest.approx(expected)
+    assert energy.joule_per_token(record.whole) == pytest.approx(expected * end_s / 22)
+
+
+def test_all_metrics_are_of_the_window_from_the_first_request_behind_the_warm_up_to_the_last():
+    """25 of 250 warm up. Shares of time are whole, and joules a token those watts over tokens a second."""
+    lengths = Lengths(prompt_tokens=50, output_tokens=20, prompt_cv=0, output_cv=0)
+    asked, table = open_loop(6.0, lengths, count=250, seed=1), constant_table(0.01)
+    found = run(asked, table, limits(), Fixed(0))
+    metrics = metrics_of(found, table, limits(), Goals())
+    assert found.window_s == (found.arrival_s[25], found.arrival_s[-1])
+    assert metrics["requests"] == 225
+    came_per_s = 224 / (found.window_s[1] - found.window_s[0])
+    assert metrics["tokens_per_s"] == pytest.approx(20 * came_per_s, rel=0.02)
+    shares = sum(metrics[f"share_{of}"] for of in ("decoding", "drafting", "prompts", "idle"))
+    assert shares == pytest.approx(1.0)
+    power = load_gpu("h100-sxm").power
+    energy = Energy(power=power, gpus=1, above_w=np.full((1, 257), 200.0), prompt_token_joule=0.01)
+    joules_per_s = energy.joule_per_token(found.inside) * metrics["tokens_per_s"]
+    assert joules_per_s == pytest.approx(energy.watts(found.inside))
 
 
 def test_first_tokens_that_come_after_a_preemption_keep_their_first_time():
@@ -214,7 +232,7 @@ def test_first_tokens_that_come_after_a_preemption_keep_their_first_time():
         Fixed(0),
     )  # fmt: skip
     assert found.first_token_s.tolist() == pytest.approx([0.01, 0.01])
-    assert found.gaps.sum() == 38  # each token after the first ends a gap, that of the lost one too
+    assert found.whole.gaps.sum() == 38  # each token after the first ends a gap, that of the lost one too
 
 
 def test_arrivals_begin_at_zero():
@@ -315,7 +333,7 @@ def test_every_span_of_rates_in_which_drafts_lose_is_found(monkeypatch):
 def test_a_run_without_work_draws_what_idle_gpus_do():
     power = load_gpu("h100-sxm").power
     energy = Energy(power=power, gpus=4, above_w=np.zeros((1, 9)), prompt_token_joule=0.0)
-    nothing = SimpleNamespace(steps_s=np.zeros((1, 9)), prompt_tokens=0, busy_s=0.0, end_s=1.0)
+    nothing = SimpleNamespace(steps_s=np.zeros((1, 9)), prompt_tokens=0, busy_s=0.0, span_s=1.0)
     assert energy.watts(nothing) == 4 * power.fit.idle_watts
 
 
@@ -443,7 +461,7 @@ def test_a_server_of_one_request_has_no_line_to_grow_along():
     step_s = np.full((1, 2, 2), 0.01)
     table = replace(constant_table(0.01, step_s=np.full((1, 257, 2), 0.01)), step_s=step_s)
     metrics = {"requests_decoding": 1.0, "share_idle": 0.0, "share_prompts": 0.25, "ttft_mean_s": 0.1}
-    record = SimpleNamespace(steps_s=np.ones((1, 2)), requests=asked)
+    record = SimpleNamespace(inside=SimpleNamespace(steps_s=np.ones((1, 2))), requests=asked)
     assert _sensitivity(record, table, metrics)["queue_share"] == pytest.approx(0.25)
 
 
@@ -455,5 +473,6 @@ def test_a_run_is_as_sure_as_the_steps_that_most_of_its_time_went_to():
         slower=np.array([[0.1], [0.2], [0.3]]) * np.ones(257),
     )
     metrics = {"requests_decoding": 1.0, "share_idle": 0.0, "share_prompts": 0.25, "ttft_mean_s": 0.1}
-    record = SimpleNamespace(steps_s=np.array([[0.25, 0.25], [0.25, 0.25], [1.5, 1.5]]), requests=asked)
+    steps_s = np.array([[0.25, 0.25], [0.25, 0.25], [1.5, 1.5]])
+    record = SimpleNamespace(inside=SimpleNamespace(steps_s=steps_s), requests=asked)
     assert _sensitivity(record, table, metrics)["step_slower"] == pytest.approx(0.3)

@@ -94,7 +94,7 @@ def test_adaptive_policies_follow_acceptance_and_cost():
         table = constant_table(STEP_S, rates=tuple(rate**i for i in range(1, 8)))
         asked = closed_loop(4, Lengths(prompt_tokens=4, output_tokens=400, prompt_cv=0, output_cv=0), count=8)
         found = run(asked, table, limits(), policy)
-        by_drafts = found.steps_s.sum(axis=1)
+        by_drafts = found.whole.steps_s.sum(axis=1)
         assert int(np.argmax(by_drafts[1:])) + 1 == expected
     # The tier with most tokens a second: long where drafts are taken and cheap, short where either ends.
     cheap = np.ones((8, 33, 2)) * (1.0 + 0.05 * np.arange(8))[:, None, None]
@@ -104,7 +104,7 @@ def test_adaptive_policies_follow_acceptance_and_cost():
         rates = tuple(rate**i for i in range(1, 8))
         table, believed = (constant_table(STEP_S, rates, **own) for own in ({}, {"step_s": seconds}))
         found = run(asked, table, limits(), ThroughputAware(step_s=believed.step_s[:, :, 0]))
-        assert int(np.argmax(found.steps_s.sum(axis=1)[1:])) + 1 == expected
+        assert int(np.argmax(found.whole.steps_s.sum(axis=1)[1:])) + 1 == expected
 
 
 def test_tensorrt_llms_schedule_says_up_to_how_many_requests():

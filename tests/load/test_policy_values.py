@@ -76,7 +76,7 @@ def test_a_policy_is_asked_when_its_answer_is_old_or_requests_come_and_go():
     policy, patient = Counting(), Patient()
     for each in (policy, patient):
         found = run(asked, table, limits(), each)
-        assert found.emitted == 26
+        assert found.whole.emitted == 26
     # the second joins after the step that ends at 0.07, and leaves two steps later
     assert [moment for moment, *_ in policy.asked] == [0.01, 0.05, 0.07, 0.09]
     assert [number for _, number, *_ in policy.asked] == [1, 1, 2, 1]

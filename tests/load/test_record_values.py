@@ -54,14 +54,15 @@ def test_a_record_adds_up_steps_by_drafts_and_requests_and_their_prompts():
         _span(0.0, 4.0, 2, drafts=3, prompts_s=1.0, prompt_tokens=30, accepted=25.0),
         _span(4.0, 2.0, 4, steps=5),
     )
-    assert (found.steps_s[3, 2], found.prompts_s[3, 2], found.steps_s[0, 4]) == (3.0, 1.0, 2.0)
-    assert found.steps_s.sum() + found.prompts_s.sum() == found.busy_s == 6.0
-    assert (found.steps, found.emitted, found.prompt_tokens) == (15, 60, 30)
-    assert (found.speculated, found.accepted) == (20, 25.0)
+    sums = found.whole
+    assert (sums.steps_s[3, 2], sums.prompts_s[3, 2], sums.steps_s[0, 4]) == (3.0, 1.0, 2.0)
+    assert sums.steps_s.sum() + sums.prompts_s.sum() == sums.busy_s == 6.0
+    assert (sums.steps, sums.emitted, sums.prompt_tokens) == (15, 60, 30)
+    assert (sums.speculated, sums.accepted) == (20, 25.0)
     assert found.in_system_s == 4.0 * 3 + 2.0 * 5
     # 20 gaps of 0.4 s in each half
-    assert found.gap_mean_s == pytest.approx(0.4)
-    assert found.gap_quantile_s(0.5) == pytest.approx(0.4, rel=2 / 512)  # classes of a 512th of a doubling
+    assert sums.gap_mean_s == pytest.approx(0.4)
+    assert sums.gap_quantile_s(0.5) == pytest.approx(0.4, rel=2 / 512)  # classes of a 512th of a doubling
 
 
 @pytest.mark.parametrize(("first", "last"), [(1.0, 3.0), (3.0, 1.0), (2.0, 2.5)])

@@ -201,7 +201,7 @@ def test_a_request_comes_when_the_one_before_it_has_finished(
     table = constant_table(STEP_S, rates=(0.7, 0.4), steps_ahead=int(ahead), server_s=0.002)
     found = run(asked, table, limits(max_requests=most, kv_blocks=40), Fixed(drafts), seed)
     assert np.isfinite(found.finish_s).all()
-    assert found.emitted == asked.output_tokens.sum()
+    assert found.whole.emitted == asked.output_tokens.sum()
     before = asked.before
     follows = before >= 0
     expected = asked.arrival_s.copy()
@@ -233,8 +233,8 @@ def test_a_session_finds_what_it_said_before_and_its_first_request_nothing():
         run(asked, constant_table(STEP_S), limits(prefix_hit_rate=0.9, shares_prefix=kind), Fixed(0))
         for kind in (False, True)
     ]
-    assert computed[0].prompt_tokens == 100 + (300 - 120) + (300 - 270)
-    assert computed[1].prompt_tokens == 10 + 30 + 30  # one text of all requests
+    assert computed[0].whole.prompt_tokens == 100 + (300 - 120) + (300 - 270)
+    assert computed[1].whole.prompt_tokens == 10 + 30 + 30  # one text of all requests
 
 
 @pytest.mark.parametrize(
