@@ -91,7 +91,7 @@ class Turns(Requests):
 
 def chat_prompts(count: int) -> tuple[IntArray, IntArray]:
     """(tokens of each prompt, those that the prompt before it left in the cache): turns follow each other."""
-    own, answers = CHAT.drawn(count, seed=0)
+    own, answers, _ = CHAT.drawn(count, seed=0)
     turns = np.random.default_rng(0).geometric(1.0 / CHAT_TURNS, count)
     opens = np.zeros(count, dtype=np.bool_)
     opens[(np.cumsum(turns) - turns)[np.cumsum(turns) - turns < count]] = True
@@ -109,7 +109,7 @@ def requests_of(line: Any, model: str) -> Turns:
     spread = {"prompt_cv": prompt_cv, "output_cv": output_cv}
     lengths = Lengths(prompt_tokens=prompt_tokens, output_tokens=float(line.avg_output_len), **spread)
     times = 1 + sum(int(line.max_num_seqs) >= least for least in SENT_AGAIN.get(model, ()))
-    prompt, output = lengths.drawn(count * times, seed=0)
+    prompt, output, _ = lengths.drawn(count * times, seed=0)
     found = np.zeros(count, dtype=np.int64)
     if line.task == "lm-arena-chat":
         prompt, found = chat_prompts(count)
