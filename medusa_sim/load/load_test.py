@@ -76,8 +76,11 @@ class LoadTest:
             raise UsageError(f"seeds {self.seeds}: whole numbers from 1 to {_MOST_SEEDS} are allowed")
         if not self.policies:
             raise UsageError("policies are empty: give at least one, such as none,3,schedule")
+        asked = [name_here(policy) if isinstance(policy, str) else policy for policy in self.policies]
         self.policies = tuple(
-            name_here(policy) if isinstance(policy, str) else policy for policy in self.policies
+            policy
+            for place, policy in enumerate(asked)
+            if not (isinstance(policy, str) and policy in asked[:place])
         )
         for policy in self.policies:
             if not isinstance(policy, str | Policy):
@@ -85,6 +88,9 @@ class LoadTest:
                     f"policy {shown(policy)}: a name is needed, or an object of a class derived from "
                     "medusa_sim.load.policies.Policy"
                 )
+        names = [policy if isinstance(policy, str) else policy.name for policy in self.policies]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UsageError(f"policy {shown(twice)} is the name of two: give each one of its own")
         if self.scenario.scope != "model":
             raise UsageError("a load needs a whole model; scope block is one layer of it")
 

@@ -47,9 +47,11 @@ _UP_TO = "draft_len_schedule"
 
 
 def name_here(name: str) -> str:
-    """What a policy is called here, whatever an engine calls it; without blanks around it."""
+    """What a policy is called here, whatever an engine calls it: `3` is `K=3`. Raises UsageError."""
     name = name.strip()
-    return ENGINE_NAMES.get(name, name)
+    name = ENGINE_NAMES.get(name, name)
+    policy = _given(name)
+    return name if policy is None else policy.name
 
 
 def drafts_asked(names: Sequence[str], known: int) -> int:

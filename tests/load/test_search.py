@@ -24,7 +24,7 @@ from medusa_sim.load.carried import (
 )
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.point import LoadPoint
-from medusa_sim.load.policies import Adaptive, State
+from medusa_sim.load.policies import Adaptive, BySize, State
 from medusa_sim.load.policy_names import policy_of
 from medusa_sim.report.load.screen import answer_text, context_text, runs_text
 from medusa_sim.report.load.tables import carried_table, load_table
@@ -289,7 +289,7 @@ def test_requests_that_come_at_once_have_no_rate(tmp_path):
 
 def test_blanks_around_a_policys_name_count_for_nothing_and_k_takes_a_number():
     test = load_test(SCENARIO, policies=(" schedule", "speculative-adaptive ", " 3"), **SMALL)
-    assert test.policies == ("schedule", "adaptive", "3")
+    assert test.policies == ("schedule", "adaptive", "K=3")
     with pytest.raises(UsageError, match="policy 'K=none': give one of"):
         policy_of("K=none", test.table, 100.0)
 
@@ -354,6 +354,15 @@ def test_the_profile_says_how_far_requests_differ(tmp_path):
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=str(path))
     assert load_test(scenario).spread == 0.7
     assert load_test(SCENARIO).spread == 0.0
+
+
+def test_a_policy_runs_once_whatever_it_was_called():
+    asked = ("3", "none", "K=3", "k=3", "none", " 3 ", "speculative-adaptive", "adaptive")
+    test = load_test(SCENARIO, policies=asked)
+    assert [server.name for server in test.servers] == ["K=3", "none", "adaptive"]
+    for own in (BySize(((1, 2),), name="none"), Adaptive(name="K=3")):
+        with pytest.raises(UsageError, match=own.name):
+            load_test(SCENARIO, policies=("none", "3", own))
 
 
 def test_requests_that_were_cut_to_what_fits_are_told():
