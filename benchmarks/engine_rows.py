@@ -22,12 +22,13 @@ from medusa_sim.latency.cached import cached
 from medusa_sim.scenario.defaults import LENGTH_CV
 from medusa_sim.specs.case import weight_formats
 from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.nearness import widenings
+from medusa_sim.specs.nearness import kernels_half_share, widenings
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.place import Place, sizes_of
-from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.specs.widening import least_half_width
 from medusa_sim.step.compose import overhead_halves, step_us
@@ -225,9 +226,14 @@ def between_of(of: Setting) -> float:
     """What a step of a dense model has for how near its set-up lies to what was measured."""
     runtime, gpu, model = of.runtime, of.latency.gpu, of.model
     assert runtime.engine is not None
+    beside = least_half_width(widenings(place_of(runtime, gpu, model)), 1.0, 0.0)
+    return math.hypot(beside, runtime.engine.between_share.value)
+
+
+def place_of(runtime: Runtime, gpu: Gpu, model: Model) -> Place:
+    """Where steps of a model that is not split are measured."""
     card = gpu.name, gpu.architecture
-    place = Place(runtime.library, runtime.name, *card, weight_formats(model), sizes_of(model))
-    return math.hypot(least_half_width(widenings(place), 1.0, 0.0), runtime.engine.between_share.value)
+    return Place(runtime.library, runtime.name, *card, weight_formats(model), sizes_of(model))
 
 
 def setting_of(row: Row) -> Setting:
@@ -248,10 +254,12 @@ def plain_setting(
     """The same without a drafter."""
     launched, device = load_runtime(runtime), load_gpu(gpu)
     kernels, library = step_kernels(device, launched, formats[0]), launched.library
+    of = with_dtypes(load_model(model), *formats)
+    told = kernels_half_share(place_of(launched, device, of))
     return Setting(
         latency=cached(latency_model(device, "calibrated", kernels, library=library, serves=library)),
-        model=with_dtypes(load_model(model), *formats), parallel=Parallel(tp=tp),
-        runtime=launched, scope="model",
+        model=of, parallel=Parallel(tp=tp),
+        runtime=replace(launched, kernels_half_share=told), scope="model",
     )  # fmt: skip
 
 

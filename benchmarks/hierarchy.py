@@ -24,7 +24,7 @@ import argparse
 from itertools import chain
 
 import numpy as np
-from hierarchy_bands import ends_table, errors_by_kind, kinds_of, kinds_table, spreads_of
+from hierarchy_bands import ends_table, errors_by_kind, kinds_of, kinds_table, spreads_of, ways_table
 from hierarchy_cells import deepseek_set_ups, parts_of
 from hierarchy_fit import GROUP, Fit, Found, LeftOut, covariance, held_out
 from hierarchy_written import write, write_nearness
@@ -80,6 +80,7 @@ def main() -> None:
     lines = errors_by_kind(fit, {"fit": LeftOut.of(fit, found.x), **outs})
     kinds = kinds_of(lines)
     print(kinds_table(lines, kinds))
+    print(ways_table(lines, kinds))
     print(ends_table(lines, kinds))
     print(terms_table(fit, found))
     if asked.write:

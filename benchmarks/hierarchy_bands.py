@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,6 +52,8 @@ def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
                     "experts": out.experts,
                     "faster": cells.faster,
                     "slower": cells.slower,
+                    "kernels_faster": cells.kernels_faster,
+                    "kernels_slower": cells.kernels_slower,
                 }
             )
         )
@@ -106,63 +106,132 @@ def large_below(lines: pd.DataFrame, share: Half) -> bool:
     return bool((groups[sizes >= LARGE_GROUP] < LEAST_HELD).any())
 
 
-def band_of(lines: pd.DataFrame, whole: float, of_experts: float, of_version: float = 0.0) -> FloatArray:
-    """By how much bands of cells are wider (`nearness.widening_by`). of_version: the least of another one."""
+def band_of(
+    lines: pd.DataFrame, whole: Half, of_experts: float, of_version: float = 0.0, *, of_measured: float = 0.0
+) -> FloatArray:
+    """By how much bands of cells are wider (`nearness.widening_by`). of_version: the least of another one.
+
+    of_measured: the least of layers of experts, as of set-ups that were measured.
+    """
     of_step, experts = lines.spread.to_numpy(), lines.experts_spread.to_numpy()
-    at_least = np.maximum(whole * of_step, of_version * lines.is_other_version.to_numpy())
-    return np.asarray(np.hypot(at_least, of_experts * experts * lines.experts.to_numpy()))
+    at_least = np.maximum(whole * of_step, np.where(lines.is_other_version, of_version, NIGHTS))
+    return np.asarray(
+        np.hypot(at_least, np.maximum(of_experts * experts, of_measured) * lines.experts.to_numpy())
+    )
 
 
-def needed(lines: pd.DataFrame, half: Callable[[float], Half], least: float) -> float:
-    """The least share from which bands of such half-widths hold PROMISED in the mean over groups.
+Trial: TypeAlias = Callable[[float], tuple[pd.DataFrame, Half]]
+"""A share -> cells, and what their bands have beside that of kernels and terms."""
+
+
+def needed(trial: Trial, least: float, most: float = 2.0) -> float:
+    """The least share from which such bands hold PROMISED in the mean over groups.
 
     More where no large group then holds less than LEAST_HELD, and all in the mean no more than MOST_HELD.
     """
 
     def mean(share: float) -> float:
-        return float(by_group(lines, half(share)).mean())
+        return float(by_group(*trial(share)).mean())
 
-    if not len(by_group(lines, half(least))):
+    if not len(by_group(*trial(least))):
         return least
+    if mean(most) < PROMISED:
+        return most
     enough = least
     if mean(least) < PROMISED:
-        enough = float(brentq(lambda share: mean(share) - PROMISED, least, 2.0, xtol=1e-4))
+        enough = float(brentq(lambda share: mean(share) - PROMISED, least, most, xtol=1e-4))
     enough = further = float(np.ceil(1e3 * enough) / 1e3)
-    while large_below(lines, half(further)) and mean(further + WIDER) <= MOST_HELD:
+    while large_below(*trial(further)) and mean(further + WIDER) <= MOST_HELD:
         further = round(further + WIDER, 3)
-    return enough if large_below(lines, half(further)) else further
+    return enough if large_below(*trial(further)) else further
+
+
+def told(lines: pd.DataFrame, share: float) -> pd.DataFrame:
+    """The lines with so much of the half-widths of their kernels; that of engines' terms stays whole."""
+    less = 1.0 - share**2
+    return lines.assign(
+        faster=lines.faster * np.sqrt(1.0 - less * lines.kernels_faster),
+        slower=lines.slower * np.sqrt(1.0 - less * lines.kernels_slower),
+    )
+
+
+def rising(kinds: list[list[Kind]], ask: Callable[[list[Kind]], float]) -> dict[Kind, float]:
+    """What groups of kinds need, from the nearest on; where a farther one needs less, both need the same.
+
+    Their cells tell it together then: no kind is known better than a nearer one, and one whose few groups ask
+    for much does not widen all that are farther.
+    """
+    blocks: list[tuple[list[Kind], float]] = []
+    for own in kinds:
+        blocks.append((own, ask(own)))
+        while len(blocks) > 1 and blocks[-2][1] > blocks[-1][1]:
+            (nearer, _), (farther, _) = blocks[-2:]
+            blocks[-2:] = [(nearer + farther, ask(nearer + farther))]
+    return {kind: share for own, share in blocks for kind in own}
+
+
+def told_by_several(lines: pd.DataFrame) -> list[list[Kind]]:
+    """The kinds beyond a version's; one that a single engine shows, which is not another's, with the next."""
+    engines = lines.groupby("kind").library.nunique()
+    found: list[list[Kind]] = []
+    waiting: list[Kind] = []
+    for kind in KINDS[KINDS.index("version") + 1 :]:
+        waiting.append(kind)
+        if engines.get(kind, 0) > 1 or kind == KINDS[-1]:
+            found.append(waiting)
+            waiting = []
+    return found
+
+
+def measured_of(lines: pd.DataFrame) -> dict[str, Any]:
+    """What is known of set-ups that were measured: their plain steps told what kernels take together.
+
+    Beside a server's own nights (NIGHTS) so much of the half-widths of kernels counts as dense models need;
+    mixtures have of their experts what they need besides.
+    """
+    dense, mixed = lines[lines.experts == 0.0], lines[lines.experts > 0.0]
+    of_kernels = needed(lambda share: (told(dense, share), band_of(dense, 0.0, 0.0)), 0.0, 1.0)
+    seen = told(mixed, of_kernels)
+    of_experts = needed(lambda share: (seen, band_of(seen, 0.0, share)), 0.0)
+    return {"step_share": NIGHTS, "experts_share": of_experts, "kernels_half_share": of_kernels}
 
 
 def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
     """What `specs/nearness.toml` says of each kind: none narrower than one before it, a version's apart.
 
-    Steps of dense models tell what all steps differ by, at least a server's own nights (NIGHTS); mixtures
-    what layers of experts differ by besides. Versions are of mixtures alone: of whole steps. What one engine
-    alone shows is not another's: such a kind has what the next one has.
+    Steps of dense models tell what all steps differ by; mixtures what layers of experts differ by besides.
+    Versions are of mixtures alone: of whole steps.
     """
-    found: dict[Kind, dict[str, Any]] = {}
-    least, of_experts, of_version = NIGHTS, 0.0, 0.0
-    for kind in KINDS:
-        own = lines[lines.kind == kind]
-        dense, mixed = own[own.experts == 0.0], own[own.experts > 0.0]
-        if kind == "version":
-            of_version = needed(own, partial(band_of, own, of_experts=0.0), NIGHTS)
-            found[kind] = {"step_share": of_version, "experts_share": 0.0}
-            continue
-        least = needed(dense, partial(band_of, dense, of_experts=0.0), least)
-        of_experts = needed(mixed, partial(band_of, mixed, least), of_experts)
-        found[kind] = {"step_share": least, "experts_share": of_experts}
-    for kind, following in reversed(
-        list(pairwise(kind for kind in KINDS if kind not in ("measured", "version")))
-    ):
-        own = lines[lines.kind == kind]
-        for share, part in (("step_share", own.experts == 0.0), ("experts_share", own.experts > 0.0)):
-            if len({group.partition(",")[0] for group in own.group[part]}) < 2:
-                found[kind][share] = found[following][share]
+    of_kind = {kind: lines[lines.kind == kind] for kind in KINDS}
+    measured = measured_of(of_kind["measured"])
+    of_version = needed(lambda share: (of_kind["version"], band_of(of_kind["version"], share, 0.0)), NIGHTS)
+    dense, mixed = lines[lines.experts == 0.0], lines[lines.experts > 0.0]
+    least = measured["experts_share"]
+
+    def of_dense(kinds: list[Kind]) -> float:
+        own = dense[dense.kind.isin(kinds)]
+        return needed(lambda share: (own, band_of(own, share, 0.0, of_version)), NIGHTS)
+
+    step_shares = rising(told_by_several(dense), of_dense)
+
+    def of_mixed(kinds: list[Kind]) -> float:
+        own = mixed[mixed.kind.isin(kinds)]
+        whole = np.array([step_shares[kind] for kind in own.kind])
+        return needed(lambda share: (own, band_of(own, whole, share, of_version, of_measured=least)), least)
+
+    experts_shares = rising(told_by_several(mixed), of_mixed)
+    found: dict[Kind, dict[str, Any]] = {
+        kind: {
+            "step_share": step_shares.get(kind, of_version),
+            "experts_share": experts_shares.get(kind, least),
+            "kernels_half_share": 1.0,
+        }
+        for kind in KINDS
+    }
+    found["measured"] = measured
     for kind, known in found.items():
-        own = lines[lines.kind == kind]
-        shares = known["step_share"], known["experts_share"], of_version
-        groups = by_group(own, band_of(own, *shares))
+        own = told(of_kind[kind], known["kernels_half_share"])
+        groups = by_group(own, kinds_band(own, known, found))
         known |= {
             "error": round(float(np.expm1(own.short.abs()).mean()), 3) if len(own) else 0.0,
             "cells": len(own),
@@ -172,18 +241,40 @@ def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
     return found
 
 
+def kinds_band(lines: pd.DataFrame, known: dict[str, Any], kinds: dict[Kind, dict[str, Any]]) -> FloatArray:
+    """By how much bands of cells of one kind are wider."""
+    least, of_version = kinds["measured"]["experts_share"], kinds["version"]["step_share"]
+    return band_of(lines, known["step_share"], known["experts_share"], of_version, of_measured=least)
+
+
 def kinds_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     """What was new, how far steps erred, what their bands hold."""
     rows = []
     for kind, own in kinds.items():
-        cells = lines[lines.kind == kind]
-        shares = own["step_share"], own["experts_share"]
-        groups = by_group(cells, band_of(cells, *shares, kinds["version"]["step_share"]))
+        shares = own["step_share"], own["experts_share"], own["kernels_half_share"]
+        cells = told(lines[lines.kind == kind], shares[-1])
+        groups = by_group(cells, kinds_band(cells, own, kinds))
         least: Any = None if groups.empty else groups.idxmin()
         words = "" if least is None else f"{groups.min():.0%} ({least[1]})"
         below = f"{(groups < LEAST_HELD).sum()} of {len(groups)}"
         rows.append((kind, own["cells"], own["error"], *shares, own["held"], below, words))
-    return table("new | cells | error | between | of experts | held | groups below 60 % | least", 1, rows)
+    words = "new | cells | error | between | of experts | of kernels | held | groups below 60 % | least"
+    return table(words, 1, rows)
+
+
+def ways_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
+    """What the bands hold in the mean over groups by what was left out, small groups too."""
+    inside = pd.Series(False, index=lines.index)
+    for kind, own in kinds.items():
+        cells = told(lines[lines.kind == kind], own["kernels_half_share"])
+        inside[cells.index] = held(cells, kinds_band(cells, own, kinds))
+    groups = inside.groupby([lines.way, lines.group]).agg(["mean", "size"])
+    rows = []
+    for way, part in groups.groupby(level=0, sort=False):
+        large = part[part["size"] >= LARGE_GROUP]["mean"]
+        below = f"{(large < LEAST_HELD).sum()} of {len(large)}"
+        rows.append((way, len(part), f"{part['mean'].mean():.0%}", below))
+    return table(f"left out | groups | held | of {LARGE_GROUP} cells and more below 60 %", 1, rows)
 
 
 def ends_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
@@ -191,12 +282,11 @@ def ends_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
 
     In the mean over groups, those that were not left out apart.
     """
-    share = np.zeros(len(lines))
+    late = pd.Series(False, index=lines.index)
     for kind, own in kinds.items():
-        new = (lines.kind == kind).to_numpy()
-        shares = own["step_share"], own["experts_share"], kinds["version"]["step_share"]
-        share[new] = band_of(lines[new], *shares)
-    late = lines.short > np.hypot(lines.slower, share)
+        cells = told(lines[lines.kind == kind], own["kernels_half_share"])
+        share = kinds_band(cells, own, kinds)
+        late[cells.index] = cells.short > np.hypot(cells.slower, share)
     beyond = lines.assign(beyond=late, is_out=lines.kind != "measured")
     means = beyond.groupby(["is_out", "way", "group"]).beyond.mean().reset_index()
     means["engine"] = means.group.str.partition(",")[0]

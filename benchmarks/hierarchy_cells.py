@@ -115,7 +115,9 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
             US_PER_MS * rows.benchmark_ttft_ms.to_numpy() for rows in (swept, slower, waiting)
         )
         prompt_layers = (waiting.tpot_us - swept.tpot_us).to_numpy() / A_LAYER_US
-        step = decode_step(scenario.setting, batch, np.asarray(scenario.length))
+        every = dataclasses.replace(scenario.setting.runtime, kernels_half_share=1.0)
+        setting = dataclasses.replace(scenario.setting, runtime=every)
+        step = decode_step(setting, batch, np.asarray(scenario.length))
         parts = {part: np.zeros(batch.size) for part in PARTS}
         for part, time_us in step.parts_us.items():
             place = "linear" if part in ("qkv", "o_proj", "mlp") else part
@@ -129,6 +131,10 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
         cost = dataclasses.replace(step.cost, setup_half_us=np.zeros(()))
         early = np.broadcast_to(np.log(cost.time_us / cost.low_us), batch.shape)
         late = np.broadcast_to(np.log(cost.high_us / cost.time_us), batch.shape)
+        of_kernels = [
+            np.broadcast_to(square / np.maximum(square + cost.engine_square, 1e-9), batch.shape)
+            for square in (cost.below_square, cost.above_square)
+        ]
         experts_in = formats[0] if of.experts is None else FORMATS[of.experts.form or of.form].weight_dtype
         version = "old" if name in OLDER else "new"
         for line in named_rows(own):
@@ -159,6 +165,8 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "place": place_of(scenario)._replace(runtime=name),
                     "faster": early[at],
                     "slower": late[at],
+                    "kernels_faster": of_kernels[0][at],
+                    "kernels_slower": of_kernels[1][at],
                     "tp": arguments["tp"],
                     "ep": arguments["ep"],
                     "requests_at": int(line.concurrency),

@@ -12,6 +12,8 @@ measured servers and errs more where a set-up differs from them. How much more:
 - Both together give a *widening* (`Widening`): a half-width as a share of the step and a share of the time of
   its layers of experts. Where the version differs beside something larger, the first share is at least that
   of a new version.
+- Where nothing differs, plain steps of the set-up itself were fitted. They told the sum of its kernels, so
+  only a share of the kernels' own half-width counts (`kernels_half_share`).
 - Each group gives a widening. The set-up is judged by the group that widens its band least, so another group
   can only narrow it.
 
@@ -90,10 +92,16 @@ def widenings_beside(place: Place, others: Iterable[Place]) -> tuple[Widening, .
 
 
 def widening_by(library: str, new: Difference) -> Widening:
-    """The widening by a group from which an engine's step differs by `new`."""
+    """The widening by a group from which an engine's step differs by `new`.
+
+    At least that of a measured set-up, and where the version differs too that of a new version.
+    """
     kinds, spread = known_kinds(), spread_of(library, new.kind, known_spreads())
-    known, least = kinds[new.kind], kinds["version"].step_share if new.is_other_version else 0.0
-    return Widening(max(spread.steps * known.step_share, least), spread.experts * known.experts_share)
+    known, least = kinds[new.kind], kinds["version" if new.is_other_version else "measured"]
+    return Widening(
+        max(spread.steps * known.step_share, least.step_share),
+        max(spread.experts * known.experts_share, kinds["measured"].experts_share),
+    )
 
 
 def spread_of(library: str, kind: Kind, spreads: Mapping[str, Spread]) -> Spread:
@@ -111,6 +119,12 @@ def spread_of(library: str, kind: Kind, spreads: Mapping[str, Spread]) -> Spread
             experts=max((each.experts for each in spreads.values()), default=1.0),
         )
     return spreads.get(library, Spread())
+
+
+def kernels_half_share(place: Place) -> float:
+    """Share of the half-width of a plain step's kernels that counts: below 1 where the place was measured."""
+    is_measured = any(not difference(place, group.place).kinds for group in served_groups())
+    return known_kinds()["measured"].kernels_half_share if is_measured else 1.0
 
 
 def nearest(place: Place, others: Iterable[Place]) -> Place:

@@ -21,7 +21,7 @@ from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.case import Case
 from medusa_sim.specs.engine import DRAFTING, VERSIONED, Engine, unversioned
 from medusa_sim.specs.engine_table import EngineToml, engine_of
-from medusa_sim.specs.nearness import widenings
+from medusa_sim.specs.nearness import kernels_half_share, widenings
 from medusa_sim.specs.place import Place
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
 from medusa_sim.specs.widening import Widening
@@ -73,6 +73,8 @@ class Runtime:
     """What a serving engine adds; None for kernels alone."""
     widenings: tuple[Widening, ...] = ()
     """What measured groups tell of the band of its steps, of which the least counts (`specs/nearness.py`)."""
+    kernels_half_share: float = 1.0
+    """Of the half-width of a plain step's kernels, what counts (`specs/nearness.py`)."""
     versions: tuple[str, str] | None = None
     """First and last version of the engine whose terms these are."""
     asked: str = ""
@@ -134,10 +136,12 @@ class Runtime:
         which no host launches one by one, have their own.
         """
         is_served = self.host_us_per_launch > 0.0 if self.engine is None else not self.local
+        is_near = bool(case.gpu) and is_served
         return replace(
             self,
             engine=None if self.engine is None else self.engine.at(case),
-            widenings=widenings(self.place(case)) if case.gpu and is_served else (),
+            widenings=widenings(self.place(case)) if is_near else (),
+            kernels_half_share=kernels_half_share(self.place(case)) if is_near else 1.0,
         )
 
     def place(self, case: Case) -> Place:

@@ -21,6 +21,7 @@
     [kinds.model]
     step_share = 0.12
     experts_share = 0.3
+    kernels_half_share = 1.0
     error = 0.08
     cells = 900
     groups = 27
@@ -72,6 +73,9 @@ class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     on average over groups."""
     experts_share: _Share
     """The same for layers of experts, as a share of their time; dense models say nothing about them."""
+    kernels_half_share: Annotated[float, Meta(ge=0.0, le=1.0)]
+    """Share of the half-width of a plain step's kernels that counts in addition: below 1 where measured steps
+    of the set-up itself told the sum of its kernels."""
     error: _Share
     """Mean relative error."""
     cells: Annotated[int, Meta(ge=0)]

@@ -55,7 +55,8 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
 
     Half-widths of the band: those of one kernel in every layer add up. Those of different kernels add in
     quadrature, as independent errors, where these were measured on this GPU. Others add up, of borrowed ones
-    the part by which those of one kind are off together (`Fit.together`).
+    the part by which those of one kind are off together (`Fit.together`). Of plain steps where such were
+    measured a share counts (`Runtime.kernels_half_share`).
     """
     runtime, engine = work.runtime, work.runtime.engine
     device_us = kernels.device_us + work.gaps_us
@@ -73,6 +74,10 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
     else:
         step_us = np.zeros(()) if work.of == "prompts" else device_us + added.exposed_us
     below_square, above_square = kernels.spread.squares
+    if work.is_plain and runtime.kernels_half_share < 1.0:
+        below_square, above_square = (
+            runtime.kernels_half_share**2 * square for square in (below_square, above_square)
+        )
     return replace(
         added,
         device_us=device_us,

@@ -37,6 +37,11 @@ class PassWork:
         return self.of in ("target", "draft")
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is the target's pass over one new token of each sequence."""
+        return self.of == "target" and self.workload.phase == "decode"
+
+    @property
     def kernels(self) -> int:
         """How many are launched."""
         return sum(launch.kernels for launch in self.launches)

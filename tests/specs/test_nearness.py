@@ -1,5 +1,6 @@
 """How near a set-up lies to what was measured: the worst that is new, and bands that only open."""
 
+import dataclasses
 import itertools
 from functools import partial
 
@@ -19,6 +20,7 @@ from medusa_sim.specs.nearness import nearest, nearness, widening_by, widenings,
 from medusa_sim.specs.place import KINDS, Difference, difference
 from medusa_sim.specs.served_groups import Spread, known_kinds, served_groups
 from medusa_sim.specs.widening import Widening, least_half_width, unbeaten
+from medusa_sim.step.step import decode_step, verification_step
 
 SERVED = [group.place for group in served_groups()]
 PARTS = np.linspace(0.0, 0.9, 10)
@@ -186,8 +188,9 @@ def test_the_band_of_a_step_opens_with_what_is_new(changed):
     asked = {"gpu": "h200-sxm", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4, "runtime": "vllm-0.15"}
 
     def half_width(**given) -> float:
-        runtime = ms.Scenario(**given, drafter="ngram", acceptance="0.5").setting.runtime
-        return float(least_half_width(runtime.widenings, 1.0, 0.0))
+        setting = ms.Scenario(**given, drafter="ngram", acceptance="0.5").setting
+        step = decode_step(setting, 16, 1024)
+        return float(np.log(step.high_us / step.low_us) / 2.0)
 
     assert half_width(**asked | changed) > half_width(**asked) > 0.0
 
@@ -197,7 +200,8 @@ def left_out(kind, engine, off, *, experts=0.0):
     return pd.DataFrame(
         {
             "way": "a card", "group": f"{engine}, {off:g}, {experts:g}", "kind": kind, "faster": 0.01,
-            "slower": 0.01, "experts": experts, "short": np.linspace(-off, off, 41), "library": engine,
+            "slower": 0.01, "kernels_faster": 1.0, "kernels_slower": 1.0,
+            "experts": experts, "short": np.linspace(-off, off, 41), "library": engine,
             "is_other_version": False, "spread": 1.0, "experts_spread": 1.0,
         }
     )  # fmt: skip
@@ -215,17 +219,42 @@ def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_
     )  # fmt: skip
     found = hierarchy_bands.kinds_of(lines)
     generation = found["generation"]
-    assert generation["step_share"] == pytest.approx(0.08, abs=0.006)
+    # 0.08 and, farther, 0.04 alone: one share with which four groups hold 0.6, 0.6, 1 and 1
+    assert generation["step_share"] == pytest.approx(0.06, abs=0.006)
     both = np.hypot(generation["step_share"], 0.5 * generation["experts_share"])
     assert both == pytest.approx(0.24, abs=0.02)
     # a farther kind is never known better, and one engine's cards tell nothing of another's
     for share in ("step_share", "experts_share"):
         assert found["engine"][share] == found["card"][share] == generation[share]
-    assert (
-        found["measured"] | {"step_share": hierarchy_bands.NIGHTS, "experts_share": 0.0} == found["measured"]
-    )
+    nothing = {"step_share": hierarchy_bands.NIGHTS, "experts_share": 0.0, "kernels_half_share": 0.0}
+    assert found["measured"] | nothing == found["measured"]
     assert found["version"]["step_share"] == pytest.approx(0.16, abs=0.012)
-    assert found["generation"]["held"] == pytest.approx(0.8, abs=0.05)
+    assert found["generation"]["held"] == pytest.approx(0.7, abs=0.05)
+
+
+def test_steps_that_were_measured_tell_how_much_of_their_kernels_bands_counts():
+    """Kernels of +-10 % whose sums err evenly by up to 5: 80 % lie within 4, of which nights are 1.8."""
+    lines = left_out("measured", "vllm", 0.05).assign(faster=0.1, slower=0.1)
+    assert hierarchy_bands.measured_of(lines)["kernels_half_share"] == pytest.approx(
+        np.sqrt(0.04**2 - hierarchy_bands.NIGHTS**2) / 0.1, abs=0.02
+    )
+    # terms of the engine keep theirs, and no share of kernels is above all of it
+    engine = lines.assign(kernels_faster=0.0, kernels_slower=0.0)
+    assert (hierarchy_bands.told(engine, 0.3).faster == 0.1).all()
+    assert hierarchy_bands.measured_of(left_out("measured", "vllm", 0.5))["kernels_half_share"] == 1.0
+
+
+def test_a_plain_step_that_was_measured_has_a_share_of_its_kernels_band_and_no_other_has():
+    asked = {"gpu": "b200", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4, "runtime": "vllm-0.15"}
+    setting = ms.Scenario(**asked, drafter="ngram", acceptance="0.5").setting
+    assert setting.runtime.kernels_half_share == known_kinds()["measured"].kernels_half_share < 1.0
+    whole = dataclasses.replace(setting, runtime=dataclasses.replace(setting.runtime, kernels_half_share=1.0))
+    told, every = (decode_step(of, 16, 1024).cost for of in (setting, whole))
+    share = setting.runtime.kernels_half_share
+    np.testing.assert_allclose(told.above_square, share**2 * every.above_square)
+    np.testing.assert_allclose(told.engine_square, every.engine_square)
+    verified = (verification_step(of, 16, 1024, 4).cost.above_square for of in (setting, whole))
+    assert float(next(verified)) == float(next(verified))
 
 
 def test_engines_spread_as_their_groups_lie_from_fits_without_them():

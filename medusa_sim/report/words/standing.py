@@ -77,6 +77,7 @@ def kinds_table() -> TextTable:
         "error to expect": lambda pair: percent(pair[1].error),
         "band for it": lambda pair: percent(pair[1].step_share),
         "of experts": lambda pair: percent(pair[1].experts_share),
+        "of kernels' own": lambda pair: percent(pair[1].kernels_half_share, 0),
         "in band": lambda pair: percent(pair[1].held, 0),
         "cells": lambda pair: f"{pair[1].cells:,}",
         "groups": lambda pair: str(pair[1].groups),
