@@ -99,6 +99,8 @@ def _joined_operators(operators: Sequence[Operator]) -> Operator:
 def _joined_sizes(sizes: Sequence[Size]) -> Size:
     """Along a last axis, of length 1 where all are the same; one number stays one."""
     first = sizes[0]
+    if not any(isinstance(size, np.ndarray) for size in sizes):  # most: widths of layers
+        return first if len(set(sizes)) == 1 else np.asarray(sizes)
     if all(size is first or np.array_equal(size, first) for size in sizes[1:]):
         return np.asarray(first)[..., None] if np.ndim(first) else first
     return np.stack(np.broadcast_arrays(*sizes), axis=-1)
