@@ -38,10 +38,6 @@ class LoadAnswer:
     carried: tuple[Carried, ...]
     target_rate: float | None = None
 
-    def first_at(self, point: LoadPoint) -> LoadPoint:
-        """The first policy at the same rate: what the others are compared with."""
-        return next(other for other in self.points if other.rate_per_s == point.rate_per_s)
-
     @cached_property
     def full_per_s(self) -> dict[str, float]:
         """Rates at which policies saturate; empty for traces and closed loops that were not searched."""
@@ -79,7 +75,7 @@ class LoadAnswer:
         return self.at_rate_of(self.points[-1])
 
     def at_rate_of(self, point: LoadPoint) -> tuple[LoadPoint, ...]:
-        """Every policy at the rate of a point."""
+        """Every policy at the rate of a point; the first is what the others are compared with."""
         return tuple(other for other in self.points if other.rate_per_s == point.rate_per_s)
 
 

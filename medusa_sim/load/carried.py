@@ -98,13 +98,16 @@ class Carried:
         return None if rate <= 0.0 else int(np.ceil(rate_per_s / rate - _ROUNDING)) * gpus
 
 
-def saturation(test: LoadTest, server: PolicyServer) -> Saturation:
+def saturation(test: LoadTest, server: PolicyServer, advance: Advance | None = None) -> Saturation:
     """What a server emits with `max_num_seqs` requests always in flight, of the lengths of the source."""
-    users = server.limits.max_requests
-    pool = _of_trial(test, test.sample)
-    requests = pool.repeated(max(4 * users, pool.count), users)
-    metrics = metrics_of(server.run(requests, 0), server.table, server.limits, test.goals)
+    requests = _always_full(test, server)
+    metrics = metrics_of(server.run(requests, 0, advance), server.table, server.limits, test.goals)
     return Saturation(metrics["requests_per_s"], metrics["tokens_per_s"])
+
+
+def _always_full(test: LoadTest, server: PolicyServer) -> Requests:
+    pool, users = _of_trial(test, test.sample), server.limits.max_requests
+    return pool.repeated(max(4 * users, pool.count), users)
 
 
 def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ...]:
@@ -113,7 +116,7 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
     A closed loop, and requests that all come at once, have no rate to search: there only saturation is known.
     """
     has_rates = bool(np.isfinite(_of_trial(test, test.sample).rate_per_s))
-    full = [saturation(test, server) for server in test.servers]
+    full = [saturation(test, server, advance) for server in test.servers]
     plain = next((i for i, server in enumerate(test.servers) if server.table.drafts_max == 0), None)
     rates = []
     for server, saturated in zip(test.servers, full, strict=True):
@@ -171,8 +174,10 @@ def search_requests(test: LoadTest) -> int:
 
 def usual_requests(test: LoadTest) -> int:
     """Requests that a search usually simulates, for an estimate of its time."""
-    trials = _USUAL_TRIALS * test.seeds if test.goals.given else 0
-    return search_requests(test) * (trials + _USUAL_PAIRS) * len(test.servers)
+    runs = _USUAL_TRIALS * test.seeds * len(test.servers) if test.goals.given else 0
+    drafting = sum(server.table.drafts_max > 0 for server in test.servers)
+    runs += 2 * _USUAL_PAIRS * drafting if drafting < len(test.servers) else 0
+    return search_requests(test) * runs + sum(_always_full(test, each).count for each in test.servers)
 
 
 def _metrics_at(

@@ -196,14 +196,15 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
             detail=True,
         )
     made = [server.policy() for server in answer.test.servers]
-    for policy in made:
-        if isinstance(policy, BySize):
-            yield Fact("Schedule", f"{policy.name}: {_entries(policy.entries)}")
+    schedules = [policy for policy in made if isinstance(policy, BySize)]
+    for policy in schedules:
+        named = f"{policy.name}: " if len(schedules) > 1 else ""
+        yield Fact("Schedule", f"{named}{_entries(policy.entries)}")
     if "schedule" in answer.test.policies:
         yield Fact(
             "Schedule",
-            "made from steps without prompts; to run what `recommend` answers, give it: "
-            "--policy none,schedule=1:5,45:3",
+            "made from steps without prompts; to run that of `recommend`, give its batches and drafts: "
+            "--policy none,schedule=BATCH:DRAFTS,...",
         )
     yield from (Fact("Sessions", line) for line in sessions_text(answer.test))
     yield from (Fact("By context", line) for line in context_text(answer))
@@ -241,9 +242,11 @@ def context_text(answer: LoadAnswer) -> list[str]:
 
 
 def _entries(entries: Sequence[tuple[int, int]]) -> str:
-    parts = []
+    """`1-16 requests: 3 drafts; 17-42: 2; from 43: 0`."""
+    parts: list[str] = []
     for (first, drafts), after in zip(entries, [*entries[1:], None], strict=True):
-        last = "on" if after is None else f"to {after[0] - 1} requests"
-        what = f"{drafts} draft{'' if drafts == 1 else 's'}" if drafts else "none"
-        parts.append(f"{what} from {first} {last}")
-    return ", ".join(parts)
+        batches = f"from {first}" if after is None else f"{first}-{after[0] - 1}"
+        batches += "" if parts else " requests"
+        unit = "" if parts else " draft" if drafts == 1 else " drafts"
+        parts.append(f"{batches}: {drafts}{unit}")
+    return "; ".join(parts)

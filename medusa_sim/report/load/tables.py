@@ -34,13 +34,13 @@ def load_table(answer: LoadAnswer) -> TextTable:
         del columns["goodput_share"]
     title = "times in ms: TTFT, ITL median, TPOT mean"
     if set(columns["rate_per_s"]) != {NOTHING}:
-        title += "; rate: requests that arrive a second"
+        title += "; rate, done/s: requests that arrive and that finish a second"
     return quantity_table(columns, words=("policy",), title=title, expendable=_EXPENDABLE)
 
 
 def _shown_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
     """What the table shows of a point."""
-    ratio, _, _ = point.ratio_to(answer.first_at(point), "e2e_mean_s")
+    ratio, _, _ = point.ratio_to(answer.at_rate_of(point)[0], "e2e_mean_s")
     beside: dict[str, Any] = {
         "rate_per_s": point.arrivals_per_s if math.isfinite(point.arrivals_per_s) else math.nan,
         "policy": point.policy,

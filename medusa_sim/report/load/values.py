@@ -40,7 +40,7 @@ def row_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
         values[f"{name}_half_width"] = point.half_width(name)
     for name in WITH_BAND:
         values[f"{name}_low"], values[f"{name}_high"] = point.band(name)
-    ratio, low, high = point.ratio_to(answer.first_at(point), "e2e_mean_s")
+    ratio, low, high = point.ratio_to(answer.at_rate_of(point)[0], "e2e_mean_s")
     values |= {"e2e_ratio": ratio, "e2e_ratio_low": low, "e2e_ratio_high": high}
     return values
 
