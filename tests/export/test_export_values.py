@@ -153,10 +153,10 @@ def test_the_largest_batch_of_a_plan_is_that_of_its_chain():
     assert not fits(plan.max_batch + 1)
 
 
-def plan_that_loses(*spans: tuple[int, int]) -> chains.ChainPlan:
-    """One draft gains 1.4 at one request, and 0.95 and 0.9 at 8 and 64."""
+def plan_that_loses(*spans: tuple[int, int], begin: int = 1) -> chains.ChainPlan:
+    """One draft gains 1.4 at the first batch, and 0.95 and 0.9 at 8 and 64."""
     grid = chains.ChainGrid(
-        batch=np.array([1, 8, 64]), drafts=np.arange(2), rates=np.array([0.8]), max_batch=np.full(2, 64),
+        batch=np.array([begin, 8, 64]), drafts=np.arange(2), rates=np.array([0.8]), max_batch=np.full(2, 64),
         log_speedup=np.log(np.array([[1.0, 1.4], [1.0, 0.95], [1.0, 0.9]])), searched_to=64,
     )  # fmt: skip
     whole = (chains.Tier(1, 64, 1),)
@@ -172,6 +172,12 @@ def test_a_plan_that_loses_is_told_with_its_worst_batch_and_where_to_end(spans, 
     told = " ".join(range_notes(plan_that_loses(*spans), "--max-num-seqs"))
     assert re.findall(r"([\d.]+)x", told) == ([] if least is None else [least])
     assert ("--max-num-seqs 7" in told) == cap
+
+
+@pytest.mark.parametrize(("begin", "told"), [(1, []), (2, ["2", "2"]), (4, ["4", "4"])])
+def test_batches_below_the_first_that_was_searched_run_as_it_does(begin, told):
+    notes = " ".join(range_notes(plan_that_loses(begin=begin), "--max-num-seqs"))
+    assert re.findall(r"below (\d+) were not searched and run as (\d+)", notes) == [tuple(told)][: len(told)]
 
 
 def test_many_spans_of_batches_are_told_as_their_ends_and_number():

@@ -434,7 +434,7 @@ def test_one_shot_kernels_add_up_small_messages_of_no_ring(monkeypatch, kind, na
     assert seen[False] == 2.0**25
 
 
-@pytest.mark.parametrize(("few", "many", "paths"), [(150, 99, 1), (99, 150, 1), (100, 100, 3)])
+@pytest.mark.parametrize(("few", "many", "paths"), [(150, 99, 1), (99, 150, 1), (100, 101, 3), (101, 100, 3)])
 def test_a_path_of_few_rows_is_tried_where_both_have_a_hundred(monkeypatch, few, many, paths):
     """One head of keys a head of queries: 1 row is few, 64 are many."""
     seen = []
