@@ -45,7 +45,7 @@ def test_what_speculation_gains_is_told_of_the_first_row_and_what_if_it_differs_
     assert told == {
         "Why not more": [["8", "64"]],
         "Heads": [["1.52", "1.50", "8"]],
-        "Tree": [["25.0", "4", "1.20", "8", "512"]],
+        "Tree": [["25", "4", "1.20", "8", "512"]],
         "If it differs": [["10", "1.10", "64", "10", "1.70"], ["1.75", "0.60"]],
     }
     assert _facts(_row(8), lengths=(512, 1024))["Why not more"] == [["8", "512"]]
