@@ -13,10 +13,8 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.step import prefill_step
-from medusa_sim.step.step_time import StepTime
-from medusa_sim.step.workload import prefill
 
 _CONTEXTS = 33
 """Contexts between prompt and last token at which steps are timed; between them the time is linear."""
@@ -59,25 +57,19 @@ class RequestLatency:
         return float(self.steps.tokens_per_step.flat[0])
 
     @cached_property
-    def _prompt(self) -> StepTime:
-        """Reading the prompt by the model alone."""
-        return prefill_step(self.steps.surface.setting, self.batch, self.prompt_tokens)
-
-    @cached_property
     def plain_first_token_us(self) -> float:
         """Reading the prompt by the model alone, which emits the first token."""
-        return float(self._prompt.time_us)
+        return self._reading_us(None)
 
     @cached_property
     def first_token_us(self) -> float:
         """Reading the prompt by the model and the drafter."""
-        option, setting, step = self.steps.option_at(0, 0), self.steps.surface.setting, self._prompt
-        if option is None:
-            return self.plain_first_token_us
-        prompt = prefill(self.batch, self.prompt_tokens)
-        for work in option.drafter.prompt_work(setting.shard, prompt, setting.runtime):
-            step = step + work_time(setting.latency, work)
-        return float(step.time_us)
+        option = self.steps.option_at(0, 0)
+        return self.plain_first_token_us if option is None else self._reading_us(option.drafter)
+
+    def _reading_us(self, drafter: Drafter | None) -> float:
+        setting = self.steps.surface.setting
+        return float(prefill_step(setting, self.batch, self.prompt_tokens, drafter).time_us)
 
     @cached_property
     def per_token_us(self) -> float:

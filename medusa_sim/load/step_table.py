@@ -180,7 +180,7 @@ def step_table(
     prompts = prompt_table(setting, drafter, drafts, limits, longest)
     padding_s = _padding_s(setting, prompts, len(options), limits.max_requests)
     prompts_alone = np.zeros((len(options) + 1, 1, lengths.size))
-    one_s = float(prompts.linear_s[1] + padding_s[0, 1])
+    one_s = float(prompts.linear_s[1] + prompts.attention_of_s(1, 1) + padding_s[0, 1])
     prompts_alone[:] = max(float(whole.step_s[0, 0, 0]) - one_s, 0.0)
     engine = setting.runtime.engine
     ahead = 0 if engine is None else round(engine.steps_ahead.value)

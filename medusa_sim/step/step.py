@@ -20,12 +20,14 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.chance import drafted_tokens, found_shares
+from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_passes, drafting_steps, passes_reached
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import step_launches
 from medusa_sim.step.pass_time import work_time
 from medusa_sim.step.pass_work import PassWork
+from medusa_sim.step.prompts import prompt_host_us, prompt_terms
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import Workload, decode, prefill, verify
@@ -50,9 +52,21 @@ def decode_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
     return work_time(setting.latency, decode_work(setting, batch, seq_len))
 
 
-def prefill_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
-    """The whole prompt of `seq_len` tokens at once."""
-    return work_time(setting.latency, _target_work(setting, prefill(batch, seq_len)))
+def prefill_step(setting: Setting, batch: Size, seq_len: Size, drafter: Drafter | None = None) -> StepTime:
+    """The whole prompt of `seq_len` tokens at once, with an engine's terms of prompts: (N8) of it alone.
+
+    drafter: what reads the prompt too; None: none is loaded.
+    """
+    prompt = prefill(batch, seq_len)
+    step = work_time(setting.latency, _target_work(setting, prompt))
+    if drafter is not None:
+        for work in drafter.prompt_work(setting.shard, prompt, setting.runtime):
+            step = step + work_time(setting.latency, work)
+    terms = prompt_terms(setting)
+    read = step.with_kernels_share(terms.share)
+    host_us = np.maximum(step.host_us, prompt_host_us(setting, drafts=drafter is not None))
+    cost = replace(read.cost, host_us=host_us, exposed_us=step.cost.exposed_us + terms.beside_us)
+    return replace(read, cost=cost)
 
 
 def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:

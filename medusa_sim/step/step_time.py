@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -106,6 +106,20 @@ class StepTime:
         """
         passes = tuple((work, Slices.of(kernels, change, sources)) for work, kernels in self.passes)
         return StepTime(cost=self.cost.mapped(change), passes=passes)
+
+    def with_kernels_share(self, share: float) -> StepTime:
+        """With every kernel taking this share of its time."""
+        cost = replace(
+            self.cost,
+            device_us=share * self.device_us,
+            below_square=share**2 * self.cost.below_square,
+            above_square=share**2 * self.cost.above_square,
+        )
+        passes = tuple(
+            (work, Slices.of(kernels, lambda time_us: np.asarray(share * time_us), np.asarray))
+            for work, kernels in self.passes
+        )
+        return StepTime(cost=cost, passes=passes)
 
     def __add__(self, other: StepTime) -> StepTime:
         """Both one after the other."""

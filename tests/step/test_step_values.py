@@ -31,7 +31,7 @@ from medusa_sim.step.drafter.layer import Eagle3, Mtp
 from medusa_sim.step.drafting import drafting_cost, drafting_steps, eager_levels_us
 from medusa_sim.step.expert_union import DISJOINT, INDEPENDENT, union
 from medusa_sim.step.graphs import is_captured, padded_tokens
-from medusa_sim.step.host import drafting_us
+from medusa_sim.step.host import drafting_us, overlapped_us
 from medusa_sim.step.kernel_sums import Kernels
 from medusa_sim.step.kernels import choice_us, kernel_time, launch_time
 from medusa_sim.step.last_logits import last_logits
@@ -44,6 +44,7 @@ from medusa_sim.step.prompts import (
     drafter_prompt_us,
     launching_host_us,
     linear_us,
+    prompt_host_us,
     prompt_terms,
     timed_rows,
 )
@@ -206,6 +207,22 @@ def test_prompts_take_an_engines_share_of_kernels_and_its_host_by_layer():
     assert prompt_terms(served) == (engine.prompt_share.value, 32 * engine.prompt_us_per_layer.value, False)
     # beyond the largest captured size the host launches every layer
     assert launching_host_us(served) == 32 * engine.eager_us_per_layer.value
+
+
+def test_a_prompt_alone_takes_an_engines_share_of_kernels_its_host_and_time_beside():
+    """|g kernels, host|_3 + what is beside; 65 us and 20 a launch in TensorRT-LLM are of its rows."""
+    served = setting("tensorrt-llm")
+    engine, bare = served.runtime.engine, {"prompt_share": 1.0, "prompt_us_per_layer": 0.0}
+    terms = bare | {"prompt_us_per_launch": 0.0, "prefill_us_per_launch": 0.0}
+    none = engine.with_terms({name: Term(value=value, source="none") for name, value in terms.items()})
+    kernels = prefill_step(replace(served, runtime=replace(served.runtime, engine=none)), 1, 512)
+    found, host_us = prefill_step(served, 1, 512), prompt_host_us(served, drafts=False)
+    assert host_us > 0.0
+    assert 0.5 < engine.prompt_share.value < 1.0
+    whole = overlapped_us(engine.prompt_share.value * kernels.device_us, max(host_us, kernels.host_us))
+    beside_us = kernels.cost.exposed_us + 32 * engine.prompt_us_per_layer.value
+    assert float(found.time_us) == pytest.approx(float(whole + beside_us))
+    assert sum(found.parts_us.values()) == pytest.approx(found.device_us - found.gaps_us)
 
 
 def test_a_drafter_of_the_targets_own_size_reads_prompts_as_the_target_does():

@@ -155,7 +155,8 @@ def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> 
         return float(seen.itl_us)
     if not row.offline:
         return float((seen.token_us if row.with_prompts else seen.tpot_us) * tokens)
-    prompt_us = prefill_step(setting, row.concurrency, row.prompt).time_us
+    loaded = asked.drafter if candidates > 1 else None
+    prompt_us = prefill_step(asked, row.concurrency, row.prompt, loaded).time_us
     return float((seen.tpot_us + prompt_us / row.output) * tokens)
 
 
