@@ -15,11 +15,14 @@ from medusa_sim.data import shipped_dir
 from medusa_sim.errors import OutputError, SpecError, UsageError
 from medusa_sim.outside.limits import SPEC_BYTES
 from medusa_sim.reading import named, read_text, read_toml
+from medusa_sim.specs.fitted import LatentKernel
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import Kernel
+from medusa_sim.specs.kernels import Kernel, StreamKernel
 from medusa_sim.writing import write_text
 
 _SIGNIFICANT_DIGITS = 6
+_MARKED = (StreamKernel, LatentKernel)
+"""Kernels that may be a library's fallback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,15 @@ def write_fits(path: Path, fits: Iterable[tuple[Sequence[str], msgspec.Struct]])
             table = table[name]
         table[last] = _item(fit)
     write_text(path, tomlkit.dumps(document))
+
+
+def as_marked(gpu: Gpu, kernel_set: str, fitted: FittedKernel) -> Kernel:
+    """The kernel with the mark that no fit tells and a person set on the one before (`fallback`)."""
+    table = gpu.kernels[kernel_set].table(fitted.section) if kernel_set in gpu.kernels else {}
+    before, kernel = table.get(fitted.key), fitted.kernel
+    if isinstance(kernel, _MARKED) and isinstance(before, _MARKED) and before.fallback:
+        return msgspec.structs.replace(kernel, fallback=True)
+    return kernel
 
 
 def _item(value: Any, *, inline: bool = False) -> Any:
@@ -117,13 +129,14 @@ def _table_at(path: Path, place: Sequence[str]) -> Any:
 def write_kernels(folder: Path, gpu: Gpu, kernel_set: str, fitted: Sequence[FittedKernel]) -> Path:
     """Write all kernels into `folder`/<gpu>.toml in one step; the path.
 
-    The file starts as the one that the GPU was loaded from, so that the datasheet stays with it. Raises
-    OutputError where the folder cannot be written.
+    The file starts as the one that the GPU was loaded from, so that the datasheet stays with it. A kernel
+    that stands there as a library's fallback remains one. Raises OutputError where the folder cannot be
+    written.
     """
     target = folder / f"{gpu.name}.toml"
     with tempfile.TemporaryDirectory() as building:
         draft = Path(building) / target.name
         write_text(draft, read_text(Path(gpu.path), SPEC_BYTES, "a hardware file"))
-        write_fits(draft, [(each.place(kernel_set), each.kernel) for each in fitted])
+        write_fits(draft, [(each.place(kernel_set), as_marked(gpu, kernel_set, each)) for each in fitted])
         write_text(target, read_text(draft, SPEC_BYTES, "a hardware file"))
     return target

@@ -14,7 +14,7 @@ from medusa_sim.lab.calibrate import transfer
 from medusa_sim.lab.calibrate.errors import mape, ratio_mape
 from medusa_sim.lab.calibrate.fit import UNFITTED, Rows, heldout_groups
 from medusa_sim.lab.calibrate.gemm import _resolution_us, fit_gemm, gemm_start, merged_repeats
-from medusa_sim.lab.calibrate.hardware_file import write_fits, write_kernels
+from medusa_sim.lab.calibrate.hardware_file import FittedKernel, as_marked, write_fits, write_kernels
 from medusa_sim.lab.calibrate.moe import TILES, rules_of
 from medusa_sim.lab.calibrate.rows import _groups, fitted_kernels
 from medusa_sim.lab.calibrate.transfer import fit_transferred_gemm
@@ -30,7 +30,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.kernels import GemmKernel, GemmTile
+from medusa_sim.specs.kernels import GemmKernel, GemmTile, StreamKernel
 
 GPU = load_gpu("a100-80gb-pcie")
 TRUE = msgspec.structs.replace(
@@ -363,3 +363,13 @@ def test_the_librarys_own_kernel_is_the_fastest_of_those_with_rows_enough():
         group.kernel: (group.time_us.size, group.is_own) for group in _groups(check_rows(frame, "rows"), GPU)
     }
     assert found == {"slow": (6, False), "own": (4, True), "special": (2, False)}
+
+
+def test_a_kernel_that_is_a_librarys_fallback_remains_one_when_it_is_fitted_again():
+    """No fit tells it: without the mark a fallback of 176 ms a module served in steps."""
+    card, key = load_gpu("rtx-pro-6000"), "hca_context_fp8_bf16"
+    fitted = msgspec.structs.replace(card.kernels["sglang"].sparse[key], fallback=False)
+    for each, is_fallback in ((key, True), ("of_its_own", False)):
+        kernel = as_marked(card, "sglang", FittedKernel(section="sparse", key=each, kernel=fitted))
+        assert isinstance(kernel, StreamKernel)
+        assert kernel.fallback is is_fallback
