@@ -33,18 +33,22 @@ class Cache:
         self._counted: dict[int, int] = {}
 
     def needed(self, drafts: int) -> int:
-        """Blocks in the next step, counted request by request (kept while the batch stays the same)."""
+        """Blocks in the next step, counted request by request."""
+        return self._counted_blocks(drafts + self._slots) - self._batch.shared + self.reserved
+
+    def _counted_blocks(self, ahead: int) -> int:
+        """Blocks of the batch with so many slots ahead of each request, kept while it stays the same."""
         batch = self._batch
         state = batch.step, len(batch), batch.tokens
         if self._counted_in != state:
             self._counted_in = state
             self._counted.clear()
-        if drafts not in self._counted:
-            ahead = drafts + self._slots + self._block_tokens - 1
-            filled = [(tokens + ahead) // self._block_tokens for tokens in batch.cached()]
+        if ahead not in self._counted:
+            beyond = ahead + self._block_tokens - 1
+            filled = [(tokens + beyond) // self._block_tokens for tokens in batch.cached()]
             held = filled if self._held is None else [self._held[blocks] for blocks in filled]
-            self._counted[drafts] = ceil(sum(held) - _ROUNDING)
-        return self._counted[drafts] - batch.shared + self.reserved
+            self._counted[ahead] = ceil(sum(held) - _ROUNDING)
+        return self._counted[ahead]
 
     def _tokens_at_most(self, drafts: int, steps: int) -> int:
         """The same bound in tokens, of the batch alone."""
@@ -77,6 +81,7 @@ class Cache:
     @property
     def tokens(self) -> int:
         """Tokens of the batch and of reserved blocks; with windows, of the blocks held."""
+        beside = (self.reserved - self._batch.shared) * self._block_tokens
         if self._limits.held is None:
-            return self._batch.tokens + (self.reserved - self._batch.shared) * self._block_tokens
-        return self.needed(-self._slots) * self._block_tokens
+            return self._batch.tokens + beside
+        return self._counted_blocks(0) * self._block_tokens + beside

@@ -180,28 +180,31 @@ class LoadTest:
         self, server: PolicyServer, rate_per_s: float | None, *, advance: Advance | None = None
     ) -> LoadPoint:
         """One policy at one rate, over the seeds."""
-        values: list[Metrics] = []
-        for seed in range(self.seeds):
-            requests, left_out = self.requests(rate_per_s, seed)
-            record = server.run(requests, seed, advance)
-            metrics = metrics_of(record, server.table, server.limits, self.goals)
-            price, gpus, energy = self.scenario.usd_per_gpu_hour, self.scenario.gpus, self.energy
-            usd = usd_per_million_tokens(price, gpus, metrics["tokens_per_s"])
-            metrics["usd_per_million_tokens"] = float(usd)
-            metrics["watts"] = np.nan if energy is None else energy.watts(record.inside)
-            metrics["joule_per_token"] = np.nan if energy is None else energy.joule_per_token(record.inside)
-            values.append(metrics)
-            if seed == 0:
-                first, dropped = record, left_out
-                offered = requests.rate_per_s if np.isfinite(requests.rate_per_s) else np.nan
+        requests, dropped = self.requests(rate_per_s, 0)
+        first = server.run(requests, 0, advance)
+        values = [self._metrics(server, first)]
+        for seed in range(1, self.seeds):
+            record = server.run(self.requests(rate_per_s, seed)[0], seed, advance)
+            values.append(self._metrics(server, record))
         return LoadPoint(
             policy=server.name,
             rate_per_s=rate_per_s,
-            offered_per_s=offered,
+            offered_per_s=requests.rate_per_s if np.isfinite(requests.rate_per_s) else np.nan,
             values=tuple(values),
             first_record=first,
             dropped=dropped,
         )
+
+    def _metrics(self, server: PolicyServer, record: Record) -> Metrics:
+        """Metrics of a run, with its costs and energy."""
+        metrics = metrics_of(record, server.table, server.limits, self.goals)
+        usd = usd_per_million_tokens(
+            self.scenario.usd_per_gpu_hour, self.scenario.gpus, metrics["tokens_per_s"]
+        )
+        watts, joules = np.nan, np.nan
+        if self.energy is not None:
+            watts, joules = self.energy.watts(record.inside), self.energy.joule_per_token(record.inside)
+        return metrics | {"usd_per_million_tokens": float(usd), "watts": watts, "joule_per_token": joules}
 
     def points(self, rates: Iterable[float | None], advance: Advance | None = None) -> tuple[LoadPoint, ...]:
         """Every policy at every rate, rate by rate."""
