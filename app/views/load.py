@@ -17,7 +17,7 @@ from medusa_sim.grid.columns import AGAINST_RATE, OVER_TIME
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.arguments import LOAD, NO_DRAFTS, LoadArguments
 from medusa_sim.load.carried import Carried
-from medusa_sim.load.limits import MOST_REQUESTS
+from medusa_sim.load.limits import MOST_IN_STEP
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.load.screen import answer_text, context_text, only_chains, runs_text
 from medusa_sim.report.load.tables import carried_table
@@ -98,7 +98,7 @@ def _asked(set_up: SetUp, recommended: int) -> LoadArguments:
         typed = inputs.perhaps(row, "drafts", "Drafts", 1, _MOST_DRAFTS, help_text, empty=f"{recommended}")
         drafts = typed or recommended
     label, empty = "Requests in a step", "engine's limit"
-    most = inputs.perhaps(row, "seqs", label, 1, MOST_REQUESTS, "At most.", empty=empty)
+    most = inputs.perhaps(row, "seqs", label, 1, MOST_IN_STEP, "At most.", empty=empty)
     help_text = "1: Poisson; larger: in bursts (burstiness 1 / that)."
     bursts = inputs.step_of(row, "bursts", "Bursts", (1, 2, 4, 8), 1, help_text)
     return LoadArguments(

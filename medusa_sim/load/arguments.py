@@ -22,8 +22,9 @@ NO_DRAFTS = "none"
 DEFAULT_POLICIES = (NO_DRAFTS, "schedule")
 BLOCK_TOKENS = 16
 """vLLM's block size."""
-_MOST_STEPS = 1000
+_MOST_WAITED = 1000
 """Steps that a prompt may have to wait."""
+MOST_SEEDS = 100
 _REQUESTS, _SERVER, _ASKED = "Requests", "The server", "What is asked for"
 
 
@@ -69,22 +70,26 @@ class LoadArguments(Declared):
         _ASKED, above=0, most=1,
     )  # fmt: skip
     max_num_seqs: int | None = argument(
-        None, WHOLE, "Requests of one step [the engine's on the card].", _SERVER, least=1
+        None, WHOLE, "Most requests in a step [the engine's default for the card].", _SERVER, least=1
     )
     max_num_batched_tokens: int | None = argument(
-        None, WHOLE, "Tokens of one step, prompts among them [the engine's on the card].", _SERVER, least=1
+        None,
+        WHOLE,
+        "Most tokens in a step, prompts included [the engine's default for the card].",
+        _SERVER,
+        least=1,
     )
     prompt_interval: int = argument(
         1, WHOLE,
         "Every how many steps one may carry prompts (vLLM prefill_schedule_interval, SGLang "
         "--prefill-decode-interval).",
-        _SERVER, least=1, most=_MOST_STEPS,
+        _SERVER, least=1, most=_MOST_WAITED,
     )  # fmt: skip
     prompt_wait: int | None = argument(
         None, WHOLE,
         "Steps that a prompt waits for others to ride with it (TensorRT-LLM batch_wait_timeout_iters) [the "
         "engine's].",
-        _SERVER, least=0, most=_MOST_STEPS,
+        _SERVER, least=0, most=_MOST_WAITED,
     )  # fmt: skip
     block_size: int = argument(BLOCK_TOKENS, WHOLE, "Tokens of a KV block.", _SERVER, least=1)
     prefix_hit_rate: float = argument(
@@ -102,7 +107,7 @@ class LoadArguments(Declared):
     seeds: int | None = argument(
         None, WHOLE,
         f"Runs of each policy and rate, on the same draws [{LOAD_SEEDS}; a trace: 1].",
-        _REQUESTS, least=1, most=100,
+        _REQUESTS, least=1, most=MOST_SEEDS,
     )  # fmt: skip
     drop_long: bool = argument(
         False, FLAG, "Leave out requests that model or KV cache cannot hold.", _REQUESTS

@@ -7,7 +7,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.lengths import Lengths
-from medusa_sim.load.requests import LEAST_RATE, MOST_REQUESTS, Requests, check_rate
+from medusa_sim.load.requests import LEAST_RATE, MOST_IN_RUN, Requests, check_rate
 
 _WARM = 10
 _LEAST_TO_WARM = 200
@@ -94,5 +94,5 @@ def closed_loop(
 
 
 def _check_count(count: int) -> None:
-    if not 1 <= count <= MOST_REQUESTS:
-        raise UsageError(f"requests {count}: from 1 to {MOST_REQUESTS:,} are allowed")
+    if not 1 <= count <= MOST_IN_RUN:
+        raise UsageError(f"requests {count}: from 1 to {MOST_IN_RUN:,} are allowed")

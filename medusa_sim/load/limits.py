@@ -16,7 +16,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import cache_bytes, drafter_bytes, profiled_bytes
 from medusa_sim.step.traffic import MAX_REQUESTS, TOKEN_BUDGET, step_limits
 
-MOST_REQUESTS, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
+MOST_IN_STEP, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""
 _MOST_SLOTS = 4096
 """Slots beyond its positions that a request may ask for: drafts and look-ahead."""
@@ -25,7 +25,7 @@ _MOST_SLOTS = 4096
 def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
     """Refuse sizes that no engine takes; None is its own. Raises UsageError."""
     for name, value, most in (
-        ("max-num-seqs", requests, MOST_REQUESTS),
+        ("max-num-seqs", requests, MOST_IN_STEP),
         ("max-num-batched-tokens", tokens, MOST_TOKENS),
         ("block-size", block, MOST_BLOCK_TOKENS),
     ):
@@ -147,7 +147,7 @@ def limits_of(
     requests, tokens = step_limits(
         scenario.runtime, scenario.gpu, schedulers=schedulers, drafts=option is not None
     )
-    requests, tokens = min(requests, MOST_REQUESTS), min(tokens, MOST_TOKENS)
+    requests, tokens = min(requests, MOST_IN_STEP), min(tokens, MOST_TOKENS)
     requests, block_tokens = server.max_requests or requests, server.block_tokens
     tokens = server.token_budget or max(tokens, requests)
     prompt_wait = 0 if engine is None else engine.prompt_wait_steps

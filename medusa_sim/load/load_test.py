@@ -13,7 +13,7 @@ import numpy as np
 
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.grid.costs import usd_per_million_tokens
-from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD, LoadArguments
+from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD, MOST_SEEDS, LoadArguments
 from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.goals import Goals
 from medusa_sim.load.lengths import Lengths
@@ -32,8 +32,6 @@ from medusa_sim.scenario.declare import check, takes
 from medusa_sim.scenario.defaults import LOAD_SEEDS
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import KILO
-
-_MOST_SEEDS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +70,8 @@ class LoadTest:
     def __post_init__(self) -> None:
         if not 0.0 <= self.cancelled <= 1.0:
             raise UsageError(f"cancelled {self.cancelled:g}: a share from 0 to 1 is allowed")
-        if not 1 <= self.seeds <= _MOST_SEEDS:
-            raise UsageError(f"seeds {self.seeds}: whole numbers from 1 to {_MOST_SEEDS} are allowed")
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise UsageError(f"seeds {self.seeds}: whole numbers from 1 to {MOST_SEEDS} are allowed")
         if not self.policies:
             raise UsageError("policies are empty: give at least one, such as none,3,schedule")
         asked = [name_here(policy) if isinstance(policy, str) else policy for policy in self.policies]

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.plan.batch_ranges import merge_batches
-from medusa_sim.scenario.defaults import SWITCHING_GAIN
 
 FOREVER = 1 << 30
 """`hold_steps` of a policy that depends only on the number of requests."""
@@ -114,7 +114,7 @@ class BySize(Policy):
 
     def drafts(self, state: State) -> int:
         """The drafts of the last entry that begins at or below the number of requests."""
-        place = bisect_right(self.entries, (max(state.requests, 1), FOREVER)) - 1
+        place = bisect_right(self.entries, max(state.requests, 1), key=itemgetter(0)) - 1
         return self.entries[max(place, 0)][1]
 
     def longest(self, described: int) -> int:
@@ -193,8 +193,9 @@ class Adaptive(Policy):
 class ThroughputAware(Policy):
     """The tier that emits most tokens a second by measured acceptance and by a table of costs, as SGLang's.
 
-    (`--speculative-adaptive-strategy throughput_aware`, sglang pull request 28045.) step_s: (K, b) the table,
-    which dummy runs fill when the server starts, at the shortest contexts: it does not see them grow.
+    (`--speculative-adaptive-strategy throughput_aware`, sglang pull request 28045.)
+    step_s: (1 + D, 1 + b), the table that dummy runs fill at the start, at the shortest contexts: it
+    does not see them grow.
     Accepted drafts are taken as one rate for every position, whose moving average gives the tokens of every
     tier.
     """
@@ -256,7 +257,7 @@ def _emitted(rate: float, drafts: int) -> list[float]:
 class Budget(Policy):
     """The number of drafts whose step emits most tokens a second, looked up before every few steps.
 
-    best: (b, S) of the table, with the mean acceptance of the profile and what a loaded drafter costs.
+    best: (1 + b, S) of the table, with the mean acceptance of the profile and what a loaded drafter costs.
     """
 
     table: StepTable = field(repr=False)
@@ -276,7 +277,7 @@ class Budget(Policy):
         return self.best.item(state.requests, self.table.nearest(state.mean_length))
 
 
-def schedule_for(table: StepTable, length: float, switching_gain: float = SWITCHING_GAIN) -> BySize:
+def schedule_for(table: StepTable, length: float) -> BySize:
     """A schedule by requests at the length of the table nearest to `length`: few entries that lose little.
 
     Made from steps without prompts, over plain ones of a server that has the drafter loaded. `recommend`
@@ -288,11 +289,11 @@ def schedule_for(table: StepTable, length: float, switching_gain: float = SWITCH
     seconds = table.step_s[:, 1:, j].copy()
     seconds[0] *= 1.0 + table.idle_share[1:]
     speedup = table.tokens_per_step[:, None] * seconds[0] / seconds
-    ranges = merge_batches(speedup.T, switching_gain=switching_gain)
+    ranges = merge_batches(speedup.T)
     return BySize(tuple((part.first + 1, part.configuration) for part in ranges))
 
 
-def schedule_by_context(table: StepTable, switching_gain: float = SWITCHING_GAIN) -> BySizeAndLength:
+def schedule_by_context(table: StepTable) -> BySizeAndLength:
     """A schedule at every length of the table."""
     lengths = tuple(float(length) for length in table.lengths)
-    return BySizeAndLength(lengths, tuple(schedule_for(table, length, switching_gain) for length in lengths))
+    return BySizeAndLength(lengths, tuple(schedule_for(table, length) for length in lengths))

@@ -11,7 +11,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.limits import SchedulerLimits
 
-MOST_REQUESTS = 20_000_000
+MOST_IN_RUN = 20_000_000
 """Requests of one run: some 64 bytes each are kept."""
 LEAST_RATE, MOST_RATE = 1e-6, 1e6
 """Requests a second: below, clocks of runs lose the milliseconds."""
@@ -99,7 +99,7 @@ class Requests:
         return replace(self, arrival_s=self.arrival_s * (self.rate_per_s / rate_per_s))
 
     def with_cancelled(self, share: float, seed: int) -> Requests:
-        """The same requests, of which a share is cancelled: each somewhere in its output, anywhere alike.
+        """The same requests, of which a share is cancelled: each at a uniformly random point of its output.
 
         An engine learns of it and frees their blocks; all arrays keep their order.
         """
@@ -217,8 +217,8 @@ def checked_requests(
     """Requests of an open loop. Raises UsageError for none, for unordered arrivals or sizes below 1."""
     if arrival_s.size == 0:
         raise UsageError(f"requests {source}: none are left; give at least one")
-    if arrival_s.size > MOST_REQUESTS:
-        raise UsageError(f"requests {source}: {arrival_s.size:,}; at most {MOST_REQUESTS:,} are simulated")
+    if arrival_s.size > MOST_IN_RUN:
+        raise UsageError(f"requests {source}: {arrival_s.size:,}; at most {MOST_IN_RUN:,} are simulated")
     for name, sizes in (("prompt", prompt_tokens), ("output", output_tokens)):
         if sizes.min() < 1:
             place = int(np.argmin(sizes))

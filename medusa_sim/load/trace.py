@@ -10,7 +10,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import DataError, UsageError, shown
-from medusa_sim.load.requests import MOST_REQUESTS, Requests, checked_requests
+from medusa_sim.load.requests import MOST_IN_RUN, Requests, checked_requests
 from medusa_sim.reading import csv_chunks, named, parquet_parts
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def _frame(path: Path) -> pd.DataFrame:
     held = 0
     for chunk in parts:
         held += len(chunk)
-        if held > MOST_REQUESTS:
-            raise DataError(f"{named(path)}: more than {MOST_REQUESTS:,} requests; give a part of it")
+        if held > MOST_IN_RUN:
+            raise DataError(f"{named(path)}: more than {MOST_IN_RUN:,} requests; give a part of it")
         chunks.append(chunk)
     return pd.concat(chunks) if chunks else pd.DataFrame()
 

@@ -34,8 +34,8 @@ def warnings(answer: LoadAnswer) -> list[str]:
     for point in points:
         if point.mean["preemptions"]:
             lines.append(
-                f"{point.policy}{at_rate(point)}: {point.mean['preemptions']:.0f} requests lost their KV "
-                "cache and were computed again; fewer in a step (--max-num-seqs) may be faster"
+                f"{policy_text(point.policy)}{at_rate(point)}: {point.mean['preemptions']:.0f} requests lost "
+                "their KV cache and were computed again; fewer in a step (--max-num-seqs) may be faster"
             )
     lines += _crowded_out(answer)
     dropped = max((point.dropped for point in points), default=0)
@@ -68,7 +68,7 @@ def _crowded_out(answer: LoadAnswer) -> list[str]:
         taken = most * (1 + drafts)
         if drafts and taken > _MOST_TAKEN * budget:
             lines.append(
-                f"{server.name}: {most:.0f} requests with up to {drafts} drafts take "
+                f"{policy_text(server.name)}: {most:.0f} requests with up to {drafts} drafts take "
                 f"{percent(taken / budget, 0)} of the {budget} tokens of a step, and prompts wait for the "
                 "rest (--max-num-batched-tokens)"
             )
@@ -90,10 +90,10 @@ def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) ->
     if full_per_s is not None:
         parts.append(
             f"it saturates at {rate_text(full_per_s)} requests/s, and up to {SURELY_STEADY:g} of that, "
-            f"{rate_text(SURELY_STEADY * full_per_s)}, queues are sure to end"
+            f"{rate_text(SURELY_STEADY * full_per_s)}, queues are sure to drain"
         )
-    grow = "if not in so short a run" if point.is_steady else "as long as it lasts"
+    grows = "would grow in a longer run" if point.is_steady else "grows for as long as it runs"
     return (
-        f"{policy_text(point.policy)}{at_rate(point)} is not steady: queues grow {grow}, and times and "
-        f"shares tell the length of the run ({'; '.join(parts)})"
+        f"{policy_text(point.policy)}{at_rate(point)} is not steady: its queue {grows}, so times and shares "
+        f"depend on the run's length ({'; '.join(parts)})"
     )

@@ -6,6 +6,7 @@ import math
 
 from medusa_sim.load.carried import Spans
 from medusa_sim.load.point import LoadPoint
+from medusa_sim.load.policies import CONTEXT_STEPS
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.units import KILO
 
@@ -15,7 +16,7 @@ _POLICIES = {
     "schedule-context": "a schedule by batch and context",
     "adaptive": "drafts by measured acceptance",
     "throughput_aware": "drafts by measured acceptance and cost",
-    "budget": "a budget chosen at every step",
+    "budget": f"drafts chosen every {CONTEXT_STEPS} steps",
 }
 
 
