@@ -34,7 +34,7 @@ def load_table(answer: LoadAnswer) -> TextTable:
         del columns["goodput_share"]
     title = "times in ms: TTFT, ITL median, TPOT mean"
     if set(columns["rate_per_s"]) != {NOTHING}:
-        title += "; rate, done/s: requests that arrive and that finish a second"
+        title += "; rate: requests that arrive a second"
     return quantity_table(columns, words=("policy",), title=title, expendable=_EXPENDABLE)
 
 
