@@ -72,7 +72,7 @@ MORE = [each for each in ARGUMENTS.values() if each.label and each.name not in S
 
 
 def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
-    """The shared inputs, as one bar; searched: the page looks for card and engine, which are put away.
+    """The shared inputs, as one bar; searched: the page looks for GPU and engine, which are put away.
 
     away: the page asks a question of its own; what was asked elsewhere is kept.
 
@@ -162,7 +162,7 @@ def _line(*, searched: bool) -> str:
 
 
 def _beside(gpu: str, engine: str) -> str:
-    """What stands behind the names of card and engine."""
+    """What stands behind the names of GPU and engine."""
     if engine in UNTIMED:
         about = (
             f"{engine}: its time between kernels is not known: kernels alone ({KERNELS_ALONE}) are counted"
@@ -251,7 +251,7 @@ def take(preset: Mapping[str, str | int | None]) -> None:
 
 
 def engine_choice(where: Any, default: str) -> str:
-    """A serving engine, or how code of one's own launches its kernels."""
+    """A serving engine, or how the user's own code launches its kernels."""
     help_text = (
         "What runs it. Own CUDA graph, own eager code: of yours, which may verify any tree. Serving engines "
         "verify chains of drafts, some of them trees, and add time of their own to a step. Only what the "
@@ -264,23 +264,23 @@ _OWN_CODE = {"cuda-graph": "own CUDA graph", "hf-eager": "own eager code", "kern
 
 
 def engine_words(name: str) -> str:
-    """How code of one's own runs; engines by their names."""
+    """How the user's own code runs; engines by their names."""
     return _OWN_CODE.get(name, name)
 
 
 def cards() -> tuple[str, ...]:
-    """Every card, those of today's data centres first, what stands on desks last."""
+    """Every GPU, those of today's data centres first, what stands on desks last."""
     ranked = sorted(gpu_names(), key=lambda name: (_kind(name), name))
     return (*ranked, *local_names())
 
 
 _BEGIN = {"rtx-": 2, "cpu-": 3, "a100-": 1, "a40-": 1, "l4-": 1}
-"""How names of other cards than those of today's data centres begin, and the place of their kind: older,
+"""How names of other GPUs than those of today's data centres begin, and the place of their kind: older,
 consumer, measured here."""
 
 
 def _kind(gpu: str) -> int:
-    """By its name alone: reading the files of all cards would keep the first answer waiting."""
+    """By its name alone: reading the files of all GPUs would keep the first answer waiting."""
     return next((place for begin, place in _BEGIN.items() if f"{gpu}-".startswith(begin)), 0)
 
 

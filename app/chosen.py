@@ -39,7 +39,7 @@ SHIPPED, DEFAULT = "as shipped", "default"
 """Of an acceptance and of other arguments, where the input says nothing."""
 POINT = " · "
 NO_ENGINE = "json"
-"""What settings for code of one's own are written as."""
+"""Name of the export with settings for the user's own code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ PRESETS = (
     Preset("The Medusa paper", "Vicuna-7B, trees of 5 heads, A100",
            {"gpu": DEFAULT_GPU, "model": DEFAULT_MODEL, "drafter": DEFAULT_DRAFTER}),
 )  # fmt: skip
-"""Each with its answer on its card, at its `batch` (1 where it says none)."""
+"""Each with its answer on its GPU, at its `batch` (1 where it says none)."""
 OPENS = PRESETS[0].words
 """What the app opens on, and what every input is where a link says nothing of it."""
 GPU, MODEL, DRAFTER = (str(OPENS[name]) for name in ("gpu", "model", "drafter"))
@@ -175,7 +175,7 @@ class SetUp(Arguments):
 
     @property
     def drafted(self) -> str:
-        """Model, drafter and acceptance: what is given where cards and engines are searched."""
+        """Model, drafter and acceptance: what is given where GPUs and engines are searched."""
         acceptance = [] if self.acceptance is None else [f"acceptance {self.acceptance}"]
         return POINT.join([self.model, self.drafter, *acceptance])
 

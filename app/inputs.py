@@ -93,7 +93,7 @@ def take_words(page: str = "") -> None:
 
 
 USD = "usd_"
-"""Before the name of a card: what an hour of it costs."""
+"""Before the name of a GPU: what an hour of it costs."""
 
 
 def _opened() -> dict[str, str]:

@@ -41,8 +41,8 @@ def set_ups_for(
 ) -> Comparison:
     """`medusa-sim compare` with the set-up's model and acceptance; watch as in `load`.
 
-    Cards are searched as many at once as there are processes and kept apart: one more card, or another price
-    of one, searches that card alone; another target or certainty, or something else to save, none. seen: told
+    GPUs are searched as many at once as there are processes and kept apart: one more GPU, or another price
+    of one, searches that GPU alone; another target or certainty, or something else to save, none. seen: told
     what is known while others are searched.
     """
     alike = _alike(set_up)
@@ -92,14 +92,14 @@ def launch_of(set_up: SetUp, asked: Question, choices: Choices, prices: str) -> 
 
 
 def _alike(set_up: SetUp) -> SetUp:
-    """The question but for the bar's card, context and engine, which make no other one."""
+    """The question but for the bar's GPU, context and engine, which make no other one."""
     return dataclasses.replace(
         set_up, gpu=GPU, seq_len=DEFAULT_SEQ_LEN, request=None, tp=1, ep=1, runtime=None, chain_only=None
     )
 
 
 def _table_bytes(answer: Comparison) -> int:
-    """Bytes of a comparison's table; its scenarios are counted with their cards."""
+    """Bytes of a comparison's table; its scenarios are counted with their GPUs."""
     return int(answer.table.memory_usage().sum())
 
 
@@ -112,7 +112,7 @@ def _of_one(
     *,
     advance: Callable[[int, int], None],
 ) -> Comparison | NothingRunsError:
-    """The comparison of one card, or why nothing runs on it."""
+    """The comparison of one GPU, or why nothing runs on it."""
     try:
         return compare(
             model, asked, choices, prices=price, advance=advance, refine=False, load_tests=False, **given

@@ -24,7 +24,7 @@ def in_order(modules: str) -> tuple[str, ...]:
 
 
 HOUSE = (
-    Room(("errors",), "what a user can cause or mend, one line each"),
+    Room(("errors",), "what a user can cause or fix, one line each"),
     Room(("outside",), "how much is taken from files and links, and how their text goes out again"),
     Room(("file_types", "units", "arrays"), "types of stored weights, constants and array types"),
     Room(("data", "reading"), "where files are found; reading within limits"),

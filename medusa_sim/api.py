@@ -238,7 +238,7 @@ def sweep(
     tp: Sizes = 1,
     **scenario: Any,
 ) -> pd.DataFrame:
-    """`Scenario(...).sweep(...)` over one or more cards, models and numbers of GPUs, cards outermost."""
+    """`Scenario(...).sweep(...)` over one or more GPUs, models and numbers of GPUs, GPUs outermost."""
     import pandas as pd
 
     cards, targets, ways = several(gpu), several(model), whole_numbers("tp", tp)
@@ -285,9 +285,9 @@ def compare(
 ) -> Compared:
     """Which set-up, as `medusa-sim compare`: sentence, chosen, frontier, table, runners_up, refused.
 
-    price: dollars per GPU-hour of every card, or by card. advance: told (set-ups priced, of so many). given:
+    price: dollars per GPU-hour of every GPU, or by GPU. advance: told (set-ups priced, of so many). given:
     fields of `medusa_sim.setups.question.Question` (tokens_per_s_per_user, rate, ...) and of
-    `medusa_sim.setups.question.Choices` (gpus: cards; counts, engines, drafters, ...), one value or several;
+    `medusa_sim.setups.question.Choices` (gpus: GPUs; counts, engines, drafters, ...), one value or several;
     every other is an argument of each scenario (acceptance, latency, data_dir, ...). Raises UsageError for an
     unknown name, for a question that makes no sense, and where every set-up is refused.
     """

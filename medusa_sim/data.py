@@ -96,7 +96,7 @@ def stems(
         name.removesuffix(suffix)
         for root in data_roots(data_dir)
         if (root / kind).is_dir()
-        for name in os.listdir(root / kind)  # noqa: PTH208  # every card is looked up so: no Path for each
+        for name in os.listdir(root / kind)  # noqa: PTH208  # every GPU is looked up so: no Path for each
         for suffix in wanted
         if name.endswith(suffix) and not name.startswith(".")
     }

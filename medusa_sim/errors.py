@@ -1,4 +1,4 @@
-"""Every failure that a user can cause or mend. Anything else is a bug and keeps its traceback.
+"""Every failure that a user can cause or fix. Anything else is a bug and keeps its traceback.
 
 MedusaSimError
 ├── UsageError      arguments that contradict each other or a grid that is empty (exit 2)

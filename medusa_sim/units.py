@@ -97,7 +97,7 @@ UNPACKED: dict[str, str] = {
     "nvfp4": "nvfp4_wo",
     "mxfp4_fp8": "mxfp4",
 }
-"""As what engines run a format on a card without its arithmetic: weights unpacked to 16 bits (Marlin)."""
+"""As what engines run a format on a GPU without its arithmetic: weights unpacked to 16 bits (Marlin)."""
 _NAMES = {pair: name for name, pair in FORMATS.items()}
 
 ALIASES: dict[str, str] = {

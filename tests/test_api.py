@@ -288,7 +288,7 @@ def test_sizes_of_frames_and_arrays_are_taken_and_a_load_takes_numbers_of_any_ki
 
 def test_objects_have_no_option_and_several_cards_are_one_frame():
     profile = ms.load_acceptance("medusa1-vicuna-7b")
-    with pytest.raises(UsageError, match="give its name"):
+    with pytest.raises(UsageError, match="its name"):
         ms.Scenario(acceptance=profile).command()
     loaded = ms.Scenario(gpu=ms.load_gpu("a40"), model=ms.load_model("llama-7b"), acceptance=[0.7, 0.5])
     assert loaded.command() == (

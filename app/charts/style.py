@@ -11,7 +11,7 @@ TEXT = "#4b4e58"
 """Text of charts, for a light page. On the app's pages it takes the colour of the page's text (`look.css`):
 no one colour reads well on light and on dark."""
 NARROW = "width < 460"
-"""Holds on a phone; `width` is the plot's, in pixels, and charts follow it without a word from the server."""
+"""Holds on a phone; `width` is the plot's, in pixels, and charts follow it without asking the server."""
 Spec = dict[str, Any]
 
 

@@ -340,7 +340,7 @@ def _tornado(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     show.chart(
         tornado_chart(changes, row.speedup),
         name="tornado",
-        caption=f"Speedup at batch {row.batch_max} with one thing changed and the drafts chosen anew; "
+        caption=f"Speedup at batch {row.batch_max} with one thing changed and the drafts chosen again; "
         f"line: {times(row.speedup)} as it is; dashed, where in sight: below 1.0x speculation loses.",
         rows=lambda: changes,
         alt="Bars of the speedup with one input changed at a time",

@@ -68,7 +68,7 @@ _PHONE = titles("chosen", "set_up", "batch", "tokens_per_s_per_user", "usd_per_m
 
 
 def page(set_up: SetUp) -> None:
-    """The decision in three lines; the target and every card below it."""
+    """The decision in three lines; the target and every GPU below it."""
     st.title("Which GPU?", anchor=False)
     note, asking, headline, choosing = (st.container() for _ in range(4))
     asked, choices, prices, places = _asked(set_up, asking, choosing)
@@ -100,11 +100,11 @@ def page(set_up: SetUp) -> None:
 
 
 _REDRAWN_S = 1.5
-"""Between two pictures of what is known while cards are searched."""
+"""Between two pictures of what is known while GPUs are searched."""
 
 
 def _drawn_in(place: Any) -> Callable[[Comparison], None]:
-    """Draws what is known so far: the first card at once."""
+    """Draws what is known so far: the first GPU at once."""
     drawn = -_REDRAWN_S
 
     def draw(part: Comparison) -> None:
@@ -121,7 +121,7 @@ def _drawn_in(place: Any) -> Callable[[Comparison], None]:
 
 
 def _asked(set_up: SetUp, above: Any, below: Any) -> tuple[Question, Choices, str, dict[str, Any]]:
-    """Target and traffic, then what may be chosen; prices, and a place for what is said of each card.
+    """Target and traffic, then what may be chosen; prices, and a place for what is said of each GPU.
 
     above, below: where the target and the rest are asked.
     """
@@ -169,10 +169,10 @@ def _cache_words(name: str) -> str:
 
 
 def _prices(gpus: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """What an hour of each card costs, as `--price` takes it, and the place beside it.
+    """What an hour of each GPU costs, as `--price` takes it, and the place beside it.
 
     Set in from the lowest offer of each that is listed: one kind of provider for all. What is listed first,
-    as commands take it, is one provider's for one card and another's for the next.
+    as commands take it, is one provider's for one GPU and another's for the next.
     """
     listed: dict[str, list[Price]] = {}
     for offer in sorted(offers(), key=lambda each: each.usd_per_gpu_hour):
@@ -222,7 +222,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def card_text(answer: Comparison, gpu: str) -> str:
-    """The best of a card and what it rests on, or why it has none, as Markdown."""
+    """The best of a GPU and what it rests on, or why it has none, as Markdown."""
     best = answer.best[answer.best.gpu == gpu].head(1).to_dict("records")
     name = f"**{show.escaped(gpu)}**"
     if best:

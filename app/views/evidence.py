@@ -74,7 +74,7 @@ _GROUP_PHONE = ("what", "rows", "mean error", "rows are in")
 
 
 def page(set_up: SetUp) -> None:
-    """How far off predictions of this card are, first; then one of three looks."""
+    """How far off predictions of this GPU are, first; then one of three looks."""
     st.title("How far to trust it", anchor=False)
     note = st.container()
     of = answers.scenario_of(set_up)

@@ -21,7 +21,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.outside.limits import COUNT, POSITIONS
 
 FEW_UNDRAFTED = 0.02
-"""Share of steps x positions that may lack without a word: requests end."""
+"""Largest share of drafts that may be missing without a note: requests end before their last drafts."""
 LEAST_REQUESTS = 20
 """Fewer counted apart say nothing of how requests differ."""
 MOST_UNDRAFTED = 0.10
@@ -150,8 +150,8 @@ def counts_of_positions(
     wrong = (counts < 0) | (counts > before)
     if wrong.any():
         raise DataError(
-            f"{engine}: position {int(np.argmax(wrong))} was accepted more often than tried or less than "
-            "never; these are not counters of one run"
+            f"{engine}: position {int(np.argmax(wrong))} was accepted more often than tried, or "
+            "fewer than 0 times; these are not counters of one run"
         )
     undrafted = steps * counts.size - draft_tokens
     if undrafted < -0.5:

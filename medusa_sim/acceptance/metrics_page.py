@@ -132,7 +132,7 @@ def counts_between(before: Scrape | None, after: Scrape, where: str) -> list[Acc
         if known and known != positions:
             raise DataError(
                 f"{where}: {len(known)} positions before and {len(positions)} after; the server was "
-                "started anew in between"
+                "restarted in between"
             )
         if not positions:
             continue
@@ -141,7 +141,7 @@ def counts_between(before: Scrape | None, after: Scrape, where: str) -> list[Acc
             if risen[key] < 0.0:
                 raise DataError(
                     f"{where}: {what} went down from {earlier[key]:.0f} to {now.get(key, 0.0):.0f}; the "
-                    "server was started anew in between, or the pages are the wrong way round"
+                    "server was restarted in between, or the pages are the wrong way round"
                 )
         accepted = [risen[k] for k in positions]
         counts = counts_of_positions(

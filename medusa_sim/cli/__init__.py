@@ -121,7 +121,7 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Parse and run. What a user can mend is one line on stderr; a bug keeps its traceback."""
+        """Parse and run. What a user can fix is one line on stderr; a bug keeps its traceback."""
         from medusa_sim.reading import new_command
 
         new_command()

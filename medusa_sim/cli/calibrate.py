@@ -1,6 +1,6 @@
 """`medusa-sim calibrate`: fits the kernels of a GPU, or the terms of an engine, to measured rows.
 
-`medusa-sim calibrate engine`: a runtime of one's own from results of a load generator.
+`medusa-sim calibrate engine`: a user's own runtime from results of a load generator.
 """
 
 from __future__ import annotations

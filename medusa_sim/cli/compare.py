@@ -24,7 +24,7 @@ SAID_OTHERWISE = (
     *("price", "chain_only", "scope", "baseline"),
     *("heads", "match_rate", "draft_vocab", "bench"),
 )
-"""Arguments of a scenario that are choices, parts of the question, one for each card, the same for all, of
+"""Arguments of a scenario that are choices, parts of the question, one for each GPU, the same for all, of
 one drafter or of one machine; every other holds for each set-up.
 """
 
@@ -37,7 +37,7 @@ one drafter or of one machine; every other holds for each set-up.
 )
 @take.record("choices", Choices)
 @take.record("question", Question, batches=_UNTOLD, drafts=_UNTOLD)
-@click.option("--price", "prices", help="Dollars per GPU-hour: 2.5, or by card h100-sxm=2.5,b200=5.")
+@click.option("--price", "prices", help="Dollars per GPU-hour: 2.5, or by GPU h100-sxm=2.5,b200=5.")
 @click.option("--draft-path", help="Draft checkpoint to name in the launch command.")
 @click.option(
     "--under-load",
@@ -65,7 +65,7 @@ def compare(
     report: ReportPlace,
     output: Output,
 ) -> None:
-    """Which set-up: every one that the model, the cards and the engines allow, priced at steady batches.
+    """Which set-up: every one that the model, the GPUs and the engines allow, priced at steady batches.
 
     The table says first which set-up meets the limits at the least cost, then what nothing beats, the
     runners-up within the interval, what was refused, and the command that starts the chosen one; --format

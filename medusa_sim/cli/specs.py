@@ -104,7 +104,7 @@ def specs(
 
 
 def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, data_dir: Path | None) -> None:
-    """Groups of measured rows: all, some, or with card and model how near that set-up is to them."""
+    """Groups of measured rows: all, some, or with GPU and model how near that set-up is to them."""
     import msgspec
     import pandas as pd
 

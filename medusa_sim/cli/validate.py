@@ -176,7 +176,7 @@ def _served(*, file: Path, fail_above: float | None, output: Output, data_dir: P
     FILE: CSV, a line a run: gpu, model, runtime (vllm-0.15), concurrency, prompt, output and tpot_ms or
     itl_ms; where they differ from the default tp, ep, dp_attention, weight_dtype, dtype, kv_dtype; with
     drafts drafter, drafts, acceptance_length (docs/accuracy.md). Each run stands beside its 80 % band, and
-    its class says whether engine, card, model and format were measured.
+    its class says whether engine, GPU, model and format were measured.
     """
     from medusa_sim.lab.validate.score_tables import served_sentence, served_table
     from medusa_sim.lab.validate.served import compared, read_served
@@ -234,7 +234,7 @@ def _decoder(
     both = (folder / STEPS).is_file() and (folder / RUNS).is_file()
     if both and (output.form not in ("table", "md") or output.path is not None):
         raise UsageError(
-            f"{folder} holds {STEPS} and {RUNS}: print tables to the terminal, or part the folder"
+            f"{folder} holds {STEPS} and {RUNS}: print tables to the terminal, or split the folder"
         )
     if (folder / STEPS).is_file() or not (folder / RUNS).is_file():
         compared += _steps(folder, card, given, output, allow_different=allow_different)

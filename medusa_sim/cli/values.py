@@ -56,7 +56,7 @@ class Axis:
         progression meets them.
 
         Raises:
-            UsageError: an empty, reversed, zero or too large grid, or text that is no grid.
+            UsageError: an empty, reversed, zero or too large grid, or text that is not a grid.
         """
         values: set[int] = set()
         for part in text.split(","):
@@ -71,7 +71,7 @@ class Axis:
             return (self._checked(part, text),)
         match = _RANGE.fullmatch(part)
         if match is None:
-            given = f"{part!r} is no grid" if part else "an empty entry"
+            given = f"{part!r} is not a grid" if part else "an empty entry"
             raise self._error(text, given, self.forms)
         first, last = self._checked(match["first"], text), self._checked(match["last"], text)
         if last < first:
@@ -320,7 +320,7 @@ class Finite(click.FloatRange):
 
 
 class Threads(Whole):
-    """Threads or processes; more than a machine can start would end the command without a word."""
+    """Threads or processes; more than a machine can start would end the command without a message."""
 
     def __init__(self, what: str = "threads") -> None:
         super().__init__(1, 1024)

@@ -1,8 +1,8 @@
-"""How near a set-up lies to what was measured: groups of measured rows, and the nearest server.
+"""How near a set-up is to measured ones: groups of measured rows, and the nearest server.
 
-`profiles/accuracy.csv` holds groups of pairs of measured and predicted values (`make accuracy`), never a
-row. How near a scenario lies to measured servers is what its bands go by (`specs/nearness.py`), and so is the
-error to expect: one function says both.
+`profiles/accuracy.csv` holds statistics of groups of rows, measured and predicted (`make accuracy`), never a
+row itself. How near a scenario is to measured servers decides its bands (`specs/nearness.py`) and the error
+to expect; `standing` gives both.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from medusa_sim.units import FORMATS, format_text
 
 FILE = "accuracy.csv"
 OTHERS = "others"
-"""The value of a column where too few rows would tell values apart."""
+"""The value of a column for groups that are too small to be named."""
 LEAST = 5
-"""Fewest rows of a group: of fewer, mean, bias and worst would tell single rows."""
+"""Fewest rows of a group: statistics of fewer would give single rows away."""
 KINDS = {
     "kernel": "one kernel alone",
     "step": "a step of an engine",
@@ -49,17 +49,17 @@ KINDS = {
 }
 """Kinds of rows."""
 REQUESTS = 16
-"""Requests of the plain step whose band is given; 1 on a machine of one's own."""
+"""Requests of the plain step whose band is given; 1 for local engines."""
 _Share = Annotated[float, Meta(ge=0.0, le=100.0)]
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Rows of one kind that were compared, in sums.
+    """Statistics of rows of one kind that were compared with predictions.
 
-    error: mean of |predicted / measured - 1|; bias: without the bars; worst: of the row furthest off. held:
-    share of the rows in the 80 % band, whose mean half-width (of the logarithm) is half_width. left_out: mean
-    error where a fit had not seen the group. fitted: whether parameters were fitted to these rows. data: the
-    file of rows; source: where anybody finds them.
+    error: mean of |predicted / measured - 1|; bias: mean of predicted / measured - 1; worst: that of the row
+    furthest off. held: share of rows inside the 80 % band, whose mean half-width (of the logarithm) is
+    half_width. left_out: mean error by a fit that had not seen the group. fitted: whether parameters were
+    fitted to these rows. data: the file of rows; source: where they were published.
     """
 
     kind: str
@@ -88,7 +88,7 @@ COLUMNS = Group.__struct_fields__
 
 
 def span_of(values: Iterable[Any]) -> str:
-    """`1 to 8`; empty where nothing is known."""
+    """A span as text, `1 to 8`; empty without finite values."""
     known = sorted({int(value) for value in map(float, values) if math.isfinite(value)})
     if not known:
         return ""
@@ -96,7 +96,7 @@ def span_of(values: Iterable[Any]) -> str:
 
 
 def groups(data_dir: DataDir = None) -> tuple[Group, ...]:
-    """Every group. Raises SpecError for a malformed file."""
+    """Every group of the file. Raises SpecError for a malformed one."""
     path = data.find("profiles", FILE, data_dir)
     return () if path is None else _read(file_state(path))
 
@@ -115,7 +115,7 @@ _NUMBERS = ("error", "bias", "worst", "held", "half_width", "left_out")
 
 
 def _value(column: str, text: str) -> Any:
-    """A cell as its column takes it; text that is no number stays text, which `convert` refuses."""
+    """A cell as a number where its column holds numbers; other text stays, and `convert` refuses it."""
     if column not in (*_NUMBERS, "rows"):
         return text
     try:
@@ -125,7 +125,7 @@ def _value(column: str, text: str) -> Any:
 
 
 def table_text(found: Sequence[Group]) -> str:
-    """The file that `groups` reads."""
+    """The text of the file that `groups` reads."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -135,16 +135,16 @@ def table_text(found: Sequence[Group]) -> str:
 
 
 UNSERVED, DEVICE, OTHER_DEVICES = "unserved", "device", "other devices"
-"""Without a server: nothing else, or speeds of a local engine on this very device, or on others alone."""
+"""What is known without a server: nothing, or a local engine's speeds on this device or only on others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How near a set-up lies to servers that were measured.
+    """How near a set-up is to measured servers.
 
-    nearness: of a plain step; None where no engine serves, or one of a machine of one's own. near_groups:
-    of the measured set-up that it is judged by. half_width: of the 80 % band of a plain step (REQUESTS);
-    between: what of that is for how near it lies, in quadrature. unserved: what is known where no server is.
+    nearness: that of a plain step; None without a serving engine. near_groups: groups of the measured set-up
+    that it is judged by. half_width: that of the 80 % band of a plain step of REQUESTS; between: the part of
+    it due to nearness, in quadrature. unserved: what is known without a server.
     """
 
     nearness: Nearness | None
@@ -155,14 +155,14 @@ class Standing:
 
     @property
     def kind(self) -> str:
-        """What is new about the set-up; without a server UNSERVED, DEVICE or OTHER_DEVICES."""
+        """The kind of difference; without a server UNSERVED, DEVICE or OTHER_DEVICES."""
         return self.unserved if self.nearness is None else self.nearness.difference.kind
 
     @property
     def expected(self) -> float | None:
         """Mean error of steps to expect: of groups that a fit did not see, as new as this set-up is.
 
-        At least that of another version where the nearest is one too (`nearness.widening_by` does likewise).
+        At least that of another version where the version differs too (as in `nearness.widening_by`).
         """
         if self.nearness is None:
             return None
@@ -181,13 +181,13 @@ class Standing:
 
 
 def weights_of(model: Model) -> str:
-    """The format that most weights of a model have, by which groups tell it apart: of its experts, if any."""
+    """The format by which groups name a model: that of most of its weights, its experts' if it has any."""
     form = model.form if model.experts is None else model.experts.form or model.form
     return FORMATS[form].weight_dtype
 
 
 def standing(scenario: Scenario) -> Standing:
-    """How near a scenario lies to servers that were measured, by the group that its bands go by."""
+    """How near a scenario is to measured servers, by the group that decides its bands."""
     requests = 1 if scenario.runtime.local else REQUESTS
     step = decode_step(scenario.setting, np.asarray(requests), np.asarray(scenario.length))
     half_width = float(0.5 * np.log(step.high_us / step.low_us))
@@ -208,7 +208,7 @@ def standing(scenario: Scenario) -> Standing:
 
 
 def _on_device(scenario: Scenario, half_width: float) -> Standing:
-    """Of a local engine: its speeds on the same device, else on all that were measured."""
+    """Standing of a local engine: groups on the same device, else on all measured ones."""
     runtime = scenario.runtime.name
     every = tuple(group for group in groups(scenario.arguments.data_dir) if group.engine == runtime)
     own = tuple(group for group in every if group.card == scenario.gpu.name)
@@ -217,7 +217,7 @@ def _on_device(scenario: Scenario, half_width: float) -> Standing:
 
 
 def together(found: Iterable[Group]) -> tuple[Group, ...]:
-    """Groups with the same words in all that tables of them show, joined: means over their rows."""
+    """Groups that agree in every column a table shows, joined: means over their rows."""
     parts: dict[tuple[str, ...], list[Group]] = {}
     for group in found:
         place = (group.kind, group.what, group.engine, group.card, group.model, group.weights)

@@ -62,7 +62,7 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
 
 
 def _machine_rows(text: str, path: Path) -> MachineRows | None:
-    """What stands on one's own terminal; None of any other text. Raises DataError where it holds no speed."""
+    """Output of a tool, copied from a terminal; None for other text. Raises DataError without a speed."""
     return rows_of(text, path) if is_written_by_tools(text) else None
 
 

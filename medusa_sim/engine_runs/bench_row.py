@@ -22,7 +22,7 @@ SHORTEST_US, LONGEST_US = 50.0, 60e6
 UNITS_US = {"us": 1.0, "ms": US_PER_MS, "s": US_PER_S, "sec": US_PER_S, "seconds": US_PER_S}
 """Microseconds of each unit that files name."""
 OWN = "llama-bench"
-"""The tool of what stands on one's own terminal: llama-bench, mlx-lm, a server's timings."""
+"""The tool behind output copied from a terminal: llama-bench, mlx-lm, a server's timings."""
 LOG = "log"
 """The tool of what an engine logged itself."""
 

@@ -48,7 +48,7 @@ def _of_serve(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[B
     completed = _number(result, "completed", path)
     if completed <= 0 or result.get("failed"):
         raise DataError(
-            f"{named(path)}: {result.get('failed', 'all')} requests failed; mend that and run again"
+            f"{named(path)}: {result.get('failed', 'all')} requests failed; fix that and run again"
         )
     in_flight = result.get("max_concurrency") or result.get("concurrency") or shape.concurrency
     if in_flight is None:
@@ -122,7 +122,7 @@ def _of_throughput(result: Mapping[str, Any], path: Path, shape: Shape) -> Itera
 def _of_aiperf(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[BenchRow]:
     """AIPerf: means over requests; its inter-token latency is per token."""
     if result.get("was_cancelled") or result.get("error_summary"):
-        raise DataError(f"{named(path)}: the run was cancelled or had errors; mend that and run again")
+        raise DataError(f"{named(path)}: the run was cancelled or had errors; fix that and run again")
     in_flight = shape.concurrency if shape.concurrency is not None else _anywhere(result, "concurrency")
     if in_flight is None:
         raise DataError(f"{named(path)}: does not say how many requests were in flight; add --concurrency B")

@@ -53,7 +53,7 @@ def engine_run(
         measured = _of_row(row, plain)
         if asked.get("drafts") and not row.drafts and counts is None and not _ACCEPTED & asked.keys():
             raise UsageError(
-                f"{row.source}: says of no drafts; give what {asked['drafts']} gave (--accepted-by-position, "
+                f"{row.source}: reports no drafts; give what {asked['drafts']} gave (--accepted-by-position, "
                 "--tokens-per-step, --counters), or a run with them"
             )
         by_position = not scenario.drafting.kind.looks_up  # or steps that found drafts are counted alone

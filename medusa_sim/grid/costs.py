@@ -52,7 +52,7 @@ def _rate_that_fits(cells: Cells) -> FloatArray:
 
 
 def watts_band(cells: Cells) -> Band:
-    """80 % of the watts, as ratios to them: a card's parameters, and the time in which a step draws."""
+    """80 % of the watts, as ratios to them: a GPU's parameters, and the time in which a step draws."""
     low, high = _with_error_of_card(
         cells, cells.bands.token_us.of_inverse.times(1.0 - _idle_share(cells.steps))
     )
@@ -62,9 +62,9 @@ def watts_band(cells: Cells) -> Band:
 
 
 def joule_band(cells: Cells) -> Band:
-    """80 % of the joules of a token, as ratios to them: a longer step lets cards draw idle power longer.
+    """80 % of the joules of a token, as ratios to them: a longer step lets GPUs draw idle power longer.
 
-    Busier cards draw a smaller share of that, and the band would narrow beyond what was measured.
+    Busier GPUs draw a smaller share of that, and the band would narrow beyond what was measured.
     """
     return _with_error_of_card(cells, cells.bands.widened(_idle_halves))
 
@@ -75,14 +75,14 @@ def _idle_halves(bands: Bands) -> Halves:
 
 
 def _with_error_of_card(cells: Cells, halves: Halves) -> Band:
-    """The ends of these half-widths together with that of a card's parameters, as ratios."""
+    """The ends of these half-widths together with that of a GPU's parameters, as ratios."""
     power = cells.scenario.gpu.power
     error = 0.0 if power is None else power.fit.error
     return Halves(np.hypot(error, halves.down), np.hypot(error, halves.up)).ratios()
 
 
 def _idle_share(steps: Steps) -> FloatArray:
-    """Share of the watts that the cards draw when they run nothing."""
+    """Share of the watts that the GPUs draw when they run nothing."""
     scenario = steps.surface.scenario
     idle = np.nan if scenario.gpu.power is None else scenario.gpu.power.fit.idle_watts
     return np.minimum(scenario.gpus * idle / steps.watts, 1.0)

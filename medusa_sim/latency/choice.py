@@ -38,7 +38,7 @@ class Asked:
     engine: str = ""
     """Set that a row names; empty where it names none."""
     kernel: str = ""
-    """The library's name of a kernel there; likewise."""
+    """The library's name of a kernel there; empty: any."""
     in_step: bool = False
     """Whether a step asks, which runs no library's fallback."""
 

@@ -11,7 +11,7 @@ one direction (`CollectiveRegime` has the other names):
     time     = start_us + rank_us (n - 2) + (copy_passes B + link_passes w) / L                          (C3)
                of a step at most that of the next size that was measured, and of larger ones             (C4)
                of a step near an end E linear in B, from that of E / 2^0.5 to that of 2^0.5 E            (C6)
-               beyond the most ranks that were measured, what these take times the growth on another card (C5)
+               beyond the most ranks that were measured, what these take times the growth on another GPU (C5)
     time     = 0 where n = 1                                               nobody to talk to
 
 copy_passes is what does not depend on the number of ranks, such as bringing a rank's own part into place.
@@ -48,7 +48,7 @@ from medusa_sim.units import US_PER_S
 _MOST_RANKS = 8.0
 """Most that a kernel was measured with."""
 UNKNOWN_RANKS_WIDEN = 1.5
-"""Of the band among more ranks than a kernel was measured with, where other cards tell; an assumption.
+"""Of the band among more ranks than a kernel was measured with, where other GPUs tell; an assumption.
 
 Eight ranks of an L40S over PCIe lie between 0.7 (SGLang 0.5.12) and several times what the RTX PRO 6000's
 growth says of them: on their board the links are shared.
@@ -156,9 +156,9 @@ _GRID = 2.0 ** np.arange(8.0, 34.0, 0.125)
 
 
 def _growth(kernel: CollectiveKernel, most_us: FloatArray, ranks: FloatArray) -> FloatArray:
-    """Times as long among more ranks as among the most that a kernel knows, by another card's kernel (C5).
+    """Times as long among more ranks as among the most that a kernel knows, by another GPU's kernel (C5).
 
-    What takes as long among so many of its cards takes there among more: so a message is still never faster
+    What takes as long among so many of its GPUs takes there among more: so a message is still never faster
     for being larger. most_us: time among the most.
     """
     growth = np.ones(np.broadcast_shapes(most_us.shape, ranks.shape))
@@ -171,7 +171,7 @@ def _growth(kernel: CollectiveKernel, most_us: FloatArray, ranks: FloatArray) ->
 
 @lru_cache(maxsize=64)
 def _grown(reference: str, few: float, ranks: float) -> tuple[FloatArray, FloatArray]:
-    """Rising times among few cards by a kernel of that place, and times as long among more."""
+    """Rising times among few GPUs by a kernel of that place, and times as long among more."""
     name, held, key = reference.split(":")
     gpu = load_gpu(name)
     kernel = gpu.kernels[held].collective[key]
@@ -213,7 +213,7 @@ def _line_us(
     gpu: Gpu, kernel: CollectiveKernel, regime: CollectiveRegime, operator: Collective
 ) -> tuple[FloatArray, FloatArray]:
     """Start and travel of a regime (C3), whether it serves the message or not."""
-    # between two cards one shot and a ring send the same: rows of two alone tell no one shot apart
+    # between two GPUs one shot and a ring send the same: rows of two alone tell no one shot apart
     sent = sent_bytes(operator, one_shot=regime.one_shot and kernel.knows_ranks, in_switch=regime.in_switch)
     ranks = as_float(operator.ranks)
     passed = regime.copy_passes * operator.size + regime.link_passes * sent

@@ -92,7 +92,7 @@ def sparse_time(model: KernelTimes, operator: Sparse) -> OperatorTime:
 
 
 def _replayed(model: KernelTimes, operator: Sparse, time: OperatorTime) -> OperatorTime:
-    """A module as a graph replays it: never slower than another library's rows of that format on this card.
+    """A module as a graph replays it: never slower than another library's rows of that format on this GPU.
 
     Rows of DeepSeek's sparse attention hold gaps between some 60 launches: at one request vLLM's are 1.9
     (B200) to 2.5 times (H100) SGLang's, whose kernels are alike, and so many microseconds more at all

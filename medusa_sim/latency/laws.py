@@ -1,6 +1,6 @@
 """Times of one fitted kernel, by kind of operator.
 
-A kind without an entry is a stream, told by what it moves, computes and does in turn (`latency.stream`).
+A kind without an entry is a stream: bytes, FLOPs and steps by class (`latency.stream`).
 Kinds of which a set has one kernel for each name, or of which several kernels share a time, are the latency
 model's own (`latency.calibrated`).
 """

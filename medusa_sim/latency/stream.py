@@ -1,4 +1,4 @@
-"""Calibrated time of kernels and modules that are told by what they move, compute and do in turn.
+"""Calibrated time of kernels and modules by their classes of bytes, FLOPs and steps in turn.
 
 With B the datasheet's bandwidth, P its peak, and the classes of `operators.stream` (`StreamKernel` has the
 other names):
@@ -135,7 +135,7 @@ def stream_time(
         memory_us=memory_us,
         work_us=work_us,
     )
-    if not cold and kernel.host_us and kernel.fit.is_borrowed(gpu.name):  # a host belongs to no card
+    if not cold and kernel.host_us and kernel.fit.is_borrowed(gpu.name):  # a host belongs to no GPU
         is_other = (kernel.fit.lender in GRACE) != (gpu.name in GRACE)
         waits = is_host_bound(gpu, kernel, operator)
         time = less_certain(time, TRANSFER_ERROR_HOST[is_other], Source.BORROWED, waits)

@@ -58,7 +58,7 @@ _WHOLE_SHARING = 0.45
 """FlashAttention-2 without split keys (A6): rows of a tile, clocks of a key and head dimension beside the
 products, and what a lone block, and two on an SM, take in chunks of prefill on the A100 (microsoft/vidur)."""
 WHOLE_ERROR = 0.15
-"""80 % half-width on cards other than those whose rows set (A6)."""
+"""80 % half-width on GPUs other than those whose rows set (A6)."""
 
 
 def verify_attention_time(

@@ -70,12 +70,12 @@ class LoadArguments(Declared):
         _ASKED, above=0, most=1,
     )  # fmt: skip
     max_num_seqs: int | None = argument(
-        None, WHOLE, "Most requests in a step [the engine's default for the card].", _SERVER, least=1
+        None, WHOLE, "Most requests in a step [the engine's default for the GPU].", _SERVER, least=1
     )
     max_num_batched_tokens: int | None = argument(
         None,
         WHOLE,
-        "Most tokens in a step, prompts included [the engine's default for the card].",
+        "Most tokens in a step, prompts included [the engine's default for the GPU].",
         _SERVER,
         least=1,
     )

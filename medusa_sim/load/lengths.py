@@ -42,7 +42,7 @@ class Lengths:
             raise UsageError(
                 f"requests of {self.prompt_tokens:.10g} prompt and {self.output_tokens:.10g} output tokens "
                 f"on average do not fit: model and KV cache hold {most} tokens of one request; ask for "
-                "shorter ones, or choose another model or card"
+                "shorter ones, or choose another model or GPU"
             )
         random = np.random.default_rng([seed, 1])
         prompt = _log_normal(random, self.prompt_tokens, self.prompt_cv, count)

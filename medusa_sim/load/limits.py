@@ -35,7 +35,7 @@ def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Settings of the engine, as `SchedulerLimits` explains them; None: its own default on the card.
+    """Settings of the engine, as `SchedulerLimits` explains them; None: its own default on the GPU.
 
     prefix: who owns the cached part of a prompt, one of `LOAD_PREFIXES`.
     """
@@ -59,7 +59,7 @@ class SchedulerLimits:
     """Limits of the scheduler.
 
     max_requests: in one step (`max_num_seqs`). token_budget: tokens of one step, those of prompts among them
-    (`max_num_batched_tokens`). block_tokens: of one KV block of all layers; kv_blocks: of the card.
+    (`max_num_batched_tokens`). block_tokens: of one KV block of all layers; kv_blocks: of the GPU.
     prompt_interval: steps from one that carries prompts to the next that may, while any request decodes
     (vLLM's `prefill_schedule_interval`, SGLang's `--prefill-decode-interval`). prompt_wait: steps that the
     first of several prompts waits for others meanwhile, until they fill a step (TensorRT-LLM's
@@ -138,7 +138,7 @@ class SchedulerLimits:
 def limits_of(
     scenario: Scenario, option: DraftOption | None, server: ServerSettings | None = None
 ) -> SchedulerLimits:
-    """The limits of a scenario: the KV cache has what weights, drafter and the widest step leave of the card.
+    """The limits of a scenario: the KV cache has what weights, drafter and the widest step leave of the GPU.
 
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
@@ -168,7 +168,7 @@ def limits_of(
     if blocks < 1:
         raise UsageError(
             f"{scenario.model.name} with {requests} requests leaves no room for a KV cache on "
-            f"{scenario.gpu.name}; lower --max-num-seqs, or choose a larger card or smaller weights"
+            f"{scenario.gpu.name}; lower --max-num-seqs, or choose a larger GPU or smaller weights"
         )
     held = bytes_held / unit
     return SchedulerLimits(

@@ -111,7 +111,7 @@ class Requests:
         return replace(self, output_tokens=np.where(leaves, ended, self.output_tokens))
 
     def repeated(self, count: int, users: int) -> Requests:
-        """So many requests, these over and over, in a closed loop; sessions come anew each time."""
+        """So many requests, these over and over, in a closed loop; sessions start over each time."""
         turn, place = np.divmod(np.arange(count), self.count)
         session = None if self.session is None else self.session[place]
         if session is not None:
@@ -146,7 +146,7 @@ class Requests:
     def fitting(self, limits: SchedulerLimits, drafts: int, *, drop_long: bool) -> tuple[Requests, int]:
         """(the requests that can be served, how many were left out).
 
-        Raises UsageError naming the first that the model's positions or the card's KV cache cannot hold,
+        Raises UsageError naming the first that the model's positions or the GPU's KV cache cannot hold,
         unless drop_long.
         """
         whole = self.prompt_tokens + self.output_tokens
@@ -159,13 +159,13 @@ class Requests:
             why = (
                 f"the model has {limits.positions} positions"
                 if most == limits.positions
-                else f"the card's KV cache holds {limits.kv_tokens} tokens, the drafts' slots among them"
+                else f"the GPU's KV cache holds {limits.kv_tokens} tokens, the drafts' slots among them"
             )
             raise UsageError(
                 f"{int(too_long.sum())} of {self.count} requests are too long, the first is request {first} "
                 f"with {self.prompt_tokens[first]} prompt and {self.output_tokens[first]} output tokens; at "
                 f"most {most} together fit ({why}): leave them out with --drop-long, or choose another model "
-                "or card"
+                "or GPU"
             )
         return self._select(~too_long), int(too_long.sum())
 

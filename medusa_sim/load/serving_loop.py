@@ -74,7 +74,7 @@ class ServingLoop:
         if limits.blocks_of(requests.longest + table.drafts_max) > self.cache.blocks:
             raise UsageError(
                 f"a request of {requests.longest} tokens and {table.drafts_max} drafts does not fit into "
-                f"{limits.kv_tokens} tokens of KV cache; leave it out or choose a larger card"
+                f"{limits.kv_tokens} tokens of KV cache; leave it out or choose a larger GPU"
             )
         self.policy = AskedPolicy(policy, self.batch, self.cache, limits, table.drafts_max)
         self.recorder = Recorder(requests, table.drafts_max, table.requests_max)

@@ -3,7 +3,7 @@
 A query at position p of the sequence attends to min(p, window) keys; a sequence of q new tokens behind a
 prefix reads min(prefix + q, window + q - 1) cached rows once for all its queries.
 
-TensorRT-LLM has two kernels for one token where it does not run those of Blackwell's data-centre cards
+TensorRT-LLM has two kernels for one token where it does not run those of Blackwell's data-centre GPUs
 (`decoderXQAImplCommon.h`, `decoderXQAImplJIT.cpp`, `decoderMaskedMultiheadAttentionLaunch.h`). One shares K
 and V among the g query heads of a K/V head and splits all s keys of the sequence, those beyond the window
 included, into

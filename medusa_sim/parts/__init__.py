@@ -1,1 +1,1 @@
-"""A question of any size cut into parts: each is computed by whoever takes it and written once."""
+"""A question of any size cut into parts: any worker computes a part, and each is written once."""

@@ -1,7 +1,7 @@
 """A folder of parts: `part-000012.parquet` appears whole or not at all, `_manifest.json` says of what.
 
 `pandas.read_parquet(folder)` reads all of them. Names that begin with `_` or `.` are no data to readers of
-Parquet. A part that is there is finished, so that whoever was stopped goes on where it was.
+Parquet. A part that exists is finished, so an interrupted run continues where it stopped.
 
 `run_here` computes them here, one after another: all, or the shard of a machine that knows nothing of others.
 
@@ -82,7 +82,9 @@ def plain(name: str, value: object) -> object:
         return value
     if isinstance(value, tuple | list):
         return [plain(name, each) for each in value]
-    raise UsageError(f"{name} was given as an object of Python; parts are made from names: give its name")
+    raise UsageError(
+        f"{name} was given as an object of Python; parts are made from names: pass its name instead"
+    )
 
 
 def _is_path(name: str, value: str) -> bool:

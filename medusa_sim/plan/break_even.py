@@ -1,6 +1,6 @@
 """Where speculation stops paying: the batch, the context, and in which direction.
 
-Only what can be run is looked at: batches and contexts that fit in the card's memory, and contexts that the
+Only what can be run is looked at: batches and contexts that fit in the GPU's memory, and contexts that the
 model has positions for.
 """
 

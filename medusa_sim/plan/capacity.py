@@ -1,4 +1,4 @@
-"""What speculation does to the largest batch that fits, and to the throughput that the card can reach."""
+"""What speculation does to the largest batch that fits, and to the throughput that the GPU can reach."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
             if needed > room:
                 return None
             decode_step(other.setting, 1, 1)
-        except MedusaSimError:  # nobody can run that, or the card lacks every kernel of a format
+        except MedusaSimError:  # nobody can run that, or the GPU lacks every kernel of a format
             return None
         return Change(option=option, needed_bytes=needed, usable_bytes=room)
 

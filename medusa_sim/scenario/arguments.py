@@ -207,7 +207,7 @@ class Arguments(Declared):
     )  # fmt: skip
     power_limit: float | None = argument(
         None, NUMBER,
-        "llama.cpp and MLX: watts that the card may take; slows arithmetic, not memory [no limit].",
+        "llama.cpp and MLX: watts that the GPU may take; slows arithmetic, not memory [no limit].",
         _MACHINE, above=0, most=2000,
     )  # fmt: skip
     fallback: Fallback = argument(

@@ -1,4 +1,4 @@
-"""A checkpoint as an engine runs it on a card: its formats, and what refuses it there."""
+"""A checkpoint as an engine runs it on a GPU: its formats, and what refuses it there."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from medusa_sim.units import FORMATS, FP8_ALONE, UNPACKED
 
 
 def why_not_on_card(runtime: Runtime, gpu: Gpu) -> str:
-    """Why an engine of a server does not run on a card at all; empty where it does."""
+    """Why an engine of a server does not run on a GPU at all; empty where it does."""
     if runtime.engine is None or not runtime.engine.nvidia_only or gpu.architecture != "cdna":
         return ""
     return (
-        f"{unversioned(runtime.name)} runs on NVIDIA cards only, and {gpu.name} is AMD's; "
+        f"{unversioned(runtime.name)} runs on NVIDIA GPUs only, and {gpu.name} is AMD's; "
         "choose vllm or sglang"
     )
 
@@ -63,9 +63,9 @@ def as_run(
     weight_dtype: str | None,
     kv_dtype: str | None,
 ) -> tuple[Model, tuple[str, ...]]:
-    """A checkpoint in the formats it runs in, and those of its own that the card has no arithmetic for.
+    """A checkpoint in the formats it runs in, and those of its own that the GPU has no arithmetic for.
 
-    Raises SpecError where the engine does not run on the card, or the card not in the format.
+    Raises SpecError where the engine does not run on the GPU, or the GPU not in the format.
     """
     if reason := why_not_on_card(runtime, gpu):
         raise SpecError(reason)

@@ -170,7 +170,7 @@ class Argument:
         if self.names and self.type is not ANY and isinstance(value, self.type.allowed):
             return [yes, str(getattr(value, "name", value))]
         raise UsageError(
-            f"{self.name} was given as an object of Python; a command can only name it: give its name"
+            f"{self.name} was given as an object of Python; a command needs a name: pass its name instead"
         )
 
 

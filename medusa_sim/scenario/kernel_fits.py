@@ -1,4 +1,4 @@
-"""How well the kernels that a step calls were fitted, on which card, and what stands in for them."""
+"""How well the kernels that a step calls were fitted, on which GPU, and what stands in for them."""
 
 from __future__ import annotations
 

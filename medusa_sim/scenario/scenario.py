@@ -62,7 +62,7 @@ class Scenario:
     """What is run where, before batch, length and count are chosen.
 
     Made from `scenario.arguments.Arguments`, all by name. Its other parts are what these stand for, loaded
-    when it is made; it owns its card and its latency model.
+    when it is made; it owns its GPU and its latency model.
 
     Raises SpecError, DataError or UsageError naming what is unknown or does not fit together.
     """
@@ -114,7 +114,7 @@ class Scenario:
         check(changes, ARGUMENTS, "scenario argument")
         return type(self)(**{**self.arguments.values, **changes})
 
-    # The machine: what runs the model, on which cards.
+    # The machine: what runs the model, on which GPUs.
 
     @cached_property
     def runtime(self) -> Runtime:
@@ -127,7 +127,7 @@ class Scenario:
 
     @cached_property
     def gpu(self) -> Gpu:
-        """The card."""
+        """The GPU."""
         asked = self.arguments
         return load_gpu(asked.gpu, asked.data_dir) if isinstance(asked.gpu, str) else asked.gpu
 
@@ -144,7 +144,7 @@ class Scenario:
 
     @property
     def precision(self) -> str:
-        """Format of the checkpoint: as published or asked for, whatever the card unpacks."""
+        """Format of the checkpoint: as published or asked for, whatever the GPU unpacks."""
         asked = self.arguments
         formats = formats_asked(self.published, self.runtime, asked.dtype, asked.weight_dtype)
         return with_dtypes(self.published, *formats).precision
@@ -162,12 +162,12 @@ class Scenario:
 
     @property
     def unpacked_forms(self) -> tuple[str, ...]:
-        """Formats of the checkpoint that the card has no arithmetic for."""
+        """Formats of the checkpoint that the GPU has no arithmetic for."""
         return self._as_run[1]
 
     @cached_property
     def parallel(self) -> Parallel:
-        """How the model is split over cards."""
+        """How the model is split over GPUs."""
         asked = self.arguments
         return Parallel(tp=asked.tp, ep=asked.ep, dp_attention=asked.dp_attention)
 
@@ -194,7 +194,7 @@ class Scenario:
 
     @cached_property
     def price(self) -> Price | None:
-        """Of a GPU-hour, whoever gave it; None where nobody did."""
+        """Price of a GPU-hour, given or listed; None where neither is."""
         name, asked = self.gpu.name, self.arguments
         return price_of(name, asked.data_dir) if asked.price is None else given_price(name, asked.price)
 
@@ -412,14 +412,14 @@ class Scenario:
 
     @cached_property
     def latency(self) -> LatencyModel:
-        """The times of kernels of this card."""
+        """The times of kernels of this GPU."""
         asked = self.arguments
         if not isinstance(asked.latency, str):
             if (other := asked.latency.gpu) != self.gpu:
                 numbers = " with other numbers" if other.name == self.gpu.name else ""
                 raise UsageError(
                     f"gpu {self.gpu.name} with a latency model of {other.name}{numbers}: a scenario has one "
-                    "card; leave out one of them"
+                    "GPU; leave out one of them"
                 )
             return asked.latency
         if asked.bench is not None and not self.runtime.local:

@@ -54,7 +54,7 @@ def nearest(answer: Comparison) -> Measured | None:
     data_dir = next((scenario.arguments.data_dir for scenario in answer.scenarios.values()), None)
 
     def away(figure: Figure) -> tuple[bool, bool, bool, float]:
-        """What counts first: lengths and version that can be drawn, the chosen card, its drafter."""
+        """What counts first: lengths and version that can be drawn, the chosen GPU, its drafter."""
         asked = answer.question
         ratio = max(
             abs(math.log(figure.prompt_tokens / asked.prompt_tokens)),

@@ -1,7 +1,7 @@
 """A set-up -> its rows: every drafter and batch at steady load, or why it cannot run.
 
-What alike set-ups share is loaded, sized and timed once: a card, a model's share of a GPU, the kernels of a
-card and an engine, the steps that do not depend on the drafter.
+What alike set-ups share is loaded, sized and timed once: a GPU, a model's share of a GPU, the kernels of a
+GPU and an engine, the steps that do not depend on the drafter.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Planned:
 
 @dataclass(slots=True, kw_only=True)
 class Pricer:
-    """Prices set-ups of a model on one card for a question.
+    """Prices set-ups of a model on one GPU for a question.
 
     given: further arguments of every `Scenario`. shares: bytes of the weights of one GPU by split and
-    precision, or why the model cannot be split so, of every card alike. latencies: of the card's kernels by
+    precision, or why the model cannot be split so, of every GPU alike. latencies: of the GPU's kernels by
     engine and precision, with one memory (`known`): what set-ups ask of one kernel is computed once.
     """
 
@@ -76,9 +76,9 @@ class Pricer:
     known: Known = field(default_factory=partial(Known, shares_sizes=True))
 
     def priced(self, setups: Sequence[SetUp]) -> Iterator[list[Priced | Refused]]:
-        """Each set-up of the card with all its drafters; the batches that its cache does not hold in fp8.
+        """Each set-up of the GPU with all its drafters; the batches that its cache does not hold in fp8.
 
-        No KV precision was asked for then (`SetUp.narrows_cache`), and the card computes in fp8.
+        No KV precision was asked for then (`SetUp.narrows_cache`), and the GPU computes in fp8.
         """
         for plan in map(self._planned, setups):
             if isinstance(plan, Refused):
@@ -96,7 +96,7 @@ class Pricer:
         if reason := why_not_on_card(runtime, gpu):
             return Refused(f"{setup.gpu}, {setup.engine}", reason)
         if setup.precision != self.model.precision and gpu.lacks(needed):
-            why = f"the card has no {needed} arithmetic, only {', '.join(gpu.peak_flops_per_s)}"
+            why = f"the GPU has no {needed} arithmetic, only {', '.join(gpu.peak_flops_per_s)}"
             unpacked = (
                 UNPACKED.get(setup.precision) if runtime.engine and runtime.engine.unpacks_fp8 else None
             )
@@ -202,7 +202,7 @@ class Pricer:
         return surface
 
     def _scenario(self, setup: SetUp, **arguments: Any) -> Scenario:
-        """With the card's kernels as they are known."""
+        """With the GPU's kernels as they are known."""
         kernels = (setup.engine, setup.precision)
         if kernels in self.latencies:
             return Scenario(**{**arguments, "latency": self.latencies[kernels]})
@@ -234,7 +234,7 @@ class _NoRoomError(CoverageError):
 def _no_room(weight_bytes: float, gpu: Gpu, held: str = "") -> str:
     """held: of what there is room for no more; empty: for a request."""
     size, room = weight_bytes / GIGA, gpu.memory_bytes / GIGA
-    return f"{size:.0f} GB of weights a card leave no room for{held or ' a request'} in {room:.0f} GB"
+    return f"{size:.0f} GB of weights a GPU leave no room for{held or ' a request'} in {room:.0f} GB"
 
 
 def any_drafter(engine: str, data_dir: DataDir = None) -> str:

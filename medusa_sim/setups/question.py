@@ -48,7 +48,7 @@ class Question(Declared):
     """What is asked.
 
     rate or users fix the traffic; without either a copy is full. measure: what is to be saved; None: cost
-    where every named card has a price, else throughput. Raises UsageError for what makes no sense.
+    where every named GPU has a price, else throughput. Raises UsageError for what makes no sense.
     """
 
     prompt_tokens: float = argument(
@@ -81,7 +81,7 @@ class Question(Declared):
     )
     measure: Measure | None = argument(
         None, WORD,
-        "What the best set-up saves [cost; throughput a GPU where a named card has no price].",
+        "What the best set-up saves [cost; throughput a GPU where a named GPU has no price].",
         _ASKED, choices=MEASURES,
     )  # fmt: skip
     batches: tuple[int, ...] = argument(
@@ -127,9 +127,9 @@ def several(of: str, help_: str, names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices(Declared):
-    """What may be chosen; None: what the model, the cards and the engines allow."""
+    """What may be chosen; None: what the model, the GPUs and the engines allow."""
 
-    gpus: tuple[str, ...] | None = several("gpu", "Cards [all of data centres].", "cards")
+    gpus: tuple[str, ...] | None = several("gpu", "GPUs [all of data centres].", "cards")
     counts: tuple[int, ...] | None = several(
         "tp", f"GPUs of one copy [{','.join(map(str, GPUS))}].", "counts", option="--gpus"
     )
@@ -169,7 +169,7 @@ def _check_sizes(record: Declared, *names: str) -> None:
 
 
 def prices_of(given: str | None) -> float | dict[str, float] | None:
-    """Dollars per GPU-hour: `2.5`, or by card `h100-sxm=2.5,b200=5`. Raises UsageError for anything else."""
+    """Dollars per GPU-hour: `2.5`, or by GPU `h100-sxm=2.5,b200=5`. Raises UsageError for anything else."""
     if given is None:
         return None
     try:
@@ -179,5 +179,5 @@ def prices_of(given: str | None) -> float | dict[str, float] | None:
         return {gpu.strip(): float(usd) for gpu, usd in pairs}
     except ValueError:
         raise UsageError(
-            f"--price {shown(given)}: dollars per GPU-hour, 2.5, or by card, h100-sxm=2.5,b200=5"
+            f"--price {shown(given)}: dollars per GPU-hour, 2.5, or by GPU, h100-sxm=2.5,b200=5"
         ) from None

@@ -44,10 +44,10 @@ def compare(
 ) -> Comparison:
     """Price every set-up that `choices` allows and answer the question.
 
-    prices: dollars per GPU-hour of every card, or by card (others as listed). advance: told (set-ups priced,
+    prices: dollars per GPU-hour of every GPU, or by GPU (others as listed). advance: told (set-ups priced,
     of so many). refine: look between batches too. load_tests: with `grid.columns.OF_LOAD_TESTS`. scenario:
     further arguments of every `Scenario` (acceptance, draft_model, latency, data_dir, ...). Raises SpecError
-    or UsageError for what no set-up could make good (an unknown model, card, engine or drafter), UsageError
+    or UsageError for what no set-up could make good (an unknown model, GPU, engine or drafter), UsageError
     where every set-up was refused.
     """
     import pandas as pd
@@ -102,7 +102,7 @@ def compare(
 
 
 def _measure(asked: Question, table: pd.DataFrame, *, is_named: bool) -> Measure:
-    """What is saved; cards that nobody named may lack a price: they are left out, and the answer says so."""
+    """What is saved; GPUs that nobody named may lack a price: they are left out, and the answer says so."""
     with_price = table.usd_per_million_tokens.notna()
     by_cost = with_price.all() if is_named else with_price.any()
     return asked.measure or ("cost" if by_cost else "throughput")
@@ -121,7 +121,7 @@ class NothingRunsError(UsageError):
 
 
 def together(parts: Sequence[Comparison | NothingRunsError], *, refine: bool = True) -> Comparison:
-    """Comparisons of the same question about named cards, one a card and not refined, as one.
+    """Comparisons of the same question about named GPUs, one for each GPU and not refined, as one.
 
     What `compare` answers for all of them; refine: look between batches too. Raises NothingRunsError where
     none has an answer.
@@ -151,7 +151,7 @@ def together(parts: Sequence[Comparison | NothingRunsError], *, refine: bool = T
 def by_file(
     allowed: Choices, prices: float | Mapping[str, float] | None, data_dir: str | os.PathLike[str] | None
 ) -> tuple[Choices, float | Mapping[str, float] | None]:
-    """Choices and prices with cards by the names of their files, however they were written."""
+    """Choices and prices with GPUs by the names of their files, however they were written."""
     if allowed.gpus is not None:
         allowed = replace(allowed, gpus=tuple(gpu_name(name, data_dir) for name in allowed.gpus))
     if isinstance(prices, Mapping):

@@ -1,4 +1,4 @@
-"""Set-ups: what a model, a card and an engine allow together, and why they refuse the rest."""
+"""Set-ups: what a model, a GPU and an engine allow together, and why they refuse the rest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN = "none"
 ENGINES = tuple(runtime_aliases())
 """Servers: names of engines without a version."""
 _OTHERS = ("cpu-", "rtx-", "gb10", "h20-", "h800-", "a10g")
-"""How names of cards begin that are compared where they are named alone: a workstation's, a processor's, and
+"""How names of GPUs begin that are compared where they are named alone: a workstation's, a processor's, and
 those that nobody measured a kernel of and that few can choose.
 """
 SET_UP = (
@@ -33,11 +33,11 @@ SET_UP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """One copy of the model on `tp` cards. precision: of the weights, a name of `units.FORMATS`.
+    """One copy of the model on `tp` GPUs. precision: of the weights, a name of `units.FORMATS`.
 
     kv_precision: None as the model is published; narrows_cache: or narrower where that holds too few
-    requests. drafters: those to try on the same cards, `none` among them. unpacks: weights alone have the
-    precision where the card has no arithmetic for it, as that precision was asked for by name.
+    requests. drafters: those to try on the same GPUs, `none` among them. unpacks: weights alone have the
+    precision where the GPU has no arithmetic for it, as that precision was asked for by name.
     """
 
     gpu: str
@@ -111,7 +111,7 @@ def caches(model: Model, given: Sequence[str] | None) -> tuple[str | None, ...]:
 def setups(
     model: Model, choices: Choices, drafters: Sequence[str], data_dir: DataDir = None
 ) -> Iterator[SetUp]:
-    """Every set-up worth pricing, cards outermost; what cannot be is for the scenario to refuse.
+    """Every set-up worth pricing, GPUs outermost; what cannot be is for the scenario to refuse.
 
     Experts are spread over the GPUs or not, and attention is data-parallel with them, only in mixtures of
     experts.

@@ -1,13 +1,13 @@
-"""A lender's kernel on another card: which of its rates follow memory and which its multiprocessors.
+"""A lender's kernel on another GPU: which rates follow the memory and which the multiprocessors.
 
 Rates are stored as shares of a datasheet's peak and multiples of its bandwidth. Per multiprocessor and
 clock let F be the FLOPs of its Tensor Cores and B the bytes that memory brings it; f and a are the stored
-share and multiple, and l marks the lender's numbers. Between cards of one architecture
+share and multiple, and l marks the lender's numbers. Between GPUs of one architecture
 
     peak_fraction = 1 / (1 + (1 / f - 1) F / F_l)    where F < F_l, else f                                (I2)
     load_ratio    = a B_l / B                             unless experts unpack weights of 4 bits         (I3)
 
-(I2): besides its arithmetic a kernel spends clocks on shared memory, softmax and epilogue. A card whose
+(I2): besides its arithmetic a kernel spends clocks on shared memory, softmax and epilogue. A GPU whose
 Tensor Cores are slower spends as many, which is a smaller part of its time: an H20 reaches more of its peak
 than an H100. (I3): tiles come through L2, which brings as many bytes a clock whatever the memory behind it:
 fits to an H100 and an H200 give 17.2 and 17.1 TB/s. Kernels of experts that unpack weights of 4 bits to 16
@@ -21,18 +21,18 @@ activations and weights,
 so that this tile takes as many clocks as the lender's. Of shipped kernels it binds for one, vLLM's of mxfp4
 on an H100, which was fitted at its whole peak: it reaches 0.67 of an H200's and of an H100 NVL's.
 
-Three rules for what is not such a pair:
+Where these laws do not apply:
 
 - Another architecture: rates stay as they are stored, since kernels differ by more than these laws say.
 - Streams (recurrent layers, chunked prefill), whatever the architecture: what takes more than 1.6 times its
   bytes at the datasheet's bandwidth is bound by multiprocessors, and faster memory shortens the rest alone.
-- Another vendor's cards: tiles are chosen by time, not by a library's rule.
+- Another vendor's GPUs: tiles are chosen by time, not by a library's rule.
 
-Sources: `python benchmarks/kernels.py transfer linear`, `formats` and `mixers`. Linear layers of one card
+Sources: `python benchmarks/kernels.py transfer linear`, `formats` and `mixers`. Linear layers of one GPU
 on another of its architecture err by 8.4 % on average over pairs in both directions, by 9.3 without these
 laws; in formats with scales of blocks by 8.1 (13.1); an A100's on an A40 by 7.8 (11.1). Experts in blocks
 of fp8 of an H100 on an H200, and the reverse, err by 5.6 and 4.0 % (9.3, 9.4). Nothing was measured on an
-H20, and no kernel that unpacks 4 bits on two cards whose bytes in a clock differ.
+H20, and no kernel that unpacks 4 bits on two GPUs whose bytes in a clock differ.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from medusa_sim.specs.kernels import GemmKernel, Kernel, StreamKernel, chosen_by
 from medusa_sim.units import BYTES_PER_ELEMENT, FORMATS, HALVES
 
 OTHER_VENDOR = "cdna"
-"""Architecture of cards that no library here runs on: neither its clusters nor its rules for tiles."""
+"""Architecture of GPUs that no library here runs on: neither its clusters nor its rules for tiles."""
 KernelT = TypeVar("KernelT", bound=Kernel)
 
 _FASTEST_HZ = 2.7e9
@@ -63,34 +63,34 @@ fast. Sources: aiconfigurator-core 0.12, `python benchmarks/kernels.py transfer 
 
 
 def flops_per_clock(flops_per_s: float) -> float:
-    """Of one multiprocessor's Tensor Cores, of its peak: a power of two, told from what clocks there are."""
+    """FLOPs a clock of one multiprocessor from its peak: the power of two that gives a plausible clock."""
     return float(2.0 ** np.ceil(np.log2(flops_per_s / _FASTEST_HZ)))
 
 
 class Chip(NamedTuple):
-    """What a card's multiprocessors are given."""
+    """Rates of one multiprocessor of a GPU."""
 
     architecture: str
     bytes_per_s: float
-    """That memory brings one of them."""
+    """Memory bandwidth for each multiprocessor."""
     flops_per_s: float
-    """Of one of them, in 16 bits."""
+    """Peak of one multiprocessor in 16 bits."""
 
     @property
     def flops_per_clock(self) -> float:
-        """Of its Tensor Cores."""
+        """FLOPs a clock of its Tensor Cores."""
         return flops_per_clock(self.flops_per_s)
 
     @property
     def bytes_per_clock(self) -> float:
-        """That memory brings it."""
+        """Bytes a clock that memory brings it."""
         return self.bytes_per_s * self.flops_per_clock / self.flops_per_s
 
 
 def carried(kernel: KernelT, lender: Chip, borrower: Chip, entry: str) -> KernelT:
-    """A lender's kernel on the borrower's card, by the laws and rules above.
+    """A lender's kernel on the borrower's GPU, by the laws and rules above.
 
-    entry: what the kernel is called in its section (`int4`, `mxfp4@name`), which tells its format.
+    entry: the kernel's key in its section (`int4`, `mxfp4@name`), which starts with its format.
     """
     return cast("KernelT", _carried(kernel, lender, borrower, entry))
 
@@ -187,7 +187,7 @@ def _computing(kernel: Kernel, slowdown: float) -> Kernel:
 
 
 def _by_time(kernel: ExpertKernel) -> ExpertKernel:
-    """Tiles chosen by time: the lender's rule suits its own arithmetic, and libraries tune one for each card.
+    """Tiles chosen by time: the lender's rule suits its own arithmetic, and libraries tune one for each GPU.
 
     vLLM and SGLang ship configurations for an H20; by an H100's rule 70 requests took twice as long as 64.
     """

@@ -20,7 +20,7 @@ Ratio = Annotated[float, Meta(ge=0.0, le=1e6)]
 Rate = Annotated[float, Meta(gt=0.0, le=1e6)]
 Part = Annotated[float, Meta(ge=0.0, le=1.0)]
 UNSEEN_TOGETHER = 0.5
-"""`Fit.together` of what stands in on the same card: no whole step tells it (chosen)."""
+"""`Fit.together` of what stands in on the same GPU: no whole step tells it (chosen)."""
 Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Size = Annotated[int, Meta(ge=1, le=1_000_000)]
 Norm = Annotated[float, Meta(gt=0.0, le=1e3, description="(the exponent of a norm)")]

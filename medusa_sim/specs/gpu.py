@@ -280,7 +280,7 @@ def _power(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Power | None:
 
 
 def gpu_name(given: str, data_dir: str | os.PathLike[str] | None = None) -> str:
-    """The name of the file of a card as people or drivers write it: `H100-SXM`, `NVIDIA GeForce RTX 5090`.
+    """The name of the file of a GPU as people or drivers write it: `H100-SXM`, `NVIDIA GeForce RTX 5090`.
 
     What is no such name stays as it is.
     """
@@ -290,7 +290,7 @@ def gpu_name(given: str, data_dir: str | os.PathLike[str] | None = None) -> str:
     typed = _folded(given)
     alike = [name for name in names if _folded(name) == typed]
     said = _said().get(typed)
-    if not alike and said is None:  # `RTX 3060 12GB`: a size that the card has anyhow
+    if not alike and said is None:  # `RTX 3060 12GB`: a size that the GPU has anyhow
         bare = _folded(re.sub(r"[\s_-]+\d+ ?gb$", "", given[:100].lower()))
         alike = [name for name in local_names(data_dir) if _folded(name) == bare]
     return alike[0] if len(alike) == 1 else said if said in names else given
@@ -326,7 +326,7 @@ DRIVER_NAMES = {
     "NVIDIA H20": "h20-sxm",
     "NVIDIA H800": "h800-sxm",
 }
-"""The name that a driver reports -> the shipped hardware file of that card."""
+"""The name that a driver reports -> the shipped hardware file of that GPU."""
 _WRITTEN = {
     "A100 80GB SXM4": "a100-80gb-sxm", "H100 SXM5": "h100-sxm", "H100 80GB SXM5": "h100-sxm",
     "MI300X OAM": "mi300x", "MI325X OAM": "mi325x",
@@ -345,7 +345,7 @@ def _said() -> dict[str, str]:
 
 
 def architecture_of(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
-    """`Gpu.architecture` of a card, without reading its kernels. Raises SpecError as `load_gpu` does."""
+    """`Gpu.architecture` of a GPU, without reading its kernels. Raises SpecError as `load_gpu` does."""
     return _datasheet(_state_of(name, data_dir)).gpu.architecture
 
 
@@ -376,24 +376,24 @@ _RELATIVES = {
     "mi308": "mi300x",
     "mi350": "mi355x",
 }
-"""Cards without a file, by how their names begin -> the nearest of the same architecture that has one."""
+"""GPUs without a file, by how their names begin -> the nearest of the same architecture that has one."""
 
 
 def _unknown_gpu(name: str, data_dir: str | os.PathLike[str] | None) -> str:
-    """One line for a card that has no file: a relative that has one, and how to write another."""
+    """One line for a GPU that has no file: a relative that has one, and how to write another."""
     if (near := relative_of(name)) is None:
         return f"{unknown_name('GPU', name, device_names(data_dir))}; {_OWN_FILE}"
     return f"GPU {shown(name)} has no file here; its nearest relative is {near!r}; {_OWN_FILE}"
 
 
 def relative_of(name: str) -> str | None:
-    """The card with a file that is nearest to a known one without; None for all other names."""
+    """The GPU with a file that is nearest to a known one without; None for all other names."""
     typed = name[:100].lower().replace("_", "-").replace(" ", "-")
     begun = [begins for begins in _RELATIVES if re.match(rf"{begins}(?![0-9])", typed)]
     return _RELATIVES[max(begun, key=len)] if begun else None
 
 
-_OWN_FILE = "to add a card write hardware/NAME.toml in your data folder (docs/guide.md, 'Your own GPU')"
+_OWN_FILE = "to add a GPU write hardware/NAME.toml in your data folder (docs/guide.md, 'Your own GPU')"
 
 
 _WHAT = "a hardware file"

@@ -6,10 +6,10 @@
     attention = "a100-80gb-pcie"
     elementwise = "a100-80gb-pcie"
     widen = 1.5                          # optional: stretches bands borrowed from another GPU further
-    slower = 1.2                         # optional: kernels take so many times as long here (reason: source)
+    slower = 1.2                         # optional: kernels take this many times as long here
 
 A section takes one reference for every entry, or a table by entry:
-`gemm = { bf16 = "h100-sxm:sglang:bf16" }`, and `moe`, `mla`, `collective`, `dispatch` likewise; `unfused` is
+`gemm = { bf16 = "h100-sxm:sglang:bf16" }`, and so do `moe`, `mla`, `collective` and `dispatch`; `unfused` is
 a single kernel and takes "gpu" or "gpu:set".
 "gpu" alone means the set of the same name; an entry may be renamed (fp16 from a measured bf16).
 What the GPU has of its own always wins, so a later calibration simply replaces what was borrowed.
@@ -41,7 +41,7 @@ from medusa_sim.units import HALVES, SCALED
 BORROWED = tuple(section for section in SECTIONS if not section.startswith(SERIAL))
 """Sections that a GPU may borrow."""
 UNFUSED = "unfused"
-"""The one section that is a kernel itself and no table of them."""
+"""The one section that is a single kernel, not a table of kernels."""
 MAX_WIDEN = 10.0
 EVERY_ENTRY = "*"
 
@@ -51,32 +51,32 @@ TRANSFER_ERROR_ATTENTION = 0.67
 TRANSFER_ERROR_SCALED_ALIKE = 0.05
 TRANSFER_ERROR_SCALED = 0.63
 TRANSFER_ERROR_LIBRARY = 0.33
-"""What a kernel of another GPU adds to the half-width of its own band, in quadrature, in the logarithm.
+"""What a borrowed kernel adds to the half-width of its band, in quadrature, in the logarithm.
 
-From the parameters of each measured GPU on the rows of every other, which they never saw: with it, 80 % of
-the rows lie inside the band. The same architecture; another one; fused attention of another one; linear
-layers in a format with scales of blocks, of the same and of another architecture, and what the kernel of
-another library adds for these (in quadrature, on the same card too). Elementwise rows were taken differently
+Found with the parameters of each measured GPU on the rows of every other: with these, 80 % of the rows lie
+inside the band. In order: the same architecture; another one; fused attention of another one; linear layers
+in a format with scales of blocks, of the same and of another architecture; and what the kernel of
+another library adds for these (in quadrature, on the same GPU too). Elementwise rows were taken differently
 from GPU to GPU, so that linear layers stand for them; attention of the same architecture errs by less (0.03).
 Source: `python benchmarks/kernels.py transfer linear`, which prints them beside what it finds.
 """
 TOGETHER_ALIKE, TOGETHER = 0.13, 0.38
-"""By which part of its band a borrowed kernel is off together with all of its kind in a step.
+"""The share of its band by which a borrowed kernel errs together with all of its kind in a step.
 
-Bands are those of single rows, at all sizes and from any card; whole steps by another card's kernels err by
-less. With these parts 80 % bands hold 80 % of plain steps on average over pairs of cards, of the same
+Bands are those of single rows, at all sizes and from any GPU; whole steps by another GPU's kernels err by
+less. With these parts 80 % bands hold 80 % of plain steps on average over pairs of GPUs, of the same
 architecture and of another one (kinds in quadrature). Source: `python benchmarks/cards_left_out.py`.
 """
 GRACE = frozenset({"gb200", "gb300"})
-"""Cards whose host is on their board; the others' are x86 servers."""
+"""GPUs whose host is on their board; the others' are x86 servers."""
 TRANSFER_ERROR_HOST = (0.1, 0.57)
-"""The same of rows that a host launches one by one and bounds: of a host of the same kind and of the other,
-whatever the card (H100 to B200, B200 to GB200; the same source).
+"""The same for rows bounded by a host that launches one by one: a host of the same kind, and of another,
+whatever the GPU (H100 to B200, B200 to GB200; the same source).
 """
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an entry is borrowed: GPU, its kernel set, and the entry there (`*`: all of the section)."""
+    """Where an entry is borrowed from: GPU, kernel set, and the entry there (`*`: the whole section)."""
 
     gpu: str
     set_name: str
@@ -88,7 +88,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InheritFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`[kernels.<set>.inherit]` as it stands in the file: beside these a key for each section of BORROWED."""
+    """`[kernels.<set>.inherit]` as a file has it: these keys, and one for each section of BORROWED."""
 
     reason: Text
     widen: Annotated[float, Meta(ge=1.0, le=MAX_WIDEN)] = 1.0
@@ -108,7 +108,7 @@ if not TYPE_CHECKING:
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
-    """What `set_name` of `gpu` borrows: references by section and entry, why, how wide the band, how slow."""
+    """What `set_name` of `gpu` borrows: (section, entry, reference) each, why, `widen` and `slower`."""
 
     gpu: str
     set_name: str
@@ -160,7 +160,7 @@ def _reference(where: str, given: str, key: str, set_name: str, gpu: str) -> Ref
 
 
 Lookup: TypeAlias = Callable[[str, str], KernelSet]
-"""(gpu, set name) -> what that GPU was itself measured to have."""
+"""(GPU, set name) -> the kernels fitted on that GPU itself."""
 
 
 def inherit_kernels(
@@ -169,7 +169,7 @@ def inherit_kernels(
     lookup: Lookup,
     chips: Mapping[str, Chip],
 ) -> KernelSet:
-    """`own` with every entry that it lacks and `borrowed` names. A relative's missing entry adds nothing.
+    """`own`, with entries that it lacks taken from `borrowed`. A relative's missing entry is skipped.
 
     Each borrowed kernel says so: `Fit.inherited_from` is the reference, `Fit.source` gains the reason, and a
     band from another GPU is stretched about its centre (in the logarithm): by `widen`, and at least by what
@@ -210,7 +210,7 @@ def _has(held: KernelSet, section: str, entry: str) -> bool:
 
 
 def is_chained(section: str, reference: Reference, held: KernelSet, again: Inheritance) -> bool:
-    """Whether `reference` leads to what its GPU only borrows: not in `held`, but named by `again`."""
+    """Whether `reference` leads to an entry that its GPU borrows: not in `held`, but named by `again`."""
     borrowed = any(
         other == section and (EVERY_ENTRY in (entry, reference.entry) or entry == reference.entry)
         for other, entry, _ in again.references
@@ -277,7 +277,7 @@ def _is_other_format(entry: str, lent: str) -> bool:
 
 
 def transfer_error(section: str, *, is_far: bool, is_alike: bool, is_scaled: bool) -> float:
-    """What a kernel of a section errs beyond its band on another GPU; nothing on its own."""
+    """What a kernel of a section errs beyond its band on another GPU; 0 on its own."""
     if not is_far:
         return 0.0
     if section in TRANSFER_ERROR_STREAMED:

@@ -51,7 +51,7 @@ class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     m_min: Size = 1
     """It is used from this m ..."""
     m_max: Count = 0
-    """... to this (0: any), and likewise in n: libraries that fix the tile by shape."""
+    """... to this m (0: any), and the same in n: for libraries that fix the tile by shape."""
     n_min: Size = 1
     n_max: Count = 0
 
@@ -259,7 +259,7 @@ class ElementwiseKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class StreamKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A kernel or module by what it moves, computes and waits for (see `medusa_sim.latency.stream`)."""
+    """A kernel or module by its classes of bytes, FLOPs and steps (see `medusa_sim.latency.stream`)."""
 
     ramp_us: Us
     """Start and drain of all its launches."""
@@ -274,7 +274,7 @@ class StreamKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     work: dict[str, Ratio]
     """Microseconds of each class of FLOPs, in units of what they take at the datasheet's peak."""
     steps: dict[str, Us]
-    """Microseconds of each of what takes its time one after another."""
+    """Microseconds of each class of steps that run one after another."""
     norm: Norm
     """Exponent of the smooth maximum of the three (1 adds)."""
     l2_ratio: Rate = 1.0
@@ -286,8 +286,8 @@ class StreamKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     name: str = ""
     """Of the kernel in its library, by which rows ask for it; empty: any."""
     fallback: bool = False
-    """Whether the library has no kernel on the card and its rows are of what it does instead, tens of times
-    as long as a kernel and more: rows that name it take it, and no step does."""
+    """Whether rows are of what the library does for lack of a kernel on this GPU, tens of times slower: only
+    rows that name it are priced with it, never a step."""
     fit: Fit
 
 
@@ -317,24 +317,23 @@ class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     gemm: dict[str, GemmKernel] = {}
     """Linear layers by format."""
     attention: dict[str, AttentionKernel] = {}
-    """By fused operator kind (`decode_attention`, ...)."""
+    """Fused attention by operator kind (`decode_attention`, ...)."""
     elementwise: dict[str, ElementwiseKernel] = {}
-    """By operator kind (`rms_norm`, `rope`, ...)."""
+    """Row passes by operator kind (`rms_norm`, `rope`, ...)."""
     unfused: UnfusedKernel | None = None
     """Both products, QK^T and PV."""
     serial_gemm: dict[str, SerialGemm] = {}
-    """Linear layers of a device that overlaps nothing; first where both are there."""
+    """Linear layers of a device that overlaps nothing, preferred where a set has both."""
     serial_attention: dict[str, SerialAttention] = {}
-    """Attention of such a device; likewise."""
+    """Attention of such a device, preferred too."""
     moe: dict[str, ExpertKernel] = {}
     """Fused layers of experts by format."""
     mla: dict[str, LatentKernel] = {}
     """Latent attention by phase and dtypes (`LatentAttention.form`)."""
     collective: dict[str, CollectiveKernel] = {}
-    """By what is done and dtype (`Collective.form`), with `-<version>` where a release has another algorithm.
-    """
+    """Collectives (`Collective.form`), with `-<version>` where a release has another algorithm."""
     dispatch: dict[str, DispatchKernel] = {}
-    """Dispatch and combination of tokens, likewise."""
+    """Dispatch and combination of tokens (`Dispatch.form`)."""
     recurrent: dict[str, StreamKernel] = {}
     """States and convolutions (`Recurrent.form`)."""
     window: dict[str, StreamKernel] = {}
@@ -367,8 +366,8 @@ TRANSFER_ERROR_STREAMED = {
     "sparse": (0.02, 0.31),
     "hyper": (0.05, 0.21),
 }
-"""What a kernel of another GPU adds to its own band (as `inheritance.TRANSFER_ERROR`), of what is told by
-what it streams: of the same architecture and of another; no file stretches them further.
+"""What a borrowed StreamKernel adds to its band (as `inheritance.TRANSFER_ERROR`): from a GPU of the same
+architecture, and from another; `widen` of a file does not apply.
 Source: `python benchmarks/kernels.py transfer mixers`, for 80 % of the rows of B200 and GB200 with each
 other's kernels, and of B200 and RTX PRO 6000 with an H100's and an L40S's, on average over operators and
 pairs: 77 to 90 % of an operator inside (KDA 64 %), and 50 to 100 %. Sparse modules on the same chip need

@@ -1,8 +1,8 @@
 """Local engines (llama.cpp, MLX): what a device says to them, and the laws of their kernels.
 
-A law belongs to a backend and a class of cards (`local.toml`): how fast a matrix of each type is read, what
+A law belongs to a backend and a class of GPUs (`local.toml`): how fast a matrix of each type is read, what
 unpacking and multiplying it takes for each column, at how many columns another kernel takes over.
-`latency/local.py` has the equations. Devices that local engines alone run on lie in `hardware/local/`; a card
+`latency/local.py` has the equations. Devices that local engines alone run on lie in `hardware/local/`; a GPU
 of a data centre says in its own file what they must know (`[local]`).
 """
 
@@ -41,7 +41,7 @@ class LocalDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     target: Text
     """As compilers name it: `sm_86`, `gfx1100`, `apple9` (GPU family), `avx512`, `neon`."""
     vector_ops_per_s: Sourced[Annotated[float, Meta(ge=1e9, le=1e16, description="operations/s")]]
-    """Of the units that dequantise: lanes (32-bit integers where the card counts them apart) times clock."""
+    """Of the units that dequantise: lanes (32-bit integers where the GPU counts them apart) times clock."""
     bandwidth_share: Sourced[Annotated[float, Meta(gt=0.0, le=1.5)]] | None = None
     """Of what other devices of its class reach of their bandwidth (None: as much)."""
     board_watts: Sourced[Annotated[float, Meta(ge=1.0, le=2e3)]] | None = None

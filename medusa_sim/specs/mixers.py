@@ -23,7 +23,7 @@ Window = Annotated[int, Meta(ge=1, le=100_000_000)]
 
 
 class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
-    """What the rest of the project asks of any kind of mixer; sizes are those of one GPU's share."""
+    """The interface of a mixer; sizes are those of one GPU's share."""
 
     form: str | None = None
     """Format of its linear layers (`units`); None: the model's."""

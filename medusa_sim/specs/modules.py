@@ -56,7 +56,7 @@ class Scheme:
     excluded: tuple[str, ...] = ()
     """Modules that stay in 16 bits: names or parts of them, wildcards, `re:` and a regular expression."""
     by_name: Mapping[str, str] = field(default_factory=dict)
-    """Modules, named likewise, in another format."""
+    """Modules in another format, named in the same way."""
     experts: str | None = None
     """Format of routed experts alone."""
     is_mixed: bool = False

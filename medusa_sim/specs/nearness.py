@@ -3,7 +3,7 @@
 The band of a step combines the bands of its kernels and of what its engine adds. The latter was fitted to
 measured servers and errs more where a set-up differs from them. How much more:
 
-- A set-up is reduced to a *place*: engine and version, card and its generation, formats of the weights, shape
+- A set-up is reduced to a *place*: engine and version, GPU and its generation, formats of the weights, shape
   of the model (`Place`). Measured steps of one model at one place are a *group* (`ServedGroup`).
 - How a set-up differs from a group is their *difference*. Its *kind* is the largest part of it: nothing
   ("measured"), then version, card, generation, model, format, engine.

@@ -1,8 +1,8 @@
 """How a step's kernels are launched: what is fused, what a launch costs, which kernels are called.
 
 Runtimes live in `runtimes.toml` beside this file; every time in it carries its source. A runtime that is a
-serving engine has more to say (`engine.py`). One's own lie in `profiles/runtimes/` of the data folder or
-anywhere as a `.toml` file: a table of the same keys, which may inherit from a shipped engine.
+serving engine has terms besides (`engine.py`). A user's runtimes are `.toml` files with the same keys, in
+`profiles/runtimes/` of the data folder or anywhere; they may inherit from a shipped engine.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Runtime:
     host_us_per_drafted_step: float = 0.0
     """What the code around drafts and acceptance takes while the device waits (N15)."""
     host_us_per_lookup: float = 0.0
-    """The same where drafts are looked up in the text."""
+    """The same, where drafts are looked up in the text."""
     host_us_per_level: float = 0.0
     """The same between two levels of a tree."""
     repeats_kv: bool = False
@@ -72,9 +72,9 @@ class Runtime:
     engine: Engine | None = None
     """What a serving engine adds; None for kernels alone."""
     widenings: tuple[Widening, ...] = ()
-    """What measured groups tell of the band of its steps, of which the least counts (`specs/nearness.py`)."""
+    """Widenings of the band of its steps, of which the smallest counts (`specs/nearness.py`)."""
     kernels_half_share: float = 1.0
-    """Of the half-width of a plain step's kernels, what counts (`specs/nearness.py`)."""
+    """Share of the half-width of a plain step's kernels that counts (`specs/nearness.py`)."""
     versions: tuple[str, str] | None = None
     """First and last version of the engine whose terms these are."""
     asked: str = ""
@@ -101,14 +101,14 @@ class Runtime:
             ) from None
 
     def drafting(self, drafter: str) -> Runtime:
-        """The runtime in a step that this drafter drafts for: its scheduling may not be asynchronous then."""
+        """The runtime in a step with this drafter, which may turn off asynchronous scheduling."""
         return self if self.engine is None else replace(self, engine=self.engine.drafting(drafter))
 
     @property
     def kernels_alone(self) -> Runtime:
-        """The same kernels without what the engine adds to them; itself where it is no engine.
+        """The same kernels without what the engine adds; unchanged if the runtime is not an engine.
 
-        The limit of the engine: merged and padded as it runs them, which `cuda-graph` does not.
+        Unlike `cuda-graph`, kernels are merged and padded as the engine runs them.
         """
         if self.engine is None:
             return self
@@ -116,24 +116,23 @@ class Runtime:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is no engine, or one of which some version was measured."""
+        """Whether some version of the engine was measured; True for a runtime that is not an engine."""
         return self._measures("")
 
     @property
     def is_drafting_measured(self) -> bool:
-        """Whether it is no engine, or one of which some version was measured while it drafts."""
+        """Whether some version was measured while drafting; True for a runtime that is not an engine."""
         return self._measures(DRAFTING)
 
     @property
     def holds_asked(self) -> bool:
-        """Whether its terms are those of the version that was asked for."""
+        """Whether its terms are of the version that was asked for."""
         return not self.asked or self.versions is None or _distance(self.asked, self.versions) == (0, 0, 0)
 
     def at(self, case: Case) -> Runtime:
-        """The runtime in a set-up: every term of its engine by where it was measured (`specs/ranges.py`).
+        """The runtime in a set-up: terms as they are there (`Term.at`), and the widenings of its bands.
 
-        Its band by how near anything lies whose steps were measured (`specs/nearness.py`); kernels alone,
-        which no host launches one by one, have their own.
+        Kernels alone, which no host launches one by one, have no widenings.
         """
         is_served = self.host_us_per_launch > 0.0 if self.engine is None else not self.local
         is_near = bool(case.gpu) and is_served
@@ -145,7 +144,7 @@ class Runtime:
         )
 
     def place(self, case: Case) -> Place:
-        """A set-up by what its steps would be measured by."""
+        """The place of a set-up in this runtime."""
         version = self.name if self.holds_asked else self.asked
         return Place(self.library, version, case.gpu, case.card, case.formats, case.sizes)
 
@@ -154,7 +153,7 @@ class Runtime:
 
     @property
     def chain_only(self) -> bool:
-        """Whether it runs no trees."""
+        """Whether it cannot verify trees."""
         return self.engine is not None and self.engine.chain_only
 
     @property
@@ -164,7 +163,7 @@ class Runtime:
 
 
 def runtime_names(data_dir: DataDir = None) -> tuple[str, ...]:
-    """Names in `runtimes.toml` in the order of the file, then one's own."""
+    """Names in `runtimes.toml` in the order of the file, then the user's."""
     shipped = _shipped()[0]
     own = (name for name in stems(FOLDER, (".toml",), data_dir) if name not in shipped)
     return (*shipped, *own)
@@ -176,7 +175,7 @@ def runtime_aliases() -> dict[str, str]:
 
 
 def local_runtime_names() -> tuple[str, ...]:
-    """Names of the engines of one's own machine, in the order of their file."""
+    """Names of local engines, in the order of their file."""
     return tuple(_local()[0])
 
 
@@ -206,11 +205,11 @@ def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
 
 
 VERSION_WIDEN = 1.25
-"""Bands of the terms of a version that stands for another: as between neighbouring versions of one engine."""
+"""Factor on bands where one version of an engine stands for another."""
 
 
 def _nearest(name: str, runtimes: dict[str, Runtime]) -> Runtime | None:
-    """The runtime whose versions hold one without a name of its own, or the nearest; the older of two."""
+    """The runtime whose versions include this one, else the nearest; None for an unknown engine."""
     found = VERSIONED.fullmatch(name)
     if found is None:
         return None
@@ -237,7 +236,7 @@ def _numbers(version: str) -> tuple[int, int, int]:
 
 
 def _distance(version: str, span: tuple[str, str]) -> tuple[int, int, int]:
-    """How far a version is from a span: majors, minors, patches; nothing within (0.11.1 is within 0.11)."""
+    """Majors, minors and patches between a version and a span; zeros inside (0.11.1 is inside 0.11)."""
     own, first, last = _numbers(version), _numbers(span[0]), _numbers(span[1])
     depth = 1 + span[1].count(".")
     if first <= own and own[:depth] <= last[:depth]:
@@ -249,7 +248,7 @@ def _distance(version: str, span: tuple[str, str]) -> tuple[int, int, int]:
 
 
 def _unknown(given: str, known: tuple[str, ...]) -> str:
-    """One line for a name that is not there."""
+    """The message for an unknown name."""
     if given.lower() in UNTIMED:
         steps = "nobody measured its steps; choose cuda-graph (kernels alone)"
         if given.lower() == "llama-cpp":

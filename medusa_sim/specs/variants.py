@@ -152,9 +152,9 @@ def with_dtypes(
 
 
 def unpacked_where(model: Model, lacks: Callable[[str], bool]) -> tuple[Model, tuple[str, ...]]:
-    """(the model as a card runs it that lacks some arithmetic, the formats that it unpacks to 16 bits).
+    """(the model as a GPU runs it that lacks some arithmetic, the formats that it unpacks to 16 bits).
 
-    lacks: whether the card has no tensor cores for a dtype. Formats without a weight-only form stay.
+    lacks: whether the GPU has no tensor cores for a dtype. Formats without a weight-only form stay.
     """
     parts = [form for group in model.groups for form in _forms(group)]
     used = dict.fromkeys([model.form, *(form for form in parts if form is not None)])

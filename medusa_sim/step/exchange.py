@@ -5,7 +5,7 @@
 (Z3)  gather, scatter   1 + 1 a layer, m h elements                             data-parallel attention
 (Z4)  dispatch, combine 1 + 1 a layer with experts, its own rows                beside expert parallelism
 
-An engine that gathers tokens (`Engine.gathers_tokens`) has (Z3) in place of (Z4), but on cards on which it
+An engine that gathers tokens (`Engine.gathers_tokens`) has (Z3) in place of (Z4), but on GPUs on which it
 sends them where a token has fewer experts than there are GPUs (`Engine.sends_tokens`). Where experts multiply
 4 bits the tokens are quantised before they are gathered; their outputs come back in 16 bits.
 """

@@ -18,7 +18,7 @@ from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 USABLE_MEMORY_SHARE = 0.9
-"""Share of the card that an engine hands out: vLLM's default `gpu_memory_utilization` of 0.9.
+"""Share of the GPU that an engine hands out: vLLM's default `gpu_memory_utilization` of 0.9.
 
 The rest holds captured graphs and the allocator's slack. TensorRT-LLM hands out a share of what weights leave
 free instead (`specs.engine.Engine.free_memory_share`).
@@ -145,7 +145,7 @@ def fewest_gpus(model: Model, gpu: Gpu, parallel: Parallel, engine: Engine | Non
 def usable_memory_bytes(gpu: Gpu, engine: Engine | None = None, shard: Model | None = None) -> float:
     """Bytes that an engine may fill with weights, KV cache and activations on one GPU.
 
-    A share of the card; of an engine that takes a share of what the weights (of `shard`) leave free
+    A share of the GPU; of an engine that takes a share of what the weights (of `shard`) leave free
     (`Engine.free_memory_share`), the weights and that share of the rest.
     """
     linked = shard is not None and shard.parallel.tp > 1

@@ -3,9 +3,9 @@
     (K3)  b S (1 + q) bytes: a state is read once, and one kept for each of q tokens, one after the other
     (K4)  prompts in chunks of C tokens: FLOPs by the token, states once a sequence
 
-Convolution and recurrence are kernels of `operators.recurrent`, fitted for some cards and engines. Elsewhere
+Convolution and recurrence are kernels of `operators.recurrent`, fitted for some GPUs and engines. Elsewhere
 (K3) is priced as traffic of an elementwise kernel, (K4) as products of small matrices at a third of
-a linear layer's rate. Those bands hold what public rows of other cards and engines show: two times faster
+a linear layer's rate. Those bands hold what public rows of other GPUs and engines show: two times faster
 where states stay in L2, up to three times slower by library.
 """
 

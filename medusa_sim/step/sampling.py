@@ -3,7 +3,7 @@
     (N6)  filter   = filter_us + (filter_bytes / B + filter_us_per_million) V (1 + k z)
                      (min(r, f) + s max(r - f, 0))
 
-r rows of logits of a vocabulary V, B the card's bandwidth, z = 1 where top-k is asked as well as top-p. k, f
+r rows of logits of a vocabulary V, B the GPU's bandwidth, z = 1 where top-k is asked as well as top-p. k, f
 and s are the engine's filter_top_k_share, filter_full_rows and filter_share_beyond. Tests of an engine
 without a server ask for neither; a server follows the model's `generation_config`.
 """

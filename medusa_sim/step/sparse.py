@@ -5,7 +5,7 @@
     (K7)  V4         the last tokens, and chosen or all compressed ones
 
 A layer's projections, indexer, choice and attention are one module of `operators.sparse`, fitted for some
-cards and engines. Elsewhere, and for sizes that nobody measured, the indexer is priced as an attention
+GPUs and engines. Elsewhere, and for sizes that nobody measured, the indexer is priced as an attention
 product of as many bytes and FLOPs, the choice as a pass over its scores.
 """
 

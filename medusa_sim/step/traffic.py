@@ -31,7 +31,7 @@ class Traffic:
 
 
 def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1, drafts: bool = False) -> tuple[int, int]:
-    """(requests, tokens) of one step that an engine allows on a card by default.
+    """(requests, tokens) of one step that an engine allows on a GPU by default.
 
     schedulers: GPUs that take requests each for itself; drafts: with a drafter.
     """

@@ -3,8 +3,8 @@
     (W2)  load  = idle + (J_byte bytes + J_flop flops + sampling t_filter) / t
     (W3)  watts = load (1 + (load / limit)^4)^(-1/4)
 
-of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: cards lower their
-clocks before they reach the limit. The parameters are a card's (`specs/power.py`).
+of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: GPUs lower their
+clocks before they reach the limit. The parameters are a GPU's (`specs/power.py`).
 """
 
 from __future__ import annotations

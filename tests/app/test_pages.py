@@ -243,7 +243,7 @@ def test_which_gpu_says_what_cannot_be_and_draws_every_axis(opened: Opened) -> N
     assert "No set-up of llama-3.1-8b keeps the limits" in page.error[0].value
     assert chart_specs(page), "what can be had is drawn all the same"
     refused = opened("compare", model="llama-3.3-70b", drafter="eagle3", cards="h100-sxm", copies="1,2")
-    assert "of weights a card leave no room" in text_of(refused)
+    assert "of weights a GPU leave no room" in text_of(refused)
     for axis in ("tokens/s a GPU", "energy", "tokens/s a megawatt"):
         drawn(chart_specs(opened("compare", **EIGHT_B, **FEW, axis=axis))[0])
 

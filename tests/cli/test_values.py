@@ -45,8 +45,8 @@ def test_a_plain_range_of_candidates_is_every_integer():
     [
         ("", "empty entry"), ("1,,2", "empty entry"), ("64..1", "1..64"), ("0", "whole numbers from 1"),
         ("0..4", "whole numbers from 1"), ("1..8:0", "step"), ("1..8:x1", "x2 or more"),
-        ("1..8:x0", "x2 or more"), ("-3", "no grid"), ("2.5", "no grid"), ("1e3", "no grid"),
-        ("eight", "no grid"), ("1...8", "no grid"), ("1..8:2:2", "no grid"), ("٣", "no grid"),
+        ("1..8:x0", "x2 or more"), ("-3", "not a grid"), ("2.5", "not a grid"), ("1e3", "not a grid"),
+        ("eight", "not a grid"), ("1...8", "not a grid"), ("1..8:2:2", "not a grid"), ("٣", "not a grid"),
         ("99999999", "out of range"), ("9" * 400, "out of range"), ("1.." + "9" * 30, "out of range"),
         ("5..7", "no power of two"),
     ],

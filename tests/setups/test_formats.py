@@ -55,7 +55,7 @@ def test_an_arithmetic_that_the_card_lacks_names_the_option_that_would_do(dtype)
 
 @pytest.mark.parametrize("gpu", ["mi300x", "mi325x", "mi355x"])
 def test_tensorrt_llm_is_priced_on_no_card_of_amd(gpu):
-    with pytest.raises(SpecError, match="NVIDIA cards only"):
+    with pytest.raises(SpecError, match="NVIDIA"):
         ms.Scenario(gpu=gpu, model="llama-3.1-8b", drafter="eagle3", runtime="tensorrt-llm")
     for command in ("recommend", "sweep"):
         done = run(
@@ -70,7 +70,7 @@ def test_tensorrt_llm_is_priced_on_no_card_of_amd(gpu):
             "tensorrt-llm",
         )
         assert done.exit_code == 1
-        assert "runs on NVIDIA cards only" in done.stderr
+        assert "runs on NVIDIA" in done.stderr
 
 
 def test_every_format_has_words_of_its_own() -> None:

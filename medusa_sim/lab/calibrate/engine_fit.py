@@ -1,4 +1,4 @@
-"""A runtime of one's own: the terms of an engine, fitted to what a load generator measured on it.
+"""A user's own runtime: the terms of an engine, fitted to what a load generator measured on it.
 
     (N12) measured(b) = kernels(b) + a + b h + F(b) filter_bytes                     plain steps of b requests
     (N13) measured(b) = kernels(b) + a + b h + F(b) filter_bytes + e + b h_s         steps that draft, each of

@@ -29,7 +29,7 @@ def ratio_mape(predicted: FloatArray, measured: FloatArray, m: IntArray, shape: 
 
 
 GROWTHS = (2, 4, 8)
-"""Times as many tokens: what verification asks of a layer."""
+"""Factors on the number of tokens, as verification multiplies it."""
 
 
 def growth_mape(predicted: FloatArray, measured: FloatArray, tokens: IntArray, shape: IntArray) -> float:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _START_SET = "torch"
 SUSPECT_COLUMN = "suspect"
-"""Words of whoever recorded a row why it cannot be trusted."""
+"""Column in which whoever recorded a row says why it cannot be trusted."""
 NAMED = (Gemm, Experts, Stream)
 """Operators whose rows may name a kernel of the library, each with a fit of its own."""
 
@@ -102,7 +102,7 @@ class _Group:
 def _usable(
     frame: pd.DataFrame, gpu: str, kernel_set: str, leave_out: Callable[[str], object] | None
 ) -> pd.DataFrame:
-    """Rows without a word in `suspect`; of this GPU and of the engine that the set is named after, if any.
+    """Rows with an empty `suspect`, of this GPU and of the engine that the set is named after, if any.
 
     What is left out is told. Raises DataError where nothing is left.
     """

@@ -53,7 +53,7 @@ _NORM, _NEAR_SUM = 3, 1.1
 """Place of the norm; what begins near a sum stays near one, as eager rows ask for, else it may get lost."""
 _HIDDEN = (0.2, 1e-3, 0.4)
 """Coefficients of bytes and FLOPs of a prompt's convolution where memory is faster than multiprocessors ask,
-no matter whose, so that another card with as many has it as long."""
+no matter whose, so that another GPU with as many has it as long."""
 _HIDDEN_COST = 2.5
 """Times the objective up to which that is believed: kernels that move other bytes fit far worse."""
 _OTHER_COST = 0.8

@@ -19,7 +19,7 @@ def capture(
     warm_up: Callable[[], object] | None = None,
     pool: Any = None,
 ) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """A graph of `work` and what `work` returned, whose tensors every replay writes anew.
+    """A graph of `work` and what `work` returned, whose tensors every replay writes again.
 
     Streams, graphs and events belong to torch's current device, so that `device` is made current meanwhile
     and the capture gets a stream of its own (torch keeps one for all devices otherwise). warm_up: run before

@@ -166,7 +166,7 @@ class CpuBench:
 def keep_memory() -> None:
     """Let glibc keep what is freed, as a decoder's process does after its first steps.
 
-    Otherwise large results are mapped anew by every call, and their page faults are most of its time.
+    Otherwise large results are mapped again by every call, and their page faults are most of its time.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL("libc.so.6")

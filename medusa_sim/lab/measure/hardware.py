@@ -1,4 +1,4 @@
-"""What a device reaches, and its hardware file: a measured CPU or an unknown card is a `--gpu` as well."""
+"""What a device reaches, and its hardware file: a measured CPU or an unknown GPU is a `--gpu` as well."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def with_rows(rates: Rates, best: dict[str, float], best_bytes_per_s: float) -> 
 def write_hardware(data_dir: Path, seen: Environment, rates: Rates) -> Path | None:
     """`hardware/<name>.toml` of the user's data from what was measured; None where it is not to be written.
 
-    A shipped card keeps its datasheet. A file of the user's is renewed unless kernels were fitted to it:
+    A shipped GPU keeps its datasheet. A file of the user's is renewed unless kernels were fitted to it:
     they are fractions of the rates in it. Raises OutputError where it cannot be written.
     """
     path = data_dir / HARDWARE / f"{seen.name}.toml"

@@ -52,7 +52,7 @@ def spread_warning(noisy: int, rows: int, kind: str, load_average: float) -> str
         return None
     text = f"{noisy} of {rows} rows spread by more than {SPREAD_LIMIT:.0%} (p90 - p10 over the median); "
     if kind == "cuda":
-        remedy = "let nothing else run on the card; lock its clocks if you may (nvidia-smi --lock-gpu-clocks)"
+        remedy = "let nothing else run on the GPU; lock its clocks if you may (nvidia-smi --lock-gpu-clocks)"
     else:
         remedy = f"end other programs (load average {load_average:g} at the start) and fix the clocks"
     return f"{text}{remedy}, then run the same command with --resume: noisy rows are measured again"

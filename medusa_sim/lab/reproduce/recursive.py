@@ -99,7 +99,7 @@ def read_block_efficiencies(path: Path) -> pd.DataFrame:
     """The table with one row per (target, draft, task, decoder, spec), autoregressive rows left out.
 
     Adds `pair` ("target / draft / task") and `experiments` ("length", "budget" or "budget length", where
-    the row was printed); misread specs are mended.
+    the row was printed); misread specs are corrected.
 
     Raises:
         DataError: missing columns, an unknown decoder, or no row.

@@ -1,6 +1,6 @@
-"""The chart of set-ups: what a GPU gives against what a user gets, a curve a card.
+"""The chart of set-ups: what a GPU gives against what a user gets, a curve for each GPU.
 
-A curve is what nothing beats among the set-ups of one card, without speculation (dotted) or with it (solid);
+A curve is what nothing beats among the set-ups of one GPU, without speculation (dotted) or with it (solid);
 a point is a set-up at a batch. Speed and worth of a point follow the same time per token, so that its 80 %
 interval is a piece of the curve's band: from the slow to the fast end of both.
 """
@@ -35,7 +35,7 @@ CARDS = (
     "a100-80gb-pcie", "rtx-4090", "rtx-5090", "rtx-pro-6000", "h100-pcie", "h100-nvl", "rtx-3090",
     "rtx-a6000", "a100-40gb",
 )  # fmt: skip
-"""Cards in the order in which colours and markers are given out, so that those often compared differ most."""
+"""GPUs in the order in which colours and markers are given out, so that those often compared differ most."""
 ANSWER, MEASURED = "the answer", "measured"
 """Points apart from the curves."""
 _APART = (0.12, 0.05)
@@ -56,7 +56,7 @@ _USED = (*_READ, "gpus", "drafts", f"{_SPEED}_low", f"{_SPEED}_high", "chosen", 
 
 
 def look_of(gpu: str) -> tuple[str, str]:
-    """(colour, marker) of a card, the same in every chart; a card that is not listed has one by its name."""
+    """(colour, marker) of a GPU, the same in every chart; a GPU that is not listed has one by its name."""
     place = CARDS.index(gpu) if gpu in CARDS else sum(map(ord, gpu))
     return colour_of(place), marker_of(place)
 
@@ -65,7 +65,7 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
     """Both axes logarithmic. column: of Y_TITLES; None: what the comparison saves. with_basis: points tell
     what they rest on, some milliseconds each.
 
-    Cards without a value of the column (no price, no known power) have no curve. Raises UsageError for
+    GPUs without a value of the column (no price, no known power) have no curve. Raises UsageError for
     another column.
     """
     column = column or answer.column
@@ -126,7 +126,7 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
 
 
 def left_out(answer: Comparison, column: str) -> str:
-    """A sentence that names the cards that have no curve of a column, with a space before it; or nothing."""
+    """A sentence that names the GPUs that have no curve of a column, with a space before it; or nothing."""
     known = answer.table[column].notna().groupby(answer.table.gpu, sort=False).any()
     missing = [str(gpu) for gpu in known.index[~known]]
     lacks = "price" if column == "usd_per_million_tokens" else "power limit"

@@ -57,7 +57,7 @@ def _about_the_chosen(answer: Comparison) -> list[str]:
 
 
 def price_notes(answer: Comparison) -> list[str]:
-    """What prices the answer rests on, and what it saves where a card has none."""
+    """What prices the answer rests on, and what it saves where a GPU has none."""
     lines = price_lines(list(answer.scenarios.values()))
     missing = sorted({item.gpu.name for item in answer.scenarios.values() if item.price is None})
     if missing:

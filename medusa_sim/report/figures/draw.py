@@ -187,7 +187,7 @@ def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
                 [(x, y - 0.45), (end, y - 0.45), (end, y + 0.45), (x, y + 0.45)]
                 for x, end, y in zip(begin, ends, places, strict=True) if end > x
             ])  # fmt: skip
-            # one artist: a hatch is drawn anew for each
+            # one artist: a hatch is drawn again for each
             axis.add_patch(PathPatch(
                 Path.make_compound_path_from_polys(corners), hatch=HATCHES[number % len(HATCHES)],
                 linewidth=0.5, facecolor=PARTS[name].colour, edgecolor="white", label=PARTS[name].title,

@@ -1,6 +1,6 @@
 """Specifications as rows (key, value, unit, source, note): what the `specs` command shows.
 
-Values are in full precision and SI units; whoever renders them rounds.
+Values are in full precision and SI units; they are rounded where they are rendered.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def gpu_rows(gpu: Gpu) -> list[SpecRow]:
 
 
 def _power_rows(power: Power) -> list[SpecRow]:
-    """Parameters of the watts with their half-width, and from which card they come."""
+    """Parameters of the watts with their half-width, and from which GPU they come."""
     fit = power.fit
     origin = f"; scaled from {power.lender} by the power limit" if power.lender else ""
     names = ("idle_watts", "joule_per_byte", "joule_per_flop", "sampling_watts", *_FIT)

@@ -93,7 +93,7 @@ def names_screen(entries: Sequence[SpecEntry]) -> Screen:
     """The names of everything, by kind."""
     names: dict[str, list[str]] = {}
     for entry in entries:
-        # the one table of prices is told by its cards
+        # the one table of prices is told by its GPUs
         told = dict.fromkeys(row.key for row in entry.rows) if entry.kind == "price" else (entry.name,)
         names.setdefault(_LISTED[entry.kind], []).extend(told)
     count = ", ".join(
@@ -199,12 +199,12 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
 
 
 def _fitted_sets(gpu: Gpu) -> str:
-    """Kernel sets with a fit of this card's own; other cards lend the rest."""
+    """Kernel sets with a fit of this GPU's own; other GPUs lend the rest."""
     return ", ".join(name for name, kernels in gpu.kernels.items() if _is_fitted(kernels)) or "borrowed"
 
 
 def _is_fitted(kernels: KernelSet) -> bool:
-    """Whether any kernel of a set was fitted on this card."""
+    """Whether any kernel of a set was fitted on this GPU."""
     return any(not kernel.fit.inherited_from for kernel in fitted_kernels(kernels).values())
 
 

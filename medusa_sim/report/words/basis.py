@@ -29,7 +29,7 @@ _UNFITTED = {
     "local": "fitted to speeds of the class of {}",
     "measured": "measured rows of {}",
 }
-"""Where times come from that no kernels of a card give, by the name of the latency model."""
+"""Where times come from that no kernels of a GPU give, by the name of the latency model."""
 
 
 class Basis(NamedTuple):

@@ -25,8 +25,8 @@ from medusa_sim.units import format_text
 WHAT_IS_NEW = {
     "measured": "inside what was measured",
     "version": "measured in another version of the engine",
-    "card": "measured on another card of its generation",
-    "generation": "measured on another generation of cards",
+    "card": "measured on another GPU of its generation",
+    "generation": "measured on another generation of GPUs",
     "model": "another model was measured",
     "format": "another format of weights was measured",
     "engine": "no server of this engine was measured",
@@ -113,7 +113,7 @@ def groups_table(found: Sequence[Group], title: str = "") -> TextTable:
 
 
 def overview_table(found: Sequence[Group]) -> TextTable:
-    """A line for each engine, card and format of kinds that are of an engine; kernels by card."""
+    """A line for each engine, GPU and format of kinds that are of an engine; kernels by GPU."""
     parts: dict[tuple[str, ...], list[Group]] = {}
     for group in found:
         place = (group.kind, "" if group.kind == "kernel" else group.engine, group.card)
