@@ -1,10 +1,8 @@
 """What every fit shares: rows, the objective, least squares in the logarithm, and held-out errors.
 
-The objective is the sum of smoothed absolute log errors (soft l1), so that outliers of a library's choice do
-not pull the physics. Parameters are positive and searched in the logarithm. Held-out errors come from refits
+The objective is the sum of smoothed absolute log errors (soft l1), so that rows with
+an odd choice of a library do not pull the physics. Parameters are positive and searched in the logarithm. Held-out errors come from refits
 in which whole groups of rows are left out.
-
-How good predicted times are: their error, and that of the ratio to one token.
 """
 
 from __future__ import annotations
