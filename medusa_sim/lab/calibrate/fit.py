@@ -1,8 +1,8 @@
 """What every fit shares: rows, the objective, least squares in the logarithm, and held-out errors.
 
-The objective is the sum of smoothed absolute log errors (soft l1), so that rows with
-an odd choice of a library do not pull the physics. Parameters are positive and searched in the logarithm. Held-out errors come from refits
-in which whole groups of rows are left out.
+The objective is the sum of smoothed absolute log errors (soft l1), so that rows with an odd choice of a
+library do not pull the physics. Parameters are positive and searched in the logarithm. Held-out errors come
+from refits in which whole groups of rows are left out.
 """
 
 from __future__ import annotations
