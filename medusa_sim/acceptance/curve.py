@@ -99,7 +99,7 @@ class LogCurve:
         return np.asarray(tau / self.tokens_per_step(n) - 1.0)
 
     def band(self, candidates: npt.ArrayLike) -> Band:
-        """80 % band: mean and spread of the residuals (as fractions) on the curve; exactly 1 at 1."""
+        """80 % band: root mean square of the residuals (as fractions) on the curve; exactly 1 at 1."""
         value = self.tokens_per_step(candidates)
         residuals = self.residuals()
         half = NORMAL_90TH * float(np.sqrt(np.mean(residuals**2))) if residuals.size else 0.0

@@ -43,8 +43,7 @@ class AcceptanceCounts:
     accepted: IntArray
     """(positions,) how often it was accepted."""
     undrafted: float = 0.0
-    """Positions that no draft reached though they are counted as tried; 0 where the length of every draft is
-    known."""
+    """Positions counted as tried though the draft was shorter; 0 where the length of every draft is known."""
     all_steps: float | None = None
     """Decoding steps with those that drafted nothing."""
     notes: tuple[str, ...] = ()
@@ -165,8 +164,8 @@ def counts_of_positions(
 def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> AcceptanceCounts:
     """The sum of counts of one engine and one model; `model` keeps those of that name.
 
-    Times and lengths are means by steps. Requests that run are told of one part alone: copies of a server
-    each have their own.
+    Times and lengths are means by steps. The number of running requests is that of one part, since
+    each copy of a server counts its own.
 
     Raises DataError where two models or engines are mixed, none is left, or too much was not drafted.
     """

@@ -113,7 +113,7 @@ class AcceptanceProfile:
         return 0.0 if self.heads is None else float(min(1.0, self.ratio * self.heads.accuracy[0, 0]))
 
     @property
-    def steps_matched(self) -> float:
+    def match_rate_or_guess(self) -> float:
         """Share of the steps in which a look-up in the text finds drafts: measured, else by the first rate.
 
         The first draft of a match is accepted in ACCEPTED_OF_MATCHES of them. Never below the first rate.

@@ -195,17 +195,17 @@ def drafts_by_batch(grid: ChainGrid, tiers: tuple[Tier, ...]) -> IntArray:
 class ChainPlan:
     """What an engine is told: one number of drafts, or tiers by batch where those gain more than they cost.
 
-    drafts: the most drafted at any batch. tiers: one where the number is fixed. gain: mean gain of the tiers
-    over the best fixed number, whether they are used or not. loses: every (first, last) of the searched
-    batches at which the plan drafts and is no faster than no speculation. unsure: those at which it drafts
-    and gains, while the answer's own schedule leaves drafts off because the gain is within its doubt. rates:
-    unconditional acceptance rates by position up to `drafts`.
+    drafts: the most drafted at any batch. tiers: one where the number is fixed. best_schedule: the tiers that
+    gain most, whether they are used or not, and gain: their mean gain over the best fixed number. loses:
+    every (first, last) of the searched batches at which the plan drafts and is no faster than without.
+    unsure: those at which it drafts and gains, while the answer's own schedule leaves drafts off because the
+    gain is within its doubt. rates: unconditional acceptance rates by position up to `drafts`.
     """
 
     grid: ChainGrid
     drafts: int
     tiers: tuple[Tier, ...]
-    possible: tuple[Tier, ...]
+    best_schedule: tuple[Tier, ...]
     gain: float
     loses: tuple[tuple[int, int], ...]
     unsure: tuple[tuple[int, int], ...]
@@ -222,7 +222,7 @@ class ChainPlan:
         return int(self.grid.max_batch[np.searchsorted(self.grid.drafts, self.drafts)])
 
     @property
-    def dearest(self) -> tuple[int, int, float, float]:
+    def largest_loss(self) -> tuple[int, int, float, float]:
         """(batch, the best number there, its speedup, the plan's) where the plan loses most against it."""
         values = self.grid.log_speedup_of(drafts_by_batch(self.grid, self.tiers))
         row = int(np.argmin(values - self.grid.log_speedup.max(axis=1)))
@@ -257,16 +257,16 @@ def chain_plan(
     numbers = scheduled_numbers(answer)
     drafted = sorted(numbers - {0})
     static = drafted[0] if len(drafted) == 1 else best_static(grid)
-    possible = best_tiers(grid, captured, gain=answer.question.switching_gain, idle_cost=idle_cost)
-    taxed = grid.mean_gain(drafts_by_batch(grid, possible))
+    schedule = best_tiers(grid, captured, gain=answer.question.switching_gain, idle_cost=idle_cost)
+    taxed = grid.mean_gain(drafts_by_batch(grid, schedule))
     if idle_cost is not None:
-        off = drafts_by_batch(grid, possible) == 0
+        off = drafts_by_batch(grid, schedule) == 0
         lost = np.asarray([np.log1p(idle_cost(int(batch))) for batch in grid.batch])
         taxed -= float(np.average(np.where(off, lost, 0.0), weights=grid.weight))
     gain = float(np.expm1(taxed - grid.mean_gain(np.full(grid.batch.size, static))))
-    use = scheduled and len(numbers) != 1 and len(possible) > 1 and possible[0].drafts > 0 and gain >= margin
+    use = scheduled and len(numbers) != 1 and len(schedule) > 1 and schedule[0].drafts > 0 and gain >= margin
     whole = (Tier(int(grid.batch[0]), int(grid.batch[-1]), static),)
-    tiers = possible if use else whole
+    tiers = schedule if use else whole
     drafts = max(tier.drafts for tier in tiers)
     by_batch = drafts_by_batch(grid, tiers)
     slower = (by_batch > 0) & (grid.log_speedup_of(by_batch) <= 0.0)
@@ -274,7 +274,7 @@ def chain_plan(
         grid=grid,
         drafts=drafts,
         tiers=tiers,
-        possible=possible,
+        best_schedule=schedule,
         gain=gain,
         loses=_spans(grid.batch, slower),
         unsure=_spans(grid.batch, (by_batch > 0) & ~slower & ~speculates(answer, grid.batch)),

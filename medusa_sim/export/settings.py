@@ -292,11 +292,11 @@ _MOST_SPANS = 3
 
 def tier_notes(plan: ChainPlan, why: str) -> tuple[str, ...]:
     """What a schedule by batch would be, where one number of drafts is written instead, and `why`."""
-    if plan.dynamic or len(plan.possible) == 1:
+    if plan.dynamic or len(plan.best_schedule) == 1:
         return ()
-    ranges = (f"{each.drafts or 'off'} at {each.batch_min}..{each.batch_max}" for each in plan.possible)
+    ranges = (f"{each.drafts or 'off'} at {each.batch_min}..{each.batch_max}" for each in plan.best_schedule)
     tiers = ", ".join(ranges)
-    batch, best, most, own = plan.dearest
+    batch, best, most, own = plan.largest_loss
     lost = f"{best} drafts give {most:.2f}x" if best else "none would do better"
     return (
         f"one number of drafts for every batch: {plan.drafts}; by batch it would be {tiers}, but {why}; it "

@@ -136,10 +136,10 @@ class Vllm(EngineExport):
                 "a schedule by batch keeps full CUDA graphs with VLLM_USE_V2_MODEL_RUNNER=1 only, and is "
                 f"switched off with --data-parallel-size above 1 (then {plan.drafts} drafts at every batch)"
             )
-        if chosen.version in chosen.method.sizes_itself and len(plan.possible) > 1:
+        if chosen.version in chosen.method.sizes_itself and len(plan.best_schedule) > 1:
             notes.append(
                 'vLLM can size every step itself: "enable_adaptive_verification": true beside '
-                f"num_speculative_tokens {max(tier.drafts for tier in plan.possible)} (full CUDA graphs "
+                f"num_speculative_tokens {max(tier.drafts for tier in plan.best_schedule)} (full CUDA graphs "
                 "needed; no LoRA, no pipeline parallelism). What is left to decide is whether to load the "
                 "drafter at all, which is what the break-even batch answers, and the most drafts"
             )

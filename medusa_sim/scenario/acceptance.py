@@ -200,16 +200,16 @@ def matched(
     """Share of the steps that verify drafts, and the acceptance over all steps.
 
     All steps do, but for a drafter that looks drafts up in the text. There the profile says its own share
-    (`steps_matched`); with another one as many more or fewer drafts are accepted, since what a match is worth
-    stays. Raises UsageError for a rate outside (0, 1] or below the first acceptance, or of a drafter that
-    takes none.
+    (`match_rate_or_guess`); with another one as many more or fewer drafts are accepted, since what a match is
+    worth stays. Raises UsageError for a rate outside (0, 1] or below the first acceptance, or of a drafter
+    that takes none.
     """
     if not kind.looks_up:
         if given is not None:
             raise UsageError(f"drafter {kind.name} takes no --match-rate: it drafts in every step")
         return 1.0, profile
     if given is None:
-        return profile.steps_matched, profile
+        return profile.match_rate_or_guess, profile
     if not 0.0 < given <= 1.0:
         raise UsageError(f"match rate {given:g}: above 0 and at most 1 is allowed")
     if given < profile.first_accepted:
@@ -218,12 +218,12 @@ def matched(
             f"match rate {given:g}: acceptance {profile.name} accepts a first draft in {least:g} of the "
             f"steps, so drafts are found in as many; give {least:g} to 1, or the acceptance of that text"
         )
-    if not profile.steps_matched:
+    if not profile.match_rate_or_guess:
         raise UsageError(
             f"match rate {given:g}: acceptance {profile.name} accepts nothing, so that no match "
             "is worth a token; give another acceptance"
         )
-    return given, profile.with_ratio(given / profile.steps_matched)
+    return given, profile.with_ratio(given / profile.match_rate_or_guess)
 
 
 def measured_acceptance(

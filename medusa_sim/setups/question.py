@@ -67,7 +67,7 @@ class Question(Declared):
         None, NUMBER, "Limit of a request's whole time.", _ASKED, above=0, most=_MOST
     )
     tokens_per_s_per_user: float | None = argument(
-        None, NUMBER, "Slowest stream [no limit].", _ASKED, above=0, most=_MOST
+        None, NUMBER, "Least tokens a second of one user [no limit].", _ASKED, above=0, most=_MOST
     )
     sure: float = argument(
         SURE, NUMBER, "Required probability of meeting the speed target.", _ASKED,

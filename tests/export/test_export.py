@@ -96,10 +96,10 @@ def test_schedules_fall_switch_on_captured_sizes_and_gain(answer, engine, reques
     asked: Recommendation = request.getfixturevalue(answer)
     version = "1.4" if engine == "tensorrt-llm" else None
     plan = plan_of(engine_settings(asked, engine, version=version, draft_path="d"))
-    drafts = [tier.drafts for tier in plan.possible]
+    drafts = [tier.drafts for tier in plan.best_schedule]
     assert drafts == sorted(drafts, reverse=True)
     assert len(set(drafts)) == len(drafts)
-    assert all(tier.batch_max in graph_sizes(engine) for tier in plan.possible[:-1])
+    assert all(tier.batch_max in graph_sizes(engine) for tier in plan.best_schedule[:-1])
     asked_for = asked.question.switching_gain
     margin = max(asked_for, idle_cost(asked)(1)) if engine == "vllm" else asked_for
     assert plan.dynamic == (len(drafts) > 1 and drafts[0] > 0 and plan.gain >= margin)
@@ -425,10 +425,10 @@ def test_one_number_for_a_range_is_nowhere_far_from_the_best(acceptance, batch_m
     pays = values.max(axis=1) > 0.0
     lost = (values[pays].max(axis=1, keepdims=True) - values[pays]).max(axis=0)
     assert lost[plan.drafts - 1] == lost.min()
-    batch, best, most, own = plan.dearest
+    batch, best, most, own = plan.largest_loss
     assert own == pytest.approx(grid.speedup(batch, plan.drafts))
     assert most == pytest.approx(grid.speedup(batch, best))
-    if len(plan.possible) > 1:
+    if len(plan.best_schedule) > 1:
         assert any(f"at batch {batch}: {own:.2f}x" in note for note in settings.notes)
 
 

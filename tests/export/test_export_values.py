@@ -73,7 +73,7 @@ def test_a_plan_gains_over_the_best_single_number(monkeypatch):
     assert [plan(0.5).drafts_at(batch) for batch in (1, 64)] == [1, 1]
 
     # one number for both loses most against two drafts at one request
-    batch, drafts, best, own = plan(0.5).dearest
+    batch, drafts, best, own = plan(0.5).largest_loss
     assert (batch, drafts) == (1, 2)
     assert (best, own) == pytest.approx((1.6, 1.4))
 
@@ -161,7 +161,7 @@ def plan_that_loses(*spans: tuple[int, int], begin: int = 1) -> chains.ChainPlan
     )  # fmt: skip
     whole = (chains.Tier(1, 64, 1),)
     return chains.ChainPlan(
-        grid=grid, drafts=1, tiers=whole, possible=whole, gain=0.0, loses=spans, unsure=(), rates=(0.8,)
+        grid=grid, drafts=1, tiers=whole, best_schedule=whole, gain=0.0, loses=spans, unsure=(), rates=(0.8,)
     )
 
 
