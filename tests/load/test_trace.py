@@ -120,6 +120,23 @@ def test_what_is_no_trace_is_one_line(tmp_path, text, told):
         read_trace(written(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("arrivals", "fits"),
+    [((0, 50), True), ((0, 51), False), ((0, 40, 100), True), ((0, 40, 102), False), ((0.5, 102.0), True)],
+)
+def test_whole_numbers_more_than_fifty_apart_may_be_milliseconds(tmp_path, arrivals, fits):
+    """On average over the gaps; a column that says its unit is taken at its word."""
+    rows = "".join(f"{at},10,3\n" for at in arrivals)
+    sizes = ",prompt_tokens,output_tokens\n"
+    path = written(tmp_path, f"timestamp{sizes}{rows}")
+    if fits:
+        assert read_trace(path).arrival_s[-1] == arrivals[-1] - arrivals[0]
+    else:
+        with pytest.raises(DataError, match=f"{arrivals[-1] / (len(arrivals) - 1):.0f} apart"):
+            read_trace(path)
+    assert read_trace(written(tmp_path, f"arrival_s{sizes}{rows}")).count == len(arrivals)
+
+
 def test_priorities_are_refused_by_name(tmp_path):
     table = pd.read_csv(written(tmp_path, GOOD))
     for priorities, refused in (([0, 0, 0], False), ([0, 0, 1], True), ([0, 2, 1], True)):

@@ -23,6 +23,14 @@ def test_a_layer_that_chooses_blocks_keeps_an_index_key_beside_k_and_v():
     assert layer.token_bytes("fp8") == 2 * 2 * 64 + 2 * 32
 
 
+def test_an_indexer_has_queries_of_its_heads_one_key_and_a_weight_a_head():
+    """Of 16 hidden and 32 of compressed queries; one that takes over a choice has nothing of its own."""
+    made = Indexer(topk=10, heads=2, dim=8)
+    assert (made.weights(16, 32), made.beside(16), made.token_bytes) == (32 * 16 + 16 * 8, 16 + 32, 12.0)
+    taken = Indexer(topk=10, heads=2, dim=8, reuses=True)
+    assert (taken.weights(16, 32), taken.beside(16), taken.token_bytes) == (0, 0, 0.0)
+
+
 @pytest.mark.parametrize(("overlap", "branches"), [(False, 2), (True, 4)])
 def test_compressed_attention_keeps_a_window_and_rows_of_what_is_older(overlap, branches):
     """A row of 64 values in 16 bits, one of 4 tokens compressed with 8 index values and their scale."""

@@ -184,6 +184,8 @@ def test_a_generations_speedup_is_tokens_times_the_plain_step_over_its_own():
     assert tokens.mean == pytest.approx((abs(1.5 / 1.6 - 1) + abs(1.875 / 2.1 - 1)) / 2)
     assert (tokens.cells, tokens.floor) == (2, 0.0)
     assert tokens.within == (abs(1.5 / 1.6 - 1) < ALLOWANCE) / 2 + (abs(1.875 / 2.1 - 1) < ALLOWANCE) / 2
+    again = replace(two, batch=two.batch + 1, tokens_per_step=9.0)
+    assert run_comparisons([plain, two, four, again])[0] == tokens  # at the smallest batch alone
     first, second = four.speedups
     assert speedup.floor == pytest.approx(
         (max(first, second) - min(first, second)) / np.mean([first, second])
