@@ -109,6 +109,9 @@ def test_an_answer_at_the_end_of_its_profile_or_of_the_room_says_so():
     assert row.batch_max < 64
     assert row.speedup > 1.03
     assert row.fits_memory
+    one = scenario.but(drafter="eagle", acceptance="0.8", max_drafts=1)  # of which every count gains
+    (row,) = recommend(one, Question(batch_min=64, batch_max=64)).where_it_fits
+    assert (row.candidates, row.batch_max < 64) == (2, True)
 
 
 SCENARIO = Scenario(latency="roofline")
