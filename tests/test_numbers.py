@@ -35,7 +35,7 @@ STATED = {
     "method: # of the bands of their single rows from a card of the same architecture, # from another": (
         "specs.inheritance:TOGETHER_ALIKE, specs.inheritance:TOGETHER"
     ),
-    "method: no drafts are made, on 1..#": "plan.break_even:BATCHES_SEARCHED",
+    "method: no drafts are made, on 1..#": "plan.coarse_search:BATCHES_SEARCHED",
     "method: optimal trees of 2 to # candidates": "scenario.defaults:CANDIDATES_MAX",
     "method: # contexts, trapezoid": "grid.request_latency:_CONTEXTS",
     "method: Usable is # M less # GB": "step.memory:USABLE_MEMORY_SHARE, step.memory:CONTEXT_BYTES / 1e9",

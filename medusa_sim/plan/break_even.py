@@ -6,33 +6,34 @@ model has positions for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, IntArray, every_to
+from medusa_sim.arrays import BoolArray, IntArray
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.grid.configurations import Configurations, at_counts
-from medusa_sim.grid.surface import in_groups
-from medusa_sim.plan.verdict import CodesAt, Stretch, codes_of, drafting_spans, stretches, with_edges_found
+from medusa_sim.plan.coarse_search import CoarseSearch, at_few_counts, coarse_searches
+from medusa_sim.plan.verdict import (
+    Coded,
+    CodesAt,
+    Stretch,
+    codes_of,
+    drafting_spans,
+    stretches,
+    with_edges_found,
+)
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import step_memory_bytes
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
 
-BATCHES_SEARCHED = 1024
 SHORTEST_CONTEXT = 16
 ENDLESS_CONTEXT = 1 << 40
 """Where memory limits no context, since every layer keeps a window alone."""
-EVERY_COARSE_TO = 64
-_COARSE_RATIO = 1.0201
-"""Beyond the first batches every 2 % is tried (140 to BATCHES_SEARCHED), then every one around a change."""
-_FEW_COUNTS = np.asarray([*range(2, 11), 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256])
-"""Near break-even the best counts are small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +71,12 @@ class BreakEven:
 NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, searched_to=0)
 
 
-def find_break_even(values: IntArray, codes_at: CodesAt, codes: IntArray | None = None) -> BreakEven:
-    """Where drafts begin and end over ascending whole `values`, exact to the whole number.
+def find_break_even(coded: Coded, codes_at: CodesAt) -> BreakEven:
+    """Where drafts begin and end over some whole numbers, exact to the whole number.
 
-    codes: of the values (`plan.verdict`), where they are known already.
+    codes_at: of the numbers between them.
     """
-    values, codes = with_edges_found(values, codes_at(values) if codes is None else codes, codes_at)
+    values, codes = with_edges_found(coded, codes_at)
     known = stretches(values, codes)
     spans = drafting_spans(values, codes, known)
     first, last = int(values[0]), int(values[-1])
@@ -88,55 +89,6 @@ def find_break_even(values: IntArray, codes_at: CodesAt, codes: IntArray | None 
         at=edges[-1] if edges else None, direction=direction, searched_from=first, searched_to=last,
         spans=spans, known=known,
     )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CoarseSearch:
-    """A coarse search of one length: a few counts, at batches that the full search leaves out.
-
-    batches: those at which break-even is looked for. cells: the few counts there, and at other batches that
-    were asked for; the length has place s in them. largest: the largest batch that fits with any drafting, at
-    most BATCHES_SEARCHED or what was asked.
-    """
-
-    batches: IntArray
-    cells: Cells
-    s: int
-    largest: int
-
-    @property
-    def codes(self) -> IntArray:
-        """Codes (`plan.verdict`) at each of `batches`."""
-        return np.asarray(codes_of(self.cells)[np.isin(self.cells.surface.batch, self.batches), self.s])
-
-
-def coarse_searches(
-    scenario: Scenario,
-    options: Sequence[DraftOption],
-    seq_len: IntArray,
-    priced: IntArray,
-    more: Callable[[int], IntArray] = lambda s: np.empty(0, dtype=np.int64),
-) -> tuple[CoarseSearch, ...]:
-    """A coarse search of each length.
-
-    priced: batches at which every count is priced anyway. more: further batches, by place of the length.
-    """
-    few = at_counts(options, _FEW_COUNTS)
-    end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
-    largest = Configurations(few).max_batch(scenario, seq_len)[:, 1:].max(axis=-1, initial=0)
-    largest = np.minimum(largest, end)
-    tried = np.union1d(every_to(EVERY_COARSE_TO, 1, end, _COARSE_RATIO), largest[largest > 0])
-    every = tried[~np.isin(tried, priced)]
-    found: list[CoarseSearch] = []
-    for group in in_groups(seq_len.size):
-        places = range(seq_len.size)[group]
-        asked = np.unique(np.concatenate([every[every <= largest[group].max()], *(more(s) for s in places)]))
-        cells = price(scenario, asked[~np.isin(asked, priced)], seq_len[group], few)
-        found += [
-            CoarseSearch(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
-            for at, s in enumerate(places)
-        ]
-    return tuple(found)
 
 
 def break_even_batches(
@@ -152,7 +104,7 @@ def break_even_batches(
     between them too, so that no break-even contradicts a schedule made from it. coarse: the coarse searches,
     where they are known.
     """
-    few = at_counts(options, _FEW_COUNTS)
+    few = at_few_counts(options)
     searched_batch = np.empty(0, dtype=np.int64) if searched is None else searched.surface.batch
     searched_codes = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else codes_of(searched)
 
@@ -173,12 +125,8 @@ def break_even_batches(
         if search.largest < 1:
             found.append(NOTHING_FITS)
             continue
-        fits = searched_batch <= search.largest
-        batches = np.union1d(search.batches, searched_batch[fits])
-        codes = np.zeros(batches.size, dtype=np.int64)
-        codes[np.isin(batches, search.batches)] = search.codes
-        codes[np.isin(batches, searched_batch)] = searched_codes[fits, s]
-        found.append(find_break_even(batches, partial(codes_at, s), codes))
+        every_count = Coded(searched_batch, searched_codes[:, s]).within(1, search.largest)
+        found.append(find_break_even(search.coded.merged(every_count), partial(codes_at, s)))
     return tuple(found)
 
 
@@ -222,25 +170,19 @@ def break_even_context(
     a step, and a verification step reads it once for all candidates. searched: every count at some lengths,
     of which the last batch is this one; it decides there.
     """
-    few = at_counts(options, _FEW_COUNTS)
+    few = at_few_counts(options)
     end = min(longest, longest_context(scenario, few, batch))
     if end < SHORTEST_CONTEXT:
         return NOTHING_FITS
     steps = 1 + max(1, round(float(np.log2(end / SHORTEST_CONTEXT) * 4)))
-    lengths = np.rint(np.geomspace(SHORTEST_CONTEXT, end, steps)).astype(np.int64)
-    one = np.asarray([batch])
+    lengths = np.unique(np.rint(np.geomspace(SHORTEST_CONTEXT, end, steps)).astype(np.int64))
 
     def codes_at(length: IntArray) -> IntArray:
-        return np.asarray(codes_of(price(scenario, one, length, few))[0])
+        return np.asarray(codes_of(price(scenario, np.asarray([batch]), length, few))[0])
 
-    if searched is None:
-        return find_break_even(np.unique(lengths), codes_at)
-    searched_lengths, places = np.unique(searched.surface.seq_len, return_index=True)
-    lengths = np.union1d(
-        lengths, searched_lengths[(searched_lengths >= SHORTEST_CONTEXT) & (searched_lengths <= end)]
-    )
-    codes = codes_at(lengths)
-    codes[np.isin(lengths, searched_lengths)] = codes_of(searched)[-1, places][
-        np.isin(searched_lengths, lengths)
-    ]
-    return find_break_even(lengths, codes_at, codes)
+    coded = Coded(lengths, codes_at(lengths))
+    if searched is not None:
+        searched_lengths, places = np.unique(searched.surface.seq_len, return_index=True)
+        every_count = Coded(searched_lengths, codes_of(searched)[-1, places])
+        coded = coded.merged(every_count.within(SHORTEST_CONTEXT, end))
+    return find_break_even(coded, codes_at)

@@ -14,7 +14,7 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import in_groups
 from medusa_sim.plan.batch_ranges import BatchRange
-from medusa_sim.plan.break_even import EVERY_COARSE_TO, CoarseSearch
+from medusa_sim.plan.coarse_search import EVERY_COARSE_TO, CoarseSearch
 from medusa_sim.plan.schedule import schedule_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.scenario.draft_options import DraftOption

@@ -11,8 +11,9 @@ from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.plan.break_even import BreakEven, break_even_batches, coarse_searches
+from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.capacity import batches_tried
+from medusa_sim.plan.coarse_search import coarse_searches
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.scenario.question import Question

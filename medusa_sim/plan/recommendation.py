@@ -16,8 +16,9 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.request_latency import RequestLatency, request_with
 from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
-from medusa_sim.plan.break_even import BreakEven, CoarseSearch, break_even_context, longest_searched
+from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_searched
 from medusa_sim.plan.capacity import Capacity, best_of_lengths, capacities, where_it_fits
+from medusa_sim.plan.coarse_search import CoarseSearch
 from medusa_sim.plan.counts import free_budget
 from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.plan.schedule_row import ScheduleRow

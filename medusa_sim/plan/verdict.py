@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -63,12 +63,33 @@ def codes_of(cells: Cells) -> IntArray:
     return np.where(of_best > 0.0, codes, LOSES)
 
 
-def with_edges_found(values: IntArray, codes: IntArray, codes_at: CodesAt) -> tuple[IntArray, IntArray]:
-    """More values and codes, until every change of code is found to the whole number."""
+class Coded(NamedTuple):
+    """Ascending whole numbers and the code of each."""
+
+    values: IntArray
+    codes: IntArray
+
+    def within(self, first: int, last: int) -> Coded:
+        """Those from `first` to `last`."""
+        inside = (self.values >= first) & (self.values <= last)
+        return Coded(self.values[inside], self.codes[inside])
+
+    def merged(self, other: Coded) -> Coded:
+        """The numbers of both, with the other's code where both have one."""
+        values = np.union1d(self.values, other.values)
+        codes = np.zeros(values.size, dtype=np.int64)
+        for each in (self, other):
+            codes[np.searchsorted(values, each.values)] = each.codes
+        return Coded(values, codes)
+
+
+def with_edges_found(coded: Coded, codes_at: CodesAt) -> Coded:
+    """With numbers between them, until every change of code is found to the whole number."""
     while True:
+        values, codes = coded
         places = np.flatnonzero((codes[1:] != codes[:-1]) & (values[1:] - values[:-1] > 1))
         if not places.size:
-            return values, codes
+            return coded
         between = np.unique(
             [
                 np.linspace(values[place], values[place + 1], _POINTS + 2).astype(np.int64)[1:-1]
@@ -76,10 +97,7 @@ def with_edges_found(values: IntArray, codes: IntArray, codes_at: CodesAt) -> tu
             ]
         )
         between = between[~np.isin(between, values)]
-        together = np.concatenate([values, between])
-        order = np.argsort(together, kind="stable")
-        codes = np.concatenate([codes, codes_at(between)])[order]
-        values = together[order]
+        coded = coded.merged(Coded(between, codes_at(between)))
 
 
 def stretches(values: IntArray, codes: IntArray) -> tuple[Stretch, ...]:

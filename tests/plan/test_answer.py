@@ -15,7 +15,7 @@ from medusa_sim.plan.break_even import break_even_batches, find_break_even
 from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
-from medusa_sim.plan.verdict import LOSES, PAYS
+from medusa_sim.plan.verdict import LOSES, PAYS, Coded
 from medusa_sim.plan.woken_experts import COSTLY, woken_experts
 from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.words.break_even import break_even_text
@@ -166,10 +166,9 @@ def test_requests_are_told_of_batches_that_fit():
 def test_no_crossing_speaks_of_what_was_not_searched():
     """At 64 requests it "loses from length 2330 on", of 2336 that fit, and the best at 32,768 was 1.09x."""
     for direction in ("loses from", "pays from"):
-        found = find_break_even(
-            np.array([16, 99, 100, 400]),
-            lambda at, late=direction: np.where((at >= 100) == (late == "pays from"), PAYS, LOSES),
-        )
+        values = np.array([16, 99, 100, 400])
+        codes = np.where((values >= 100) == (direction == "pays from"), PAYS, LOSES)
+        found = find_break_even(Coded(values, codes), pytest.fail)  # nothing lies between 99 and 100
         assert (found.at, found.direction) == (100, direction)
         assert break_even_text(found, "length").endswith("from length 100 on (searched to 400)")
 

@@ -13,7 +13,17 @@ import medusa_sim as ms
 from medusa_sim.grid.cells import price
 from medusa_sim.plan.break_even import break_even_batches, find_break_even
 from medusa_sim.plan.sweep_answer import sweep_answer
-from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, Stretch, codes_of, drafting_spans, stretches
+from medusa_sim.plan.verdict import (
+    GAIN,
+    LOSES,
+    NO_GAIN,
+    PAYS,
+    Coded,
+    Stretch,
+    codes_of,
+    drafting_spans,
+    stretches,
+)
 from medusa_sim.report.length_view import length_view
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.step.axes import Grid
@@ -23,7 +33,7 @@ LETTERS = {"P": PAYS, "g": GAIN, "n": NO_GAIN, "L": LOSES}
 
 def found(letters: str):
     codes = np.array([LETTERS[each] for each in letters])
-    return find_break_even(np.arange(1, codes.size + 1), lambda at: codes[at - 1])
+    return find_break_even(Coded(np.arange(1, codes.size + 1), codes), lambda at: codes[at - 1])
 
 
 @pytest.mark.parametrize(
@@ -75,10 +85,12 @@ def test_drafts_are_made_where_it_certainly_pays_and_never_where_it_certainly_lo
 @pytest.mark.parametrize("change", [2, 63, 64, 65, 700])
 def test_changes_are_found_to_the_whole_number(change):
     """Between values that are told apart; three kinds within one gap too."""
-    one = find_break_even(
-        np.array([1, 64, 1000]),
-        lambda at: np.where(at < change, PAYS, np.where(at < change + 2, GAIN, LOSES)),
-    )
+
+    def codes_at(at):
+        return np.where(at < change, PAYS, np.where(at < change + 2, GAIN, LOSES))
+
+    values = np.array([1, 64, 1000])
+    one = find_break_even(Coded(values, codes_at(values)), codes_at)
     assert one.known[0] == Stretch(1, change - 1, "pays")
     assert one.known[-1].first == change + 2
     assert one.spans == ((1, change + 1),)

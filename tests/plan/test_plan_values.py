@@ -11,8 +11,9 @@ import pytest
 from medusa_sim.arrays import Band
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.plan import recommendation
-from medusa_sim.plan.break_even import CoarseSearch, longest_context
+from medusa_sim.plan.break_even import longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
+from medusa_sim.plan.coarse_search import CoarseSearch
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import (
     Recommendation,

@@ -18,7 +18,7 @@ from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.plan.break_even import BreakEven, find_break_even
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at
-from medusa_sim.plan.verdict import LOSES, PAYS, Stretch
+from medusa_sim.plan.verdict import LOSES, PAYS, Coded, Stretch
 from medusa_sim.scenario.question import EVERY_BATCH_TO, Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
@@ -299,14 +299,14 @@ def test_break_even_is_where_the_best_speedup_stays_at_or_below_one():
 )
 def test_the_last_crossing_leads(pays, at, direction, spans):
     values = np.arange(1, len(pays) + 1)
-    found = find_break_even(values, lambda asked: certainly(np.array(pays)[asked - 1]))
+    found = find_break_even(Coded(values, certainly(np.array(pays))), pytest.fail)
     assert (found.at, found.direction, found.spans) == (at, direction, spans)
 
 
 @pytest.mark.parametrize("edge", [2, 97, 640, 999])
 def test_crossings_are_found_to_the_whole_number(edge):
     values = np.array([1, 10, 100, 1000])
-    found = find_break_even(values, lambda at: certainly(at < edge))
+    found = find_break_even(Coded(values, certainly(values < edge)), lambda at: certainly(at < edge))
     assert found == BreakEven(
         at=edge,
         direction="loses from",
@@ -316,7 +316,18 @@ def test_crossings_are_found_to_the_whole_number(edge):
         known=(Stretch(1, edge - 1, "pays"), Stretch(edge, 1000, "loses")),
     )
     assert found.loses_from == edge
-    assert find_break_even(values, lambda at: certainly(at >= edge)).loses_from is None
+    pays_beyond = Coded(values, certainly(values >= edge))
+    assert find_break_even(pays_beyond, lambda at: certainly(at >= edge)).loses_from is None
+
+
+@pytest.mark.parametrize(("own", "other"), [([1, 4, 9], [2, 4]), ([], [3]), ([3, 5], []), ([1, 2], [1, 2])])
+def test_of_two_codes_of_one_number_the_others_is_taken(own, other):
+    first = Coded(np.array(own, dtype=np.int64), np.full(len(own), PAYS))
+    second = Coded(np.array(other, dtype=np.int64), np.full(len(other), LOSES))
+    merged = first.merged(second)
+    assert merged.values.tolist() == sorted({*own, *other})
+    assert merged.codes.tolist() == [LOSES if each in other else PAYS for each in merged.values]
+    assert merged.within(2, 4).values.tolist() == [each for each in merged.values if 2 <= each <= 4]
 
 
 def test_throughput_objective_compares_operating_points():

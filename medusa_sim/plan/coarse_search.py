@@ -1,0 +1,78 @@
+"""A coarse search of batches: a few counts at every batch to 64 and every 2 % beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import IntArray, every_to
+from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.configurations import Configurations, at_counts
+from medusa_sim.grid.surface import in_groups
+from medusa_sim.plan.verdict import Coded, codes_of
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
+
+BATCHES_SEARCHED = 1024
+EVERY_COARSE_TO = 64
+_COARSE_RATIO = 1.0201
+"""Beyond the first batches every 2 % is tried (140 to BATCHES_SEARCHED), then every one around a change."""
+_FEW_COUNTS = np.asarray([*range(2, 11), 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256])
+"""Near break-even the best counts are small."""
+
+
+def at_few_counts(options: Sequence[DraftOption]) -> tuple[DraftOption, ...]:
+    """The options with the few counts of a coarse search alone."""
+    return at_counts(options, _FEW_COUNTS)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CoarseSearch:
+    """A coarse search of one length: a few counts, at batches that the full search leaves out.
+
+    batches: those at which break-even is looked for. cells: the few counts there, and at other batches that
+    were asked for; the length has place s in them. largest: the largest batch that fits with any drafting, at
+    most BATCHES_SEARCHED or what was asked.
+    """
+
+    batches: IntArray
+    cells: Cells
+    s: int
+    largest: int
+
+    @property
+    def coded(self) -> Coded:
+        """What is known at `batches`."""
+        there = np.isin(self.cells.surface.batch, self.batches)
+        return Coded(self.batches, np.asarray(codes_of(self.cells)[there, self.s]))
+
+
+def coarse_searches(
+    scenario: Scenario,
+    options: Sequence[DraftOption],
+    seq_len: IntArray,
+    priced: IntArray,
+    more: Callable[[int], IntArray] = lambda s: np.empty(0, dtype=np.int64),
+) -> tuple[CoarseSearch, ...]:
+    """A coarse search of each length.
+
+    priced: batches at which every count is priced anyway. more: further batches, by place of the length.
+    """
+    few = at_few_counts(options)
+    end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
+    largest = Configurations(few).max_batch(scenario, seq_len)[:, 1:].max(axis=-1, initial=0)
+    largest = np.minimum(largest, end)
+    tried = np.union1d(every_to(EVERY_COARSE_TO, 1, end, _COARSE_RATIO), largest[largest > 0])
+    every = tried[~np.isin(tried, priced)]
+    found: list[CoarseSearch] = []
+    for group in in_groups(seq_len.size):
+        places = range(seq_len.size)[group]
+        asked = np.unique(np.concatenate([every[every <= largest[group].max()], *(more(s) for s in places)]))
+        cells = price(scenario, asked[~np.isin(asked, priced)], seq_len[group], few)
+        found += [
+            CoarseSearch(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
+            for at, s in enumerate(places)
+        ]
+    return tuple(found)
