@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from medusa_sim.report.document import Block
+    from medusa_sim.report.blocks import Block
     from medusa_sim.report.screen import Screen
     from medusa_sim.report.table import TextTable
 

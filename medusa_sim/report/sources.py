@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medusa_sim import __version__
-from medusa_sim.report.document import Block, Bullets, Folded, Heading, Text
+from medusa_sim.report.blocks import Block, Bullets, Folded, Heading, Text
 from medusa_sim.report.table import TextTable
 from medusa_sim.scenario.scenario import Scenario
 

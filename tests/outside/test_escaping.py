@@ -30,7 +30,8 @@ from medusa_sim.outside.escaping import (
     paragraph,
     printable,
 )
-from medusa_sim.report.document import Bullets, Code, Heading, Text, html_page, markdown_page
+from medusa_sim.report.blocks import Bullets, Code, Heading, Text
+from medusa_sim.report.document import html_page, markdown_page
 from medusa_sim.report.figures.canvas import drawing
 from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.figures.files import render

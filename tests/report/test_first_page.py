@@ -7,9 +7,10 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.load.answer import run_load
 from medusa_sim.load.load_test import load_test
+from medusa_sim.report.blocks import Appendix, Heading, Picture
 from medusa_sim.report.compare.page import compare_blocks
 from medusa_sim.report.compare.screen import compare_screen
-from medusa_sim.report.document import Appendix, Heading, Picture, markdown_page
+from medusa_sim.report.document import markdown_page
 from medusa_sim.report.load.page import load_blocks
 from medusa_sim.report.load.screen import load_screen
 from medusa_sim.report.recommend.page import recommend_blocks

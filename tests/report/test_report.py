@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim import __version__
+from medusa_sim.report.blocks import Folded
 from medusa_sim.report.charts.chart import HeatMap, MapCell
 from medusa_sim.report.charts.sweep import step_bars
-from medusa_sim.report.document import Folded, html_page
+from medusa_sim.report.document import html_page
 from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.figures.files import render
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts

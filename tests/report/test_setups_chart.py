@@ -9,6 +9,7 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
+from medusa_sim.report.blocks import pictures_of
 from medusa_sim.report.charts.setups import (
     ANSWER,
     CARDS,
@@ -19,7 +20,7 @@ from medusa_sim.report.charts.setups import (
     measured_chart,
 )
 from medusa_sim.report.compare.page import compare_blocks
-from medusa_sim.report.document import html_page, pictures_of
+from medusa_sim.report.document import html_page
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.figures.files import render
 from medusa_sim.report.words.measured import measured_facts, measured_text, nearest_text

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.report.document import Heading, markdown_page
+from medusa_sim.report.blocks import Heading
+from medusa_sim.report.document import markdown_page
 from medusa_sim.report.specs.rows import (
     _limit_text,
     _term_note,

@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.report.blocks import Block, Folded, Heading, Picture
 from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
 from medusa_sim.report.compare.decision import decision_table
 from medusa_sim.report.compare.screen import compare_screen
-from medusa_sim.report.document import Block, Folded, Heading, Picture, answer_page
 from medusa_sim.report.figures.draw import lines_figure
+from medusa_sim.report.first_page import answer_page
 from medusa_sim.report.sources import closing
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.basis import how_sure

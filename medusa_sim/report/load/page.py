@@ -7,9 +7,10 @@ from functools import partial
 
 from medusa_sim.grid.columns import OVER_TIME
 from medusa_sim.load.answer import LoadAnswer
+from medusa_sim.report.blocks import Block, Folded, Heading, Picture
 from medusa_sim.report.charts.load import rate_chart, time_chart
-from medusa_sim.report.document import Block, Folded, Heading, Picture, answer_page
 from medusa_sim.report.figures.draw import lines_figure
+from medusa_sim.report.first_page import answer_page
 from medusa_sim.report.load.screen import load_screen
 from medusa_sim.report.load.values import load_arrow
 from medusa_sim.report.load.words import policy_text

@@ -12,9 +12,10 @@ from medusa_sim.grid.columns import SWEEP, gain_column
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.sweep_answer import SweepAnswer, sweep_answer
+from medusa_sim.report.blocks import Block, Cards, Folded, Heading, Picture, Text
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_bars
-from medusa_sim.report.document import Block, Cards, Folded, Heading, Picture, Text, screen_blocks
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
+from medusa_sim.report.first_page import screen_blocks
 from medusa_sim.report.length_view import LengthView, evenly, length_view
 from medusa_sim.report.sources import closing
 from medusa_sim.report.sweep.screen import free_text, sweep_screen
