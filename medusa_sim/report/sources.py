@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from medusa_sim import __version__
 from medusa_sim.report.blocks import Block, Bullets, Folded, Heading, Text
 from medusa_sim.report.table import TextTable
+from medusa_sim.report.words.numbers import percent
 from medusa_sim.scenario.scenario import Scenario
 
 
@@ -26,8 +27,8 @@ def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
         if item.kernel_fits.by_key:
             kernels = sources_of.setdefault(f"kernels {gpu.name} {item.kernels}", {})
             kernels |= {
-                name: f"{fit.source}; {fit.rows} rows, mean error {fit.fit_error:.1%} of the fit, "
-                f"{fit.heldout_error:.1%} on held-out shapes"
+                name: f"{fit.source}; {fit.rows} rows, mean error {percent(fit.fit_error)} of the fit, "
+                f"{percent(fit.heldout_error)} on held-out shapes"
                 for name, fit in item.kernel_fits.by_key.items()
             }
     return sources_of

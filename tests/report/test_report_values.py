@@ -1,6 +1,7 @@
 """What screens put beside their numbers, by hand."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -180,6 +181,13 @@ def test_a_first_token_that_waits_three_times_as_long_is_told(half_s, times_as_l
 
 def cells_of(table: TextTable, row: tuple[str, ...]) -> dict[str, str]:
     return dict(zip(table.headers, row, strict=True))
+
+
+def test_per_cent_is_written_in_one_place():
+    """`93%` and `93 %` stood in one answer: Python's own format of shares has no blank."""
+    sources = (Path(api.__file__).parent / "report").rglob("*.py")
+    assert not [path.name for path in sources if re.search(r":[^{}\s]*%\}", path.read_text())]
+    assert (percent(0.052, signed=True), percent(-0.31, 0, signed=True)) == ("+5.2 %", "-31 %")
 
 
 def test_errors_of_groups_are_per_cent_with_their_sign():

@@ -149,7 +149,7 @@ def test_terms_and_limits_are_told_with_their_bands():
         deviations=(),
         heldout_error=0.123, inherited_from="", note="",
     )  # fmt: skip
-    assert _term_note(term) == "±25%; 3.5 as other; held-out error 12.3%"
+    assert _term_note(term) == "±25 %; 3.5 as other; held-out error 12.3 %"
 
 
 def test_headings_of_a_page_are_of_the_second_level_unless_said():

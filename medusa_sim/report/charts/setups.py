@@ -19,7 +19,7 @@ from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row
 from medusa_sim.report.words.basis import rests_on
-from medusa_sim.report.words.numbers import significant
+from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.measured import NearestFigure, nearest
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
@@ -97,7 +97,8 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
     measured = nearest(answer)
     if measured is not None and measured.near and np.isfinite(measured.value(column)):
         colour, _ = look_of(measured.row["gpu"])
-        speed, text = measured.figure.tokens_per_s_per_user, f"measured; predicted {measured.error:+.0%}"
+        speed = measured.figure.tokens_per_s_per_user
+        text = f"measured; predicted {percent(measured.error, 0, signed=True)}"
         series.append(
             _one(
                 MEASURED,

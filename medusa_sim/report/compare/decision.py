@@ -29,7 +29,7 @@ def decision_table(answer: Comparison) -> TextTable:
     missing = "no set-up keeps the limits"
     rows: dict[str, tuple[Row | None, str]] = {
         "Choice": (answer.chosen, missing),
-        "Safe choice": (answer.surer.chosen, f"no set-up is {SURER:.0%} sure of the target"),
+        "Safe choice": (answer.surer.chosen, f"no set-up is {percent(SURER, 0)} sure of the target"),
         "No drafts": (answer.chosen_plain, missing),
     }
     cells: dict[str, Callable[[Row], str]] = {

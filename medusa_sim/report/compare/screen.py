@@ -237,7 +237,7 @@ def loaded_line(loaded: Loaded) -> str:
     )
     cost = "" if math.isnan(usd) else f", ${significant(usd, 3)} a million tokens"
     return (
-        f"{loaded.gpus} x {loaded.row['gpu']} ({copies}{drafts}): {loaded.share:.0%} of the "
+        f"{loaded.gpus} x {loaded.row['gpu']} ({copies}{drafts}): {percent(loaded.share, 0)} of the "
         f"requests keep the limits, half of them have a first token after "
         f"{significant(1e3 * mean['ttft_p50_s'], 3)} ms, then {significant(1.0 / mean['tpot_p50_s'], 3)} "
         f"tokens/s{cost}{queue_text(loaded)}"

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from medusa_sim.report.words.cost import price_lines
-from medusa_sim.report.words.numbers import and_more
+from medusa_sim.report.words.numbers import and_more, percent
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.setup import name_of
 
@@ -46,8 +46,8 @@ def _about_the_chosen(answer: Comparison) -> list[str]:
     lines: list[str] = []
     if answer.chosen is not None and (busy := answer.busy(answer.chosen) or 0.0) > _BUSY:
         lines.append(
-            f"the rate takes {busy:.0%} of what the chosen copies carry: requests that come at random wait "
-            "for each other; --under-load shows how long, --ttft-ms sets a limit"
+            f"the rate takes {percent(busy, 0)} of what the chosen copies carry: requests that come at "
+            "random wait for each other; --under-load shows how long, --ttft-ms sets a limit"
         )
     if answer.chosen is not None and (gpus := int(answer.chosen["gpus"])) > _MANY_GPUS:
         asked = answer.question

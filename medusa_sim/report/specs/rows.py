@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from medusa_sim.data import DataDir
+from medusa_sim.report.words.numbers import percent
 from medusa_sim.specs.engine import UNITS, Engine, StepLimit
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
@@ -102,7 +103,7 @@ def _power_rows(power: Power) -> list[SpecRow]:
     names = ("idle_watts", "joule_per_byte", "joule_per_flop", "sampling_watts", *_FIT)
     ends = {"joule_per_flop": f".{fit.dtype}"}
     values = {f"power.fit.{name}{ends.get(name, '')}": getattr(fit, name) for name in names}
-    return facts_of(values, fit.source, f"±{fit.error:.0%} of the watts{origin}")
+    return facts_of(values, fit.source, f"±{percent(fit.error, 0)} of the watts{origin}")
 
 
 def kernel_rows(gpu: Gpu) -> list[SpecRow]:
@@ -212,12 +213,12 @@ def _limit_text(limit: StepLimit) -> str:
 
 def _term_note(term: Term) -> str:
     return _joined(
-        f"±{term.band:.0%}" if term.band else "",
+        f"±{percent(term.band, 0)}" if term.band else "",
         term.measured.text if term.measured is not None and not term.measured.assumed else "",
         term.valid,
         *(f"{other.value:g} as {other.rule}" for other in term.elsewhere),
         *(deviation.text for deviation in term.deviations),
-        "" if term.heldout_error is None else f"held-out error {term.heldout_error:.1%}",
+        "" if term.heldout_error is None else f"held-out error {percent(term.heldout_error)}",
         f"inherited from {term.inherited_from}" if term.inherited_from else "",
         term.note,
     )

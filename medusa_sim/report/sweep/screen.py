@@ -239,9 +239,9 @@ def _columns(answer: SweepAnswer) -> Iterator[Fact]:
     """What columns mean that do not say it themselves."""
     if answer.scenario.traffic is not None:
         yield Fact("Columns", "speedup: with the prompts that a server reads; step alone: without them")
-    within = f"{100 * NEAR_BEST:.0f} %"
+    within = percent(NEAR_BEST, 0)
     yield Fact("Columns", f"as good: candidates within {within} of the best speedup", detail=True)
-    text = f"free: candidates that cost at most {100 * (FREE_WITHIN - 1):.0f} % more than a plain step"
+    text = f"free: candidates that cost at most {percent(FREE_WITHIN - 1.0, 0)} more than a plain step"
     if answer.drafting_share > 0.0:
         alone = free_text(int(answer.free.verification[0]), answer.free)
         text += (

@@ -104,7 +104,7 @@ def more_requests_text(cells: Cells) -> list[str]:
     if not edges:
         return []
     shown = sorted(edges[:3])
-    listed = ", ".join(f"{batch} ({100.0 * change:.0f} %)" for batch, change in shown)
+    listed = ", ".join(f"{batch} ({percent(change, 0)})" for batch, change in shown)
     return [
         f"more requests give less throughput beyond batch {listed}: linear layers begin another row of "
         "tiles there, or a graph of the next size"

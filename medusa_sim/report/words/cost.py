@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.screen import Fact
-from medusa_sim.report.words.numbers import significant
+from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.prices import GIVEN
 
@@ -41,7 +41,7 @@ def cost_facts(scenario: Scenario, costs: Sequence[Costs]) -> Iterator[Fact]:
         joule = [(cost.where, cost.joule, cost.plain_joule) for cost in ends]
         origin = f", scaled from {power.lender} by the power limit" if power.lender else ""
         yield Fact(
-            "Energy", f"{_beside_plain('joule_per_token', joule)}; ±{100.0 * power.fit.error:.0f} %{origin}"
+            "Energy", f"{_beside_plain('joule_per_token', joule)}; ±{percent(power.fit.error, 0)}{origin}"
         )
 
 

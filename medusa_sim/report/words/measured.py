@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from medusa_sim.report.screen import Fact
-from medusa_sim.report.words.numbers import significant
+from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.report.words.standing import standing_fact
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.served_figures import Figure
@@ -41,7 +41,7 @@ def measured_text(answer: Comparison) -> str:
     return (
         f"nearest in public: {_measured(figure, name_of(row))}; predicted there"
         f"{f' with {figure.runtime}' if figure.runtime else ''}: "
-        f"{significant(float(row['tokens_per_s_per_user']), 3)} ({100.0 * found.error:+.0f} %)"
+        f"{significant(float(row['tokens_per_s_per_user']), 3)} ({percent(found.error, 0, signed=True)})"
         f"{'' if found.near else '; of other lengths or another version, so it is not drawn'}"
     )
 
@@ -60,7 +60,7 @@ def nearest_text(found: NearestFigure) -> str:
     set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
     runtime = f" with {figure.runtime}" if figure.runtime else ""
     measured = _measured(figure, f"{figure.model} on {set_up}")
-    line = f"{measured}, predicted {100.0 * found.error:+.0f} %{runtime}"
+    line = f"{measured}, predicted {percent(found.error, 0, signed=True)}{runtime}"
     if not found.differs:
         return line
     *most, last = found.differs

@@ -68,9 +68,10 @@ def capitalised(line: str) -> str:
     return line if any(each.isdigit() or each.isupper() for each in word) else f"{line[:1].upper()}{line[1:]}"
 
 
-def percent(fraction: float, digits: int = 1) -> str:
-    """A fraction as per cent: 0.0123 -> `1.2 %`."""
-    return NOTHING if math.isnan(fraction) else f"{100.0 * fraction:.{digits}f} %"
+def percent(fraction: float, digits: int = 1, *, signed: bool = False) -> str:
+    """A fraction as per cent: 0.0123 -> `1.2 %`; signed: `+1.2 %`."""
+    sign = "+" if signed else ""
+    return NOTHING if math.isnan(fraction) else f"{100.0 * fraction:{sign}.{digits}f} %"
 
 
 def times(value: float) -> str:

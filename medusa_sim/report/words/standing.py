@@ -97,8 +97,8 @@ def groups_table(found: Sequence[Group], title: str = "") -> TextTable:
         "weights": lambda group: format_text(group.weights),
         "rows": lambda group: f"{group.rows:,}",
         "mean error": lambda group: percent(group.error),
-        "bias": lambda group: f"{100.0 * group.bias:+.1f} %",
-        "worst": lambda group: f"{100.0 * group.worst:+.0f} %",
+        "bias": lambda group: percent(group.bias, signed=True),
+        "worst": lambda group: percent(group.worst, 0, signed=True),
         "in band": lambda group: NOTHING if group.held is None else percent(group.held, 0),
         "left out": lambda group: NOTHING if group.left_out is None else percent(group.left_out),
         "fitted": lambda group: group.fitted,
@@ -135,7 +135,9 @@ def overview_table(found: Sequence[Group]) -> TextTable:
         "rows": lambda part: f"{sum(group.rows for group in part[1]):,}",
         "mean error": lambda part: mean(part[1], "error"),
         "in band": lambda part: mean(part[1], "held"),
-        "furthest off": lambda part: f"{100.0 * max((group.worst for group in part[1]), key=abs):+.0f} %",
+        "furthest off": lambda part: percent(
+            max((group.worst for group in part[1]), key=abs), 0, signed=True
+        ),
     }  # fmt: skip
     words = ("kind", "engine", "card", "weights", "models")
     expendable = ("models", "furthest off", "in band")
