@@ -15,23 +15,22 @@ NEAR_BEST = 0.01
 """Speedups within this share of the best are as good: the model is not that exact."""
 
 
-def free_budget(overhead: FloatArray, within: float = FREE_WITHIN) -> IntArray:
-    """Largest count such that every count up to it has overhead <= `within`.
+def free_count(counts: IntArray, overhead: FloatArray, within: float = FREE_WITHIN) -> IntArray:
+    """Largest of `counts` such that every one up to it has overhead <= `within`; the first where none has.
 
-    overhead: shape (..., counts) for counts 1, 2, 3, ... ; the result has shape (...).
+    counts: ascending, the first plain decoding. overhead: (..., counts); the result has shape (...).
     """
     beyond = overhead > within * (1.0 + 1e-12)
-    first = np.argmax(beyond, axis=-1)
-    budget: IntArray = np.where(beyond.any(axis=-1), first, overhead.shape[-1]).astype(np.int64)
-    return budget
+    free = np.where(beyond.any(axis=-1), np.argmax(beyond, axis=-1), counts.size)
+    return np.asarray(counts[np.maximum(free, 1) - 1])
 
 
-def cliffs(verify_us: FloatArray) -> IntArray:
+def cliffs(step_us: FloatArray) -> IntArray:
     """Counts n (from 1) after which the next one costs at least CLIFF more, out of line with its neighbours.
 
-    verify_us by count from 1. A steady climb, where every token costs as much, has no cliffs.
+    step_us by count from 1. A steady climb, where every token costs as much, has no cliffs.
     """
-    growth = verify_us[1:] / verify_us[:-1] - 1.0
+    growth = step_us[1:] / step_us[:-1] - 1.0
     near = _sum_of_five(np.abs(growth)) - np.abs(growth)
     neighbours = _sum_of_five(np.ones_like(growth)) - 1.0
     return np.flatnonzero((growth >= CLIFF) & (growth * neighbours > 2.0 * near)) + 1
@@ -42,12 +41,12 @@ def _sum_of_five(values: FloatArray) -> FloatArray:
     return np.convolve(values, np.ones(5))[2 : 2 + values.size] if values.size else values
 
 
-def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int, int]]:
+def cheaper_pairs(candidates: IntArray, step_us: FloatArray) -> list[tuple[int, int]]:
     """(count, larger count that costs at least 1 % less), for counts in ascending order."""
-    least = np.minimum.accumulate(verify_us[::-1])[::-1]  # of a count and those behind it
+    least = np.minimum.accumulate(step_us[::-1])[::-1]  # of a count and those behind it
     pairs = []
-    for i in np.flatnonzero(least < verify_us * (1.0 - CHEAPER)):
-        last = np.flatnonzero(verify_us[i + 1 :] < verify_us[i] * (1.0 - CHEAPER))[-1]
+    for i in np.flatnonzero(least < step_us * (1.0 - CHEAPER)):
+        last = np.flatnonzero(step_us[i + 1 :] < step_us[i] * (1.0 - CHEAPER))[-1]
         pairs.append((int(candidates[i]), int(candidates[i + 1 + last])))
     return pairs
 

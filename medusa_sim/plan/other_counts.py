@@ -10,7 +10,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
+from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_count, near_best
 from medusa_sim.plan.row_cells import RowCells
 
 _NEIGHBOURS = 5
@@ -89,7 +89,7 @@ class OtherCounts(RowCells):
     def free_candidates(self) -> int:
         """The largest free count: up to it overhead stays within `free_within`; 1 where nothing is free."""
         by_count, counts = self.every.by_count, self.every.configurations.counts
-        return int(counts[free_budget(by_count.overhead[self.b, self.s], self.question.free_within) - 1])
+        return int(free_count(counts, by_count.overhead[self.b, self.s], self.question.free_within))
 
     @cached_property
     def _family(self) -> IntArray:

@@ -19,7 +19,7 @@ from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_searched
 from medusa_sim.plan.capacity import Capacity, best_of_lengths, capacities, where_it_fits
 from medusa_sim.plan.coarse_search import CoarseSearch
-from medusa_sim.plan.counts import free_budget
+from medusa_sim.plan.counts import free_count
 from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
@@ -150,7 +150,7 @@ class Recommendation:
     def free_candidates(self) -> tuple[tuple[int, int, int], ...]:
         """(batch, seq_len, count) of each batch and length, up to which candidates are free."""
         surface, counts = self.cells.surface, self.cells.configurations.counts
-        free = counts[free_budget(self.cells.by_count.overhead, self.question.free_within) - 1]
+        free = free_count(counts, self.cells.by_count.overhead, self.question.free_within)
         return tuple(
             (int(batch), int(seq_len), int(free[b, s]))
             for s, seq_len in enumerate(surface.seq_len)

@@ -13,7 +13,7 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.columns import SWEEP, gain_column
 from medusa_sim.grid.quantities import values
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
-from medusa_sim.plan.counts import cheaper_pairs, free_budget, near_best
+from medusa_sim.plan.counts import cheaper_pairs, free_count, near_best
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, KERNELS_ALONE, RUNS_CHAINS
 from medusa_sim.scenario.scenario import Scenario
@@ -141,9 +141,7 @@ def _free(by_count: Cells) -> Free:
     counts, surface = by_count.configurations.counts, by_count.surface
     alone = np.array(np.broadcast_to(surface.verify.time_us / by_count.decode_us, by_count.shape))
     alone[..., 0] = 1.0
-    whole, verification = (
-        counts[free_budget(overhead).ravel() - 1] for overhead in (by_count.overhead, alone)
-    )
+    whole, verification = (free_count(counts, overhead).ravel() for overhead in (by_count.overhead, alone))
     return Free(whole=whole, verification=verification, largest=int(counts[-1]))
 
 

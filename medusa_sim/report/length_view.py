@@ -28,7 +28,7 @@ class LengthView:
 
     grid_counts: the counts that were asked for. best: index into `counts` of the count that is marked, per
     batch; marked: what that is. speedup: over plain decoding, of the step, with traffic the server's; low,
-    high: its 80 % interval. fits: in memory. verify_us: the whole step; parts_us: its slices, and what is
+    high: its 80 % interval. fits: in memory. step_us: the whole step; parts_us: its slices, and what is
     beside its kernels; decode_us: (batch,) the plain step.
     """
 
@@ -43,7 +43,7 @@ class LengthView:
     speedup_high: FloatArray
     tokens_per_step: FloatArray
     fits: BoolArray
-    verify_us: FloatArray
+    step_us: FloatArray
     decode_us: FloatArray
     parts_us: dict[str, FloatArray]
 
@@ -87,7 +87,7 @@ def view_of(
     def at(values: npt.NDArray[T]) -> npt.NDArray[T]:
         return np.asarray(np.broadcast_to(values, by_count.shape)[lines, s, :width])
 
-    speedup, verify_us = at(by_count.speedup), at(by_count.step_us)
+    speedup, step_us = at(by_count.speedup), at(by_count.step_us)
     parts_us: dict[str, FloatArray] = {name: at(part) for name, part in by_count.steps.parts_us.items()}
     return LengthView(
         seq_len=seq_len,
@@ -101,9 +101,9 @@ def view_of(
         speedup_high=at(by_count.band.high),
         tokens_per_step=at(by_count.tokens_per_step),
         fits=at(by_count.fits),
-        verify_us=verify_us,
+        step_us=step_us,
         decode_us=at(by_count.decode_us)[:, 0],
-        parts_us=parts_us | {BESIDE: verify_us - sum(parts_us.values(), start=np.zeros(()))},
+        parts_us=parts_us | {BESIDE: step_us - sum(parts_us.values(), start=np.zeros(()))},
     )
 
 

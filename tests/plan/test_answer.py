@@ -12,7 +12,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.request_latency import RequestLatency, request_latency
 from medusa_sim.plan.break_even import break_even_batches, find_break_even
-from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_budget, near_best
+from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_count, near_best
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import LOSES, PAYS, Coded
@@ -28,14 +28,18 @@ from medusa_sim.step.step import decode_step, prefill_step
 
 
 @given(st.lists(st.floats(0.9, 1.4), min_size=1, max_size=40))
-def test_free_budget_is_the_end_of_the_first_free_run(overhead):
-    free = itertools.takewhile(lambda value: value <= 1.1 * (1 + 1e-12), overhead)
-    assert int(free_budget(np.asarray(overhead))) == len(list(free))
+def test_the_free_count_is_the_end_of_the_first_free_run(overhead):
+    """Of plain decoding and chains of 2, 4, 6 ... candidates."""
+    counts = np.array([1, *range(2, 2 * len(overhead), 2)])
+    free = list(
+        itertools.takewhile(lambda each: each[1] <= 1.1 * (1 + 1e-12), zip(counts, overhead, strict=True))
+    )
+    assert int(free_count(counts, np.asarray(overhead))) == (free[-1][0] if free else 1)
 
 
 def test_free_budgets_cliffs_and_cheaper_counts_by_hand():
-    assert free_budget(np.array([1.0, 1.05, 1.2, 1.08])) == 2
-    assert free_budget(np.array([1.0, 1.1, 1.1])) == 3
+    assert free_count(np.arange(1, 5), np.array([1.0, 1.05, 1.2, 1.08])) == 2
+    assert free_count(np.arange(1, 4), np.array([1.0, 1.1, 1.1])) == 3
     stairs = np.repeat([1.0, 1.2, 1.5], 64)
     assert list(cliffs(stairs)) == [64, 128]
     for counts in range(1, 7):

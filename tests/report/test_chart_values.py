@@ -169,7 +169,7 @@ def view(best: list[int], speedup: list[list[float]], step_us: list[list[float]]
         seq_len=512, batch=2 ** np.arange(gain.shape[0]), counts=counts, grid_counts=counts,
         best=np.array(best), marked="the best count", speedup=gain, speedup_low=gain - 0.1,
         speedup_high=gain + 0.1, tokens_per_step=np.ones_like(gain) * 2.0,
-        fits=np.ones_like(gain, dtype=np.bool_), verify_us=whole, decode_us=whole[:, 0],
+        fits=np.ones_like(gain, dtype=np.bool_), step_us=whole, decode_us=whole[:, 0],
         parts_us={"mlp": whole * 0.875, "beside": whole * 0.125},
     )  # fmt: skip
 

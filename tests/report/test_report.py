@@ -143,7 +143,7 @@ def test_every_part_of_a_step_is_drawn_and_they_add_up(runtime):
     view = length_view(Scenario(runtime=runtime), grid, 1024)
     assert set(view.parts_us) <= set(PARTS)
     total = sum(view.parts_us.values())
-    np.testing.assert_allclose(total, view.verify_us, rtol=1e-6)
+    np.testing.assert_allclose(total, view.step_us, rtol=1e-6)
     chart = step_bars(view, "title")
     assert [bar.total for bar in chart.bars if bar.name == "1"] == pytest.approx([1.0, 1.0])
     for slim in (False, True):

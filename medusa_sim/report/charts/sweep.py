@@ -64,11 +64,11 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
                 "count": int(counts[i]),
                 "speedup": float(gain[i]),
                 "tokens_per_step": float(view.tokens_per_step[at, i]),
-                "overhead": float(view.verify_us[at, i] / view.decode_us[at]),
+                "overhead": float(view.step_us[at, i] / view.decode_us[at]),
             }
             for i in range(counts.size)
         ]
-        steep = cliffs(view.verify_us[at])[: None if counts.size > _FEW else 0] - 1
+        steep = cliffs(view.step_us[at])[: None if counts.size > _FEW else 0] - 1
         steep = steep[gain[steep] >= _CLIFFS_MATTER]
         series += [
             line_series(
