@@ -62,6 +62,19 @@ class Band(NamedTuple):
         return Band(1.0 / self.high, 1.0 / self.low)
 
 
+def conditional(rates: FloatArray) -> FloatArray:
+    """(K,) rates given that those before held, 0 where none did. rates: (K,) of each with all before it."""
+    before = np.concatenate([[1.0], rates[:-1]])
+    return as_float(np.divide(rates, before, out=np.zeros(rates.shape), where=before > 0.0))
+
+
+def evenly(values: IntArray, most: int) -> IntArray:
+    """At most `most` of the values, the first and the last among them."""
+    if values.size <= most:
+        return values
+    return values[np.unique(np.linspace(0, values.size - 1, most).round().astype(np.int64))]
+
+
 class Halves(NamedTuple):
     """Half-widths of such an interval on the logarithm of the quantity that they are named for."""
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.scenario.defaults import SWITCHING_GAIN
 
 _TIE = 1e-12
@@ -105,12 +106,12 @@ def _stands(
     """(batches,) whether a configuration is kept beside the best one."""
     rows = np.arange(best.size)
     kept, largest = log_speedup[:, configuration], log_speedup[rows, best]
-    is_small = kept > largest + np.log1p(-switching_gain)
     with np.errstate(invalid="ignore"):  # nothing is gained over what is not allowed
         lost = np.where(np.isfinite(kept), largest - kept, np.inf)
     doubt = (
         0.0 if halves is None else np.sqrt(np.abs(halves[:, configuration] ** 2 - halves[rows, best] ** 2))
     )
-    is_small |= lost <= np.maximum(doubt, _TIE)
-    gains = (kept > 0.0) | (largest <= 0.0)
-    return np.asarray(is_small & (gains | (configuration == 0)))
+    is_small = lost < -np.log1p(-switching_gain)
+    is_doubtful = lost <= np.maximum(doubt, _TIE)
+    gains = (kept > 0.0) | (largest <= 0.0) | (configuration == PLAIN)
+    return np.asarray((is_small | is_doubtful) & gains)

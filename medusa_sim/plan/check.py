@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from medusa_sim.arrays import conditional
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import Cells, price
@@ -212,12 +213,7 @@ def _position(predicted: Sequence[float], measured: Sequence[float]) -> int | No
     """The position whose own rate, put into the profile, moves the tokens of a step most."""
     if len(predicted) != len(measured):
         return None
-    # given that the draft before was accepted; 0 where none was
-    expected, seen = (
-        np.divide(shares, before, out=np.zeros(len(shares)), where=before > 0.0)
-        for shares in (predicted, measured)
-        for before in [np.concatenate([[1.0], shares[:-1]])]
-    )
+    expected, seen = conditional(np.asarray(predicted)), conditional(np.asarray(measured))
 
     def moved(k: int) -> float:
         rates = expected.copy()

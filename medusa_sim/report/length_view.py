@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, evenly
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.report.palette import BESIDE
 from medusa_sim.scenario.defaults import CANDIDATES_MAX
@@ -105,10 +105,3 @@ def view_of(
         decode_us=at(by_count.decode_us)[:, 0],
         parts_us=parts_us | {BESIDE: step_us - sum(parts_us.values(), start=np.zeros(()))},
     )
-
-
-def evenly(values: IntArray, most: int) -> IntArray:
-    """At most `most` of the values, the first and the last among them."""
-    if values.size <= most:
-        return values
-    return values[np.unique(np.linspace(0, values.size - 1, most).round().astype(np.int64))]

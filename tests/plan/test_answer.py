@@ -31,10 +31,8 @@ from medusa_sim.step.step import decode_step, prefill_step
 def test_the_free_count_is_the_end_of_the_first_free_run(overhead):
     """Of plain decoding and chains of 2, 4, 6 ... candidates."""
     counts = np.array([1, *range(2, 2 * len(overhead), 2)])
-    free = list(
-        itertools.takewhile(lambda each: each[1] <= 1.1 * (1 + 1e-12), zip(counts, overhead, strict=True))
-    )
-    assert int(free_count(counts, np.asarray(overhead))) == (free[-1][0] if free else 1)
+    free = list(itertools.takewhile(lambda value: value <= 1.1 * (1 + 1e-12), overhead))
+    assert int(free_count(counts, np.asarray(overhead))) == counts[max(len(free), 1) - 1]
 
 
 def test_free_budgets_cliffs_and_cheaper_counts_by_hand():

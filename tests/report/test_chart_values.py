@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from medusa_sim.arrays import evenly
 from medusa_sim.load.goals import Goals
 from medusa_sim.report.charts.chart import (
     MAP_STOPS,
@@ -23,7 +24,7 @@ from medusa_sim.report.charts.chart import (
 from medusa_sim.report.charts.load import metric_title, rate_chart, time_chart
 from medusa_sim.report.charts.setups import CARDS, _curve, _kept, _label, _named, _tip, look_of
 from medusa_sim.report.charts.sweep import speedup_chart, step_bars
-from medusa_sim.report.length_view import LengthView, evenly
+from medusa_sim.report.length_view import LengthView
 from medusa_sim.report.palette import OTHER, PARTS, SHADES, SMALLEST_SHARE, luminance
 
 # ---- a load against its rate

@@ -11,7 +11,7 @@ from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.charts.roofline import PHASE_TITLES, roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart
 from medusa_sim.report.figures.draw import lines_figure, map_figure
-from medusa_sim.report.length_view import evenly, length_view
+from medusa_sim.report.length_view import length_view
 from medusa_sim.report.sweep.page import report_blocks
 from medusa_sim.report.table import TextTable
 from medusa_sim.step.axes import Grid
@@ -73,9 +73,7 @@ def test_a_speedup_chart_rings_what_is_marked_and_counts_drafts_one_less():
     assert (ring.x.tolist(), ring.y.tolist()) == ([2], [view.speedup[0, 2]])
 
 
-def test_an_even_choice_keeps_both_ends():
-    assert evenly(np.arange(3), 3).tolist() == [0, 1, 2]
-    assert evenly(np.arange(101), 5).tolist() == [0, 25, 50, 75, 100]
+def test_an_even_choice_of_batches_keeps_both_ends():
     view = length_view(SCENARIO, Grid.of(range(1, 66), [64], [1]), 64)  # of 65 batches 64 are drawn
     assert (len(view.batch), view.batch[0], view.batch[-1]) == (64, 1, 65)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from medusa_sim.arrays import evenly
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.plan.counts import cliffs
 from medusa_sim.report.charts.chart import (
@@ -22,7 +23,7 @@ from medusa_sim.report.charts.chart import (
     colour_of,
     line_series,
 )
-from medusa_sim.report.length_view import LengthView, evenly
+from medusa_sim.report.length_view import LengthView
 from medusa_sim.report.palette import BESIDE, PARTS
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.step.step_time import StepTime

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from medusa_sim.arrays import evenly
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.grid.columns import SWEEP, gain_column
 from medusa_sim.grid.sweep import sweep
@@ -16,7 +17,7 @@ from medusa_sim.report.blocks import Block, Cards, Folded, Heading, Picture, Tex
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_bars
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 from medusa_sim.report.first_page import screen_blocks
-from medusa_sim.report.length_view import LengthView, evenly, length_view
+from medusa_sim.report.length_view import LengthView, length_view
 from medusa_sim.report.sources import closing
 from medusa_sim.report.sweep.screen import free_text, sweep_screen
 from medusa_sim.report.table import TextTable
