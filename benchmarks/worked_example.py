@@ -16,7 +16,7 @@ from study import table
 
 from medusa_sim.api import Scenario, time_rows
 from medusa_sim.grid.single_step import SingleStep
-from medusa_sim.report.figures.canvas import drawing, label_end
+from medusa_sim.report.figures.canvas import drawing
 from medusa_sim.report.palette import BESIDE, INK, OTHER, PARTS, SMALLEST_SHARE
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.feed_forwards import Mlp
@@ -25,6 +25,7 @@ from medusa_sim.specs.mixers import Grouped
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 GPU, MODEL = "h100-sxm", "llama-3.1-8b"
@@ -189,13 +190,20 @@ def staircase_figure() -> Figure:
             )
             axis.plot(tokens, fitted, color=colour)
             axis.plot(tokens, floor, ":", color=colour, linewidth=1.0)
-            label_end(axis, float(tokens[-1]), float(fitted.iloc[-1]), gpu, colour)
-            label_end(axis, float(tokens[-1]), float(floor.iloc[-1]), "its roofline", colour)
+            _label_end(axis, float(tokens[-1]), float(fitted.iloc[-1]), gpu, colour)
+            _label_end(axis, float(tokens[-1]), float(floor.iloc[-1]), "its roofline", colour)
         axis.set_xlim(0, 590)
         axis.set_ylim(bottom=0)
         axis.set_xlabel("tokens of a step (batch x candidates)")
         axis.set_ylabel("us, layer of 4096 x 11008")
     return figure
+
+
+def _label_end(axis: Axes, x: float, y: float, text: str, colour: str) -> None:
+    """A label beside the end of a line, in place of a legend."""
+    axis.annotate(
+        text, (x, y), xytext=(9, 0), textcoords="offset points", color=colour, va="center", fontsize=8
+    )
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from medusa_sim.step.step import decode_step
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 _MOST_CHANGES = 3
-"""Changes that are told."""
+"""Changes that are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,12 +112,10 @@ def check_card_path(path: Any, *, overwrite: bool) -> None:
     check_new(path, overwrite=overwrite)
 
 
-def card_figure(
-    answer: Recommendation, batch: int | None = None, *, dark: bool = False, day: date | None = None
-) -> Figure:
+def card_figure(answer: Recommendation, batch: int | None = None, *, dark: bool = False) -> Figure:
     """The card of an answer at one of its batches (None: the smallest) and its first length.
 
-    day: when it was said; None: today. Raises UsageError for a batch that was not searched.
+    Raises UsageError for a batch that was not searched.
     """
     from matplotlib.figure import Figure
 
@@ -138,7 +136,7 @@ def card_figure(
         _fitted(figure, told.more, 0.395, 10.5, _MIDDLE - _LEFT, **quiet)
         for place, line in enumerate(_basis(answer)):
             figure.text(_LEFT, 0.315 - 0.042 * place, for_figure(line), fontsize=7.6, **quiet)
-        said = f"{day or date.today():%Y-%m-%d}"
+        said = f"{date.today():%Y-%m-%d}"
         figure.text(_LEFT, 0.045, f"medusa-sim {__version__}", fontsize=9, weight="bold", color=inks.text)
         figure.text(_RIGHT, 0.045, f"predicted {said}", fontsize=9, color=inks.quiet, ha="right")
         figure.add_artist(_rule(inks))

@@ -245,7 +245,7 @@ def loaded_line(loaded: Loaded) -> str:
 
 
 QUEUED = 3.0
-"""Times the first token of a server without a queue from which it is told that requests wait."""
+"""A first token this many times slower than without a queue is reported as queueing."""
 
 
 def queue_text(loaded: Loaded) -> str:
@@ -268,7 +268,7 @@ def refused_lines(answer: Comparison) -> list[str]:
 
 
 def launch_text(answer: Comparison, draft_path: str | None = None) -> str:
-    """The command of the chosen set-up, or why the engine cannot be told it; empty where none is chosen."""
+    """The command of the chosen set-up, or why the engine has no words for it; empty where none is chosen."""
     from medusa_sim.export.launch import chosen_command
 
     try:

@@ -43,10 +43,3 @@ def drawing(
         # figure (a rect) measures everything twice
         rect: Any = (0.0, bottom / figure.bbox.height, 1.0, 1.0) if bottom else None
         TightLayoutEngine(pad=0.5, rect=rect).execute(figure)
-
-
-def label_end(axis: Axes, x: float, y: float, text: str, colour: str) -> None:
-    """A label beside the end of a line, in place of a legend."""
-    axis.annotate(
-        text, (x, y), xytext=(9, 0), textcoords="offset points", color=colour, va="center", fontsize=8
-    )

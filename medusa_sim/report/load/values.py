@@ -10,7 +10,7 @@ from medusa_sim.grid.quantities import scenario_values
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.report.formats import json_row, json_value
-from medusa_sim.report.recommend.values import break_even_values
+from medusa_sim.report.words.break_even import break_even_values
 
 if TYPE_CHECKING:
     import pyarrow as pa

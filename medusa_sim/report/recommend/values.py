@@ -10,13 +10,13 @@ import msgspec
 
 from medusa_sim.grid.columns import BY_DRAFTS, POINT, REQUEST, ROW, with_unlisted
 from medusa_sim.grid.quantities import scenario_values
-from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
 from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths, steps_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.formats import json_value
 from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.recommend.warnings import warnings
+from medusa_sim.report.words.break_even import break_even_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,23 +126,6 @@ def row_values(row: ScheduleRow) -> dict[str, Any]:
         {"candidates": less, "cheaper_candidates": more} for less, more in row.cheaper_larger
     ]
     return {key: json_value(value) for key, value in fields.items()}
-
-
-def break_even_values(break_even: BreakEven) -> dict[str, Any]:
-    """Where and in which direction, with the range that was searched.
-
-    known: what is certain and what is not; drafts_made: first and last value of each range with drafts.
-    """
-    return {
-        "at": break_even.at,
-        "direction": break_even.direction,
-        "searched": [break_even.searched_from, break_even.searched_to],
-        "drafts_made": [list(span) for span in break_even.spans],
-        "known": [
-            {"first": stretch.first, "last": stretch.last, "kind": stretch.verdict}
-            for stretch in break_even.known
-        ],
-    }
 
 
 def _shortfall_values(answer: Recommendation) -> dict[str, Any] | None:

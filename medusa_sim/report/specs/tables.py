@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from medusa_sim.data import DataDir
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.specs.rows import (
-    SpecRow,
-)
+from medusa_sim.report.specs.rows import SpecRow
 from medusa_sim.report.table import TextTable, cell_text
 from medusa_sim.report.words.numbers import NOTHING, percent, significant, with_prefix
 from medusa_sim.specs.gpu import Gpu, load_gpu

@@ -1,13 +1,15 @@
-"""Where speculation pays, in words: what is certain, what is not, and where drafts are made."""
+"""Where speculation pays, in words and as values: what is certain, what is not, where drafts are made."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.verdict import VERDICTS, Stretch, Verdict
 from medusa_sim.report.words.numbers import span
 
 _MOST_NAMED = 3
-"""Stretches that are told in their order."""
+"""Up to so many stretches are listed in order."""
 _SAYS: dict[Verdict, str] = {"pays": "pays", "uncertain": "is uncertain", "loses": "loses"}
 
 
@@ -38,6 +40,23 @@ def break_even_text(break_even: BreakEven, what: str) -> str:
     ]
     elsewhere = " and loses elsewhere" if "loses" in kinds else ""
     return f"{', '.join(told)}{elsewhere}{_drafted(break_even, what)} {searched}"
+
+
+def break_even_values(break_even: BreakEven) -> dict[str, Any]:
+    """Where and in which direction, with the range that was searched.
+
+    known: what is certain and what is not; drafts_made: first and last value of each range with drafts.
+    """
+    return {
+        "at": break_even.at,
+        "direction": break_even.direction,
+        "searched": [break_even.searched_from, break_even.searched_to],
+        "drafts_made": [list(span) for span in break_even.spans],
+        "known": [
+            {"first": stretch.first, "last": stretch.last, "kind": stretch.verdict}
+            for stretch in break_even.known
+        ],
+    }
 
 
 def _drafted(break_even: BreakEven, what: str) -> str:

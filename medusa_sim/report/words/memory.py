@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 
 _LEAST_GB = 0.01
-"""Below it the size of a part of memory is not told."""
+"""A smaller part of memory is shown as less than this."""
 
 
 def shortfall_text(lacking: Shortfall) -> str:
-    """How many GB are needed, for what, and there, and what would do."""
+    """GB needed and what takes them, GB usable, and changes that would fit."""
     missing = missing_text(lacking, f" ({memory_text(lacking.parts)})")
     would = would_fit(lacking)
     if not would:
-        return f"{missing} No one change that is known would do."
+        return f"{missing} No single change that was tried would fit it."
     return f"{missing} What would do, each alone: {'; '.join(would)}."
 
 
 def missing_text(lacking: Shortfall, what_for: str = "") -> str:
-    """How many GB are needed and there. what_for: in brackets, behind the GB that are needed."""
+    """GB needed and GB usable. what_for: in brackets, behind the GB needed."""
     return (
         f"Does not fit: batch {lacking.batch} of length {lacking.seq_len} needs "
-        f"{lacking.needed_bytes / GIGA:,.1f} GB on each GPU without speculation{what_for}, and "
-        f"{lacking.usable_bytes / GIGA:,.1f} GB can be used."
+        f"{lacking.needed_bytes / GIGA:,.1f} GB on each GPU without speculation{what_for}; "
+        f"{lacking.usable_bytes / GIGA:,.1f} GB are usable."
     )
 
 
 def would_fit(lacking: Shortfall) -> list[str]:
-    """Changes of which each alone would do: `--tp 2 (42.7 of 75.9 GB)`."""
+    """Changes each of which alone would fit: `--tp 2 (42.7 of 75.9 GB)`."""
     return [
         f"{change.option} ({change.needed_bytes / GIGA:,.1f} of {change.usable_bytes / GIGA:,.1f} GB)"
         for change in lacking.changes
@@ -44,7 +44,7 @@ def would_fit(lacking: Shortfall) -> list[str]:
 
 
 def shortfall_facts(lacking: Shortfall) -> Iterator[Fact]:
-    """What is needed where it does not fit, and what would do."""
+    """What is needed where it does not fit, and changes that would fit."""
     at = f"batch {lacking.batch} of length {lacking.seq_len}"
     yield Fact(
         "Would fit", " or ".join(would_fit(lacking)) or "nothing that is known, if one thing is changed"
