@@ -85,11 +85,27 @@ def json_value(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def notebook_html(sentence: str, frame: pd.DataFrame, lines: Iterable[str]) -> str:
-    """A sentence, a table and warnings for notebooks."""
-    table = frame.to_html(index=False, float_format=lambda value: f"{value:.3g}")
+def notebook_html(
+    sentence: str, table: pd.DataFrame | TextTable, lines: Iterable[str], picture: str = ""
+) -> str:
+    """A sentence, a picture (an SVG file's text), a table and warnings for notebooks."""
     listed = "".join(f"<li>{for_html(line)}</li>" for line in lines)
-    return f"<p>{for_html(sentence)}</p>{table}" + (f"<ul>{listed}</ul>" if listed else "")
+    return (
+        f"<p>{for_html(sentence)}</p>{picture[picture.index('<svg') :] if picture else ''}"
+        + (_table_html(table) if isinstance(table, TextTable) else _frame_html(table))
+        + (f"<ul>{listed}</ul>" if listed else "")
+    )
+
+
+def _frame_html(frame: pd.DataFrame) -> str:
+    html: str = frame.to_html(index=False, float_format=lambda value: f"{value:.3g}")
+    return html
+
+
+def _table_html(table: TextTable) -> str:
+    head = "".join(f"<th>{for_html(name)}</th>" for name in table.headers)
+    rows = ("".join(f"<td>{for_html(text)}</td>" for text in row) for row in table.rows)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
 def json_row(row: Mapping[Any, Any]) -> dict[str, Any]:

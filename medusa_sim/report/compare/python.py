@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
-from medusa_sim.outside.escaping import for_html
 from medusa_sim.report.compare.screen import frontier_table, sentence
 from medusa_sim.report.compare.values import compare_values
 from medusa_sim.report.compare.warnings import warnings
@@ -104,15 +103,10 @@ class Compared:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        """Sentence, chart and frontier for notebooks."""
+        """Sentence, chart, frontier and warnings for notebooks."""
         from medusa_sim.report.figures.draw import lines_figure
         from medusa_sim.report.figures.files import render
+        from medusa_sim.report.formats import notebook_html
 
         drawn = render(lines_figure(self.chart(), height=5.0), ".svg").decode("utf-8")
-        shown = frontier_table(self.comparison)
-        head = "".join(f"<th>{for_html(name)}</th>" for name in shown.headers)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{for_html(text)}</td>" for text in row) + "</tr>" for row in shown.rows
-        )
-        picture = drawn[drawn.index("<svg") :]
-        return f"<p>{for_html(self.sentence)}</p>{picture}<table><tr>{head}</tr>{body}</table>"
+        return notebook_html(self.sentence, frontier_table(self.comparison), self.warnings, drawn)
