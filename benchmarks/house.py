@@ -69,8 +69,9 @@ HOUSE = (
         ("plan",),
         "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
         in_order(
-            "verdict engine_run check woken_experts slowdowns counts break_even shortfall "
-            "sweep_answer batch_ranges schedule_row schedule capacity recommendation recommend"
+            "verdict engine_run check woken_experts slowdowns counts coarse_search break_even shortfall "
+            "sweep_answer batch_ranges row_cells sensitivity other_counts schedule_row schedule capacity "
+            "recommendation recommend"
         ),
     ),
     Room(
