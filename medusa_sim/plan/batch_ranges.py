@@ -111,7 +111,7 @@ def _stands(
     doubt = (
         0.0 if halves is None else np.sqrt(np.abs(halves[:, configuration] ** 2 - halves[rows, best] ** 2))
     )
-    is_small = lost < -np.log1p(-switching_gain)
+    is_small = kept > largest + np.log1p(-switching_gain)
     is_doubtful = lost <= np.maximum(doubt, _TIE)
     gains = (kept > 0.0) | (largest <= 0.0) | (configuration == PLAIN)
     return np.asarray((is_small | is_doubtful) & gains)
