@@ -27,8 +27,9 @@ def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
     """A line of every cell and way of holding out: what was new about it for the fit, and its error.
 
     outs: by way; the fit to all is the way of no keys. The kind is that by which a set-up's band is
-    chosen (`specs/nearness.py`), from the groups that the fit saw. faster, slower: of the band of kernels and
-    terms. spread, experts_spread: of the cell's engine (`spreads_of`).
+    chosen (`specs/nearness.py`), from the groups that the fit saw. short: of what was measured, in the log,
+    at the lengths that a test's command names, since users give those. faster, slower: of the band of kernels
+    and terms. spread, experts_spread: of the cell's engine (`spreads_of`).
     """
     cells, found = fit.cells, []
     group = cells[GROUP].agg(", ".join, axis=1)
@@ -48,7 +49,7 @@ def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
                     "library": [place.library for place in cells.place],
                     "kind": [each.kind for each in near],
                     "is_other_version": [each.is_other_version for each in near],
-                    "short": -np.log1p(out.errors),
+                    "short": -np.log1p(out.errors) - cells.as_named,
                     "experts": out.experts,
                     "faster": cells.faster,
                     "slower": cells.slower,
@@ -127,7 +128,7 @@ Trial: TypeAlias = Callable[[float], tuple[pd.DataFrame, Half]]
 def needed(trial: Trial, least: float, most: float = 2.0) -> float:
     """The least share from which such bands hold PROMISED in the mean over groups.
 
-    More where no large group then holds less than LEAST_HELD, and all in the mean no more than MOST_HELD.
+    More as long as a large group holds less than LEAST_HELD, and all in the mean no more than MOST_HELD.
     """
 
     def mean(share: float) -> float:
@@ -140,10 +141,10 @@ def needed(trial: Trial, least: float, most: float = 2.0) -> float:
     enough = least
     if mean(least) < PROMISED:
         enough = float(brentq(lambda share: mean(share) - PROMISED, least, most, xtol=1e-4))
-    enough = further = float(np.ceil(1e3 * enough) / 1e3)
+    further = float(np.ceil(1e3 * enough) / 1e3)
     while large_below(*trial(further)) and mean(further + WIDER) <= MOST_HELD:
         further = round(further + WIDER, 3)
-    return enough if large_below(*trial(further)) else further
+    return further
 
 
 def told(lines: pd.DataFrame, share: float) -> pd.DataFrame:

@@ -94,7 +94,11 @@ def experts_by(engine: str, card: str, version: str, experts_in: str, *, splits:
 
 
 def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataFrame:
-    """Every cell with the parts of its time, microseconds, and what levels it belongs to."""
+    """Every cell with the parts of its time, microseconds, and what levels it belongs to.
+
+    as_named: by how much more, in the log, it is priced at with the lengths that the test's command names, of
+    which STATED_SHARE was drawn.
+    """
     found: list[dict[str, Any]] = []
     for named, own in by_recipe(set_ups):
         name, model = named["runtime"], named["model"]
@@ -125,6 +129,11 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                 parts[place] = parts[place] + time_us
         parts["prompt"] = (swept.tpot_us - swept.decode_step_us).to_numpy()
         rest = swept.tpot_us.to_numpy() - sum(parts.values())
+        as_named = np.zeros(batch.size)
+        if is_drawn:
+            longer = ms.Scenario(**named | {"runtime": scenario.runtime})
+            longer_us = longer.sweep(batch=batch.tolist(), candidates=[1]).tpot_us.to_numpy()
+            as_named = np.log(longer_us / swept.tpot_us.to_numpy())
         of, form = scenario.model, form_of(scenario.model)
         formats = weight_formats(of)
         expert_layers = of.layers if of.experts is not None else 0
@@ -170,6 +179,7 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                     "tp": arguments["tp"],
                     "ep": arguments["ep"],
                     "requests_at": int(line.concurrency),
+                    "as_named": as_named[at],
                     "measured": US_PER_MS * line.tpot_mean_ms,
                     "first_measured": US_PER_MS * line.ttft_mean_ms
                     if is_test and is_steady(line, arguments)
