@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -368,7 +369,10 @@ def numbered_csv_table(path: Path, columns: Sequence[str], text: Sequence[str] =
     import pandas as pd
 
     wanted = f"a CSV with columns {', '.join(columns)}"
-    (_, header), *rows = [*csv_lines(path, wanted)] or [(0, [])]
+    lines = [*csv_lines(path, wanted)]
+    if not lines:
+        raise DataError(f"{named(path)}: cannot be read (it is empty); give {wanted}")
+    (_, header), *rows = lines
     names = [name.strip() for name in header]
     if missing := [column for column in columns if column not in names]:
         given = ", ".join(names)[:80]
@@ -379,10 +383,10 @@ def numbered_csv_table(path: Path, columns: Sequence[str], text: Sequence[str] =
         raise DataError(f"{named(path)}: no rows below the header; give {wanted}")
     if len(rows) > TABLE_ROWS:
         raise DataError(f"{named(path)}: more than {TABLE_ROWS:,} rows; give {wanted} and fewer rows")
-    lines = io.StringIO()
-    csv.writer(lines).writerows([names, *(cells for _, cells in rows)])
-    lines.seek(0)
-    frame = pd.read_csv(lines, index_col=False, skip_blank_lines=False, dtype=dict.fromkeys(text, str))
+    text_of_rows = io.StringIO()
+    csv.writer(text_of_rows).writerows([names, *(cells for _, cells in rows)])
+    text_of_rows.seek(0)
+    frame = pd.read_csv(text_of_rows, index_col=False, skip_blank_lines=False, dtype=dict.fromkeys(text, str))
     return frame.set_axis([number for number, _ in rows])
 
 
@@ -399,12 +403,12 @@ def csv_lines(path: Path, what: str) -> Iterator[tuple[int, list[str]]]:
             if not cells or cells[0].lstrip().startswith("#"):
                 continue
             if not columns:
-                names = [cell.strip().lower() for cell in cells if cell.strip()]
-                if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+                columns = len(cells)
+                if columns > TABLE_COLUMNS:
+                    raise DataError(f"{named(path)}: more than {TABLE_COLUMNS:,} columns; give {what}")
+                names = Counter(cell.strip().lower() for cell in cells if cell.strip())
+                if twice := [name for name, count in names.items() if count > 1]:
                     raise DataError(f"{named(path)} line {number}: column {shown(twice[0])} stands twice")
-            columns = columns or len(cells)
-            if columns > TABLE_COLUMNS:
-                raise DataError(f"{named(path)}: more than {TABLE_COLUMNS:,} columns; give {what}")
             if len(cells) == columns + 1 and not cells[-1].strip():  # a comma at the end of a line
                 cells.pop()
             if len(cells) != columns:

@@ -304,10 +304,10 @@ def test_a_scenario_owns_its_card_and_refuses_the_latency_model_of_another():
     scenario = Scenario(gpu="h100-sxm")
     assert scenario.latency.gpu is scenario.gpu
     assert scenario.but(latency=scenario.latency).latency is scenario.latency
-    with one_line(UsageError, "gpu a40 with a latency model of h100-sxm", "one card"):
+    with one_line(UsageError, "gpu a40 with a latency model of h100-sxm", "one GPU"):
         scenario.but(gpu="a40", latency=scenario.latency)
     faster = replace(scenario.gpu, bandwidth_bytes_per_s=2.0 * scenario.gpu.bandwidth_bytes_per_s)
-    with one_line(UsageError, "h100-sxm with other numbers", "one card"):
+    with one_line(UsageError, "h100-sxm with other numbers", "one GPU"):
         scenario.but(gpu=faster, latency=scenario.latency)
     for made in (scenario, ms.Scenario()):
         with pytest.raises(FrozenInstanceError):

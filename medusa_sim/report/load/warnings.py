@@ -16,6 +16,8 @@ from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.report.words.scenario import request_text
 
 _MOST_TAKEN = 0.5
+CUT_SHARE = 0.05
+"""Of requests that were cut, above which it is told: fewer move what a request has on average little."""
 
 
 def warnings(answer: LoadAnswer) -> list[str]:
@@ -46,9 +48,9 @@ def warnings(answer: LoadAnswer) -> list[str]:
 
 
 def _cut(test: LoadTest) -> Iterator[str]:
-    """That requests were drawn longer than what fits, and what is left of them on average."""
+    """That many requests were drawn longer than what fits, and what is left of them on average."""
     drawn, most = test.sample, test.limits(test.drafts_max).longest_request(test.drafts_max)
-    if drawn.cut:
+    if drawn.cut > CUT_SHARE * drawn.count:
         mean = request_text(drawn.prompt_tokens.mean(), drawn.output_tokens.mean())
         yield (
             f"{drawn.cut} of {drawn.count} requests were drawn longer than the {most} tokens that fit and "
