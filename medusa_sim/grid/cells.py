@@ -282,7 +282,9 @@ class Cells:
         shard = self.scenario.shard
         added = self.configurations.drafter_bytes(shard)
         weights, kv, slots = (picked(row, self.index) if row.any() else 0.0 for row in added)
-        return memory_parts(shard, weights, kv, slots, batch, self.seq_len, self.candidates)
+        return memory_parts(
+            shard, weights, kv, slots, batch, self.surface.cached_len[None, :, None], self.candidates
+        )
 
     @cached_property
     def max_batch(self) -> IntArray:

@@ -139,9 +139,13 @@ class Surface:
 
     @property
     def _lengths_in_flight(self) -> IntArray:
-        """(S,) mean lengths of the requests in flight around each length (length bias), in whole tokens."""
-        lengths = served_length(self.setting, self.seq_len, self.scenario.traffic)
-        return self.seq_len if np.array_equal(lengths, self.seq_len) else np.rint(lengths).astype(np.int64)
+        """(S,) around each length."""
+        return lengths_in_flight(self.scenario, self.seq_len)
+
+    @property
+    def cached_len(self) -> IntArray:
+        """(S,) mean tokens that a request in flight keeps in the cache."""
+        return self._lengths_in_flight if self.nominal is None else self.seq_len
 
     @cached_property
     def batch_edges(self) -> Edges | None:
@@ -191,8 +195,11 @@ class Surface:
 
     @cached_property
     def max_batch(self) -> IntArray:
-        """(S, J) largest batch that fits in memory; 0 where none does."""
-        return self.configurations.max_batch(self.scenario, self.seq_len)
+        """(S, J) largest batch that fits in memory; 0 where none does.
+
+        Of requests in flight, which fill the cache: they are longer than the mean where outputs differ.
+        """
+        return self.configurations.max_batch(self.scenario, self.cached_len)
 
     @cached_property
     def ends_profile(self) -> bool:
@@ -218,7 +225,7 @@ class Surface:
             return np.zeros(self.shape)
         drafting = self.drafting[depths[min(depths)]]
         waits = replace(self.setting, runtime=runtime.drafting(self.scenario.drafting.method))
-        loaded_us = decode_step(waits, self.batch[:, None, None], self.seq_len[None, :, None]).time_us
+        loaded_us = decode_step(waits, *self._places).time_us
         if drafting is not None:
             loaded_us = loaded_us + drafting.time_us
         share = loaded_us / self.decode.time_us - 1.0
@@ -241,6 +248,12 @@ class Edges(NamedTuple):
 def _places(edges: IntArray, values: IntArray) -> IntArray:
     """Where each edge stands among values."""
     return np.asarray([np.flatnonzero(values == edge)[0] for edge in edges])
+
+
+def lengths_in_flight(scenario: Scenario, seq_len: IntArray) -> IntArray:
+    """(S,) mean lengths of the requests in flight around each length (length bias), in whole tokens."""
+    lengths = served_length(scenario.setting, seq_len, scenario.traffic)
+    return seq_len if np.array_equal(lengths, seq_len) else np.rint(lengths).astype(np.int64)
 
 
 def surface_at(

@@ -18,6 +18,7 @@ from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.power import Power
+from medusa_sim.step.chance import log_normal
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.sampling import filter_us
@@ -59,17 +60,23 @@ def served_joules(
 ) -> FloatArray:
     """Joules above idle that a server adds to a step: filtered logits, and prompts that ride on it.
 
-    rows: of logits.
+    rows: of logits. Attention's FLOPs grow with the square of a prompt, so prompts are averaged over their
+    lengths.
     """
     finished = np.asarray(batch, dtype=np.float64) * np.asarray(tokens_per_step) / traffic.output_tokens
-    prompt = prompt_joules(gpu, power, setting, traffic.prompt_tokens)
+    lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
+    prompt = prompt_joules(gpu, power, setting, lengths).mean()
     return np.asarray(finished * prompt + sampling_joules(gpu, power, setting, rows))
 
 
-def prompt_joules(gpu: Gpu, power: Power, setting: Setting, prompt_tokens: float) -> FloatArray:
-    """Joules above idle of a prompt on one GPU: its FLOPs alone, since it shares the weights of a step."""
-    launches = model_launches(setting.shard, prefill(1, prompt_tokens), setting.runtime)
-    return launch_joules(gpu, power, launches, with_bytes=False)
+def prompt_joules(gpu: Gpu, power: Power, setting: Setting, prompt_tokens: Size) -> FloatArray:
+    """Joules above idle of a prompt on one GPU: its FLOPs alone, since it shares the weights of a step.
+
+    Of as many at once as there are GPUs that attend to their own, so that each of them has one.
+    """
+    at_once = setting.parallel.schedulers
+    launches = model_launches(setting.shard, prefill(at_once, prompt_tokens), setting.runtime)
+    return launch_joules(gpu, power, launches, with_bytes=False) / at_once
 
 
 def sampling_joules(gpu: Gpu, power: Power, setting: Setting, rows: Size) -> FloatArray:

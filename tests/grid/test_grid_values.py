@@ -23,6 +23,7 @@ from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.grid.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.axes import Grid
+from medusa_sim.step.chance import log_normal
 from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.memory import memory_parts
 from medusa_sim.step.step import decode_step, prefill_step, verification_step
@@ -116,11 +117,31 @@ def test_without_traffic_those_in_flight_are_as_long_as_asked_though_not_whole()
     assert surface.in_flight is surface
 
 
+def test_what_fits_is_asked_at_the_lengths_in_flight():
+    """Outputs of 4,096 tokens with a cv of 1 are 2,048 longer in flight: as many fit as of such requests."""
+    scenario = SERVED.but(output_tokens=4096, length_cv=1.0)
+    surface = surface_at(scenario, [1, 64, 256], [3000])
+    alone = surface_at(SERVED.but(prompt_tokens=None, output_tokens=None), [1], [3000 + 2048])
+    assert surface.max_batch.tolist() == alone.max_batch.tolist()
+    assert surface.in_flight.max_batch.tolist() == alone.max_batch.tolist()
+    at_once = surface_at(scenario, [1, 64, 256], [3000], in_flight_only=True)
+    assert at_once.max_batch.tolist() == alone.max_batch.tolist()
+    assert at_once.idle_share == pytest.approx(surface.in_flight.idle_share)
+    busy, longer = (price(of, [64], [length]).by_count for of, length in (
+        (scenario, 3000), (SERVED.but(prompt_tokens=None, output_tokens=None), 5048),
+    ))  # fmt: skip
+    assert busy.memory.kv_cache.tolist() == longer.memory.kv_cache.tolist()
+
+
 def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
     """Of outputs of 200 tokens as many requests end in a step as it emits tokens, over 200."""
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
     power, card, of = SERVED.gpu.power, SERVED.gpu, cells.surface.setting
-    prompts = cells.batch * cells.tokens_per_step / 200 * prompt_joules(card, power, of, 2000)
+    assert SERVED.traffic is not None
+    lengths = 2000 * log_normal(np.array([SERVED.traffic.prompt_cv]))[0]
+    prompt = prompt_joules(card, power, of, lengths).mean()
+    assert prompt > prompt_joules(card, power, of, 2000)  # attention grows with the square of a length
+    prompts = cells.batch * cells.tokens_per_step / 200 * prompt
     chosen = sampling_joules(card, power, of, cells.batch * cells.candidates)
     joules = cells.in_flight.steps.joules + prompts + chosen
     assert float(prompts.min()) > float(np.max(chosen)) >= 0.0

@@ -91,6 +91,17 @@ def test_a_prompt_draws_for_its_products_and_choosing_tokens_for_its_time():
     assert float(sampling_joules(H100, power, scenario.but(runtime="cuda-graph").setting, 48)) == 0.0
 
 
+def test_gpus_that_attend_to_their_own_requests_share_the_joules_of_prompts():
+    """Eight GPUs with a prompt each compute what all of them do for eight prompts, but for what latent
+    attention repeats on each GPU that shares a prompt."""
+    asked = {"gpu": "h200-sxm", "model": "deepseek-v3", "tp": 8, "runtime": "sglang-0.5", "drafter": "mtp"}
+    shared, own = (
+        float(prompt_joules(H100, power_of(H100), Scenario(**asked, dp_attention=split).setting, 4096))
+        for split in (False, True)
+    )
+    assert own == pytest.approx(shared, rel=0.2)
+
+
 @pytest.mark.parametrize("name", [name for name in gpu_names() if not name.startswith("cpu-")])
 def test_the_same_shares_draw_the_same_share_of_the_limit(name):
     gpu = load_gpu(name)
