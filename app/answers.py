@@ -28,6 +28,7 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.grid import tree_answer
 from medusa_sim.grid.configurations import Configurations
+from medusa_sim.grid.surface import lengths_in_flight
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at, steps_at
 from medusa_sim.report.words.standing import standing_sentence
@@ -145,7 +146,9 @@ MOST_AT_ONCE = 1024
 @KEPT
 def room(set_up: SetUp) -> int:
     """The most requests at once that memory holds without drafts, MOST_AT_ONCE at most; at least 1."""
-    plain = Configurations(()).max_batch(scenario_of(set_up), np.asarray([set_up.seq_len]))
+    scenario = scenario_of(set_up)
+    cached = lengths_in_flight(scenario, np.asarray([set_up.seq_len]))
+    plain = Configurations(()).max_batch(scenario, cached)
     return min(max(int(plain[0, 0]), 1), MOST_AT_ONCE)
 
 

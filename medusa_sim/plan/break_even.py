@@ -15,6 +15,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, IntArray
 from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.surface import lengths_in_flight
 from medusa_sim.plan.coarse_search import CoarseSearch, at_few_counts, coarse_searches
 from medusa_sim.plan.verdict import (
     Coded,
@@ -131,9 +132,9 @@ def break_even_batches(
 
 
 def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:
-    """Most committed tokens at which a batch with some drafting fits in memory; 0 if it never does.
+    """Mean committed tokens up to which a batch with some drafting fits in memory; 0 if it never does.
 
-    ENDLESS_CONTEXT where every layer keeps no more than a window.
+    Requests in flight are longer than the mean. ENDLESS_CONTEXT where every layer keeps no more than a window.
     """
     model, room = scenario.shard, scenario.usable_memory_bytes
     lengths = [0]
@@ -149,7 +150,8 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
             if one == none:  # every layer has a window: memory ends no context
                 return ENDLESS_CONTEXT
             lengths.append(start + int((room - none) // (one - none)))
-    return max(lengths)
+    longer = int(lengths_in_flight(scenario, np.asarray([0]))[0])
+    return max(max(lengths) - longer, 0)
 
 
 def longest_searched(scenario: Scenario, length: int) -> int:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.grid.surface import lengths_in_flight
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.step.memory import MemoryParts, memory_parts
@@ -58,8 +61,9 @@ def shortfall(scenario: Scenario, batch: int, seq_len: int) -> Shortfall | None:
 
 
 def _plain_memory(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
-    """What a plain step keeps on one GPU."""
-    return memory_parts(scenario.shard, 0.0, 0.0, 0.0, batch, seq_len, 1)
+    """What a plain step of requests in flight keeps on one GPU."""
+    cached = lengths_in_flight(scenario, np.asarray([seq_len]))[0]
+    return memory_parts(scenario.shard, 0.0, 0.0, 0.0, batch, cached, 1)
 
 
 def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[Change | None]]:

@@ -144,8 +144,11 @@ def test_the_largest_batch_of_a_plan_is_that_of_its_chain():
     plan = chains.chain_plan(answer, (1, 2, 4, 8, 16, 32, 64), scheduled=False, margin=0.0)
     (option,) = (each for each in answer.scenario.options() if each.chain and each.depth == plan.drafts)
 
+    assert scenario.traffic is not None
+    in_flight = round(scenario.length + scenario.traffic.output_cv**2 / 2 * scenario.traffic.output_tokens)
+
     def fits(batch: int) -> bool:
-        needed = step_memory_bytes(scenario.shard, option.drafter, batch, scenario.length, plan.drafts + 1)
+        needed = step_memory_bytes(scenario.shard, option.drafter, batch, in_flight, plan.drafts + 1)
         return bool(needed <= scenario.usable_memory_bytes)
 
     assert plan.grid.searched_to == 64 > plan.max_batch >= plan.grid.batch[-1]
