@@ -134,7 +134,7 @@ def break_even_batches(
 def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:
     """Mean committed tokens up to which a batch with some drafting fits in memory; 0 if it never does.
 
-    Requests in flight are longer than the mean. ENDLESS_CONTEXT where every layer keeps no more than a window.
+    Requests in flight are longer. ENDLESS_CONTEXT where every layer keeps no more than a window.
     """
     model, room = scenario.shard, scenario.usable_memory_bytes
     lengths = [0]
