@@ -146,7 +146,7 @@ MOST_AT_ONCE = 1024
 @KEPT
 def room(set_up: SetUp) -> int:
     """The most requests at once that memory holds without drafts, MOST_AT_ONCE at most; at least 1."""
-    scenario = scenario_of(set_up)
+    scenario = scenario_of(set_up).with_usual_requests()
     cached = lengths_in_flight(scenario, np.asarray([set_up.seq_len]))
     plain = Configurations(()).max_batch(scenario, cached)
     return min(max(int(plain[0, 0]), 1), MOST_AT_ONCE)

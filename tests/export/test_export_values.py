@@ -139,7 +139,7 @@ def test_a_tree_of_tensorrt_has_its_depth_to_topk_drafts_a_level(topk, least, mo
 
 def test_the_largest_batch_of_a_plan_is_that_of_its_chain():
     """A long chain that does not fit at some batch takes it from the plan, not from what fits."""
-    scenario = api.Scenario(model="qwen3-32b", gpu="h100-sxm", drafter="eagle3")
+    scenario = api.Scenario(model="qwen3-32b", gpu="h100-sxm", drafter="eagle3").with_usual_requests()
     answer = recommend(scenario, Question(batch_max=64))
     plan = chains.chain_plan(answer, (1, 2, 4, 8, 16, 32, 64), scheduled=False, margin=0.0)
     (option,) = (each for each in answer.scenario.options() if each.chain and each.depth == plan.drafts)
