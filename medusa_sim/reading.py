@@ -348,17 +348,22 @@ def read_csv_table(
     chunks: list[pd.DataFrame] = []
     for chunk in csv_chunks(path, 20_000, **options):
         chunk.columns = chunk.columns.astype(str).str.strip()
-        if missing := [column for column in columns if column not in chunk]:
-            given = ", ".join(map(str, chunk.columns))[:80]
-            raise DataError(
-                f"{named(path)}: columns missing: {', '.join(missing)} (it has: {given}); {wanted}"
-            )
+        _check_columns(path, columns, list(chunk.columns), wanted)
         chunks.append(chunk)
         if sum(map(len, chunks)) > limit_rows:
             raise DataError(f"{named(path)}: more than {limit_rows:,} rows; {wanted} and fewer rows")
     if not any(map(len, chunks)):
         raise DataError(f"{named(path)}: no rows below the header; {wanted}")
     return pd.concat(chunks)
+
+
+def _check_columns(path: Path, columns: Sequence[str], given: Sequence[str], wanted: str) -> None:
+    """Raises DataError where any of the columns is not among those given."""
+    if missing := [column for column in columns if column not in given]:
+        shown_names = ", ".join(given)[:80]
+        raise DataError(
+            f"{named(path)}: columns missing: {', '.join(missing)} (it has: {shown_names}); {wanted}"
+        )
 
 
 def numbered_csv_table(path: Path, columns: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:
@@ -374,11 +379,7 @@ def numbered_csv_table(path: Path, columns: Sequence[str], text: Sequence[str] =
         raise DataError(f"{named(path)}: cannot be read (it is empty); give {wanted}")
     (_, header), *rows = lines
     names = [name.strip() for name in header]
-    if missing := [column for column in columns if column not in names]:
-        given = ", ".join(names)[:80]
-        raise DataError(
-            f"{named(path)}: columns missing: {', '.join(missing)} (it has: {given}); give {wanted}"
-        )
+    _check_columns(path, columns, names, f"give {wanted}")
     if not rows:
         raise DataError(f"{named(path)}: no rows below the header; give {wanted}")
     if len(rows) > TABLE_ROWS:
