@@ -15,7 +15,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import notes
-import numpy as np
 import uploads
 from chosen import SetUp
 from kept import LONG_BYTES, Kept
@@ -27,8 +26,8 @@ from medusa_sim.doubts.standing import Standing, standing
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.grid import tree_answer
-from medusa_sim.grid.configurations import Configurations
-from medusa_sim.grid.surface import lengths_in_flight
+from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.grid.surface import surface_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at, steps_at
 from medusa_sim.report.words.standing import standing_sentence
@@ -147,9 +146,8 @@ MOST_AT_ONCE = 1024
 def room(set_up: SetUp) -> int:
     """The most requests at once that memory holds without drafts, MOST_AT_ONCE at most; at least 1."""
     scenario = scenario_of(set_up).with_usual_requests()
-    cached = lengths_in_flight(scenario, np.asarray([set_up.seq_len]))
-    plain = Configurations(()).max_batch(scenario, cached)
-    return min(max(int(plain[0, 0]), 1), MOST_AT_ONCE)
+    held = surface_at(scenario, [1], [set_up.seq_len], ()).max_batch
+    return min(max(int(held[0, PLAIN]), 1), MOST_AT_ONCE)
 
 
 _CURVE = BATCHES[: BATCHES.index(256) + 1]

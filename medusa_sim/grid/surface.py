@@ -29,7 +29,7 @@ from medusa_sim.step.pass_time import work_time
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, decode_work, verification_step
 from medusa_sim.step.step_time import StepTime
-from medusa_sim.step.traffic import served_length
+from medusa_sim.step.traffic import Traffic, served_length
 
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""
@@ -140,7 +140,7 @@ class Surface:
     @property
     def _lengths_in_flight(self) -> IntArray:
         """(S,) around each length."""
-        return lengths_in_flight(self.scenario, self.seq_len)
+        return lengths_in_flight(self.setting, self.seq_len, self.scenario.traffic)
 
     @property
     def cached_len(self) -> IntArray:
@@ -250,9 +250,9 @@ def _places(edges: IntArray, values: IntArray) -> IntArray:
     return np.asarray([np.flatnonzero(values == edge)[0] for edge in edges])
 
 
-def lengths_in_flight(scenario: Scenario, seq_len: IntArray) -> IntArray:
+def lengths_in_flight(setting: Setting, seq_len: IntArray, traffic: Traffic | None) -> IntArray:
     """(S,) mean lengths of the requests in flight around each length (length bias), in whole tokens."""
-    lengths = served_length(scenario.setting, seq_len, scenario.traffic)
+    lengths = served_length(setting, seq_len, traffic)
     return seq_len if np.array_equal(lengths, seq_len) else np.rint(lengths).astype(np.int64)
 
 

@@ -150,7 +150,7 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
             if one == none:  # every layer has a window: memory ends no context
                 return ENDLESS_CONTEXT
             lengths.append(start + int((room - none) // (one - none)))
-    longer = int(lengths_in_flight(scenario, np.asarray([0]))[0])
+    longer = int(lengths_in_flight(scenario.setting, np.asarray([0]), scenario.traffic)[0])
     return max(max(lengths) - longer, 0)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from medusa_sim.arrays import IntArray, every_to
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.grid.configurations import Configurations, at_counts
-from medusa_sim.grid.surface import in_groups, lengths_in_flight
+from medusa_sim.grid.configurations import PLAIN, at_counts
+from medusa_sim.grid.surface import in_groups, surface_at
 from medusa_sim.plan.verdict import Coded, codes_of
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
@@ -62,8 +62,8 @@ def coarse_searches(
     """
     few = at_few_counts(options)
     end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
-    cached = lengths_in_flight(scenario, seq_len)
-    largest = Configurations(few).max_batch(scenario, cached)[:, 1:].max(axis=-1, initial=0)
+    room = surface_at(scenario, [1], seq_len, few).max_batch
+    largest = room[:, PLAIN + 1 :].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
     tried = np.union1d(every_to(EVERY_COARSE_TO, 1, end, _COARSE_RATIO), largest[largest > 0])
     every = tried[~np.isin(tried, priced)]

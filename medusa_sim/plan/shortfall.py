@@ -62,7 +62,7 @@ def shortfall(scenario: Scenario, batch: int, seq_len: int) -> Shortfall | None:
 
 def _plain_memory(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
     """What a plain step of requests in flight keeps on one GPU."""
-    cached = lengths_in_flight(scenario, np.asarray([seq_len]))[0]
+    cached = lengths_in_flight(scenario.setting, np.asarray([seq_len]), scenario.traffic)[0]
     return memory_parts(scenario.shard, 0.0, 0.0, 0.0, batch, cached, 1)
 
 
