@@ -33,7 +33,7 @@ class AcceptanceCounts:
     """How often every position was tried and accepted. None, 0 and empty where the engine does not say."""
 
     engine: str
-    """What counted."""
+    """Engine that counted."""
     model: str
     """The model that was served."""
     steps: int
@@ -47,7 +47,7 @@ class AcceptanceCounts:
     all_steps: float | None = None
     """Decoding steps with those that drafted nothing."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of them."""
+    """Notes for the reader."""
     tpot_us: float | None = None
     """Time per token of the requests that ended meanwhile."""
     running: float | None = None

@@ -45,7 +45,7 @@ _BY_MODEL = {
     "vllm:request_prompt_tokens_sum": "prompts",
     "vllm:request_generation_tokens_sum": "outputs",
 }
-"""Those that are one number a model, as a page calls them. timed: requests with a time per token, of which
+"""Counters with one number a model, by their names on a page. timed: requests with a time per token, of which
 the seconds (token_s) and the tokens of prompts and outputs are summed."""
 _NAMES: dict[str | int, str] = {
     "drafts": "drafts", "draft_tokens": "draft tokens", "generated": "generated tokens",
@@ -121,7 +121,7 @@ def scrape(text: str, where: str) -> Scrape:
 
 
 def counts_between(before: Scrape | None, after: Scrape, where: str) -> list[AcceptanceCounts]:
-    """What was counted between two pages (None: since the server started), for every model.
+    """Counts between two pages (None: since the server started), for every model.
 
     Raises DataError for a counter that went down, positions that changed, and as `counts_of_positions` does.
     """

@@ -82,9 +82,9 @@ class AcceptanceProfile:
     longest_context: int | None = None
     """Tokens up to which it was measured; of an engine's counters those of the mean request."""
     by_output: tuple[OutputRow, ...] = ()
-    """What the length of an output changes."""
+    """Effect of the length of an output."""
     output_share: float = 1.0
-    """What it has changed, in outputs of `output_tokens` (`of_outputs`)."""
+    """Effect that is applied, for outputs of `output_tokens` (`of_outputs`)."""
     output_tokens: float | None = None
     workload: str | None = None
     """The workload that it is for, where another than the measured one (`of_workload`)."""

@@ -33,7 +33,7 @@ Point = tuple[
 """(candidates, tokens_per_step)."""
 
 Agreement: TypeAlias = Literal["target", "teacher-forced"]
-"""What "right" meant when rates were measured: equal to what the target emits in its own text, or to
+"""Meaning of "right" when rates were measured: equal to what the target emits in its own text, or to
 the next token of a given text. The second is not the acceptance of a running system."""
 
 

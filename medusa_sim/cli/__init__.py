@@ -45,7 +45,7 @@ COMMANDS = {
     "specs": "GPUs, models, runtimes, profiles, prices: every number's source.",
     "app": "All of it in a browser.",
 }
-"""What --help says of each command, in its order; a name without a module is not listed."""
+"""Line of --help for each command, in this order; a name without a module is not listed."""
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -60,7 +60,7 @@ def say(line: str) -> None:
 
 
 def warn(lines: Iterable[str]) -> None:
-    """What an answer rests on, a line each, as every command has it."""
+    """Print warnings on stderr, a line each, alike in every command."""
     from medusa_sim.report.screen import warning_text
 
     for line in lines:
@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown command is told with the nearest one and the whole list."""
+        """Resolve as click does; an unknown command is refused with the nearest one and the whole list."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
             near = names_meant(args[0], names)

@@ -236,7 +236,7 @@ def _tell(fitted: FittedRuntime) -> None:
 
 
 def _drafter_of(drafter: str, names: dict[str, Any]) -> DrafterOf:
-    """What makes so many drafts in a row."""
+    """Function that makes a drafter of a given number of drafts."""
     from medusa_sim.scenario.draft_options import Drafting
     from medusa_sim.specs.models import load_model
     from medusa_sim.step.drafter.base import Parts

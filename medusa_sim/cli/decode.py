@@ -86,7 +86,7 @@ def decode(
 
 
 def _table(records: Sequence[dict[str, Any]]) -> TextTable:
-    """What each method did with a prompt, a row each."""
+    """One row for each method and prompt."""
     from medusa_sim.report.table import TextTable, cell_text
     from medusa_sim.report.words.numbers import duration, significant
 

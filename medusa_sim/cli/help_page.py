@@ -12,7 +12,7 @@ FIRST = (
     "--gpu", "--model", "--drafter", "--acceptance", "--batch", "--rate", "--seq", "--policy", "--prompt",
     "--checkpoint", "--method", "--save",
 )  # fmt: skip
-"""What most questions begin with; the first six that a command has lead its page."""
+"""Options that most questions begin with; the first six that a command has lead its page."""
 MOST_FIRST = 6
 _BESIDE: dict[str, tuple[str, ...]] = {
     "Engine and GPUs": ("--engine", "--cache", "--device", "--threads"),

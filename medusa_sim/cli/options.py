@@ -122,7 +122,7 @@ def option_of(argument: Argument, **changes: Any) -> Decorator:
 
 
 def _type(argument: Argument) -> Any:
-    """What click reads an argument as."""
+    """The type that click reads an argument as."""
     if argument.names or argument.choices:
         return NAMES[argument.names] if argument.names else OneOf(argument)
     if argument.type is WHOLE:
@@ -188,7 +188,7 @@ def scenario(
     lists: Mapping[str, Any] | None = None,
     lists_say: str = " Or a list a,b.",
 ) -> Decorator:
-    """What a scenario takes but what is left out, as a dictionary; lists: types of those that take many."""
+    """Options of a scenario as one dictionary, some left out; lists: types of those that take many."""
     changes = {
         name: {"type": of, "help": f"{ARGUMENTS[name].help}{lists_say}"} for name, of in (lists or {}).items()
     }
@@ -300,7 +300,7 @@ class Counters(Declared):
     )
 
     def read(self, source: str) -> list[AcceptanceCounts]:
-        """What a source counted: a file, or a server asked once or twice."""
+        """Counts of a source: a file, or a server asked once or twice."""
         from medusa_sim.acceptance.engine_records import read_counts
         from medusa_sim.acceptance.metrics_page import counts_between, fetched, scrape
 

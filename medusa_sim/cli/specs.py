@@ -60,7 +60,7 @@ def specs(
     output: Output,
     data_dir: Path | None,
 ) -> None:
-    """What is known of GPUs, models, runtimes, acceptance profiles and prices, and where it comes from.
+    """Show GPUs, models, runtimes, acceptance profiles and prices, and the source of each number.
 
     Without a NAME their names are listed, with --verbose or --kind their main numbers; csv, json, md and
     parquet carry every number with its source. With NAMES (or the path of a config.json) each number of

@@ -62,7 +62,7 @@ class Accuracies(Declared):
     heads: int | None = argument(None, WHOLE, "Use only the first heads [all].", least=1, most=64)
 
     def read(self, data_dir: Path | None = None) -> HeadAccuracy:
-        """Those of the profile or file. Raises SpecError for a curve, which has none."""
+        """Accuracy of heads of the profile or file. Raises SpecError for a curve, which has none."""
         from medusa_sim.acceptance.head_table import read_accuracies
         from medusa_sim.acceptance.profile import load_acceptance
 

@@ -1,4 +1,4 @@
-"""What options take: grids, names, numbers of threads.
+"""Types of options: grids, names, numbers of threads.
 
 Grids as they are typed: `8`, `1,2,8`, `1..64`, `16..112:16`, `1..64:x2`, and lists of these. Lengths may be
 given in k, which is 1024 tokens as in the names of models: `128k` is 131072.
@@ -45,7 +45,7 @@ class Axis:
 
     @property
     def forms(self) -> str:
-        """What may be typed, for help and error messages."""
+        """Accepted forms, for help and error messages."""
         return "8 or 1,2,8 or 1..64 or 16..112:16 or 1..64:x2" + (" or 4k (4096)" if self.in_k else "")
 
     def values(self, text: str) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ DRAFTS = Axis("drafts", powers_of_two=False, largest=64)
 
 
 class Reading(click.ParamType[Any]):
-    """What `read` makes of text; what is none was read before."""
+    """Result of `read` for text; other values were read before."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name, self.read = name, read
@@ -254,7 +254,7 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
         self.name, self.kinds, self.many = name, kinds or (name,), many
 
     def known(self, data_dir: str | None) -> Iterable[str]:
-        """What may be given."""
+        """Accepted names."""
         return [name for kind in self.kinds for name in KNOWN[kind](data_dir)]
 
     def convert(

@@ -1,1 +1,1 @@
-"""What a scenario rests on that was not measured for it, in sentences, and how near the measured rows are."""
+"""Doubts about a scenario, in sentences: parts that were not measured, and the nearest rows."""

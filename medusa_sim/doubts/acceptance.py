@@ -60,7 +60,7 @@ def acceptance_of_outputs(scenario: Scenario) -> Iterator[str]:
 
 
 def workload_of_medusa(scenario: Scenario) -> Iterator[str]:
-    """What a workload changes was measured with Medusa heads, and another drafter drafts."""
+    """Says so where a workload's effect was measured with Medusa heads and another drafter runs."""
     category = scenario.profile.workload
     if category is not None and scenario.drafting.method != "medusa":
         yield (

@@ -1,4 +1,4 @@
-"""What lengths and requests go beyond: positions, acceptance, ranges of an engine's terms, its limits."""
+"""Limits that lengths and requests exceed: positions, acceptance, an engine's ranges and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each term of an engine adds to a step, in microseconds.
+"""Time that each term of an engine adds to a step, in microseconds.
 
 `step/` prices whole steps. The sentences about single terms need each term's own part, by the same equations
 (docs/method-engines.md). Within a smooth maximum a term counts in full. Terms of prompts count by the share
@@ -100,12 +100,12 @@ def round_of(
 
 
 def charged_us(made: Round) -> UsByTerm:
-    """What every term adds to a round, those of prompts left out. A term that is not listed adds nothing."""
+    """Time that each term adds to a round, without terms of prompts; one that is not listed adds none."""
     return _of_every_step(made) | _of_passes(made) | _of_drafting(made) | _of_filter(made)
 
 
 def charged_for_prompts_us(made: Round) -> UsByTerm:
-    """What terms of prompts add to a round, on average over rounds with and without prompts."""
+    """Time that terms of prompts add to a round, on average over rounds with and without prompts."""
     scenario, engine = made.scenario, made.engine
     served = in_server(
         scenario.setting, made.time_us, made.batch, made.candidates, as_float(made.tokens_per_step),
@@ -153,7 +153,7 @@ def _drafter_passes(made: Round) -> list[StepTime]:
 
 
 def _of_passes(made: Round) -> UsByTerm:
-    """What the drafter's passes add whose attention no graph holds."""
+    """Time of the drafter's passes whose attention no graph holds."""
     latency = made.scenario.setting.latency
     works = [work for each in _drafter_passes(made) for work in each.works]
     planned = sum(not has_whole_graph(latency, work) for work in works)
@@ -162,7 +162,7 @@ def _of_passes(made: Round) -> UsByTerm:
 
 
 def _of_drafting(made: Round) -> UsByTerm:
-    """What drafting adds: look-ups, or the host around the drafter's passes and in them."""
+    """Time of drafting: look-ups, or the host around and in the drafter's passes."""
     engine = made.engine
     if made.option is None:
         return {}
@@ -181,7 +181,7 @@ def _of_drafting(made: Round) -> UsByTerm:
 
 
 def _of_filter(made: Round) -> UsByTerm:
-    """What top-p and top-k add, which only requests of a server ask for."""
+    """Time of top-p and top-k, which only requests of a server ask for."""
     if made.scenario.traffic is None:
         return {}
     model, rows = made.scenario.model, made.requests * made.candidates

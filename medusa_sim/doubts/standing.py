@@ -135,7 +135,7 @@ def table_text(found: Sequence[Group]) -> str:
 
 
 UNSERVED, DEVICE, OTHER_DEVICES = "unserved", "device", "other devices"
-"""What is known without a server: nothing, or a local engine's speeds on this device or only on others."""
+"""Standing without a server's rows: nothing, a local engine's speeds on this device, or on others only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

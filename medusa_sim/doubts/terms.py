@@ -36,7 +36,7 @@ WORDS = {
 }
 """Terms that may take much of a step, in words."""
 _OF_PROMPTS = ("prompt_us_per_launch", "prefill_us_per_launch", "prompt_us_per_layer")
-"""Those of these terms that are charged for the prompts of a step."""
+"""Terms that are charged for the prompts of a step."""
 WORDS_OF_FITTED = {
     "kernels_share": "the engine's own kernels",
     "linear_share": "the engine's own linear layers",

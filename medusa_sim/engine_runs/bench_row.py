@@ -64,7 +64,7 @@ class BenchRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape(Declared):
-    """What `vllm bench latency` and `throughput` do not write into their results, and drafts a step."""
+    """Shape that `vllm bench latency` and `throughput` leave out of their results, and drafts a step."""
 
     concurrency: float | None = argument(
         None, NUMBER, "Requests in flight, where a result lacks them.", above=0

@@ -1,4 +1,4 @@
-"""What vLLM and SGLang log while they serve: requests running, tokens per second, acceptance.
+"""Log lines of vLLM and SGLang while they serve: requests running, tokens per second, acceptance.
 
     vLLM    Engine 000: Avg prompt throughput: 12.0 tokens/s, Avg generation throughput: 2100.0 tokens/s,
             Running: 24 reqs, ...   (v1/metrics/loggers.py, every 10 s)
@@ -51,7 +51,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
-    """What the lines with the most requests say together, on average. drafts: None where they do not say.
+    """Average of the lines with the most requests. drafts: None where they do not say.
 
     reads: whether some of the running requests read their prompts meanwhile.
     """

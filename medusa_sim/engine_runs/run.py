@@ -1,4 +1,4 @@
-"""What a running engine gave, put together from its benchmark's results and its counters."""
+"""A run of an engine, put together from its benchmark's results and its counters."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def engine_run(
 
 
 def told_by(files: Sequence[Path], asked: Measured | None = None) -> dict[str, str]:
-    """What results of benchmarks say of the scenario: its `model` by our name, its `runtime`, where known.
+    """Scenario as benchmark results name it: its `model` by our name, its `runtime`, where known.
 
     A run without drafts loaded no drafter, as if it looked its drafts up (`drafter`). Raises DataError as
     `read_bench`, UsageError for files of several models.
@@ -153,7 +153,7 @@ def _of_row(row: BenchRow, plain: BenchRow | None) -> dict[str, Any]:
 
 
 def _of_counts(counts: AcceptanceCounts, beside: dict[str, Any]) -> dict[str, Any]:
-    """What an engine counted as fields of `Measured`; a benchmark's speed goes before its page's."""
+    """Counts of an engine as fields of `Measured`; a benchmark's speed takes precedence over its page's."""
     shares = tuple(float(share) for share in counts.shares)
     measured: dict[str, Any] = {"drafts": len(shares), "accepted_by_position": shares}
     measured["tokens_per_step"] = counts.tokens_per_step

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 EngineName: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "llama-cpp"]
 ENGINES: tuple[str, ...] = (*get_args(EngineName), "json")
-"""What settings are written for, as help pages list it: without importing the records."""
+"""Engines for which settings are written; help pages list them without importing the records."""
 
 
 @cache
 def exports() -> dict[str, EngineExport]:
-    """What is known of each engine, by name."""
+    """Record of each engine, by name."""
     from medusa_sim.export.llama_cpp import LLAMA_CPP
     from medusa_sim.export.sglang import SGLANG
     from medusa_sim.export.tensorrt_llm import TENSORRT_LLM

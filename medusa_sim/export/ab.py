@@ -73,7 +73,7 @@ def acceptance_length(plan: ChainPlan, batch: int) -> float:
 
 
 def _parts(engine: EngineExport, chosen: Chosen) -> tuple[Chosen, ...]:
-    """What one server with synthetic acceptance can run: the schedule, or one number of drafts of it."""
+    """Parts of an A/B test, one server each: the whole schedule, or one number of drafts a part."""
     plan = chosen.plan
     if engine.synthetic_by_position or not plan.dynamic:
         return (chosen,)

@@ -12,7 +12,7 @@ from medusa_sim.plan.schedule_row import ScheduleRow
 
 
 def row_values(row: ScheduleRow) -> dict[str, Any]:
-    """What running a row needs."""
+    """Values of one row that an engine needs to run it."""
     names = (
         "batch_min", "batch_max", "seq_len", "candidates", "drafts", "width", "chain", "paths",
         "tokens_per_step", "speedup",

@@ -193,7 +193,7 @@ def drafts_by_batch(grid: ChainGrid, tiers: tuple[Tier, ...]) -> IntArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainPlan:
-    """What an engine is told: one number of drafts, or tiers by batch where those gain more than they cost.
+    """One number of drafts for an engine, or tiers by batch where these gain more than they cost.
 
     drafts: the most drafted at any batch. tiers: one where the number is fixed. best_schedule: the tiers that
     gain most, whether they are used or not, and gain: their mean gain over the best fixed number. loses:
@@ -352,7 +352,7 @@ def best_tree(
 
 
 def tree_notes(shape: TreeShape) -> tuple[str, ...]:
-    """What a reader must know of a tree that the engine grows itself."""
+    """Notes on a tree that the engine grows itself."""
     return (
         f"a tree of {shape.candidates} candidates (root included), depth {shape.depth}, {shape.width} a "
         f"level: {shape.gain:+.1%} over chains, one setting for every batch",

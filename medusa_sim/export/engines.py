@@ -25,7 +25,7 @@ from medusa_sim.specs.parallel import ONE
 from medusa_sim.step.drafter import drafters
 
 METHODS = {name: engine.methods for name, engine in exports().items()}
-"""What each engine calls our drafting methods."""
+"""Each engine's names of our drafting methods."""
 
 
 def engine_settings(
@@ -114,7 +114,7 @@ def published_draft(engine: EngineExport, answer: Recommendation) -> str | None:
 
 
 def engine_method(engine: EngineExport, method: str, version: str) -> EngineMethod:
-    """What a version of the engine calls a drafting method.
+    """A drafting method under the name that this version of the engine gives it.
 
     Raises UsageError where it has none, and says what to do.
     """
@@ -138,7 +138,7 @@ def engine_method(engine: EngineExport, method: str, version: str) -> EngineMeth
 
 
 def _acceptance_note(answer: Recommendation) -> tuple[str, ...]:
-    """That the acceptance is another drafter's than the one that is launched."""
+    """Says so where acceptance was measured with another drafter than the one that is launched."""
     method, name = answer.scenario.drafting.method, answer.scenario.profile.name
     own = next((kind.name for kind in drafters().values() if name.startswith(kind.profiles[0])), method)
     if own == method:

@@ -108,7 +108,7 @@ def launch_command(
 def launch_values(
     scenario: Scenario, engine: EngineExport, checkpoint: str, requests: int, max_tokens: int | None
 ) -> dict[str, int | str | bool | None]:
-    """What options of engines are given, by the names of `EngineExport.launch`."""
+    """Values of an engine's options, by the names of `EngineExport.launch`."""
     parallel = scenario.parallel
     fp8, half = engine.kv_dtypes
     # `auto` would take the fp8 KV cache that NVIDIA's checkpoints may bring
@@ -128,7 +128,7 @@ def launch_values(
 
 
 _STORED = {"fp8_wo": "fp8", "nvfp4_wo": "nvfp4"}
-"""What is stored of formats whose weights are unpacked to 16 bits."""
+"""Stored format of weights that are unpacked to 16 bits."""
 
 
 def _quantises(engine: EngineExport, scenario: Scenario) -> bool:

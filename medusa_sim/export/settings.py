@@ -1,4 +1,4 @@
-"""What exports have in common: an engine's record, its settings as text, what engines are told alike."""
+"""Common to all exports: the record of an engine, its settings as text, notes on every engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EngineMethod:
     parallel: bool = False
     """Whether all drafts come out of one pass, which the engine has to be told."""
     versions: tuple[str, ...] = ()
-    """Those that have it; none given: all."""
+    """Versions that have it; empty: all."""
     sizes_itself: tuple[str, ...] = ()
     """Versions that can choose the drafts of every step themselves."""
 
@@ -109,7 +109,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What an engine's writer is given: for which version and method, which chains, or the tree instead."""
+    """Input of an engine's writer: version, method, and the chains or the tree to run."""
 
     answer: Recommendation
     version: str
@@ -123,7 +123,7 @@ class Chosen:
 
     @property
     def drafter(self) -> str:
-        """What drafts, in our own words."""
+        """Drafter, by our own name."""
         return self.answer.scenario.drafting.method
 
     @property
@@ -169,7 +169,7 @@ class EngineExport:
     launch: dict[str, str] = field(default_factory=dict)
     """Options of its whole command, and what each is given (`launch.launch_values`)."""
     kv_dtypes: tuple[str, str] = ("fp8", "bfloat16")
-    """What it calls a KV cache in fp8 and one in 16 bits."""
+    """Its names of a KV cache in fp8 and of one in 16 bits."""
     quantises: bool = False
     """Whether it makes the weights of 16-bit checkpoints fp8 while it loads them."""
     overrides_cache: bool = True
@@ -180,7 +180,7 @@ class EngineExport:
         raise NotImplementedError
 
     def remarks(self, chosen: Chosen) -> Iterable[str]:
-        """What a reader must know beside what holds of every engine."""
+        """Notes on this engine alone."""
         del chosen
         return ()
 
@@ -190,11 +190,11 @@ class EngineExport:
         return None
 
     def margin(self, answer: Recommendation) -> float:
-        """What a schedule must gain over one number."""
+        """Gain over one fixed number below which a schedule is not written."""
         return answer.question.switching_gain
 
     def launch_lines(self, scenario: Scenario, speculation: list[str]) -> list[str]:
-        """What stands before its serving command, and last the options after it."""
+        """Lines before the serving command, then its options."""
         del scenario
         return speculation
 
@@ -204,7 +204,7 @@ class EngineExport:
 
 
 def forgone_tree(answer: Recommendation) -> tuple[str, ...]:
-    """What the best searched tree would have gained over the chain that the engine runs instead."""
+    """Gain of the best searched tree over the chain that the engine runs instead."""
     trees = [
         row for row in answer.schedule
         if row.fits_memory and not row.chain and row.candidates > 1 and row.chain_speedup is not None
@@ -241,7 +241,7 @@ def length_note(answer: Recommendation, cap: str) -> str:
 
 
 def range_notes(plan: ChainPlan, cap: str) -> tuple[str, ...]:
-    """What happens outside the searched batches: in every engine the nearest tier goes on.
+    """Says that outside the searched batches the nearest tier goes on, as in every engine.
 
     `cap` is the engine's own setting that limits the batch.
     """
@@ -291,7 +291,7 @@ _MOST_SPANS = 3
 
 
 def tier_notes(plan: ChainPlan, why: str) -> tuple[str, ...]:
-    """What a schedule by batch would be, where one number of drafts is written instead, and `why`."""
+    """Schedule by batch that one number of drafts replaces, and `why`."""
     if plan.dynamic or len(plan.best_schedule) == 1:
         return ()
     ranges = (f"{each.drafts or 'off'} at {each.batch_min}..{each.batch_max}" for each in plan.best_schedule)

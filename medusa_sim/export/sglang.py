@@ -161,7 +161,7 @@ class Sglang(EngineExport):
         )
 
     def remarks(self, chosen: Chosen) -> Iterator[str]:
-        """What is special to versions and methods."""
+        """Notes on single versions and methods."""
         if chosen.version == "0.5":
             yield "steps by batch are not written before 0.5.23: scheduler and flags changed within 0.5"
         if chosen.plan.dynamic and chosen.tree is None:

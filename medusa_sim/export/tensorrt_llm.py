@@ -172,7 +172,7 @@ class TensorrtLlm(EngineExport):
         return lambda shape: shape.depth <= shape.candidates - 1 <= shape.width * shape.depth
 
     def remarks(self, chosen: Chosen) -> Iterator[str]:
-        """What is special to versions and methods."""
+        """Notes on single versions and methods."""
         if chosen.is_default:
             yield (
                 "1.2 is what pip installs; draft_len_schedule means the opposite from 1.3 on: give "

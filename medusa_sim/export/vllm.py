@@ -129,7 +129,7 @@ class Vllm(EngineExport):
         yield f"{self.serve} --port {self.port} {flag(config)} &"
 
     def remarks(self, chosen: Chosen) -> list[str]:
-        """What is special to versions and methods."""
+        """Notes on single versions and methods."""
         method, plan, notes = chosen.drafter, chosen.plan, []
         if plan.dynamic:
             notes.append(

@@ -30,7 +30,7 @@ _REQUESTS, _SERVER, _ASKED = "Requests", "The server", "What is asked for"
 
 @dataclass(frozen=True)
 class LoadArguments(Declared):
-    """What `medusa-sim load` asks of a scenario, rates apart."""
+    """Arguments of `medusa-sim load` beside the scenario and the rates."""
 
     policies: Sequence[Any] = argument(
         DEFAULT_POLICIES, ANY,
@@ -115,4 +115,4 @@ class LoadArguments(Declared):
 
 
 LOAD = declared(LoadArguments)
-"""What a load test takes, by name."""
+"""Arguments of a load test, by name."""

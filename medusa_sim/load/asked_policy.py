@@ -43,7 +43,7 @@ class AskedPolicy:
         return self._asked_at_step + self._policy.hold_steps - self._batch.step
 
     def _state(self, now_s: float, requests: int, waiting: int) -> State:
-        """What the policy is told."""
+        """State that the policy is told."""
         return State(
             now_s=now_s,
             requests=requests,

@@ -58,7 +58,7 @@ Spans = tuple[tuple[float, float | None], ...]
 
 
 class Saturation(NamedTuple):
-    """What a server emits that is always full."""
+    """Output of a server that is always full."""
 
     requests_per_s: float
     tokens_per_s: float
@@ -66,7 +66,7 @@ class Saturation(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What one policy carries.
+    """Rates that one policy carries.
 
     saturated_per_s: requests a second with the server always full; above it queues grow without end.
     largest_per_s: largest rate at which the asked share of requests keeps the limits, never above
@@ -99,7 +99,7 @@ class Carried:
 
 
 def saturation(test: LoadTest, server: PolicyServer, advance: Advance | None = None) -> Saturation:
-    """What a server emits with `max_num_seqs` requests always in flight, of the lengths of the source."""
+    """Output of a server with `max_num_seqs` requests always in flight, of the lengths of the source."""
     requests = _always_full(test, server)
     metrics = metrics_of(server.run(requests, 0, advance), server.table, server.limits, test.goals)
     return Saturation(metrics["requests_per_s"], metrics["tokens_per_s"])

@@ -1,4 +1,4 @@
-"""What an engine lets into one step: requests, tokens, blocks of the KV cache."""
+"""Limits of an engine on one step: requests, tokens, blocks of the KV cache."""
 
 from __future__ import annotations
 

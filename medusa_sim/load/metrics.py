@@ -121,7 +121,7 @@ def _over_time(record: Record, limits: SchedulerLimits, window: tuple[float, flo
 
 
 def _shares(record: Record, table: StepTable) -> Metrics:
-    """What the time went to, and what speculation gave."""
+    """Shares of the time, and the gain of speculation."""
     inside = record.inside
     drafting = float((inside.steps_s * table.drafting_share).sum())
     whole = max(inside.span_s, 1e-12)

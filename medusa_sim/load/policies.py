@@ -25,7 +25,7 @@ _NEWTON_STEPS, _SHORTEST_STEP = 60, 1e-7
 
 
 class State(NamedTuple):
-    """What a policy sees before a step.
+    """The server as a policy sees it before a step.
 
     requests: that decode in it; waiting: not yet admitted; mean_length: mean committed tokens of a request;
     kv_share: share of the KV cache in use; drafts: of the step before. accepted: mean drafts that a request
@@ -56,7 +56,7 @@ class Policy(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What results are listed under."""
+        """Name under which results are listed."""
 
     @abstractmethod
     def drafts(self, state: State) -> int:
@@ -133,7 +133,7 @@ class BySizeAndLength(Policy):
     hold_steps: ClassVar[int] = CONTEXT_STEPS
 
     def drafts(self, state: State) -> int:
-        """Those of the schedule of the last length at or below the mean one."""
+        """Drafts of the schedule of the last length at or below the mean one."""
         return self.schedules[max(bisect_right(self.lengths, state.mean_length) - 1, 0)].drafts(state)
 
     def longest(self, described: int) -> int:

@@ -47,7 +47,7 @@ _UP_TO = "draft_len_schedule"
 
 
 def name_here(name: str) -> str:
-    """What a policy is called here, whatever an engine calls it: `3` is `K=3`. Raises UsageError."""
+    """Our name of a policy, whatever an engine calls it: `3` is `K=3`. Raises UsageError."""
     name = name.strip()
     name = ENGINE_NAMES.get(name, name)
     policy = _given(name)

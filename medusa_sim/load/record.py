@@ -1,4 +1,4 @@
-"""What a run leaves behind: times of every request, a histogram of gaps, a timeline; bounded memory.
+"""Record of a run in bounded memory: times of every request, a histogram of gaps, a timeline.
 
 Metrics are measured in a window, in which the server is neither filling nor running empty.
 """
@@ -62,7 +62,7 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sums:
-    """What the spans of some time add up to.
+    """Sums over the spans of some time.
 
     span_s: the time, idle or not. steps_s, prompts_s: (1 + D, 1 + b) time of steps by drafts and requests,
     without and of the prompts that they carried. emitted, prompt_tokens: totals; speculated: steps x requests
@@ -82,7 +82,7 @@ class Sums:
     gap_sum_s: float
 
     def since(self, earlier: Sums) -> Sums:
-        """What was added after an earlier moment of the same run."""
+        """Sums since an earlier moment of the same run."""
         names = [field.name for field in fields(Sums)]
         return Sums(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
@@ -171,7 +171,7 @@ class Recorder:
         self._marks.append(self._sums(now_s))
 
     def _sums(self, now_s: float) -> Sums:
-        """What was added up to now."""
+        """Sums up to now."""
         self._flush()
         return Sums(
             span_s=now_s,

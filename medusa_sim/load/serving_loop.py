@@ -215,7 +215,7 @@ class ServingLoop:
 
     @property
     def _sending_s(self) -> float:
-        """What the server takes to send the tokens of a step before those of one request."""
+        """Time until the server has sent every request its tokens of a step."""
         return self.table.server_s_per_request * len(self.batch)
 
     def _finish(self, request: Request) -> None:

@@ -22,7 +22,7 @@ class Source(Protocol):
         """Whether its requests have times of their own, so that no rate has to be given."""
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
-        """Those at a mean rate (None: their own), none longer than `most` tokens where lengths are drawn."""
+        """Requests at a mean rate (None: their own); lengths that are drawn are at most `most` tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Drawn:
         return self.users is not None
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
-        """As drawn by the seed; one seed has the same pattern and lengths at every rate."""
+        """Requests drawn by the seed; one seed has the same pattern and lengths at every rate."""
         if self.users is not None:
             return closed_loop(
                 self.users, self.lengths, count=self.count, think_s=self.think_s, seed=seed, most=most

@@ -44,7 +44,7 @@ class StepTable:
     step_s: FloatArray
     """(1 + D, 1 + b, S); of no requests: what a step of prompts alone takes in addition to its tokens."""
     prompts: PromptTable
-    """What prompts add."""
+    """Time that prompts add."""
     padding_s: FloatArray | None = None
     """(1 + D, 1 + b) of a step without prompts: rows that fill its graph, in its linear layers; None: 0."""
     rates: FloatArray
@@ -64,7 +64,7 @@ class StepTable:
     server_s: float = 0.0
     """From the client to the queue and back."""
     server_s_per_request: float = 0.0
-    """What a server takes to send a token of one request."""
+    """Time of a server to send a token of one request."""
     server_band: float = 0.0
     """Of `server_s`: half of its 80 % interval, relative."""
     faster: FloatArray | None = None

@@ -103,7 +103,7 @@ WHOLE_COLUMNS = (
 )
 """Columns of whole numbers."""
 CHOICE_COLUMNS = ("engine", "kernel")
-"""Whose kernel was measured: library or engine, and the kernel's name there."""
+"""Library or engine of the measured kernel, and the kernel's name there."""
 NAME_COLUMNS = ("op", "dtype")
 REQUIRED_COLUMNS = ("op", *SIZE_COLUMNS, "dtype")
 TIME_COLUMN = "time_us"
@@ -120,7 +120,7 @@ _ALIASES = {
     "add": "residual", "emb": "embedding", "fused_moe": "moe", "alltoall": "all_to_all",
 }  # fmt: skip
 KINDS: dict[str, str] = {**{kind: kind for kind in OPERATORS if kind != "gemm"}, **_ALIASES}
-"""What a name in the column `op` means; rows of any other name are linear layers if they have m, n and k."""
+"""Kind of each name in the column `op`; rows of any other name are linear layers if they have m, n and k."""
 
 
 IndexArray: TypeAlias = npt.NDArray[np.intp]

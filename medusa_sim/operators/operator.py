@@ -67,7 +67,7 @@ class Operator(ABC):
     name: str
     """Its place in the model."""
     kind: str
-    """What is computed: the key of its latency, its calibration and its measurement."""
+    """Kind of computation: the key of its latency, its calibration and its measurement."""
     dtype: str
     """Dtype of activations and arithmetic."""
 

@@ -20,4 +20,4 @@ class RowSchema:
     splits: tuple[str, ...] = ()
     """Text columns by which rows become different operators."""
     blank_dtype: str = ""
-    """What a blank `dtype` means; empty: a row must give one."""
+    """Meaning of a blank `dtype`; empty: a row must give one."""

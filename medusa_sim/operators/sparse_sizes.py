@@ -69,7 +69,7 @@ LATENT_DIM, ROPE_DIM = 512, 64
 HEAD_DIMS = {"msa": 128, "csa": 512, "hca": 512, "index": 128}
 """Width of a head by kind, and of an indexer's."""
 DSA_SIZES = (LATENT_DIM, ROPE_DIM, HEAD_DIMS["index"], KEY_CHOICES["dsa"].topk)
-"""What a layer must share with the measured modules of `dsa`: both widths, index head width, keys chosen."""
+"""Sizes shared with the measured modules of `dsa`: both widths, index head width, keys chosen."""
 OUT_RANK = 1024
 """Rank of the output projection of each group of heads (csa, hca)."""
 

@@ -1,1 +1,1 @@
-"""What comes from outside, and what of it goes out again: how much is taken, and how its text is written."""
+"""Input from outside: how much of it is taken, and how its text is written out again."""

@@ -47,7 +47,7 @@ _MARKS = re.compile(
     r"|(?<!\w)_|_(?!\w)"  # inside a word it is a letter
 )
 _BEGINS = re.compile(r"[-+#=>]|(\d{1,9})([.)])")
-"""What begins a list, a heading or a quotation where a line begins with it."""
+"""Marks that make a line a list, a heading or a quotation."""
 _ENTITIES = {"<": "&lt;", "&": "&amp;"}
 
 

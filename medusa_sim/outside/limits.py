@@ -1,4 +1,4 @@
-"""What comes from outside and how much of it is taken: one limit a kind, used by every reader.
+"""Limits of input from outside: one for each kind, used by every reader.
 
 A file, an upload, a page of an engine or a link may be a slip or meant to harm. Each reader refuses more than
 stands here in one line, and takes time and memory in proportion to what it reads.

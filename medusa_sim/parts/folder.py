@@ -147,7 +147,7 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """As its claim on a folder is called."""
+        """Name of its claim on a folder."""
         return f"shard-{self.number}-of-{self.count}"
 
     def parts(self, work: Work) -> range:
@@ -157,7 +157,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a run did. parts: written now; there: finished before; computed: rows."""
+    """Result of a run. parts: written now; there: finished before; computed: rows."""
 
     parts: int
     there: int
@@ -229,7 +229,7 @@ class PartFolder:
 
     @property
     def description(self) -> Description:
-        """What the manifest holds. Raises OutputError where it is none."""
+        """Contents of the manifest. Raises OutputError where it is none."""
         held = read_json(self.manifest, TABLE_BYTES, "what `--out` writes", OutputError)
         if not isinstance(held, dict):
             raise OutputError(f"{named(self.manifest)}: no manifest of parts; choose another folder")

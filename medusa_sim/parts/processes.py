@@ -125,7 +125,7 @@ def _started(path: Path) -> _Worker:
 
 @contextlib.contextmanager
 def _interrupts_kept_back() -> Iterator[None]:
-    """What is started meanwhile never hears Ctrl-C, as what is ignored is inherited; the client does."""
+    """Processes started meanwhile ignore Ctrl-C (an ignored signal is inherited); the client hears it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

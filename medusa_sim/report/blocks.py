@@ -24,7 +24,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph; tone: `lead` for the answer, `soft` for what stands back."""
+    """A paragraph; tone: `lead` for the answer, `soft` for the question above it."""
 
     text: str
     tone: Literal["", "lead", "soft"] = ""
@@ -76,7 +76,7 @@ class Picture:
 
     @cached_property
     def figure(self) -> Figure:
-        """As a page of full width shows it."""
+        """The picture for a page of full width."""
         return self.draw()
 
 
@@ -102,7 +102,7 @@ Block: TypeAlias = (
 
 
 def pictures_of(blocks: Sequence[Block]) -> Iterator[Picture]:
-    """Every picture of a report, those of its appendix too."""
+    """Every picture of a report, its appendix included."""
     for block in blocks:
         if isinstance(block, Picture):
             yield block

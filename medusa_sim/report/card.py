@@ -161,7 +161,7 @@ def _fitted(figure: Figure, text: str, y: float, size: float, width: float, **ho
 
 
 def _basis(answer: Recommendation) -> list[str]:
-    """What the answer rests on, in the lines that there is room for."""
+    """Basis of the answer, in as many lines as there is room for."""
     return wrap(rests_text(answer.scenario), _LETTERS, max_lines=_MOST_LINES, placeholder=" ...")
 
 

@@ -57,14 +57,14 @@ def answer_page(
 
 
 def _details(screen: Screen, facts: tuple[tuple[str, str], ...]) -> list[Block]:
-    """What a screen has beside the first page. facts: those that are not on it."""
+    """Blocks of a screen that the first page does not show. facts: those left for this part."""
     blocks: list[Block] = [*screen.tables[1:]]
     blocks += [Labelled(facts)] if facts else []
     blocks += screen.details
     if screen.code[1]:
         blocks += [Heading(screen.code[0].rstrip(":"), level=3), Code(screen.code[1])]
     if len(screen.warnings) > _MOST_WARNINGS:
-        blocks += [Heading("Every flag", level=3), Bullets(screen.warnings)]
+        blocks += [Heading("All warnings", level=3), Bullets(screen.warnings)]
     return blocks
 
 

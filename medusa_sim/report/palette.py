@@ -21,7 +21,7 @@ FAINT = "#8a8a8a"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a part of a step is called, and its colour wherever it is drawn."""
+    """Name of a part of a step, and its colour wherever it is drawn."""
 
     title: str
     colour: str

@@ -48,7 +48,7 @@ LABELS = tuple(label for labels in LABELS_OF.values() for label in labels)
 class Fact:
     """One fact behind its label.
 
-    said: its text, or what prices and writes it. detail: shown only with --verbose.
+    said: its text, or a function that prices and writes it. detail: shown only with --verbose.
     """
 
     label: str
@@ -57,7 +57,7 @@ class Fact:
 
     @property
     def text(self) -> str:
-        """What is said; a detail that must be priced is priced here, where somebody reads it."""
+        """Text of the fact; a detail that must be priced is priced here, when it is read."""
         return self.said if isinstance(self.said, str) else self.said()
 
 

@@ -22,7 +22,7 @@ from medusa_sim.units import US_PER_MS
 OF_CELLS = tuple(
     name for name in COMPARE if name not in SET_UP and name in BY_NAME and BY_NAME[name].read is not None
 )
-"""Those that are one copy's alone."""
+"""Columns of one copy, whatever the number of copies."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Priced:
 
     @property
     def scenario(self) -> Scenario:
-        """What was priced."""
+        """Scenario that was priced."""
         return self.cells.scenario
 
     @property

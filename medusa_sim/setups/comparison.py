@@ -34,7 +34,7 @@ _SPEED = "tokens_per_s_per_user"
 TIMES = ("ttft_ms", "e2e_ms")
 """Columns that limits are held against as they are."""
 LIMITS = ("tpot_ms", *TIMES, _SPEED, "sure")
-"""What `Comparison.for_target` may change."""
+"""Limits that `Comparison.for_target` may change."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,7 +80,7 @@ class Comparison:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What must not be overlooked of any set-up, each line once."""
+        """Warnings about all set-ups, each line once."""
         return tuple(dict.fromkeys(line for lines in self.warnings_by_set_up.values() for line in lines))
 
     @cached_property
@@ -121,12 +121,12 @@ class Comparison:
 
     @staticmethod
     def key(row: Any) -> tuple[Any, ...]:
-        """What names the set-up of a row (a mapping or a row of the table): its SET_UP."""
+        """Values of SET_UP, which name the set-up of a row (a mapping or a row of the table)."""
         return tuple(row[name] for name in SET_UP)
 
     @property
     def column(self) -> str:
-        """What is to be saved, or made large."""
+        """Column that is minimised, or maximised."""
         return COLUMN[self.measure]
 
     @cached_property

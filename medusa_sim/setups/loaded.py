@@ -154,7 +154,7 @@ class Routed:
         return False
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
-        """Those of a copy, at a mean rate of one copy."""
+        """Requests of one copy, at its mean rate."""
         whole = self.stream.requests(rate_per_s and rate_per_s * self.copies, 0, most)
         kept = self.places(whole) == seed
         return replace(

@@ -1,4 +1,4 @@
-"""What is predicted for a public measurement, and the one nearest to a comparison.
+"""Prediction for a public measurement, and the measurement nearest to a comparison.
 
 The error is that of the set-up as it was measured: priced at the measurement's own lengths, requests and
 drafts.
@@ -23,7 +23,7 @@ from medusa_sim.specs.models import load_model
 NEAR = 1.5
 """Largest ratio of lengths at which a measurement stands beside a curve."""
 _NAMED = tuple(name for name in SET_UP if name != "kv_precision")
-"""What sources say of a set-up."""
+"""Fields of a set-up that sources give."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Measured:
         return float(self.row["tokens_per_s_per_user"] / self.figure.tokens_per_s_per_user - 1.0)
 
     def value(self, column: str) -> float:
-        """What a column of the comparison would hold, as measured: rate and cost follow the speed."""
+        """Measured value in a column of the comparison; rate and cost follow from the speed."""
         share = {"tokens_per_s_per_gpu": 1.0 / (1.0 + self.error), "usd_per_million_tokens": 1.0 + self.error}
         return float(self.row[column]) * share[column] if column in share else math.nan
 
@@ -54,7 +54,7 @@ def nearest(answer: Comparison) -> Measured | None:
     data_dir = next((scenario.arguments.data_dir for scenario in answer.scenarios.values()), None)
 
     def away(figure: Figure) -> tuple[bool, bool, bool, float]:
-        """What counts first: lengths and version that can be drawn, the chosen GPU, its drafter."""
+        """Sort key, nearest first: lengths and version that can be drawn, the chosen GPU, its drafter."""
         asked = answer.question
         ratio = max(
             abs(math.log(figure.prompt_tokens / asked.prompt_tokens)),
@@ -118,7 +118,7 @@ def nearest_figure(scenario: Scenario) -> NearestFigure | None:
 
 
 def as_measured(figure: Figure, batches: tuple[int, ...] = ()) -> dict[str, Any]:
-    """What is predicted for a figure's set-up as it was measured: columns by batch, its own among them."""
+    """Prediction for a figure's set-up as it was measured: columns by batch, its own batch among them."""
     set_up, plain = figure.set_up, figure.set_up["drafter"] == PLAIN
     model = load_model(figure.model)
     launched = SetUp(

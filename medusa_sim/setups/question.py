@@ -1,4 +1,4 @@
-"""What set-ups are compared for and what may be chosen of one, for the command line and Python."""
+"""Goal of a comparison and the choices that a set-up leaves open, for the command line and Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMN: dict[Measure, str] = {
     "throughput": "tokens_per_s_per_gpu",
     "energy": "joule_per_token",
 }
-"""What a measure reads."""
+"""Column of each measure."""
 LOWER_IS_BETTER: tuple[Measure, ...] = ("cost", "energy")
 BATCHES = (
     1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512,
@@ -45,7 +45,7 @@ FP8, AUTO = "fp8", "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class Question(Declared):
-    """What is asked.
+    """Traffic, limits and goal of a comparison.
 
     rate or users fix the traffic; without either a copy is full. measure: what is to be saved; None: cost
     where every named GPU has a price, else throughput. Raises UsageError for what makes no sense.
@@ -127,7 +127,7 @@ def several(of: str, help_: str, names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices(Declared):
-    """What may be chosen; None: what the model, the GPUs and the engines allow."""
+    """Values that may be chosen; None: all that the model, the GPUs and the engines allow."""
 
     gpus: tuple[str, ...] | None = several("gpu", "GPUs [all of data centres].", "cards")
     counts: tuple[int, ...] | None = several(

@@ -102,7 +102,7 @@ def compare(
 
 
 def _measure(asked: Question, table: pd.DataFrame, *, is_named: bool) -> Measure:
-    """What is saved; GPUs that nobody named may lack a price: they are left out, and the answer says so."""
+    """Measure to optimise; GPUs without a price that nobody named are left out, and the answer says so."""
     with_price = table.usd_per_million_tokens.notna()
     by_cost = with_price.all() if is_named else with_price.any()
     return asked.measure or ("cost" if by_cost else "throughput")

@@ -71,7 +71,7 @@ _WORDS = {
     "model": "model", "gpu": "card", "engine": "engine", "precision": "precision", "tp": "number of GPUs",
     "ep": "split of experts", "dp_attention": "data-parallel attention", "drafter": "drafter",
 }  # fmt: skip
-"""What a set-up may differ in, as it is told."""
+"""Printed names of the fields in which set-ups differ."""
 
 
 def by_nearness(scenario: Scenario, *, every: bool = False) -> list[Figure]:
@@ -91,7 +91,7 @@ def by_nearness(scenario: Scenario, *, every: bool = False) -> list[Figure]:
 
 
 _FAR = {"engine", "format", "generation"}
-"""What is new in figures of other layers that say nothing."""
+"""Differences that make a figure of other layers useless."""
 
 
 def _place_of_scenario(scenario: Scenario) -> Place:
@@ -110,7 +110,7 @@ def _place_of_figure(figure: Figure, data_dir: DataDir) -> Place:
 
 
 def differences(figure: Figure, scenario: Scenario) -> tuple[str, ...]:
-    """In what a figure's set-up is another than a scenario's, in words.
+    """Differences between a figure's set-up and a scenario's, in words.
 
     Plain decoding counts as no other drafter, since it stands beside every drafter.
     """

@@ -1,4 +1,4 @@
-"""What is known before anything runs, each number with its source.
+"""Everything known before anything runs, each number with its source.
 
 A GPU (`gpu`) with its fitted kernels (`kernels`, `fitted`); a model (`model`) as groups of layers (`mixers`,
 `feed_forwards`), by name or from a checkpoint's config; a runtime (`runtime`) and what an engine adds

@@ -25,7 +25,7 @@ class Backend(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """An attention kernel for several queries a sequence."""
 
     name: str
-    """As answers print it."""
+    """Name in answers."""
     splits: bool
     """Whether the keys of a sequence are spread over several thread blocks."""
     source: str
@@ -40,7 +40,7 @@ class Backend(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     draft_graph: bool = True
     """The same for the drafter's pass over the tokens that were just accepted."""
     timed_as: str = ""
-    """What prices it instead of rows of verification, decoding and prompts: `call` (from Python), or `walk`
+    """Law in place of rows of verification, decoding and prompts: `call` (from Python), or `walk`
     (thread blocks like FlashAttention-2's over whole keys or splits); empty: those rows."""
 
 

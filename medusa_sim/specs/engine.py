@@ -1,4 +1,4 @@
-"""What a serving engine adds to the kernels of a step: its terms, its graphs, its settings and limits.
+"""A serving engine: its terms beside the kernels of a step, its graphs, its settings and limits.
 
 A term is a number with its source, its band and where it was measured (`specs/term.py`). `engine_table.py`
 reads an engine from a file. `step/host.py`, `step/kernels.py` and `step/server.py` compute the equations (N1
@@ -118,7 +118,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     filter_us_per_million: _Us
     """Further time to filter a million logits (N6)."""
     filter_top_k_share: _Share
-    """What top-k adds to filtering by top-p, as a share of it (N6, 0.2)."""
+    """Cost of top-k beside top-p, as a share of filtering by top-p (N6, 0.2)."""
     filter_full_rows: _Share
     """Rows of logits up to which each costs as much as the first (N6, 128)."""
     filter_share_beyond: _Share
@@ -175,7 +175,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     plain_graph_sizes: tuple[int, ...] = ()
     """Sizes captured by a server without a drafter; empty: the same."""
     graph_unit: GraphUnit
-    """What a size counts: `requests`, `tokens`, or tokens in `multiples` of those of a request."""
+    """Unit of a size: `requests`, `tokens`, or tokens in `multiples` of those of a request."""
     graph_holds_asked: bool
     """Whether a server also captures the largest batch it is configured for."""
     graph_source: Text
@@ -227,7 +227,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     measured: MeasuredRange = MeasuredRange()
     """Range of all terms that give none themselves."""
     several_gpus: str = ""
-    """What was measured on several GPUs, in words; empty: nothing."""
+    """Measurements on several GPUs, in words; empty: none."""
     measured_drafters: tuple[Text, ...] = ()
     """The only drafters with which drafting was measured; empty: all."""
 

@@ -119,12 +119,12 @@ class Gpu:
     power: Power | None = None
     """Limit and parameters of its watts; None where the file gives none."""
     local: LocalDevice | None = None
-    """What local engines must know of it; None where the file does not say."""
+    """Numbers for local engines; None where the file has none."""
     path: str = ""
 
     @property
     def chip(self) -> Chip:
-        """What its multiprocessors are given, by which kernels are borrowed."""
+        """Resources of its multiprocessors, by which kernels are borrowed."""
         peaks = self.peak_flops_per_s
         peak = next((peaks[dtype] for dtype in HALVES if dtype in peaks), max(peaks.values()))
         return Chip(self.architecture, self.bandwidth_bytes_per_s / self.sms, peak / self.sms)

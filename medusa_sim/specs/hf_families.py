@@ -1,4 +1,4 @@
-"""What the layers of each family of `config.json` are: heads, windows, latent attention, MLPs, experts.
+"""Layers of each family of `config.json`: heads, windows, latent attention, MLPs, experts.
 
 A family is a table of `families.toml`: the classes under which its checkpoints are published, the values
 that its configs leave out; READERS has what reads its layers.
@@ -47,7 +47,7 @@ _FILE = convert(read_toml(FAMILIES_FILE), _File, FAMILIES_FILE)
 FAMILIES = _FILE.families
 """Every family that is modelled, by `model_type`."""
 UNMODELLED = _FILE.unmodelled
-"""What other families have that is not, by how their names begin."""
+"""Features of other families that are not modelled, by how their names begin."""
 CLASSES = {name: family for family, about in FAMILIES.items() for name in about.classes}
 """Class of a checkpoint -> its family."""
 WRAPPERS = {about.wrapper: family for family, about in FAMILIES.items() if about.wrapper}
@@ -91,7 +91,7 @@ READERS: dict[str, Callable[[Given], Found]] = {
     "step3p5": hf_hybrids.step,
     "nemotron-nas": hf_layers.deci,
 }
-"""What reads the layers of each family; of others `hf_layers.dense`."""
+"""Reader of the layers of each family; of others `hf_layers.dense`."""
 
 
 def unmodelled(name: str) -> str | None:
@@ -105,7 +105,7 @@ def unmodelled(name: str) -> str | None:
 
 
 def read_family(family: str, given: Given) -> Found:
-    """What the family's reader finds; experts are refused where the family has none.
+    """Result of the family's reader; experts are refused where the family has none.
 
     Raises SpecError naming file and field: missing, of a wrong type, or contradicting another.
     """

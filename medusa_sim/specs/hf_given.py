@@ -1,4 +1,4 @@
-"""What readers of families are given of a `config.json` (`Given`), and what they return (`Found`)."""
+"""Input of the readers of families (`Given`, of a `config.json`), and their result (`Found`)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a family's reader found."""
+    """Result of a family's reader."""
 
     layers: tuple[LayerGroup, ...]
     """One by one, from the first."""
@@ -67,12 +67,12 @@ class Found:
     streams: int = 1
     """Residual streams (`Model.streams`)."""
     notes: tuple[str, ...] = ()
-    """What an answer about such a model should say."""
+    """Notes for answers about such a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What every config says, for the reader of its family; its methods raise SpecError naming a key."""
+    """A config for the reader of its family; its methods raise SpecError naming a key."""
 
     content: dict[str, Any]
     keys: Mapping[str, Mapping[str, str]]
@@ -173,12 +173,12 @@ class Given:
         return [on if flag else off for flag in self.one_each(key, self.get(key, Flags))]
 
     def by_type(self, known: dict[str, Any], usual: Sequence[str] | None = None, more: int = 0) -> list[Any]:
-        """What `layer_types` names for each layer; usual: where it is missing; more: as of `one_each`."""
+        """Entry of `layer_types` for each layer; usual: where it is missing; more: as of `one_each`."""
         kinds = self.maybe("layer_types", list[str]) or usual
         return [self.known("layer_types", kind, known) for kind in self.one_each("layer_types", kinds, more)]
 
     def known(self, key: str, name: str, known: dict[str, Any]) -> Any:
-        """What a name stands for."""
+        """Value that a name stands for."""
         if name not in known:
             self.refuse(key, f"given {name[:60]!r}; allowed: {', '.join(known)}")
         return known[name]

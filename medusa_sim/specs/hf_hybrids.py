@@ -80,7 +80,7 @@ def kimi_linear(given: Given) -> Found:
 
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 _KINDS = {**_PATTERN, "linear_attention": "mamba", "full_attention": "attention"}
-"""What patterns and later versions of transformers call them."""
+"""Names of layers in patterns and in later versions of transformers."""
 
 
 def nemotron_h(given: Given) -> Found:

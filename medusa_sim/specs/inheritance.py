@@ -51,7 +51,7 @@ TRANSFER_ERROR_ATTENTION = 0.67
 TRANSFER_ERROR_SCALED_ALIKE = 0.05
 TRANSFER_ERROR_SCALED = 0.63
 TRANSFER_ERROR_LIBRARY = 0.33
-"""What a borrowed kernel adds to the half-width of its band, in quadrature, in the logarithm.
+"""Width that a borrowed kernel adds to the half-width of its band, in quadrature, in the logarithm.
 
 Found with the parameters of each measured GPU on the rows of every other: with these, 80 % of the rows lie
 inside the band. In order: the same architecture; another one; fused attention of another one; linear layers
@@ -108,7 +108,7 @@ if not TYPE_CHECKING:
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
-    """What `set_name` of `gpu` borrows: (section, entry, reference) each, why, `widen` and `slower`."""
+    """Kernels that `set_name` of `gpu` borrows: (section, entry, reference), why, `widen`, `slower`."""
 
     gpu: str
     set_name: str
@@ -119,7 +119,7 @@ class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inheritance(given: InheritFile, where: str, gpu: str, set_name: str) -> Inheritance:
-    """What a file's `[kernels.<set>.inherit]` borrows. Raises SpecError naming file and key."""
+    """Kernels that a file's `[kernels.<set>.inherit]` borrows. Raises SpecError naming file and key."""
     references: list[tuple[str, str, Reference]] = []
     key = f"{where}: kernels.{set_name}.inherit"
     for section in BORROWED:
@@ -277,7 +277,7 @@ def _is_other_format(entry: str, lent: str) -> bool:
 
 
 def transfer_error(section: str, *, is_far: bool, is_alike: bool, is_scaled: bool) -> float:
-    """What a kernel of a section errs beyond its band on another GPU; 0 on its own."""
+    """Error of a section's kernels on another GPU beyond their band; 0 on their own."""
     if not is_far:
         return 0.0
     if section in TRANSFER_ERROR_STREAMED:

@@ -83,7 +83,7 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     tiles: Annotated[tuple[GemmTile, ...], Meta(min_length=1)]
     fit: Fit
     split_penalty: Rate = 1.0
-    """As a tile's `selection_penalty`, for every split above 1."""
+    """Like a tile's `selection_penalty`, for every split above 1."""
     l2_ratio: Ratio = 0.0
     """Rate at which L2 serves the tile loads of the whole chip; 0: never what bounds."""
     drain_k: Ratio = 0.0
@@ -212,7 +212,7 @@ class UnfusedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """QK^T or PV as a batch of small GEMMs (P2 to P5, `medusa_sim.latency.unfused`)."""
 
     ramp_us: Us
-    """What a launch of a tiled product costs; rows timed one by one from the host hold launch and
+    """Time of launching a tiled product; rows timed one by one from the host hold launch and
     synchronisation too."""
     vector_ramp_us: Us
     """The same of the vector product of one query row."""
@@ -264,7 +264,7 @@ class StreamKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ramp_us: Us
     """Start and drain of all its launches."""
     host_us: Us = 0.0
-    """What the host takes to launch them one by one, beside the device; 0 of rows that replay a graph."""
+    """Time of the host to launch them one by one, beside the device; 0 of rows that replay a graph."""
     host_share: Ratio = 0.0
     """Share of the device's time that the host waits for before it launches the rest."""
     graph_tokens: int = 0
@@ -366,7 +366,7 @@ TRANSFER_ERROR_STREAMED = {
     "sparse": (0.02, 0.31),
     "hyper": (0.05, 0.21),
 }
-"""What a borrowed StreamKernel adds to its band (as `inheritance.TRANSFER_ERROR`): from a GPU of the same
+"""Added width of a borrowed StreamKernel's band (as `inheritance.TRANSFER_ERROR`): from a GPU of the same
 architecture, and from another; `widen` of a file does not apply.
 Source: `python benchmarks/kernels.py transfer mixers`, for 80 % of the rows of B200 and GB200 with each
 other's kernels, and of B200 and RTX PRO 6000 with an H100's and an L40S's, on average over operators and

@@ -23,7 +23,7 @@ from medusa_sim.specs.strict import Sourced, Text, convert
 
 Backend: TypeAlias = Literal["cuda", "rocm", "vulkan", "metal", "cpu", "mlx"]
 Group: TypeAlias = Literal["data centre", "workstation", "consumer", "laptop", "embedded", "Apple", "CPU"]
-"""What kind of machine it is, by which lists are grouped."""
+"""Kind of machine, by which lists are grouped."""
 
 LLAMA_CPP = "llama.cpp"
 """An engine with a runtime for each backend."""
@@ -35,15 +35,15 @@ _Columns = Annotated[int, Meta(ge=1, le=4096, description="columns")]
 
 
 class LocalDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What local engines must know of a device beside its data sheet."""
+    """Numbers of a device that local engines need beside its data sheet."""
 
     group: Group
     target: Text
-    """As compilers name it: `sm_86`, `gfx1100`, `apple9` (GPU family), `avx512`, `neon`."""
+    """Its name in compilers: `sm_86`, `gfx1100`, `apple9` (GPU family), `avx512`, `neon`."""
     vector_ops_per_s: Sourced[Annotated[float, Meta(ge=1e9, le=1e16, description="operations/s")]]
     """Of the units that dequantise: lanes (32-bit integers where the GPU counts them apart) times clock."""
     bandwidth_share: Sourced[Annotated[float, Meta(gt=0.0, le=1.5)]] | None = None
-    """Of what other devices of its class reach of their bandwidth (None: as much)."""
+    """Share of the bandwidth that other devices of its class reach (None: as much)."""
     board_watts: Sourced[Annotated[float, Meta(ge=1.0, le=2e3)]] | None = None
     """Power of the board, or of the chip of a device without one, at which `vector_ops_per_s` holds."""
     gpu_memory_share: Sourced[Annotated[float, Meta(gt=0.0, le=1.0)]] | None = None
@@ -54,13 +54,13 @@ class TypeLaw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Matrix-vector products of one type: lane operations a weight, once a pass and for each column."""
 
     share: _Positive
-    """Of the bandwidth that reading blocks of the type reaches."""
+    """Share of the bandwidth that reading blocks of the type reaches."""
     unpack: _Ops = 0.0
     column: _Ops
     single: _Ops | None = None
     """Of a product of one column, where another kernel does it (None: unpack and column)."""
     tiles: _Positive = 1.0
-    """Of what unpacking takes behind the switch."""
+    """Share of the unpacking behind the switch."""
     limit: _Columns | None = None
     """Columns up to which its products are matrix-vector ones (None: the law's)."""
     separate: Annotated[int, Meta(ge=1, le=64)] = 1

@@ -51,7 +51,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the device reaches: memory traffic of a copy (read and written) and of reading alone, and the best
+    """Rates of the device: memory traffic of a copy (read and written) and of reading alone, and the best
     product of each dtype; and what launching one empty kernel costs (graph: 0 where there are no graphs).
     """
 

@@ -45,7 +45,7 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         raise NotImplementedError
 
     def output_weights(self, hidden: int) -> int:
-        """Those of `weights` that project its output."""
+        """Weights of its output projection, a part of `weights`."""
         return self.output_width * hidden
 
     def value_weights(self, hidden: int) -> int:
@@ -72,7 +72,7 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return 0.0
 
     def draft_state_bytes(self, dtype: str) -> float:
-        """Those of `state_bytes` that a verification step keeps for each of its tokens."""
+        """Part of `state_bytes` that a verification step keeps for each of its tokens."""
         del dtype
         return 0.0
 
@@ -120,7 +120,7 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
     v_dim: Width | None = None
     """Width of a value, where it is another than that of queries and keys."""
     gate: Literal["none", "head", "element"] = "none"
-    """What scales the output before its projection: one number a head, or one for each of its elements."""
+    """Scale of the output before its projection: one number a head, or one for each of its elements."""
     keys_are_values: bool = False
     """Whether the key projection serves values too (Gemma 4's full layers)."""
     rotates: bool = True
@@ -274,7 +274,7 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
     gate: bool = False
     """Whether a gate of its own scales every element of the output (Kimi-K3)."""
     indexer: Indexer | None = None
-    """What chooses the keys that a query attends to (None: it attends to all)."""
+    """Choice of the keys that a query attends to (None: all)."""
 
     @property
     def chooses_keys(self) -> bool:
@@ -302,7 +302,7 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
         return (self.q_rank or 0) + self.kv_rank
 
     def weights(self, hidden: int) -> int:
-        """What compresses, what expands, and the output projection."""
+        """Weights that compress, that expand, and of the output projection."""
         query = (self.q_rank or hidden) * self.heads * self.qk_dim
         expand = self.kv_rank * self.heads * (self.nope_dim + self.v_dim)
         output = (self.gate + 1) * self.output_weights(hidden)

@@ -140,7 +140,7 @@ class Model:
 
     @property
     def last_layer(self) -> LayerGroup:
-        """What modules for drafting repeat: attention to all tokens, with experts if there are any."""
+        """Layer that modules for drafting repeat: attention to all tokens, with experts if there are any."""
         mixers = [group.mixers for group in self.groups if group.mixers]
         parts = [group.feed_forward for group in self.groups if group.feed_forward is not None]
         parts = [part for part in parts if isinstance(part, MoE)] or parts
@@ -286,7 +286,7 @@ class Model:
 
     @cached_property
     def draft_state_bytes(self) -> float:
-        """Those of `state_bytes` that a verification step keeps for each of its tokens."""
+        """Part of `state_bytes` that a verification step keeps for each of its tokens."""
         dtype = self.activation_dtype
         return sum(count * mixer.draft_state_bytes(dtype) for count, mixer in self.blocks(Mixer))
 

@@ -151,7 +151,7 @@ def checkpoint_ids(name: str) -> tuple[str, ...]:
 
 
 def _unknown_id(given: str) -> str:
-    """What to do about an id that no named model lists."""
+    """Advice about an id that no named model lists."""
     ids = {hf for entry in _entries(file_state(MODELS_FILE)).values() for hf in entry.hf}
     near = names_meant(given, ids)
     hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -176,7 +176,7 @@ def _by_id(state: FileState) -> dict[str, str]:
 
 
 _OF_A_CHAT = re.compile(r"-(instruct|chat|it|base|thinking|hf)(-\d{4})?$")
-"""What ids add to the name of a model."""
+"""Suffixes that ids add to the name of a model."""
 
 
 def _layers(name: str, entry: _Entry) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:

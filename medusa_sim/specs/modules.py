@@ -44,12 +44,12 @@ STANDS_IN = {
     "mxfp4": f"MXFP4 with inputs in MXFP4 is multiplied in 16 bits, as engines emulate it, {UNCHECKED}",
     "cache": f"its KV cache in NVFP4 is taken for fp8, 1.8 times as large, {UNCHECKED}",
 }
-"""What is said of a format that has no kernels here, by what stands in for it."""
+"""Note on a format that has no kernels here, by the format that stands in for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """What a file says of the formats of modules."""
+    """Formats of modules, as a file gives them."""
 
     main: str
     """Of every linear layer that nothing else is said of."""
@@ -64,7 +64,7 @@ class Scheme:
     kv_dtype: str | None = None
     scale_bytes: float | None = None
     notes: tuple[str, ...] = ()
-    """What is to be said of the formats."""
+    """Notes on the formats."""
 
     @cached_property
     def prefixes(self) -> tuple[str, ...]:

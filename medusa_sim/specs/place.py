@@ -35,7 +35,7 @@ class Difference(NamedTuple):
     """How a place differs from another; the nearest of several places has the least `rank`."""
 
     kinds: tuple[Kind, ...]
-    """What differs, the largest difference first."""
+    """Kinds of difference, the largest first."""
     versions_apart: tuple[int, ...]
     """Majors, minors and patches between the versions; zeros for different engines."""
 

@@ -1,4 +1,4 @@
-"""What an hour of a GPU costs: offers in `profiles/prices.toml`, each with its date and source.
+"""Prices of an hour of a GPU: offers in `profiles/prices.toml`, each with its date and source.
 
 A price without a date is refused, and one that is used is named with its date (`Price.text`): prices age.
 """

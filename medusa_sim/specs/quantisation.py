@@ -87,7 +87,7 @@ def _of_name(folder: str) -> str | None:
 
 
 def _scheme(model: Model, config: dict[str, Any], beside: dict[str, Any] | None, where: str) -> Scheme:
-    """What `quantization_config` says."""
+    """Formats that `quantization_config` gives."""
     method = config.get("quant_method")
     if method is None and isinstance(config.get("producer"), dict):
         method = "modelopt" if config["producer"].get("name") == "modelopt" else None

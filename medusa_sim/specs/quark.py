@@ -58,7 +58,7 @@ _FORMS = {
 
 
 def quark_scheme(config: dict[str, Any], where: str) -> Scheme:
-    """What its table says. Raises SpecError naming a rule that is not modelled."""
+    """Formats that its table gives. Raises SpecError naming a rule that is not modelled."""
     given = convert(config, _Quark, where)
     if given.layer_type_quant_config:
         raise SpecError(f"{where}.layer_type_quant_config: rules by type of layer; allowed: by name alone")

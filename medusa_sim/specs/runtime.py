@@ -59,7 +59,7 @@ class Runtime:
     host_us_per_step: float
     """Time of the host for each forward pass."""
     host_us_per_drafted_step: float = 0.0
-    """What the code around drafts and acceptance takes while the device waits (N15)."""
+    """Time of the code around drafts and acceptance while the device waits (N15)."""
     host_us_per_lookup: float = 0.0
     """The same, where drafts are looked up in the text."""
     host_us_per_level: float = 0.0
@@ -70,7 +70,7 @@ class Runtime:
     """Kernel set with an engine's own layers of experts, latent attention and collectives; used where some
     were measured on the GPU."""
     engine: Engine | None = None
-    """What a serving engine adds; None for kernels alone."""
+    """The serving engine; None for kernels alone."""
     widenings: tuple[Widening, ...] = ()
     """Widenings of the band of its steps, of which the smallest counts (`specs/nearness.py`)."""
     kernels_half_share: float = 1.0

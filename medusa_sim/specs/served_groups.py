@@ -114,7 +114,7 @@ def served_groups() -> tuple[ServedGroup, ...]:
 
 
 def known_kinds() -> dict[Kind, LeftOut]:
-    """What is known of each kind, the nearest first."""
+    """Known errors of each kind, the nearest first."""
     return {kind: _file().kinds[kind] for kind in KINDS}
 
 

@@ -35,7 +35,7 @@ class BlockSparse(Grouped, frozen=True, kw_only=True, tag="block_sparse"):
         return (self.index_heads + 1) * self.index_dim
 
     def weights(self, hidden: int) -> int:
-        """As of grouped attention, with the index projections."""
+        """Weights of grouped attention and of the index projections."""
         return super().weights(hidden) + hidden * self.index_width
 
     def beside(self, hidden: int) -> int:
@@ -74,7 +74,7 @@ class Compressed(Mixer, frozen=True, kw_only=True, tag="compressed"):
     overlap: bool = False
     """Whether neighbouring compressed keys share tokens (ratio 4)."""
     indexer: Indexer | None = None
-    """What chooses among the compressed keys (None: all are read)."""
+    """Choice among the compressed keys (None: all are read)."""
 
     @property
     def chooses_keys(self) -> bool:
@@ -127,7 +127,7 @@ class Compressed(Mixer, frozen=True, kw_only=True, tag="compressed"):
         return np.asarray(near + tokens * self._kept(dtype))
 
     def state_bytes(self, dtype: str) -> float:
-        """What the compressors gather: two blocks of tokens in fp32 (twice where keys overlap)."""
+        """Bytes that the compressors gather: two blocks of tokens in fp32 (twice where keys overlap)."""
         del dtype
         kept = 2.0 * self.ratio * (1 + self.overlap) * 4.0 if self.ratio else 0.0
         return kept * (self.head_dim + (0 if self.indexer is None else self.indexer.dim))

@@ -1,4 +1,4 @@
-"""What engines do with the recurrent states of a hybrid model while they speculate: `state_rules.toml`."""
+"""Rules of engines for a hybrid model's recurrent states while they speculate: `state_rules.toml`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The rules of one engine."""
 
     engine: str
-    """As answers print it."""
+    """Name in answers."""
     drafts: str
     """Drafters and shapes of drafts that it runs with a hybrid."""
     states: str

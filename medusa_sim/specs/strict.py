@@ -24,7 +24,7 @@ T = TypeVar("T")
 NumberT = TypeVar("NumberT")
 
 _CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-"""What a terminal or a script obeys instead of showing it, line breaks among them."""
+"""Characters that a terminal or a script obeys instead of showing them, line breaks among them."""
 Text = Annotated[
     str,
     Meta(

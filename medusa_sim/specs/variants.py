@@ -1,4 +1,4 @@
-"""What the models of a family share; a model in other formats; what one GPU of several holds of it."""
+"""Architecture that a family shares; a model in other formats; the part of a model on one GPU of several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from medusa_sim.units import FORMATS, HALVES, SIXTEEN, UNPACKED, Format
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What every model of a family shares."""
+    """Features that every model of a family shares."""
 
     gated: bool = True
     norm: Norm = "rms"
@@ -57,7 +57,7 @@ class Architecture:
 
     @property
     def of_model(self) -> dict[str, Any]:
-        """What it says of the whole model, by the names of `Model`'s fields."""
+        """Its values for the whole model, by the names of `Model`'s fields."""
         return {
             name: getattr(self, name)
             for name in ("norm", "positions", "norms_per_layer", "samples_top_k", "samples_top_p")
@@ -69,7 +69,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     family: Architecture(**about.get("layout", {}))
     for family, about in read_toml(FAMILIES_FILE)["families"].items()
 }
-"""What every family shares, by `model_type`."""
+"""Architecture of each family, by `model_type`."""
 
 
 # dtype of the arithmetic -> dtypes in which its weights may be stored
@@ -204,7 +204,7 @@ def _quantised(group: LayerGroup, form: str) -> LayerGroup:
 
 
 def on_one_gpu(model: Model, parallel: Parallel) -> Model:
-    """What one GPU of the group holds and computes, as a model; the model itself on one GPU.
+    """Part of a model that one GPU of the group holds and computes, as a model; the model itself on one GPU.
 
     Raises UsageError for sizes that cannot be split, naming what can.
     """

@@ -29,7 +29,7 @@ _POLICY: Tip = ("policy", "policy", "")
 
 
 def metric_title(metric: str, share: float = 0.9) -> str:
-    """What a metric is called; share: of the requests that must keep the limits."""
+    """Title of a metric; share: of requests that must keep the limits."""
     return BY_NAME[metric].on_axis.format(share=f"{100 * share:g} %")
 
 

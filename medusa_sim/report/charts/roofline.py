@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PHASE_TITLES: dict[Phase, str] = {
     "prefill": "reading prompts", "decode": "decoding", "verify": "verification"
 }  # fmt: skip
-"""What a phase is called in charts and tables."""
+"""Names of phases in charts and tables."""
 GROUPS = ("linear layers", "attention")
 _LOWEST = 0.25
 _TIPS: tuple[Tip, ...] = (

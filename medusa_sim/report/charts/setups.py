@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
 
 Y_TITLES = {name: BY_NAME[name].on_axis for name in AGAINST_SPEED}
-"""What may stand on the vertical axis, by the column of the table."""
+"""Titles of the quantities that the vertical axis can show, by column of the table."""
 _SPEED = "tokens_per_s_per_user"
 CARDS = (
     "h100-sxm", "b200", "h200-sxm", "b300", "a100-80gb-sxm", "mi300x", "l40s", "gb200", "gb300", "l4", "a40",
@@ -49,7 +49,7 @@ _TIPS: tuple[Tip, ...] = (
 )  # fmt: skip
 
 _MADE = ("set_up", "drafts", "interval", "rests_on")
-"""Of what points tell: made of several columns."""
+"""Values shown at a point that are made of several columns."""
 _READ = tuple(name for name, *_ in _TIPS if name not in _MADE)
 _USED = (*_READ, "gpus", "drafts", f"{_SPEED}_low", f"{_SPEED}_high", "chosen", "on_frontier")
 """Columns of a table that a curve is drawn from, beside those of set-ups."""

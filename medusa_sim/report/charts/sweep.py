@@ -41,7 +41,7 @@ _CLIFFS_MATTER = 0.95
 
 
 def count_word(chains: bool) -> str:
-    """What a count is called: engines speak of drafts (num_speculative_tokens)."""
+    """Name of a count; engines speak of drafts (num_speculative_tokens)."""
     return "drafts" if chains else "candidates"
 
 

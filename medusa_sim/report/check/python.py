@@ -47,7 +47,7 @@ class Checked:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the rows do not hold: the verdict and the tokens of a step, in full precision."""
+        """Values beside the rows: the verdict and the tokens of a step, in full precision."""
         check, run = self.check, self.check.run
         return {
             "inside": check.is_inside,

@@ -28,14 +28,14 @@ def check_screen(check: EngineCheck) -> Screen:
 
 
 def headline(check: EngineCheck) -> str:
-    """What ran: requests, set-up and drafts."""
+    """The run in one line: requests, set-up and drafts."""
     run = check.run
     workload = workload_text(check.scenario, [run.seq_len], str(run.batch))
     return asked_text(check.scenario, workload, drafts_text(run.drafts + 1))
 
 
 def sentence(check: EngineCheck) -> str:
-    """What ran, the answer, and what to look at next."""
+    """The run, the answer, and the next step."""
     lines = [f"{headline(check)}.", *answer_lines(check)]
     if check.run.undescribed:
         lines.append(f"Acceptance is {_as_measured(check)}.")
@@ -106,7 +106,7 @@ def _part_text(check: EngineCheck, part: CheckedPart) -> str:
 
 
 def next_text(check: EngineCheck, part: CheckedPart) -> str:
-    """What to look at where a part is off."""
+    """Next step for a part that is off."""
     backend = check.scenario.backend
     kernel = "the attention backend" if backend is None else f"that attention runs {backend.name}"
     if not part.is_slow:
@@ -132,4 +132,4 @@ _FAST = {
     "round": "--drafts and --runtime: a shorter draft or a newer engine; else `calibrate engine`",
     "plain": "--gpu, --weight-dtype and --runtime: a faster card, narrower weights or a newer engine",
 }
-"""What to look at where a part is better than predicted."""
+"""Next steps for a part that is faster than predicted."""

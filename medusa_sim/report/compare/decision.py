@@ -20,7 +20,7 @@ _WORTH: dict[Measure, str] = {
     "throughput": "tokens/s a GPU",
     "energy": "J a token",
 }
-"""What is saved, as a header."""
+"""Headers of the measures."""
 Row = Mapping[str, Any]
 
 

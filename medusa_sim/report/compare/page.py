@@ -60,7 +60,7 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
 
 
 def _sure(answer: Comparison) -> list[tuple[str, str]]:
-    """What the choice rests on; nothing where none keeps the limits."""
+    """Basis of the choice; empty where no set-up keeps the limits."""
     row = answer.chosen
     if row is None:
         return []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compared:
-    """What `ms.compare` returns: the answer as a sentence, frames and, in a notebook, a page."""
+    """Result of `ms.compare`: the answer as a sentence, as frames and, in a notebook, as a page."""
 
     comparison: Comparison
 
@@ -85,11 +85,11 @@ class Compared:
 
     @property
     def warnings(self) -> list[str]:
-        """What must not be overlooked of the set-ups shown, a line each."""
+        """Warnings about the set-ups shown, a line each."""
         return warnings(self.comparison)
 
     def chart(self, column: str | None = None) -> LineChart:
-        """What the chart shows; column: of `report.charts.setups.Y_TITLES` (None: what is saved)."""
+        """Chart of the set-ups; column: of `report.charts.setups.Y_TITLES` (None: the measure)."""
         from medusa_sim.report.charts.setups import setups_chart
 
         return setups_chart(self.comparison, column)

@@ -51,12 +51,12 @@ def compare_screen(
 
 
 def headline(answer: Comparison) -> str:
-    """What was asked: the requests, the model and the limits."""
+    """The question in one line: requests, model and limits."""
     return f"{workload(answer.question)}: {answer.model.name}, {limits_text(answer.question)}"
 
 
 def facts(answer: Comparison, fleets: Sequence[Loaded] = ()) -> Iterator[Fact]:
-    """What stands beside the set-up that is chosen, a fact each."""
+    """Facts about the chosen set-up."""
     if without := without_text(answer):
         yield Fact("Without", without)
     if surer := surer_text(answer):
@@ -109,7 +109,7 @@ def answer_text(answer: Comparison) -> str:
 
 
 def none_text(answer: Comparison) -> str:
-    """That nothing keeps the limits, and how fast the fastest is."""
+    """Says that no set-up keeps the limits, and how fast the fastest is."""
     fastest = float(answer.table.tokens_per_s_per_user.max())
     return (
         f"No set-up of {answer.model.name} keeps the limits for {workload(answer.question)}: the fastest "

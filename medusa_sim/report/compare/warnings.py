@@ -1,4 +1,4 @@
-"""What to be warned of in a comparison: what its rows rest on, prices, fleets that are nearly full."""
+"""Warnings of a comparison: the basis of its rows, prices, fleets that are nearly full."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MANY_GPUS = 10_000
 _BUSY = 0.85
 """Share of what copies carry above which arrivals at random queue for long."""
 _OF_A_SPLIT = re.compile(r" for \d+ GPUs| among \d+| \([^)]*\)")
-"""What warnings of one kind say of how a set-up is split."""
+"""Words in which warnings of one kind differ: how a set-up is split."""
 
 
 def warnings(answer: Comparison) -> list[str]:
@@ -42,7 +42,7 @@ def warnings(answer: Comparison) -> list[str]:
 
 
 def _about_the_chosen(answer: Comparison) -> list[str]:
-    """That the chosen copies are nearly full, or more than any one fleet."""
+    """Says where the chosen copies are nearly full, or more than any one fleet."""
     lines: list[str] = []
     if answer.chosen is not None and (busy := answer.busy(answer.chosen) or 0.0) > _BUSY:
         lines.append(
@@ -57,7 +57,7 @@ def _about_the_chosen(answer: Comparison) -> list[str]:
 
 
 def price_notes(answer: Comparison) -> list[str]:
-    """What prices the answer rests on, and what it saves where a GPU has none."""
+    """Prices behind the answer, and the measure that is used where a GPU has none."""
     lines = price_lines(list(answer.scenarios.values()))
     missing = sorted({item.gpu.name for item in answer.scenarios.values() if item.price is None})
     if missing:

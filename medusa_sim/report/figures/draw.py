@@ -158,7 +158,7 @@ def _series(axis: Axes, series: Series) -> None:
 
 
 def _handle(chart: LineChart, name: str) -> Line2D:
-    """What the legend shows for a name: its line, or the marker of points alone."""
+    """Legend entry of a name: its line, or the marker of points alone."""
     from matplotlib.lines import Line2D
 
     look = chart.names[name]

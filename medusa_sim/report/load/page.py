@@ -52,7 +52,7 @@ def _title(answer: LoadAnswer) -> str:
 
 
 def _cards(answer: LoadAnswer) -> tuple[tuple[str, str, str], ...]:
-    """What each policy carries, in a number."""
+    """Rate that each policy carries."""
     cards = []
     for each in answer.carried:
         if each.largest_per_s is None:

@@ -27,7 +27,7 @@ class Simulation:
 
     @property
     def sentence(self) -> str:
-        """What speculation is worth under this load."""
+        """Gain of speculation under this load, as a sentence."""
         return answer_text(self.answer)
 
     @property
@@ -51,7 +51,7 @@ class Simulation:
 
     @property
     def warnings(self) -> list[str]:
-        """What must not be overlooked, a line each."""
+        """Warnings, a line each."""
         return warnings(self.answer)
 
     def to_dict(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def load_screen(answer: LoadAnswer) -> Screen:
 
 
 def headline(test: LoadTest) -> str:
-    """What was asked: the requests, the set-up, and that trees are left out."""
+    """The question in one line: requests, set-up, and whether trees are left out."""
     requests = test.sample
     served = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean()) + " on average"
     source = test.source
@@ -81,7 +81,7 @@ def runs_text(test: LoadTest) -> str:
 
 
 def only_chains(test: LoadTest) -> str:
-    """That trees, which the runtime could run, are not simulated; empty where nothing is left out."""
+    """Says that trees, which the runtime could run, are not simulated; empty where none are left out."""
     has_trees = any(not option.chain for option in test.scenario.options())
     return "drafts as chains: trees are not simulated under load" if has_trees and test.drafts_max else ""
 
@@ -92,7 +92,7 @@ def answer_text(answer: LoadAnswer) -> str:
 
 
 def answer_lines(answer: LoadAnswer) -> tuple[str, ...]:
-    """What speculation is worth under this load: the rates that are carried, or the times at a rate."""
+    """Gain of speculation under this load: the rates that are carried, or the times at a rate."""
     every = sorted(answer.carried, key=lambda each: each.policy == NO_DRAFTS)
     plain = next((each for each in every if each.policy == NO_DRAFTS), None)
     if not every:
@@ -220,7 +220,7 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
 
 
 def sessions_text(test: LoadTest) -> list[str]:
-    """That a trace with sessions keeps their order; nothing where requests have none."""
+    """Says that a trace keeps the order of its sessions; empty without sessions."""
     requests = test.sample
     follows = int((requests.before >= 0).sum())
     if not follows:

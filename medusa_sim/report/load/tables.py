@@ -39,7 +39,7 @@ def load_table(answer: LoadAnswer) -> TextTable:
 
 
 def _shown_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
-    """What the table shows of a point."""
+    """Values of a point in the table."""
     ratio, _, _ = point.ratio_to(answer.at_rate_of(point)[0], "e2e_mean_s")
     beside: dict[str, Any] = {
         "rate_per_s": point.arrivals_per_s if math.isfinite(point.arrivals_per_s) else math.nan,
@@ -52,7 +52,7 @@ def _shown_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
 
 
 def carried_table(answer: LoadAnswer) -> TextTable:
-    """What each policy carries."""
+    """Table of the rates that policies carry."""
     rate, gpus = answer.target_rate, answer.test.scenario.gpus
 
     def never(each: Carried, value: str | None) -> str:

@@ -53,7 +53,7 @@ def load_arrow(answer: LoadAnswer) -> pa.Table:
 
 
 def carried_values(answer: LoadAnswer) -> list[dict[str, Any]]:
-    """What each policy carries, and the GPUs that carry the target rate."""
+    """Rate that each policy carries, and the GPUs needed for the target rate."""
     rows = [json_row(dataclasses.asdict(each)) for each in answer.carried]
     if (target := answer.target_rate) is not None:
         for row, each in zip(rows, answer.carried, strict=True):

@@ -1,4 +1,4 @@
-"""What to be warned of under load: queues that grow, lost caches, prompts that wait for drafts."""
+"""Warnings under load: queues that grow, lost caches, prompts that wait for drafts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CUT_SHARE = 0.05
 
 
 def warnings(answer: LoadAnswer) -> list[str]:
-    """What must not be overlooked, a line each."""
+    """Warnings, a line each."""
     points = answer.points
     scenario = answer.test.scenario
     most = max(round(max((point.mean["requests_decoding"] for point in points), default=1.0)), 1)
@@ -48,7 +48,7 @@ def warnings(answer: LoadAnswer) -> list[str]:
 
 
 def _cut(test: LoadTest) -> Iterator[str]:
-    """That many requests were drawn longer than what fits, and what is left of them on average."""
+    """Says where many requests were drawn longer than fits, and how long they are once cut, on average."""
     drawn, most = test.sample, test.limits(test.drafts_max).longest_request(test.drafts_max)
     if drawn.cut > CUT_SHARE * drawn.count:
         mean = request_text(drawn.prompt_tokens.mean(), drawn.output_tokens.mean())
@@ -78,7 +78,7 @@ def _crowded_out(answer: LoadAnswer) -> list[str]:
 
 
 def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) -> str:
-    """That a run is not steady, and how that is known: by its queue or its rate."""
+    """Says that a run is not steady, and by which sign: its queue or its rate."""
     mean, parts = point.mean, []
     if not point.is_steady:
         half = point.half_width("queue_growth_per_s")

@@ -158,7 +158,7 @@ def model_rows(model: Model) -> list[SpecRow]:
 
 
 def runtime_rows(runtime: Runtime) -> list[SpecRow]:
-    """What a runtime fuses (by definition) and its times, each with its own source."""
+    """Fusions of a runtime (by definition) and its times, each with its own source."""
     defined = {
         "title": runtime.title,
         **dict(_flat("kernels", runtime.kernels)),
@@ -229,7 +229,7 @@ def _joined(*parts: str) -> str:
 
 
 def price_rows(prices: Iterable[Price]) -> list[SpecRow]:
-    """What an hour of each GPU costs by offer; the first of a GPU is the one that is used."""
+    """Price of an hour of each GPU, by offer; the first offer of a GPU is used."""
     rows = []
     for price in prices:
         stale = f"older than {STALE_DAYS} days" if price.age_days() > STALE_DAYS else ""

@@ -81,7 +81,7 @@ _ASKED = {
     "gpu": "GPU {}", "model": "model {}", "runtime": "runtime {}", "acceptance": "acceptance profile {}",
     "price": "prices of GPUs",
 }  # fmt: skip
-"""What a screen of one entry is about."""
+"""Title of a screen about one entry."""
 _LISTED = {
     "gpu": "GPUs", "model": "Models", "runtime": "Runtimes", "acceptance": "Profiles", "price": "Prices"
 }  # fmt: skip

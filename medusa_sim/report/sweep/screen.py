@@ -75,7 +75,7 @@ def sweep_screen(answer: SweepAnswer, warned: Sequence[str] = (), *, several: bo
 
 
 def headline(scenario: Scenario, grid: Grid) -> str:
-    """What was swept, on one line."""
+    """The swept grid in one line."""
     fixed = scenario.baseline == "fixed"
     return asked_text(
         scenario,
@@ -154,7 +154,7 @@ def free_text(count: int, free: Free) -> str:
 
 
 def facts(answer: SweepAnswer) -> Iterator[Fact]:
-    """What follows from the grid, a fact each."""
+    """Facts that follow from the grid."""
     several = answer.grid.seq_len.size > 1
     yield from (Fact("By batch", text) for text in by_batch(answer))
     yield from acceptance_facts(answer.scenario)
@@ -173,7 +173,7 @@ def facts(answer: SweepAnswer) -> Iterator[Fact]:
 
 
 def warnings(answer: SweepAnswer) -> list[str]:
-    """What to be warned of beside what the scenario rests on."""
+    """Warnings, besides the doubts about the scenario."""
     requests = int(answer.grid.batch.min()), int(answer.grid.batch.max())
     return [
         *([] if answer.shortfall is None else [missing_text(answer.shortfall)]),
@@ -185,7 +185,7 @@ def warnings(answer: SweepAnswer) -> list[str]:
 
 
 def engine_fact(best: Cells | None) -> Iterator[Fact]:
-    """What the engine that runs this drafter would give instead, at the first and the last batch."""
+    """Gain in the engine that runs this drafter, at the first and the last batch."""
     if best is None:
         return
     surface = best.surface
@@ -202,7 +202,7 @@ def engine_fact(best: Cells | None) -> Iterator[Fact]:
 
 
 def _costs(answer: SweepAnswer) -> Iterator[Fact]:
-    """What tokens cost at the first and the last batch and length."""
+    """Cost of tokens at the first and the last batch and length."""
     several = answer.grid.seq_len.size > 1
     names = ("batch", "seq_len", *COST_COLUMNS)
     rows = zip(answer.fits, *(answer.column(name).tolist() for name in names), strict=True)
@@ -236,7 +236,7 @@ def _memory(answer: SweepAnswer) -> Iterator[Fact]:
 
 
 def _columns(answer: SweepAnswer) -> Iterator[Fact]:
-    """What columns mean that do not say it themselves."""
+    """Meaning of columns whose heading does not tell it."""
     if answer.scenario.traffic is not None:
         yield Fact("Columns", "speedup: with the prompts that a server reads; step alone: without them")
     within = percent(NEAR_BEST, 0)

@@ -1,4 +1,4 @@
-"""What an answer rests on, part by part: measured, fitted, or what stands in for that."""
+"""Basis of an answer, part by part: measured, fitted, or a stand-in."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def rests_on(scenario: Scenario, *, plain: bool = False) -> str:
 
 
 def rests_text(scenario: Scenario, *, plain: bool = False) -> str:
-    """That as a sentence."""
+    """The basis as a sentence."""
     known = rests_on(scenario, plain=plain)
     return "Kernels, engine and acceptance measured." if known == MEASURED else f"Rests on {known}."
 

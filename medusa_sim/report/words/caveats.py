@@ -1,4 +1,4 @@
-"""What a reader must know before trusting an answer, in sentences."""
+"""Caveats of an answer, in sentences."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def as_sentence(line: str) -> str:
 
 
 def more_may_pay(scenario: Scenario) -> str:
-    """That the best count is the last one whose acceptance is known."""
+    """Says where the best count is the last one whose acceptance is known."""
     return f"the best count is the largest that acceptance {scenario.profile.name} describes: more may pay"
 
 
@@ -87,7 +87,7 @@ def _latency_caveats(item: Scenario) -> Iterator[str]:
 
 
 def slower_format_text(cells: Cells) -> list[str]:
-    """That the format that was asked for is slower than the published one."""
+    """Says where the format that was asked for is slower than the published one."""
     if (both := slower_format_us(cells)) is None:
         return []
     predicted, published = both

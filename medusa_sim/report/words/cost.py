@@ -1,4 +1,4 @@
-"""What tokens cost, in words: in money, never without the date of its price, and in energy."""
+"""Cost of tokens in words: in money, never without the date of its price, and in energy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COST_COLUMNS = (
 
 
 class Costs(NamedTuple):
-    """What tokens cost in one place, with speculation and without; nan where it is not known."""
+    """Cost of tokens at one place of a grid, with speculation and without; nan where it is not known."""
 
     where: str
     usd_per_million: float
@@ -28,7 +28,7 @@ class Costs(NamedTuple):
 
 
 def cost_facts(scenario: Scenario, costs: Sequence[Costs]) -> Iterator[Fact]:
-    """What tokens cost at the first and the last place, in money and in energy where these are known."""
+    """Cost of tokens at the first and the last place, in money and in energy where these are known."""
     if scenario.scope == "block" or not costs:
         return
     ends = [costs[0], costs[-1]] if costs[0].where != costs[-1].where else [costs[0]]
@@ -56,7 +56,7 @@ def _beside_plain(name: str, ends: Sequence[tuple[str, float, float]], sign: str
 
 
 def price_lines(scenarios: Sequence[Scenario]) -> list[str]:
-    """What the prices of rows rest on, a line each; nothing for prices that came with the question."""
+    """Sources of the prices of rows, a line each; none for prices that came with the question."""
     prices = dict.fromkeys(item.price for item in scenarios if item.scope == "model")
     return [
         f"usd_per_million_tokens: at {price.text()}; --price gives another"

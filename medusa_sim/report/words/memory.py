@@ -1,4 +1,4 @@
-"""What memory holds and lacks, in words."""
+"""Memory that is used and that is missing, in words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def would_fit(lacking: Shortfall) -> list[str]:
 
 
 def shortfall_facts(lacking: Shortfall) -> Iterator[Fact]:
-    """What is needed where it does not fit, and changes that would fit."""
+    """Memory that is needed where a scenario does not fit, and changes that would fit."""
     at = f"batch {lacking.batch} of length {lacking.seq_len}"
     yield Fact(
         "Would fit", " or ".join(would_fit(lacking)) or "nothing that is known, if one thing is changed"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from medusa_sim.units import GIGA, KILO, MEGA, TERA, US_PER_MS, US_PER_S
 
 NOTHING = "-"
-"""What an empty cell shows."""
+"""Text of an empty cell."""
 
 _PREFIXES = ((1e15, "P"), (TERA, "T"), (GIGA, "G"), (MEGA, "M"), (KILO, "k"))
 

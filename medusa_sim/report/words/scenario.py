@@ -74,7 +74,7 @@ def model_name(scenario: Scenario) -> str:
 
 
 def drafter_text(scenario: Scenario) -> str:
-    """What drafts, in a few words."""
+    """The drafter in a few words."""
     drafting = scenario.drafting
     parts, title = drafting.parts, drafting.kind.title
     if drafting.kind.unit == "head":
@@ -105,7 +105,7 @@ def acceptance_facts(scenario: Scenario) -> Iterator[Fact]:
 
 
 def acceptance_basis(profile: AcceptanceProfile) -> list[str]:
-    """What a profile counts where that is not what a running system accepts."""
+    """Says how a profile counts where a running system would accept differently."""
     if profile.agreement != "teacher-forced":
         return []
     return ["agreement with a text, not what a running system accepts: measure it on the model's own output"]

@@ -1,4 +1,4 @@
-"""What was measured near a set-up, as a sentence and tables for people."""
+"""Measurements near a set-up, as a sentence and tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHAT_IS_NEW = {
     DEVICE: "speeds of this device were measured",
     OTHER_DEVICES: "speeds of other devices were measured",
 }
-"""What is new about a set-up, in words."""
+"""Differences from the nearest measured set-up, in words."""
 
 
 def standing_sentence(scenario: Scenario, found: Standing) -> str:
@@ -70,7 +70,7 @@ def expected_text(found: Standing) -> str:
 
 
 def kinds_table() -> TextTable:
-    """What to expect of a set-up by what is new about it."""
+    """Error to expect of a set-up, by its differences from measured ones."""
     columns: dict[str, Callable[[tuple[str, LeftOut]], str]] = {
         "new": lambda pair: pair[0],
         "": lambda pair: WHAT_IS_NEW[pair[0]],
