@@ -56,13 +56,14 @@ growth says of them: on their board the links are shared.
 
 
 def collective_time(
-    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool = False, **_: object
+    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool = False, form: str = ""
 ) -> OperatorTime:
     """Time of one collective for every message and number of ranks that `operator` holds (C2 to C5).
 
     cold: of a step, whose message is never dearer than a larger one; rows were measured as regimes are.
     low and high are the 80 % band of held-out residuals for the range of the message.
     """
+    del form  # a kernel has one
     ranks = as_float(operator.ranks)
     if kernel.ranks_of:
         few = operator.with_columns(ranks=np.minimum(ranks, kernel.most_ranks))

@@ -105,7 +105,7 @@ def is_host_bound(gpu: Gpu, kernel: StreamKernel, operator: Stream) -> BoolArray
 
 
 def stream_time(
-    gpu: Gpu, kernel: StreamKernel, operator: Stream, *, cold: bool = True, **_: object
+    gpu: Gpu, kernel: StreamKernel, operator: Stream, *, cold: bool = True, form: str = ""
 ) -> OperatorTime:
     """Time of one launch (of a module all of its launches) for every shape that `operator` holds.
 
@@ -114,6 +114,7 @@ def stream_time(
     whose host a runtime prices; else rows as they were measured, with `host_us`. Raises SpecError where the
     GPU has no peak for the operator's dtype.
     """
+    del form  # a kernel has one
     terms = terms_of(gpu, operator.as_run(gpu.architecture))
     start_us = _START_US * operator.LAUNCHES
     if cold and (kernel.host_us > _EAGER_US or kernel.ramp_us > start_us):
