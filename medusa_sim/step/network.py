@@ -47,6 +47,8 @@ _MERGED = (
     "norms", "final_norm", "qk_norm", "latent_norm", "rope", "activation", "shared_activation", "mixer_sum"
 )  # fmt: skip
 """Operators that a compiler merges with their neighbours."""
+LOGIT_OPERATORS = ("lm_head", "logit_gather", "next_token")
+"""Operators on the rows whose next token is chosen: of a prompt its last one alone."""
 
 
 def step_launches(model: Model, workload: Workload, runtime: Runtime, scope: Scope) -> tuple[Launch, ...]:

@@ -18,15 +18,13 @@ from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import most_captured_tokens
 from medusa_sim.step.host import launching_us, overlapped_us
-from medusa_sim.step.network import model_launches
+from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
 from medusa_sim.step.pass_time import device_us, work_time
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import Workload, decode, prefill
 
-_ONCE_A_PROMPT = ("lm_head", "next_token")
-"""Operators that a carried prompt adds only once for all its tokens."""
 _LEAST_US = 1e-9
 _FEW_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28)
 _ROWS = ((32, 1024), (64, 2048), (128, 8192), (512, 32_768), (4096, 1 << 62))
@@ -149,7 +147,7 @@ def linear_work(setting: Setting, tokens: FloatArray) -> PassWork:
     launches = tuple(
         launch
         for launch in model_launches(setting.shard, workload, setting.runtime)
-        if launch.part != "attention" and launch.operator.name not in _ONCE_A_PROMPT
+        if launch.part != "attention" and launch.operator.name not in LOGIT_OPERATORS
     )
     return PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="prompts")
 

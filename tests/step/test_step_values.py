@@ -232,6 +232,15 @@ def test_a_drafter_of_the_targets_own_size_reads_prompts_as_the_target_does():
     assert own == pytest.approx(prefill_step(of, 1, tokens).device_us)
 
 
+@pytest.mark.parametrize("tp", [1, 8])
+def test_tokens_of_prompts_take_as_long_with_half_the_vocabulary(tp):
+    """A token is chosen after the last one alone, so the others have no logits to compute or to gather."""
+    of, tokens = Scenario(gpu="h100-sxm", model="llama-3.1-8b", tp=tp).setting, np.array([64.0, 4096.0])
+    halved = replace(of, model=of.model.resized(vocab=of.model.vocab // 2))
+    assert linear_us(halved, tokens) == pytest.approx(linear_us(of, tokens))
+    assert decode_step(halved, 64, 1024).device_us < decode_step(of, 64, 1024).device_us
+
+
 def test_what_is_beside_kernels_is_the_rest_of_the_step():
     eager = decode_step(setting("hf-eager"), 1, 1024)
     kernels = sum(float(part) for part in eager.parts_us.values())

@@ -20,12 +20,11 @@ from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes, verified_tokens
 from medusa_sim.step.exchange import logit_exchange
 from medusa_sim.step.launch import Launch, elementwise_launch, head_launch
-from medusa_sim.step.network import model_launches
+from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.workload import Workload
 from medusa_sim.units import BYTES_PER_ELEMENT
 
-_LOGIT_OPERATORS = ("lm_head", "logit_gather", "next_token")
 WIDTHS_OF_MLP = 3
 """Hidden widths that the MLP of a draft layer is wide at least, where the target has no dense layer.
 
@@ -79,7 +78,7 @@ class LayerDrafter(Drafter):
     def _layers(self, network: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
         """The kernels of the draft layers up to their last hidden state. network: `_network`."""
         launches = model_launches(network, workload, runtime)
-        return as_drafting(launch for launch in launches if launch.operator.name not in _LOGIT_OPERATORS)
+        return as_drafting(launch for launch in launches if launch.operator.name not in LOGIT_OPERATORS)
 
     def _logits(self, network: Model, rows: Size) -> tuple[Launch, ...]:
         """The LM head and the choice of a token on so many rows. network: `_network`."""
