@@ -9,7 +9,8 @@ operations a second:
                    c = tile ceil(m / tile), the columns of whole tiles
     (local 3)  experts  before the switch every pair of token and expert is a product of one column (1); the
                    second reader of an expert finds half of it in a cache. Behind it each distinct expert is
-                   read once, with tiles of its own pairs (local 2)
+                   read once, with tiles of its own pairs (local 2): c is the mean over experts, of which
+                   some have more pairs than others (`Experts.padded_rows`)
     (local 4)  cache    t = launch + |bytes / (B share), pairs 2 d ops / R|_p; d mod step elements cost more
     (local 5)  rows     a pass waits for the device, and its logits go to the host, which samples row by row
     (local 7)  watts    limited to w of the board's power, R and peak are ((w - s) / (1 - s))^(1/3) as high
@@ -31,6 +32,7 @@ from medusa_sim.latency.base import Bound, OperatorTime, Source
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import Gpu
@@ -118,8 +120,8 @@ class LocalLatency:
                 return self._attention(operator)
             case Elementwise():
                 return self._pass(operator)
-        if operator.FAMILY == "moe":
-            return self._experts(operator)
+            case Experts():
+                return self._experts(operator)
         raise SpecError(f"{self.law.name}: no kernel of {operator.kind!r}")
 
     def _linear(self, operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -151,7 +153,7 @@ class LocalLatency:
         read = weights * TYPES[of] / self.bytes_per_us
         vectors = self._vectors(kind, weights, read, m)
         matrix = law.half if law.half is not None and of in ("f16", "bf16", "f32") else law.matrix
-        tiles = self._tiles(matrix, kind, weights, read, m)
+        tiles = self._tiles(matrix, kind, weights, read, matrix.tile * np.ceil(m / matrix.tile))
         is_vector = m <= law.columns(of, self.target)
         return np.where(is_vector, vectors[0], tiles[0]), np.where(is_vector, vectors[1], tiles[1])
 
@@ -173,9 +175,9 @@ class LocalLatency:
         return np.where(is_separate, m, 1.0) * read / kind.share, work
 
     def _tiles(
-        self, matrix: MatrixLaw, kind: TypeLaw, weights: FloatArray, read: FloatArray, m: FloatArray
+        self, matrix: MatrixLaw, kind: TypeLaw, weights: FloatArray, read: FloatArray, columns: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        columns = matrix.tile * np.ceil(m / matrix.tile)
+        """(memory, arithmetic) of the columns of whole tiles, or of their mean: linear in them (local 2)."""
         own = kind.tiles * self.law.matrix_of.get(self.target, 1.0)
         work = weights * (own * matrix.unpack + (columns - matrix.tile) * matrix.column) / self.ops_per_us
         if matrix.peak:
@@ -184,15 +186,15 @@ class LocalLatency:
             )
         return read / matrix.share + np.zeros_like(work), work
 
-    def _experts(self, operator: Operator) -> OperatorTime:
+    def _experts(self, operator: Experts) -> OperatorTime:
         """Routed experts of a layer (local 3): gate and up, then down."""
         law = self.law
-        rows, hit, tokens = (as_float(getattr(operator, name)) for name in ("rows", "hit", "tokens"))
-        hidden, inter = as_float(operator.hidden), as_float(operator.inter)  # type: ignore[attr-defined]
-        first = as_float(operator.first_width)  # type: ignore[attr-defined]
+        rows, hit, tokens = (as_float(each) for each in (operator.rows, operator.hit, operator.tokens))
+        columns = operator.padded_rows(law.grouped.tile) / np.maximum(np.minimum(hit, rows), _NOTHING)
+        hidden, inter = as_float(operator.hidden), as_float(operator.inter)
         parts: list[_Part] = []
         sorts = np.zeros_like(tokens)
-        for role, size in (("linear", hidden * first), ("down", hidden * inter)):
+        for role, size in (("linear", hidden * operator.first_width), ("down", hidden * inter)):
             stored = operator.stored_dtype
             types = self._types(stored, "down_proj" if role == "down" else "up_proj")
             if stored in FILES and "experts" in FILES[stored]:
@@ -206,8 +208,7 @@ class LocalLatency:
                     read * one / (kind.share * law.pair_share),
                     rows * weights * (alone + _NOTHING) / self.ops_per_us,
                 )
-                per_expert = np.maximum(rows / np.maximum(hit, _NOTHING), 1.0)
-                tiles = self._tiles(law.grouped, kind, weights, one, per_expert)
+                tiles = self._tiles(law.grouped, kind, weights, one, columns)
                 is_pairs = tokens <= law.pair_columns(of, self.target)
                 sorts = np.where(is_pairs, sorts, law.sorted_us)
                 parts.append(
