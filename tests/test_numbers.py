@@ -82,7 +82,7 @@ STATED = {
         "specs.inheritance:TRANSFER_ERROR_SCALED_ALIKE, specs.inheritance:TRANSFER_ERROR_SCALED, "
         "specs.inheritance:TRANSFER_ERROR_LIBRARY"
     ),
-    "method-kernels: beyond # ranks a later one": "latency.collective:_MOST_RANKS",
+    "method-kernels: beyond # ranks a later one": "latency.collective:_ENDS_KNOWN_TO",
     "method-kernels: start_us + width_us h / # + spread_us c": "latency.dispatch:_WIDTH",
     "method-kernels: among the measured m below #": "lab.calibrate.serial:_FEW_ROWS",
     "method-kernels: beta is # for chains (least squares on the published unions; # to # is its spread": (

@@ -12,13 +12,18 @@ one direction (`CollectiveRegime` has the other names):
                of a step at most that of the next size that was measured, and of larger ones             (C4)
                of a step near an end E linear in B, from that of E / 2^0.5 to that of 2^0.5 E            (C6)
                beyond the most ranks that were measured, what these take times the growth on another GPU (C5)
+               of a step whose engine asks for one shot up to B1, at least min(B, B1) in one shot        (C7)
     time     = 0 where n = 1                                               nobody to talk to
 
 copy_passes is what does not depend on the number of ranks, such as bringing a rank's own part into place.
 Steps of a ring take their time one after another, so the start grows with n; the share (n - 1) / n that
 crosses the link hardly does. With time measured at two numbers of ranks this tells the ones between.
+
 An engine may add up in one shot up to some rows of a step, however wide they are (`Engine.one_shot_rows`):
-such messages go on along the line of the last one-shot regime, but over PCIe, where NCCL adds up.
+such messages go on along the line of the last one-shot regime (C7), but over PCIe, where NCCL adds up. Steps
+of TensorRT-LLM show that line up to 2 MiB among eight H200 (128 requests of Llama-3.1-70B). With one row more
+it turns to two shots, which by rows of its kernel are faster there. No step shows that: time stays level
+until a larger message takes as long in two shots, and the band reaches down to the library's own choice.
 
 In numbers: an all-reduce of 64 tokens of width 4,096 in bf16, 512 KiB, among eight H100s in SGLang. One-shot
 ends at 185 KB there, 524 KB (8 / 2)^-0.75. The next regime starts in 2.5 + 6 x 0.9 = 7.8 us and sends w =
@@ -45,8 +50,8 @@ from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRe
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.units import US_PER_S
 
-_MOST_RANKS = 8.0
-"""Most that a kernel was measured with."""
+_ENDS_KNOWN_TO = 8.0
+"""Ranks up to which rows say where a library changes its algorithm."""
 UNKNOWN_RANKS_WIDEN = 1.5
 """Of the band among more ranks than a kernel was measured with, where other GPUs tell; an assumption.
 
@@ -56,14 +61,25 @@ growth says of them: on their board the links are shared.
 
 
 def collective_time(
-    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool = False, form: str = ""
+    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool = True, form: str = ""
 ) -> OperatorTime:
-    """Time of one collective for every message and number of ranks that `operator` holds (C2 to C5).
+    """Time of one collective for every message and number of ranks that `operator` holds (C2 to C7).
 
     cold: of a step, whose message is never dearer than a larger one; rows were measured as regimes are.
-    low and high are the 80 % band of held-out residuals for the range of the message.
+    low and high are the 80 % band of held-out residuals for the range of the message; low of messages
+    beyond those that an engine sends in one shot is that of the library's own choice.
     """
     del form  # a kernel has one
+    time = _banded_time(gpu, kernel, operator, cold=cold)
+    if not cold or not operator.one_shot_bytes:
+        return time
+    unasked = _banded_time(gpu, kernel, replace(operator, one_shot_bytes=0.0), cold=cold)
+    is_beyond = operator.size > operator.one_shot_bytes
+    return replace(time, low_us=np.where(is_beyond, np.minimum(time.low_us, unasked.low_us), time.low_us))
+
+
+def _banded_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool) -> OperatorTime:
+    """Time with the kernel's band, wider among more ranks than it was measured with."""
     ranks = as_float(operator.ranks)
     if kernel.ranks_of:
         few = operator.with_columns(ranks=np.minimum(ranks, kernel.most_ranks))
@@ -91,21 +107,18 @@ def _parts_us(
     gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Start and travel, of a step without leaps between regimes (C6)."""
-    start_us, travel_us = _by_regime_us(gpu, kernel, operator, cold=cold)
-    if not cold:
-        return start_us, travel_us
+    start_us, time_us = _by_regime_us(gpu, kernel, operator, cold=cold)
     message, ranks = np.broadcast_arrays(as_float(operator.message_bytes), as_float(operator.ranks))
-    time_us = start_us + travel_us
-    for low, high in _spans(kernel, ranks):
+    for low, high in _spans(kernel, ranks) if cold else ():
         inside = (low < message) & (message < high)
         if not inside.any():
             continue
         low_us, high_us = (
-            np.add(*_by_regime_us(gpu, kernel, operator.with_columns(message_bytes=end), cold=True))
+            _by_regime_us(gpu, kernel, operator.with_columns(message_bytes=end), cold=True)[1]
             for end in (low, high)
         )
-        rising_us = low_us + (high_us - low_us) * (message - low) / (high - low)
-        time_us = np.where(inside, rising_us, time_us)
+        share = (message - low) / np.where(inside, high - low, 1.0)
+        time_us = np.where(inside, low_us + (high_us - low_us) * share, time_us)
     start_us = np.minimum(start_us, time_us)
     return start_us, time_us - start_us
 
@@ -117,39 +130,48 @@ def _spans(kernel: CollectiveKernel, ranks: FloatArray) -> Iterator[tuple[FloatA
     for before, end, after in zip(bounds, ends, bounds[2:], strict=False):
         low = np.minimum(np.maximum(end / _NEXT_SIZE, before * _NEXT_SIZE), end)
         high = np.maximum(np.minimum(end * _NEXT_SIZE, after / _NEXT_SIZE), end)
-        yield low, np.where(ranks <= _MOST_RANKS, high, low)
+        yield low, np.where(ranks <= _ENDS_KNOWN_TO, high, low)
 
 
 def _by_regime_us(
     gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool
 ) -> tuple[FloatArray, FloatArray]:
-    """Start and travel by the regime that serves the message (C2 to C4); nothing of one rank."""
+    """Start and whole time by the regime that serves the message (C2 to C4, C7); nothing of one rank."""
     message, ranks = np.broadcast_arrays(as_float(operator.message_bytes), as_float(operator.ranks))
-    levels = _levels_us(gpu, kernel, operator) if cold else []
-    start_us, time_us = np.zeros(message.shape), np.zeros(message.shape)
-    for index, regime in reversed(tuple(enumerate(kernel.regimes))):
-        own_start_us, own_travel_us = _line_us(gpu, kernel, regime, operator)
-        own_us = own_start_us + own_travel_us
-        if levels:
-            own_us = np.minimum(own_us, levels[index])
-        if levels and index:
-            is_beyond = message > largest_message(kernel.regimes[index - 1], ranks)
-            own_us = np.where(is_beyond, np.maximum(own_us, levels[index - 1]), own_us)
-        # nobody measured where a library changes among more: it keeps no slower one
-        kept = (ranks <= _MOST_RANKS) | (own_us <= time_us)
-        served = (message <= largest_message(regime, ranks)) & (kept | (regime is kernel.regimes[-1]))
-        start_us = np.where(served, np.minimum(own_start_us, own_us), start_us)
-        time_us = np.where(served, own_us, time_us)
-    shots = [regime for regime in kernel.regimes if regime.one_shot]
-    if cold and operator.one_shot_bytes and shots:
-        own_start_us, own_travel_us = _line_us(gpu, kernel, shots[-1], operator)
-        own_us = own_start_us + own_travel_us
-        is_shot = (message > largest_message(shots[-1], ranks)) & (message <= operator.one_shot_bytes)
-        is_shot &= ~gpu.is_over_pcie(ranks)
-        start_us = np.where(is_shot, own_start_us, start_us)
-        time_us = np.where(is_shot, np.maximum(own_us, time_us), time_us)
+    lines = [_line_us(gpu, kernel, regime, operator) for regime in kernel.regimes]
+    start_us, time_us = (np.stack([np.broadcast_to(each, message.shape) for each in own]) for own in (
+        [start for start, _ in lines], [start + travel for start, travel in lines],
+    ))  # fmt: skip
+    ends = np.stack([largest_message(regime, ranks) for regime in kernel.regimes])
+    if cold:
+        levels_us = _levels_us(gpu, kernel, operator, ends)
+        time_us = np.minimum(time_us, levels_us)
+        is_beyond = message > ends[:-1]
+        time_us[1:] = np.where(is_beyond, np.maximum(time_us[1:], levels_us[:-1]), time_us[1:])
+    serves = message <= ends
+    # nobody measured where a library changes among more ranks: it keeps no slower regime
+    fastest = np.argmin(np.where(serves, time_us, np.inf), axis=0)
+    serving = np.where(ranks <= _ENDS_KNOWN_TO, np.argmax(serves, axis=0), fastest)[None]
+    start_us, time_us = (np.take_along_axis(each, serving, axis=0)[0] for each in (start_us, time_us))
+    if cold:
+        start_us, time_us = _with_asked_shots(gpu, kernel, operator, start_us, time_us)
     several = ranks > 1.0
-    return np.where(several, start_us, 0.0), np.where(several, time_us - start_us, 0.0)
+    return np.where(several, start_us, 0.0), np.where(several, time_us, 0.0)
+
+
+def _with_asked_shots(
+    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, start_us: FloatArray, time_us: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Start and time where the engine asks for one shot beyond where the library takes it (C7)."""
+    shots = [regime for regime in kernel.regimes if regime.one_shot]
+    if not operator.one_shot_bytes or not shots:
+        return start_us, time_us
+    message, ranks = as_float(operator.message_bytes), as_float(operator.ranks)
+    as_shot = operator.with_columns(message_bytes=np.minimum(message, operator.one_shot_bytes))
+    shot_start_us, shot_travel_us = _line_us(gpu, kernel, shots[-1], as_shot)
+    shot_us = shot_start_us + shot_travel_us
+    is_dearer = (message > largest_message(shots[-1], ranks)) & ~gpu.is_over_pcie(ranks) & (shot_us > time_us)
+    return np.where(is_dearer, shot_start_us, start_us), np.where(is_dearer, shot_us, time_us)
 
 
 _GRID = 2.0 ** np.arange(8.0, 34.0, 0.125)
@@ -191,23 +213,22 @@ _NEXT_SIZE = np.sqrt(2.0)
 """Times the end of a regime, the size that is sure not to lie beyond the next one that was measured."""
 
 
-def _levels_us(gpu: Gpu, kernel: CollectiveKernel, operator: Collective) -> list[FloatArray]:
-    """What no message of a regime exceeds and none of a later one falls below, by regime.
+def _levels_us(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, ends: FloatArray) -> FloatArray:
+    """(regimes, ...) what no message of a regime exceeds and none of a later one falls below.
 
     A regime's line is drawn on to its end, which lies between two sizes that were measured: there it may be
     above the next one's line, and a message would be faster for being larger. It is no dearer than the next
-    size that was measured (C4).
+    size that was measured (C4). ends: (regimes, ...) of them, bytes.
     """
-    ranks = as_float(operator.ranks)
-    levels = [np.full(np.shape(ranks), np.inf)]
-    for regime, following in reversed(tuple(pairwise(kernel.regimes))):
-        end = largest_message(regime, ranks)
-        ends = operator.with_columns(message_bytes=end), operator.with_columns(message_bytes=_NEXT_SIZE * end)
-        last_us, next_us = (
-            np.add(*_line_us(gpu, kernel, *each)) for each in zip((regime, following), ends, strict=True)
+    levels_us = np.full(ends.shape, np.inf)
+    for index, (regime, following) in enumerate(pairwise(kernel.regimes)):
+        last, following_size = (
+            operator.with_columns(message_bytes=size * ends[index]) for size in (1.0, _NEXT_SIZE)
         )
-        levels.insert(0, np.minimum(np.minimum(last_us, next_us), levels[0]))
-    return levels
+        last_us = np.add(*_line_us(gpu, kernel, regime, last))
+        next_us = np.add(*_line_us(gpu, kernel, following, following_size))
+        levels_us[index] = np.minimum(last_us, next_us)
+    return np.minimum.accumulate(levels_us[::-1])[::-1]
 
 
 def _line_us(
