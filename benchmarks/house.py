@@ -61,7 +61,7 @@ HOUSE = (
         ("grid",),
         "scenario -> surface (the only thing that prices a grid) -> cells and every quantity of them",
         in_order(
-            "beyond configurations surface steps bands cells costs quantity quantities columns cell "
+            "unless_self beyond configurations surface steps bands cells costs quantity quantities columns cell "
             "single_step request_latency sweep tree_answer"
         ),
     ),

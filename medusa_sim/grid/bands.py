@@ -20,7 +20,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, Halves
 from medusa_sim.grid.beyond import widest_below
 from medusa_sim.grid.steps import Steps, picked
-from medusa_sim.grid.surface import Edges
+from medusa_sim.grid.surface import Surface
+from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.step.compose import overhead_halves
 
 FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER = 0.22, 0.74
@@ -99,31 +100,32 @@ class Bands:
 
     def _at_least(self, axis: int, halves_of: Callable[[Bands], Halves]) -> Halves:
         """Half-widths, at least those at the edges below along batches (0) or lengths (1)."""
-        here, edges, at_edges = halves_of(self), self._edges[axis], self._at_edges[axis]
-        if edges is None or at_edges is None:
+        here, surface = halves_of(self), self.steps.surface
+        edges = (surface.batch_edges, surface.length_edges)[axis]
+        if not edges.size:
             return here
+        at_edges = self._at_batch_edges if axis == 0 else self._at_length_edges
         there = here if at_edges is self else halves_of(at_edges)
+        asked, known = ((at.batch, at.asked_len)[axis] for at in (surface, at_edges.steps.surface))
+        places = [np.flatnonzero(known == edge)[0] for edge in edges]
 
         def at_least(half: FloatArray, half_there: FloatArray) -> FloatArray:
-            on_edges = np.broadcast_to(half_there, at_edges.steps.shape).take(edges.places, axis=axis)
-            least = widest_below(edges.values, on_edges, edges.asked, axis)
+            on_edges = np.broadcast_to(half_there, at_edges.steps.shape).take(places, axis=axis)
+            least = widest_below(edges, on_edges, asked, axis)
             return np.asarray(np.maximum(half, picked(least, self.steps.index)))
 
         return Halves(at_least(here.down, there.down), at_least(here.up, there.up))
 
-    @property
-    def _edges(self) -> tuple[Edges | None, Edges | None]:
-        return self.steps.surface.batch_edges, self.steps.surface.length_edges
+    @cached_unless_self
+    def _at_batch_edges(self) -> Bands:
+        return self._every_of(self.steps.surface.at_batch_edges)
 
-    @cached_property
-    def _at_edges(self) -> tuple[Bands | None, Bands | None]:
-        """Bands of every configuration at these; this object, where it is just that."""
-        batches, lengths = map(self._every_of, self._edges)
-        return batches, lengths
+    @cached_unless_self
+    def _at_length_edges(self) -> Bands:
+        return self._every_of(self.steps.surface.at_length_edges)
 
-    def _every_of(self, edges: Edges | None) -> Bands | None:
-        if edges is None:
-            return None
-        every = Steps.every(edges.surface)
-        is_this = edges.surface is self.steps.surface and np.array_equal(every.index, self.steps.index)
+    def _every_of(self, surface: Surface) -> Bands:
+        """Bands of every configuration of a surface; this object if it is just that."""
+        every = Steps.every(surface)
+        is_this = surface is self.steps.surface and np.array_equal(every.index, self.steps.index)
         return self if is_this else Bands(every, every)

@@ -283,7 +283,7 @@ class Cells:
         added = self.configurations.drafter_bytes(shard)
         weights, kv, slots = (picked(row, self.index) if row.any() else 0.0 for row in added)
         return memory_parts(
-            shard, weights, kv, slots, batch, self.surface.cached_len[None, :, None], self.candidates
+            shard, weights, kv, slots, batch, self.surface.served_len[None, :, None], self.candidates
         )
 
     @cached_property

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import add
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,9 +17,9 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.beyond import edges_below
 from medusa_sim.grid.configurations import Configurations
+from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.served_groups import longest_tokens
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
@@ -41,26 +40,25 @@ _LENGTHS_TOGETHER = 4
 class Surface:
     """Steps at B batches and S lengths, each priced when it is first asked for.
 
-    setting: what all steps share. in_flight_only: price only the steps of the requests that a server has in
-    flight where its requests have each length on average.
+    setting: what all steps share. asked_len: (S,) mean length of requests, half way through their outputs.
+    seq_len: (S,) committed tokens of each sequence in the steps that are priced: as asked, or `served_len`.
 
-    Four other surfaces belong to one:
+    Other surfaces belong to one:
 
     | surface | differs in | because |
     |---|---|---|
-    | `in_flight` | lengths | long requests are in flight for longer, so those in flight are longer |
-    | `nominal` | lengths | the surface that an `in_flight` one was made from: the means that were asked for |
+    | `in_flight` | `seq_len` | long requests are in flight for longer, so those in flight are longer |
     | `sibling` | drafter | its plain steps (and verification, where it is the same) are used again |
-    | `batch_edges` | batches | the most requests that were measured: bands beyond them grow from there |
+    | `at_batch_edges` | batches | the most requests that were measured: bands beyond them grow from there |
+    | `at_length_edges` | lengths | the most tokens of a request that were measured, in the same way |
     """
 
     scenario: Scenario
     setting: Setting
     batch: IntArray
+    asked_len: IntArray
     seq_len: IntArray
     configurations: Configurations
-    in_flight_only: bool = False
-    nominal: Surface | None = None
     sibling: Surface | None = None
 
     @property
@@ -100,8 +98,7 @@ class Surface:
 
     @property
     def _places(self) -> tuple[IntArray, IntArray]:
-        lengths = self._lengths_in_flight if self.in_flight_only else self.seq_len
-        return self.batch[:, None, None], lengths[None, :, None]
+        return self.batch[:, None, None], self.seq_len[None, :, None]
 
     @property
     def _counts(self) -> IntArray:
@@ -122,69 +119,53 @@ class Surface:
 
     # The same steps elsewhere.
 
-    @property
+    @cached_property
+    def served_len(self) -> IntArray:
+        """(S,) mean tokens of the requests that a server has in flight: what its steps and its cache hold."""
+        return lengths_in_flight(self.setting, self.asked_len, self.scenario.traffic)
+
+    @cached_unless_self
     def in_flight(self) -> Surface:
-        """Steps of the requests in flight where each length is the mean.
-
-        This surface where they are no longer than the others: without traffic, and of equal outputs.
-        """
-        return self if self._in_flight is None else self._in_flight
-
-    @cached_property
-    def _in_flight(self) -> Surface | None:
-        """None where that is this surface: one that held itself would stay when nobody needs it."""
-        if self.in_flight_only or np.array_equal(self._lengths_in_flight, self.seq_len):
-            return None
-        return replace(self, seq_len=self._lengths_in_flight, nominal=self, sibling=None)
-
-    @property
-    def _lengths_in_flight(self) -> IntArray:
-        """(S,) around each length."""
-        return lengths_in_flight(self.setting, self.seq_len, self.scenario.traffic)
-
-    @property
-    def cached_len(self) -> IntArray:
-        """(S,) mean tokens that a request in flight keeps in the cache."""
-        return self._lengths_in_flight if self.nominal is None else self.seq_len
+        """Steps of the requests in flight; this surface if their lengths are the same."""
+        if np.array_equal(self.served_len, self.seq_len):
+            return self
+        return replace(self, seq_len=self.served_len, sibling=None)
 
     @cached_property
-    def batch_edges(self) -> Edges | None:
-        """At the most requests that the engine was measured with, and its doublings; None: all are below."""
+    def batch_edges(self) -> IntArray:
+        """The most requests that the engine was measured with, and its doublings; empty: all are below."""
         engine = self.setting.runtime.engine
-        edges = edges_below(0 if engine is None else engine.measured_requests, self.batch)
-        if not edges.size:
-            return None
-        if np.isin(edges, self.batch).all():
-            surface = self
-        elif self.nominal is not None and self.nominal.batch_edges is not None:
-            surface = self.nominal.batch_edges.surface.in_flight
-        else:
-            sibling = None if self.sibling is None else self.sibling.batch_edges
-            surface = replace(self, batch=edges, sibling=None if sibling is None else sibling.surface)
-        return Edges(surface, edges, places=_places(edges, surface.batch), asked=self.batch)
+        return edges_below(0 if engine is None else engine.measured_requests, self.batch)
 
     @cached_property
-    def length_edges(self) -> Edges | None:
-        """At the most tokens of a request that were measured, and its doublings; None: all are below."""
+    def length_edges(self) -> IntArray:
+        """The most tokens of a request that were measured, and its doublings; empty: all are below."""
         runtime = self.setting.runtime
-        edges = edges_below(0 if runtime.engine is None or runtime.local else longest_tokens(), self.seq_len)
-        if not edges.size:
-            return None
-        if self.nominal is not None and self.nominal.length_edges is not None:
-            surface = self.nominal.length_edges.surface.in_flight
-        else:
-            surface = replace(self, seq_len=edges, nominal=None, sibling=None)
-        return Edges(surface, surface.seq_len, places=np.arange(surface.seq_len.size), asked=self.seq_len)
+        measured = 0 if runtime.engine is None or runtime.local else longest_tokens()
+        return edges_below(measured, self.asked_len)
+
+    @cached_unless_self
+    def at_batch_edges(self) -> Surface:
+        """The same steps at `batch_edges` alone; this surface if it has them among its batches."""
+        if np.isin(self.batch_edges, self.batch).all():
+            return self
+        sibling = None if self.sibling is None else self.sibling.at_batch_edges
+        return replace(self, batch=self.batch_edges, sibling=sibling)
+
+    @cached_property
+    def at_length_edges(self) -> Surface:
+        """The same steps at `length_edges` alone."""
+        edges = self.length_edges
+        as_asked = replace(self, asked_len=edges, seq_len=edges, sibling=None)
+        return as_asked if np.array_equal(self.seq_len, self.asked_len) else as_asked.in_flight
 
     @cached_property
     def kernels_alone(self) -> Surface | None:
         """The same with the engine's kernels alone; None where the runtime is no engine."""
         runtime = self.setting.runtime
-        return None if runtime.engine is None else self.run_by(runtime.kernels_alone)
-
-    def run_by(self, runtime: Runtime) -> Surface:
-        """The same under another runtime."""
-        return replace(self, setting=replace(self.setting, runtime=runtime), nominal=None, sibling=None)
+        if runtime.engine is None:
+            return None
+        return replace(self, setting=replace(self.setting, runtime=runtime.kernels_alone), sibling=None)
 
     # What does not depend on time.
 
@@ -199,7 +180,7 @@ class Surface:
 
         Of requests in flight, which fill the cache: they are longer than the mean where outputs differ.
         """
-        return self.configurations.max_batch(self.scenario, self.cached_len)
+        return self.configurations.max_batch(self.scenario, self.served_len)
 
     @cached_property
     def ends_profile(self) -> bool:
@@ -232,24 +213,6 @@ class Surface:
         return np.asarray(np.broadcast_to(share[..., 0], self.shape))
 
 
-class Edges(NamedTuple):
-    """A surface where measurements end, along batches or lengths (`grid.beyond`)."""
-
-    surface: Surface
-    """What holds them: the same steps with them, or with others as well."""
-    values: IntArray
-    """The edges, rising."""
-    places: IntArray
-    """Where they stand in the surface."""
-    asked: IntArray
-    """Batches or lengths that may lie beyond."""
-
-
-def _places(edges: IntArray, values: IntArray) -> IntArray:
-    """Where each edge stands among values."""
-    return np.asarray([np.flatnonzero(values == edge)[0] for edge in edges])
-
-
 def lengths_in_flight(setting: Setting, seq_len: IntArray, traffic: Traffic | None) -> IntArray:
     """(S,) mean lengths of the requests in flight around each length (length bias), in whole tokens."""
     lengths = served_length(setting, seq_len, traffic)
@@ -262,11 +225,12 @@ def surface_at(
     seq_len: Sequence[int] | IntArray | FloatArray,
     options: Sequence[DraftOption] | None = None,
     *,
-    in_flight_only: bool = False,
+    in_flight: bool = False,
 ) -> Surface:
     """Steps of a scenario at every batch and length with these ways of drafting (None: all of them).
 
-    seq_len: a mean length need not be whole. Raises UsageError where that is too much, or the profile cannot
+    seq_len: mean lengths, which need not be whole. in_flight: price the steps of the requests in flight
+    around each length, as a server has them. Raises UsageError where that is too much, or the profile cannot
     describe the drafter.
     """
     configurations = Configurations(tuple(scenario.options() if options is None else options))
@@ -277,14 +241,15 @@ def surface_at(
             f"{batches.size} batches x {lengths.size} lengths x {size} configurations are too many; search "
             "fewer lengths, a smaller range of batches or fewer candidates"
         )
-    return Surface(
+    surface = Surface(
         scenario=scenario,
         setting=scenario.setting,
         batch=batches,
+        asked_len=lengths,
         seq_len=lengths,
         configurations=configurations,
-        in_flight_only=in_flight_only,
     )
+    return surface.in_flight if in_flight else surface
 
 
 def in_groups(lengths: int) -> list[slice]:

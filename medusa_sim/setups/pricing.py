@@ -224,7 +224,7 @@ def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:
         options = at_counts(scenario.options(max(asked.drafts) + 1), np.asarray(asked.drafts) + 1)
         if not options:
             raise CoverageError(f"acceptance {scenario.profile.name} describes none of these draft lengths")
-    return surface_at(scenario, asked.tried, [asked.seq_len], options, in_flight_only=True)
+    return surface_at(scenario, asked.tried, [asked.seq_len], options, in_flight=True)
 
 
 class _NoRoomError(CoverageError):

@@ -124,7 +124,7 @@ def test_what_fits_is_asked_at_the_lengths_in_flight():
     alone = surface_at(SERVED.but(prompt_tokens=None, output_tokens=None), [1], [3000 + 2048])
     assert surface.max_batch.tolist() == alone.max_batch.tolist()
     assert surface.in_flight.max_batch.tolist() == alone.max_batch.tolist()
-    at_once = surface_at(scenario, [1, 64, 256], [3000], in_flight_only=True)
+    at_once = surface_at(scenario, [1, 64, 256], [3000], in_flight=True)
     assert at_once.max_batch.tolist() == alone.max_batch.tolist()
     assert at_once.idle_share == pytest.approx(surface.in_flight.idle_share)
     busy, longer = (price(of, [64], [length]).by_count for of, length in (
