@@ -14,10 +14,11 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.term import Term
+from medusa_sim.step import compose
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import most_captured_tokens
-from medusa_sim.step.host import launching_us, overlapped_us
+from medusa_sim.step.host import launching_us
 from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
 from medusa_sim.step.pass_time import device_us, work_time
 from medusa_sim.step.pass_work import PassWork
@@ -25,7 +26,6 @@ from medusa_sim.step.setting import Setting
 from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import Workload, decode, prefill
 
-_LEAST_US = 1e-9
 _FEW_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28)
 _ROWS = ((32, 1024), (64, 2048), (128, 8192), (512, 32_768), (4096, 1 << 62))
 """Rows at which the linear layers are timed, as (spacing, up to) beyond the first few; between them time is
@@ -84,7 +84,7 @@ class PromptTerms(NamedTuple):
         # the share is of what prompts add, not of what a step without padding saves
         added_us = self.share * (read_us + np.maximum(more_us, 0.0)) + np.minimum(more_us, 0.0)
         before_us, pass_us = (step_us, added_us) if self.are_apart else (0.0, step_us + added_us)
-        return before_us + overlapped_us(np.maximum(pass_us, _LEAST_US), host_us) + self.beside_us
+        return compose.step_us(np.asarray(pass_us), host_us, before_us + self.beside_us)
 
 
 def prompt_terms(setting: Setting) -> PromptTerms:

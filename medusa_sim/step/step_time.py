@@ -108,10 +108,10 @@ class StepTime:
         return StepTime(cost=self.cost.mapped(change), passes=passes)
 
     def with_kernels_share(self, share: float) -> StepTime:
-        """With every kernel taking this share of its time."""
+        """With every kernel taking this share of its time; gaps between them stay."""
         cost = replace(
             self.cost,
-            device_us=share * self.device_us,
+            device_us=share * (self.device_us - self.gaps_us) + self.gaps_us,
             below_square=share**2 * self.cost.below_square,
             above_square=share**2 * self.cost.above_square,
         )

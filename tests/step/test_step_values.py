@@ -232,6 +232,13 @@ def test_a_drafter_of_the_targets_own_size_reads_prompts_as_the_target_does():
     assert own == pytest.approx(prefill_step(of, 1, tokens).device_us)
 
 
+def test_kernels_take_a_share_of_their_time_and_gaps_between_them_stay():
+    whole = prefill_step(setting("cuda-graph"), 1, 512)
+    kernels = sum(float(part) for part in whole.parts_us.values())
+    assert whole.gaps_us > 0.0
+    assert float(whole.with_kernels_share(0.25).device_us) == pytest.approx(0.25 * kernels + whole.gaps_us)
+
+
 @pytest.mark.parametrize("tp", [1, 8])
 def test_tokens_of_prompts_take_as_long_with_half_the_vocabulary(tp):
     """A token is chosen after the last one alone, so the others have no logits to compute or to gather."""
