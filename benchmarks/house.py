@@ -40,8 +40,8 @@ HOUSE = (
             "axes expert_union launch workload mixer_layers attention sparse recurrent "
             "residual feed_forward exchange accepting last_logits network kernels kernel_sums "
             "pass_work graphs host compose step_time chance drafter setting pass_time together drafting "
-            "prompts step sampling traffic closed_loop gathering mixed_steps step_means first_tokens server "
-            "watts memory rows roofline breakdown"
+            "prompt_kernels prompts step sampling traffic closed_loop gathering mixed_steps step_means "
+            "first_tokens server watts memory rows roofline breakdown"
         ),
     ),
     Room(

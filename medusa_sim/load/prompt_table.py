@@ -2,7 +2,7 @@
 
 (L1)  t = |t(b, s, K) + g more + g read, launches|_3 + beside      prompts ride on the step (N8)
         = t(b, s, K) + |g linear(c) + g read, launches|_3 + beside     they have passes of their own
-      more = linear(m + c) - linear(rows),  read = sum attention(q_i, e_i) + drafter(c)
+      more = linear(m + c) - linear(rows),  read = sum attention(q_i, e_i) [and the drafter's] + drafter(c)
       m = b (1 + z K) tokens of b requests, rows = m as the engine pads a step without prompts
       c = sum q_i tokens of prompts whose chunks end at e_i
 
@@ -21,16 +21,19 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.prompts import (
-    PromptTerms,
-    drafter_prompt_us,
-    graph_rows,
-    launching_host_us,
+from medusa_sim.step.prompt_kernels import (
+    drafter_attention_us,
+    drafter_linear_us,
     linear_us,
     prompt_attention_us,
+    timed_rows,
+)
+from medusa_sim.step.prompts import (
+    PromptTerms,
+    graph_rows,
+    launching_host_us,
     prompt_host_us,
     prompt_terms,
-    timed_rows,
 )
 from medusa_sim.step.setting import Setting
 from medusa_sim.units import US_PER_S
@@ -43,10 +46,10 @@ class PromptTable:
     """Seconds that prompts add to a step.
 
     linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
-    (Q,) that ends at chunk_ends (E,); drafter_s: (T,) what the drafter adds for tokens of prompts. terms: of
-    the engine. host_s: launches of a pass of prompts, or of the whole step that prompts ride on;
-    graph_rows: most rows of a step that a graph holds. Both have a `plain_` one of a server that loads no
-    drafter. eager_s: of the host in a step of more rows.
+    (Q,) that ends at chunk_ends (E,). drafter_s and drafter_attention_s: the same of a drafter that reads
+    prompts, too. terms: of the engine. host_s: launches of a pass of prompts, or of the whole step that
+    prompts ride on; graph_rows: most rows of a step that a graph holds. Both have a `plain_` one of a server
+    that loads no drafter. eager_s: of the host in a step of more rows.
     """
 
     linear_s: FloatArray
@@ -54,6 +57,7 @@ class PromptTable:
     chunk_ends: FloatArray
     attention_s: FloatArray
     drafter_s: FloatArray
+    drafter_attention_s: FloatArray | float = 0.0
     terms: PromptTerms = field(default_factory=PromptTerms)
     host_s: float = 0.0
     plain_host_s: float = 0.0
@@ -66,6 +70,7 @@ class PromptTable:
         return replace(
             self,
             drafter_s=np.zeros_like(self.drafter_s),
+            drafter_attention_s=0.0,
             host_s=self.plain_host_s,
             graph_rows=self.plain_graph_rows,
         )
@@ -109,7 +114,8 @@ class PromptTable:
 
     @cached_property
     def _attention(self) -> tuple[list[float], list[float], list[list[float]]]:
-        return self.chunk_tokens.tolist(), self.chunk_ends.tolist(), self.attention_s.tolist()
+        attention_s = self.attention_s + self.drafter_attention_s
+        return self.chunk_tokens.tolist(), self.chunk_ends.tolist(), attention_s.tolist()
 
 
 def prompt_table(
@@ -128,13 +134,16 @@ def prompt_table(
     ends = geometric(1, max(longest, 2), _CHUNK_RATIO).astype(np.float64)
     chunks = geometric(1, max(min(limits.token_budget, longest), 2), _CHUNK_RATIO).astype(np.float64)
     read, until = chunks[:, None], ends[None, :]
-    attention_us = prompt_attention_us(setting, read, np.maximum(until, read))
+    until = np.maximum(until, read)
+    attention_us = prompt_attention_us(setting, read, until)
+    drafter_us = drafter_attention_us(setting, drafter, read, until)
     return PromptTable(
         linear_s=by_tokens_s(linear_us(setting, tokens)),
         chunk_tokens=chunks,
         chunk_ends=ends,
         attention_s=np.broadcast_to(attention_us / US_PER_S, (chunks.size, ends.size)),
-        drafter_s=by_tokens_s(drafter_prompt_us(setting, drafter, tokens)),
+        drafter_s=by_tokens_s(drafter_linear_us(setting, drafter, tokens)),
+        drafter_attention_s=drafter_us / US_PER_S,
         terms=prompt_terms(setting),
         host_s=prompt_host_us(setting, drafts=drafter is not None) / US_PER_S,
         plain_host_s=prompt_host_us(setting, drafts=False) / US_PER_S,

@@ -44,6 +44,13 @@ class Launch:
     its band."""
     composed: tuple[Launch, ...] = ()
     """What stands for the operator where the latency model has no kernel of it."""
+    role: Part | None = None
+    """Slice of a drafter's own network that it belongs to, where `part` is `drafter`."""
+
+    @property
+    def attends(self) -> bool:
+        """Whether it is attention, of the target or of a drafter."""
+        return "attention" in (self.part, self.role)
 
     def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Launch:
         """With every size replaced by what `change` makes of it."""

@@ -11,7 +11,7 @@
                   = t(0) + |device, launches|_3 + beside      where they have passes of their own, with
                     device = g linear(S) + g read(S)
           more(S) = linear(d c + S) - linear(rows)
-          read(S) = attention(S) + drafter(S)
+          read(S) = attention of n prompts + that of the drafter + drafter(S)
 
 |device, launches|_3 is the smooth maximum of `host.overlapped_us`; launches is the host, where no graph holds
 the pass. rows are those of the step as an engine pads it: a step that carries prompts is not padded.
@@ -36,17 +36,20 @@ from medusa_sim.step.chance import Hits, binomial, log_normal, sums_by_place
 from medusa_sim.step.closed_loop import ClosedLoop
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import padded_tokens
-from medusa_sim.step.prompts import (
-    drafter_prompt_us,
-    graph_rows,
-    launching_host_us,
+from medusa_sim.step.prompt_kernels import (
+    drafter_attention_us,
+    drafter_linear_us,
     linear_step,
     linear_us,
     prompt_attention_us,
+    timed_rows,
+)
+from medusa_sim.step.prompts import (
+    graph_rows,
+    launching_host_us,
     prompt_host_us,
     prompt_terms,
     prompts_apart,
-    timed_rows,
 )
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic
@@ -83,9 +86,11 @@ class MixedStepLaw:
     linear_us: FloatArray
     """(R,) linear: what all tokens of a step share."""
     drafter_us: FloatArray
-    """(R,) what a drafter adds for tokens of prompts."""
+    """(R,) what a drafter adds for tokens of prompts, but for its attention."""
     prompt_attention_us: float
     """Attention of one prompt, averaged over its length."""
+    drafter_attention_us: float
+    """That of a drafter which reads the prompt, too."""
     prompt_half: float
     """Upper half-width of the band of linear(P), on the logarithm."""
     plain_host_us: float
@@ -192,11 +197,11 @@ class MixedStepLaw:
         """read(S): attention and drafter of so many tokens of so many prompts, at cells that draft or not."""
         gpus = float(self.setting.parallel.schedulers)  # each attends to its own prompts
         prompts_a_gpu = np.maximum(prompts / gpus, np.minimum(prompts, 1.0))
-        attention_us = self.prompt_attention_us * prompts_a_gpu
+        drafts = (self.loop.verified_tokens > 1.0)[cells]
+        attention_us = prompts_a_gpu * (self.prompt_attention_us + drafts * self.drafter_attention_us)
         all_tokens = np.maximum(prompts, _LEAST_PROMPTS) * self.traffic.prompt_tokens
         drafter_us = np.interp(tokens, self.rows, self.drafter_us) * (tokens > 0.0)
-        drafts = (self.loop.verified_tokens > 1.0)[cells][:, None]
-        return np.asarray((attention_us / all_tokens)[:, None] * tokens + drafts * drafter_us)
+        return np.asarray((attention_us / all_tokens)[:, None] * tokens + drafts[:, None] * drafter_us)
 
 
 def mixed_step_law(
@@ -227,8 +232,9 @@ def mixed_step_law(
         empty_linear_us=sums_by_place(away.weight * of_rows(padded_without), away.place, padded.size),
         rows=knots.astype(np.float64),
         linear_us=of_rows(knots),
-        drafter_us=drafter_prompt_us(setting, drafter, knots.astype(np.float64)),
+        drafter_us=drafter_linear_us(setting, drafter, knots.astype(np.float64)),
         prompt_attention_us=float(prompt_attention_us(setting, lengths, lengths).mean()),
+        drafter_attention_us=float(drafter_attention_us(setting, drafter, lengths, lengths).mean()),
         prompt_half=float(np.log(prompt_step.high_us / prompt_step.time_us)[0]),
         plain_host_us=prompt_host_us(setting, drafts=False),
         drafting_host_us=prompt_host_us(setting, drafts=True),

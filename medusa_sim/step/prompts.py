@@ -1,4 +1,4 @@
-"""What prompts add to the steps of a server: rows of the linear layers, attention, launches.
+"""How an engine runs the kernels of prompts (`step.prompt_kernels`): its terms, hosts and graphs.
 
 Prompts ride on decode steps (chunked prefill), or have passes of their own between two steps (SGLang without
 mixed chunks).
@@ -11,26 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.term import Term
 from medusa_sim.step import compose
 from medusa_sim.step.drafter import lookups
-from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import most_captured_tokens
 from medusa_sim.step.host import launching_us
-from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
-from medusa_sim.step.pass_time import device_us, work_time
-from medusa_sim.step.pass_work import PassWork
+from medusa_sim.step.network import model_launches
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step_time import StepTime
-from medusa_sim.step.workload import Workload, decode, prefill
-
-_FEW_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28)
-_ROWS = ((32, 1024), (64, 2048), (128, 8192), (512, 32_768), (4096, 1 << 62))
-"""Rows at which the linear layers are timed, as (spacing, up to) beyond the first few; between them time is
-taken as linear. Each stands with the row behind it, in which another tile may begin: at 513 rows SGLang's fp8
-layers on an H100 take 1.6 times as long as at 512. Few rows wake experts, of which each takes its time."""
+from medusa_sim.step.workload import prefill
 
 
 def prompts_apart(setting: Setting) -> bool:
@@ -117,62 +106,3 @@ def launching_host_us(setting: Setting) -> float:
     if engine is None or np.isinf(graph_rows(setting, 1.0)):
         return 0.0
     return float(launching_us(engine, setting.model.layers, captured=False).time_us)
-
-
-def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatArray:
-    """Device time of the attention of a prompt's `tokens` that end at `kv_len`, microseconds."""
-    workload = Workload(phase="prefill", batch=1, seq_len=kv_len, query_tokens=tokens)
-    launches = tuple(
-        launch
-        for launch in model_launches(setting.shard, workload, setting.runtime)
-        if launch.part == "attention"
-    )
-    work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="prompts")
-    return device_us(setting.latency, work)
-
-
-def linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
-    """Device time of everything in a step that is shared by all its `tokens`, microseconds."""
-    return device_us(setting.latency, linear_work(setting, tokens))
-
-
-def linear_step(setting: Setting, tokens: FloatArray) -> StepTime:
-    """The same with its band."""
-    return work_time(setting.latency, linear_work(setting, tokens))
-
-
-def linear_work(setting: Setting, tokens: FloatArray) -> PassWork:
-    """Kernels of `linear_us`."""
-    workload = decode(tokens, 1)
-    launches = tuple(
-        launch
-        for launch in model_launches(setting.shard, workload, setting.runtime)
-        if launch.part != "attention" and launch.operator.name not in LOGIT_OPERATORS
-    )
-    return PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="prompts")
-
-
-def timed_rows(most: float) -> FloatArray:
-    """Rows at which `linear_us` is asked for a step of up to `most` rows; rising, the last holds them all.
-
-    Above 28 they are 32, 33, 64, 65 and so on. Times between them are within 3 % of those that are asked.
-    """
-    rows, start = list(_FEW_ROWS), 0
-    for spacing, end in _ROWS:
-        last = min(end, spacing * int(np.ceil(most / spacing)))
-        rows += [row for edge in range(start + spacing, last + spacing, spacing) for row in (edge, edge + 1)]
-        start = end
-        if last < end:
-            break
-    rising = np.asarray(rows, dtype=np.float64)
-    return rising[: np.searchsorted(rising, most) + 1]
-
-
-def drafter_prompt_us(setting: Setting, drafter: Drafter | None, tokens: FloatArray) -> FloatArray:
-    """Device time that a drafter adds for reading so many tokens of prompts, microseconds."""
-    total = np.zeros(np.shape(tokens))
-    if drafter is None:
-        return total
-    for work in drafter.prompt_work(setting.shard, prefill(1, tokens), setting.runtime):
-        total = total + device_us(setting.latency, work)
-    return total

@@ -27,6 +27,7 @@ from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import step_launches
 from medusa_sim.step.pass_time import work_time
 from medusa_sim.step.pass_work import PassWork
+from medusa_sim.step.prompt_kernels import drafter_works
 from medusa_sim.step.prompts import prompt_host_us, prompt_terms
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step_time import StepTime
@@ -59,9 +60,8 @@ def prefill_step(setting: Setting, batch: Size, seq_len: Size, drafter: Drafter 
     """
     prompt = prefill(batch, seq_len)
     step = work_time(setting.latency, _target_work(setting, prompt))
-    if drafter is not None:
-        for work in drafter.prompt_work(setting.shard, prompt, setting.runtime):
-            step = step + work_time(setting.latency, work)
+    for work in drafter_works(setting, drafter, prompt):
+        step = step + work_time(setting.latency, work)
     terms = prompt_terms(setting)
     read = step.with_kernels_share(terms.share)
     host_us = np.maximum(step.host_us, prompt_host_us(setting, drafts=drafter is not None))

@@ -25,7 +25,8 @@ from medusa_sim.step.memory import (
     usable_memory_bytes,
 )
 from medusa_sim.step.mixed_steps import mixed_step_law
-from medusa_sim.step.prompts import PromptTerms, linear_us, prompt_attention_us, prompt_terms
+from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
+from medusa_sim.step.prompts import PromptTerms, prompt_terms
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import prefill_step
 from medusa_sim.step.traffic import Traffic

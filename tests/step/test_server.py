@@ -25,13 +25,8 @@ from medusa_sim.step.drafter import drafters
 from medusa_sim.step.first_tokens import following_us, starting_us
 from medusa_sim.step.gathering import gathered_chances
 from medusa_sim.step.graphs import padded_tokens
-from medusa_sim.step.prompts import (
-    linear_us,
-    prompt_attention_us,
-    prompt_host_us,
-    prompt_terms,
-    timed_rows,
-)
+from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us, timed_rows
+from medusa_sim.step.prompts import prompt_host_us, prompt_terms
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.server import FullServer, Server, in_server
 from medusa_sim.step.setting import Setting

@@ -38,16 +38,16 @@ from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.pass_time import pass_cost
+from medusa_sim.step.pass_time import device_us, pass_cost
 from medusa_sim.step.pass_work import PassWork
-from medusa_sim.step.prompts import (
-    drafter_prompt_us,
-    launching_host_us,
+from medusa_sim.step.prompt_kernels import (
+    drafter_attention_us,
+    drafter_linear_us,
     linear_us,
-    prompt_host_us,
-    prompt_terms,
+    prompt_attention_us,
     timed_rows,
 )
+from medusa_sim.step.prompts import launching_host_us, prompt_host_us, prompt_terms
 from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
@@ -227,9 +227,38 @@ def test_a_prompt_alone_takes_an_engines_share_of_kernels_its_host_and_time_besi
 
 def test_a_drafter_of_the_targets_own_size_reads_prompts_as_the_target_does():
     of, tokens = setting(), np.array([100.0, 3000.0])
-    assert (drafter_prompt_us(of, None, tokens) == 0.0).all()
-    own = drafter_prompt_us(of, DraftModel(draft=LLAMA, depth=3), tokens)
-    assert own == pytest.approx(prefill_step(of, 1, tokens).device_us)
+    assert (drafter_linear_us(of, None, tokens) == 0.0).all()
+    assert (drafter_attention_us(of, None, tokens, tokens) == 0.0).all()
+    own = DraftModel(draft=LLAMA, depth=3)
+    attention_us = drafter_attention_us(of, own, tokens, tokens)
+    assert attention_us == pytest.approx(prompt_attention_us(of, tokens, tokens))
+    whole_us = drafter_linear_us(of, own, tokens) + attention_us
+    assert whole_us == pytest.approx(prefill_step(of, 1, tokens).device_us)
+
+
+@pytest.mark.parametrize(
+    ("model", "split", "drafter"),
+    [
+        ("deepseek-v3", True, Mtp(depth=1)),
+        ("deepseek-v3", False, Mtp(depth=1)),
+        ("llama-3.1-70b", False, Eagle3(depth=2)),
+    ],
+)
+def test_a_drafter_reads_eight_prompts_as_eight_squares_on_the_gpus_that_attend_to_them(
+    model, split, drafter
+):
+    """Their rows together, each square alone: as one pass over the eight takes, not one over 8 x 4,096."""
+    of = Scenario(gpu="h200-sxm", model=model, tp=8, dp_attention=split).setting
+    squares = 1.0 if split else 8.0  # of one GPU, or of all that share each
+    found = drafter_linear_us(of, drafter, np.array(8.0 * 4096.0))
+    found = found + squares * drafter_attention_us(of, drafter, 4096.0, 4096.0)
+    works = drafter.prompt_work(of.shard, prefill(8, 4096), of.runtime)
+    # waves of eight prompts are fuller than those of one, and one GPU's logits are of one row
+    assert float(found) == pytest.approx(sum(float(device_us(of.latency, work)) for work in works), rel=0.02)
+    one_long = drafter.prompt_work(of.shard, prefill(1, 8 * 4096), of.runtime)
+    assert sum(float(device_us(of.latency, work)) for work in one_long) > (6.0 if split else 1.05) * float(
+        found
+    )
 
 
 def test_kernels_take_a_share_of_their_time_and_gaps_between_them_stay():

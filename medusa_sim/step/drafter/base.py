@@ -177,4 +177,4 @@ def verified_tokens(workload: Workload, depth: int) -> Workload:
 
 def as_drafting(launches: Iterable[Launch]) -> tuple[Launch, ...]:
     """The same launches as part of the drafting."""
-    return tuple(replace(launch, part="drafter") for launch in launches)
+    return tuple(replace(launch, part="drafter", role=launch.part) for launch in launches)

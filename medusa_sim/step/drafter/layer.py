@@ -95,7 +95,7 @@ class LayerDrafter(Drafter):
         launches = (
             *self._layers(network, workload, runtime),
             *(() if logit_rows is None else self._logits(network, logit_rows)),
-            self._fusion(network, workload.tokens),
+            self._fusion(network, workload.on_one_gpu(network.parallel).tokens),
         )
         return PassWork(launches=launches, runtime=runtime, workload=workload, of="draft", layers=self.layers)
 
@@ -243,9 +243,9 @@ class DFlash(LayerDrafter):
         """Rows of the block: the target's token and the masks."""
         return self.depth + 1
 
-    def _context(self, model: Model, rows: Size) -> tuple[Launch, ...]:
-        """K and V of `rows` tokens for every draft layer, from the target's features."""
-        layer = self._network(model)
+    def _context(self, model: Model, read: Workload) -> tuple[Launch, ...]:
+        """K and V of the tokens read for every draft layer, from the target's features."""
+        layer, rows = self._network(model), read.on_one_gpu(model.parallel).tokens
         width = 2 * layer.attention.kv_width
         keys = head_launch(layer, "draft_context", "drafter", rows, width, layer.hidden, self.layers)
         return (self._fusion(model, rows), keys)
@@ -262,7 +262,7 @@ class DFlash(LayerDrafter):
         return (
             PassWork(
                 launches=(
-                    *self._context(model, np.asarray(workload.batch) * (self.depth + 1)),
+                    *self._context(model, verified_tokens(workload, self.depth)),
                     *self._layers(network, block, runtime),
                     *self._logits(network, self.depth * np.asarray(workload.batch)),
                 ),
@@ -276,7 +276,7 @@ class DFlash(LayerDrafter):
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The context of the prompt alone: its tokens pass through no draft layer."""
-        launches = self._context(model, workload.tokens)
+        launches = self._context(model, workload)
         return (PassWork(launches=launches, runtime=runtime, workload=workload, of="continued"),)
 
     def kv_slots(self) -> int:
