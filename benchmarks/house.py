@@ -61,8 +61,8 @@ HOUSE = (
         ("grid",),
         "scenario -> surface (the only thing that prices a grid) -> cells and every quantity of them",
         in_order(
-            "unless_self beyond configurations surface steps bands cells costs quantity quantities columns cell "
-            "single_step request_latency sweep tree_answer"
+            "unless_self beyond configurations surface steps bands cells costs quantity quantities columns "
+            "cell single_step request_latency sweep tree_answer"
         ),
     ),
     Room(

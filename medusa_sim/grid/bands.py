@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -30,102 +31,90 @@ groups alike (`benchmarks/first_tokens.py`). Late are prompts that the host laun
 
 
 @dataclass(frozen=True, eq=False)
-class Bands:
-    """Half-widths of some cells, each broadcasts with (B, S, K).
-
-    steps: of these cells. baseline: steps at the same batches and lengths whose first is plain decoding.
-    """
-
-    steps: Steps
-    baseline: Steps
+class SureSteps(Steps):
+    """Steps, and how sure each of their numbers is: half-widths that broadcast with (B, S, K)."""
 
     @cached_property
-    def step(self) -> Halves:
-        """Of the step."""
-        return self.widened(lambda bands: bands.steps.cost.halves)
+    def step_halves(self) -> Halves:
+        """Of `step_us`."""
+        return self.widened(lambda steps: steps.cost.halves)
 
     @cached_property
-    def step_speedup(self) -> Halves:
+    def step_speedup_halves(self) -> Halves:
         """Of tokens per step over overhead; 0 where a step emits one token."""
-        overhead = self.widened(
-            lambda bands: overhead_halves(bands.steps.cost, bands.steps.surface.decode.cost)
-        )
-        return self._unless_plain(overhead.of_inverse.joined_by(self.steps.token_halves))
+        overhead = self.widened(lambda steps: overhead_halves(steps.cost, steps.surface.decode.cost))
+        return self._unless_plain(overhead.of_inverse.joined_by(self.token_halves))
 
     @cached_property
-    def server_speedup(self) -> Halves:
+    def server_speedup_halves(self) -> Halves:
         """Of plain decoding's time per token in a server over the cell's; 0 where a step emits one token."""
-        return self._unless_plain(self.widened(Bands._server_speedup))
+        return self._unless_plain(self.widened(SureSteps._server_speedup_halves))
 
     @cached_property
-    def token_us(self) -> Halves:
+    def token_us_halves(self) -> Halves:
         """Of the time per token in a server."""
-        return self.widened(Bands._token_us)
+        return self.widened(SureSteps._token_us_halves)
 
     @property
-    def first_token(self) -> Halves:
+    def first_token_halves(self) -> Halves:
         """Of the time to the first token."""
-        down, up = self.token_us
+        down, up = self.token_us_halves
         return Halves(np.hypot(down, FIRST_TOKEN_SOONER), np.hypot(up, FIRST_TOKEN_LATER))
 
-    @cached_property
-    def _in_flight(self) -> Bands:
-        return Bands(self.steps.in_flight, self.baseline.in_flight)
-
-    def _server_speedup(self) -> Halves:
-        served, others = self.steps.served, np.zeros(())
-        for half, plain_half in zip(served.halves, self.baseline.served.halves, strict=True):
-            others = others + (half - self.baseline.first(plain_half)) ** 2
-        step = self._in_flight.step_speedup
+    def _server_speedup_halves(self) -> Halves:
+        served, baseline, others = self.served, self.baseline, np.zeros(())
+        for half, plain_half in zip(served.halves, baseline.served.halves, strict=True):
+            others = others + (half - baseline.first(plain_half)) ** 2
+        step = self.in_flight.step_speedup_halves
         down, up = (np.log1p(served.step_share * np.expm1(half)) for half in (step.down, -step.up))
         return Halves(np.sqrt(down**2 + others), np.sqrt(up**2 + others))
 
-    def _token_us(self) -> Halves:
-        served, steps = self.steps.served, self.steps.in_flight
+    def _token_us_halves(self) -> Halves:
+        served, steps = self.served, self.in_flight
         others = sum((half**2 for half in served.halves), np.zeros(()))
         # prompts err as the steps of the set-up do
-        others = others + (1.0 - served.step_share**2) * (steps.cost.setup_half_us / steps.time_us) ** 2
-        step = self._in_flight.step.joined_by(self.steps.token_halves.of_inverse).times(served.step_share)
+        others = others + (1.0 - served.step_share**2) * (steps.cost.setup_half_us / steps.step_us) ** 2
+        step = steps.step_halves.joined_by(self.token_halves.of_inverse).times(served.step_share)
         return Halves(np.sqrt(step.down**2 + others), np.sqrt(step.up**2 + others))
 
     def _unless_plain(self, halves: Halves) -> Halves:
-        is_plain = self.steps.tokens_per_step == 1.0
+        is_plain = self.tokens_per_step == 1.0
         return Halves(*(np.where(is_plain, 0.0, half) for half in halves))
 
     # Beyond what was measured.
 
-    def widened(self, halves_of: Callable[[Bands], Halves]) -> Halves:
+    def widened(self, halves_of: Callable[[Self], Halves]) -> Halves:
         """Half-widths, at least those at the edges below in batches, then in lengths."""
-        return self._at_least(1, lambda bands: bands._at_least(0, halves_of))
+        return self._at_least(1, lambda steps: steps._at_least(0, halves_of))
 
-    def _at_least(self, axis: int, halves_of: Callable[[Bands], Halves]) -> Halves:
+    def _at_least(self, axis: int, halves_of: Callable[[Self], Halves]) -> Halves:
         """Half-widths, at least those at the edges below along batches (0) or lengths (1)."""
-        here, surface = halves_of(self), self.steps.surface
+        here, surface = halves_of(self), self.surface
         edges = (surface.batch_edges, surface.length_edges)[axis]
         if not edges.size:
             return here
         at_edges = self._at_batch_edges if axis == 0 else self._at_length_edges
         there = here if at_edges is self else halves_of(at_edges)
-        asked, known = ((at.batch, at.asked_len)[axis] for at in (surface, at_edges.steps.surface))
+        asked, known = ((at.batch, at.asked_len)[axis] for at in (surface, at_edges.surface))
         places = [np.flatnonzero(known == edge)[0] for edge in edges]
 
         def at_least(half: FloatArray, half_there: FloatArray) -> FloatArray:
-            on_edges = np.broadcast_to(half_there, at_edges.steps.shape).take(places, axis=axis)
+            on_edges = np.broadcast_to(half_there, at_edges.shape).take(places, axis=axis)
             least = widest_below(edges, on_edges, asked, axis)
-            return np.asarray(np.maximum(half, picked(least, self.steps.index)))
+            return np.asarray(np.maximum(half, picked(least, self.index)))
 
         return Halves(at_least(here.down, there.down), at_least(here.up, there.up))
 
     @cached_unless_self
-    def _at_batch_edges(self) -> Bands:
-        return self._every_of(self.steps.surface.at_batch_edges)
+    def _at_batch_edges(self) -> Self:
+        return self._every_on(self.surface.at_batch_edges)
 
     @cached_unless_self
-    def _at_length_edges(self) -> Bands:
-        return self._every_of(self.steps.surface.at_length_edges)
+    def _at_length_edges(self) -> Self:
+        return self._every_on(self.surface.at_length_edges)
 
-    def _every_of(self, surface: Surface) -> Bands:
-        """Bands of every configuration of a surface; this object if it is just that."""
-        every = Steps.every(surface)
-        is_this = surface is self.steps.surface and np.array_equal(every.index, self.steps.index)
-        return self if is_this else Bands(every, every)
+    def _every_on(self, surface: Surface) -> Self:
+        """Every configuration on a surface; this object if it has these on this one."""
+        every = self.every(surface)
+        is_this = surface is self.surface and np.array_equal(every.index, self.index)
+        return self if is_this else every

@@ -8,20 +8,19 @@ best of these `best`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, as_float
-from medusa_sim.grid.bands import Bands
-from medusa_sim.grid.configurations import PLAIN, Configurations
-from medusa_sim.grid.steps import Steps, picked
-from medusa_sim.grid.surface import Surface, surface_at
+from medusa_sim.grid.bands import SureSteps
+from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.grid.steps import picked
+from medusa_sim.grid.surface import surface_at
+from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import MemoryParts, memory_parts
-from medusa_sim.step.server import Server
 from medusa_sim.units import US_PER_S
 
 _TIE = 1e-12
@@ -30,63 +29,8 @@ _ALWAYS_LAST = 1e9
 """Moves what does not fit behind whatever does, in the same order."""
 
 
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """Configurations of a surface and all that is known about them.
-
-    index: configuration of each cell, broadcasts with (B, S, K). known_plain: plain decoding, where the cells
-    that these were chosen from have it.
-    """
-
-    surface: Surface
-    index: IntArray
-    known_plain: Cells | None = None
-
-    @classmethod
-    def every(cls, surface: Surface) -> Cells:
-        """Every configuration at every batch and length."""
-        return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
-
-    def with_index(self, index: IntArray) -> Cells:
-        """Other cells of the same surface; this object, where the index is the same.
-
-        index: (B or 1, S or 1, K).
-        """
-        for axis in (0, 1):  # once where all batches or lengths have the same
-            first = index.take([0], axis) if index.shape[axis] > 1 else index
-            if np.array_equal(np.broadcast_to(first, index.shape), index):
-                index = first
-        return self if np.array_equal(index, self.index) else Cells(self.surface, index, self.plain)
-
-    @property
-    def scenario(self) -> Scenario:
-        """What was priced."""
-        return self.surface.scenario
-
-    @property
-    def configurations(self) -> Configurations:
-        """What the index names."""
-        return self.surface.configurations
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(B, S, K)."""
-        return *self.surface.shape, self.index.shape[-1]
-
-    @property
-    def batch(self) -> IntArray:
-        """(B, 1, 1) sequences of a step."""
-        return self.surface.batch[:, None, None]
-
-    @property
-    def seq_len(self) -> IntArray:
-        """(1, S, 1) committed tokens of each sequence."""
-        return self.surface.seq_len[None, :, None]
-
-    @cached_property
-    def candidates(self) -> IntArray:
-        """Tokens that a step verifies for each sequence, root included."""
-        return self.steps.candidates
+class Cells(SureSteps):
+    """Configurations of a surface: their steps, which of them is best, what a server makes of them."""
 
     @property
     def drafts(self) -> IntArray:
@@ -107,19 +51,13 @@ class Cells:
 
     # Other configurations.
 
-    @property
+    @cached_unless_self
     def by_count(self) -> Cells:
         """For each count (1 first: plain decoding) its best configuration at each batch and length.
 
         The fastest of those that fit; where none fits, the fastest.
         """
-        return self if self._by_count is None else self._by_count
-
-    @cached_property
-    def _by_count(self) -> Cells | None:
-        """None where that are these cells: cells that held themselves would stay when nobody needs them."""
-        found = self.with_index(self._best_of_counts())
-        return None if found is self else found
+        return self.with_index(self._best_of_counts())
 
     def _best_of_counts(self) -> IntArray:
         """(B or 1, S or 1, 1 + C) index of `by_count`."""
@@ -155,55 +93,13 @@ class Cells:
         """Configurations that are the best of their count somewhere, at every batch and length."""
         return self.with_index(np.unique(self.by_count.index.ravel())[None, None, :])
 
-    # The same elsewhere.
-
-    @property
-    def plain(self) -> Cells:
-        """Plain decoding, one cell at each batch and length."""
-        return self if np.array_equal(self.index, [[[PLAIN]]]) else self._plain
-
-    @cached_property
-    def _plain(self) -> Cells:
-        return self.known_plain or Cells(self.surface, np.array([[[PLAIN]]]))
-
-    @property
-    def in_flight(self) -> Cells:
-        """The same with the steps of the requests in flight around each length."""
-        return self if self.surface.in_flight is self.surface else self._in_flight
-
-    @cached_property
-    def _in_flight(self) -> Cells:
-        return Cells(self.surface.in_flight, self.index)
-
     @cached_property
     def with_kernels_alone(self) -> Cells | None:
         """The same with the engine's kernels alone; None where the runtime is no engine."""
         surface = self.surface.kernels_alone
-        return None if surface is None else Cells(surface, self.index)
+        return None if surface is None else self._on(surface)
 
-    # What a step takes.
-
-    @cached_property
-    def steps(self) -> Steps:
-        """The step of each cell, pass by pass."""
-        return Steps(self.surface, self.index)
-
-    @property
-    def step_us(self) -> FloatArray:
-        """The whole step."""
-        return self.steps.time_us
-
-    @property
-    def decode_us(self) -> FloatArray:
-        """The plain step at the same batch and length, broadcasts with (B, S, 1)."""
-        return self.surface.decode.time_us
-
-    # What a step gives.
-
-    @cached_property
-    def tokens_per_step(self) -> FloatArray:
-        """Mean tokens that a step emits for each sequence."""
-        return self.steps.tokens_per_step
+    # What is gained.
 
     @cached_property
     def overhead(self) -> FloatArray:
@@ -224,26 +120,16 @@ class Cells:
         """
         if self.scenario.traffic is None:
             return self.step_speedup
-        return np.asarray(self._baseline.first(self._baseline.served.token_us) / self.token_us)
+        return np.asarray(self.baseline.first(self.baseline.served.token_us) / self.token_us)
 
     def speedup_at(self, b: int, s: int) -> FloatArray:
         """(K,) `speedup` at one batch and length; the first cell must be plain decoding."""
         if self.scenario.traffic is None:
             return as_float(np.broadcast_to(self.step_speedup, self.shape)[b, s])
-        token_us = self.steps.served_at(b, s).token_us
+        token_us = self.served_at(b, s).token_us
         return np.asarray(token_us[0] / token_us)
 
-    @property
-    def _baseline(self) -> Steps:
-        """Steps of which the first is plain decoding: these, or that alone."""
-        return self.plain.steps if (self.index[..., 0] != PLAIN).any() else self.steps
-
     # In a server.
-
-    @property
-    def served(self) -> Server:
-        """Steps seen through a server that stays full with the scenario's traffic (`step/server.py`)."""
-        return self.steps.served
 
     @cached_property
     def tpot_us(self) -> FloatArray:
@@ -264,11 +150,6 @@ class Cells:
     def tokens_per_s_per_user(self) -> FloatArray:
         """Tokens a second of one request, from its first token on."""
         return np.asarray(US_PER_S / self.tpot_us)
-
-    @property
-    def watts(self) -> FloatArray:
-        """Mean watts of all GPUs while such steps follow one another (`Steps.watts`)."""
-        return self.steps.watts
 
     # What it needs.
 
@@ -299,15 +180,10 @@ class Cells:
     # How sure that is: ends of 80 % bands.
 
     @cached_property
-    def bands(self) -> Bands:
-        """Half-widths of all of them."""
-        return Bands(self.steps, self._baseline)
-
-    @cached_property
     def band(self) -> Band:
         """Of `speedup`."""
         served = self.scenario.traffic is not None
-        low, high = (self.bands.server_speedup if served else self.bands.step_speedup).ratios()
+        low, high = (self.server_speedup_halves if served else self.step_speedup_halves).ratios()
         return Band(self.speedup * low, self.speedup * high)
 
     @property
@@ -318,17 +194,17 @@ class Cells:
     @property
     def low_us(self) -> FloatArray:
         """Lower end of the step."""
-        return np.asarray(self.step_us * self.bands.step.ratios().low)
+        return np.asarray(self.step_us * self.step_halves.ratios().low)
 
     @property
     def high_us(self) -> FloatArray:
         """Upper end of the step."""
-        return np.asarray(self.step_us * self.bands.step.ratios().high)
+        return np.asarray(self.step_us * self.step_halves.ratios().high)
 
     @property
     def token_band(self) -> Band:
         """Of the time per token, as ratios to it."""
-        return self.bands.token_us.ratios()
+        return self.token_us_halves.ratios()
 
 
 def price(

@@ -12,9 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import Band, FloatArray, Halves
-from medusa_sim.grid.bands import Bands
 from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.steps import Steps
 
 _S_PER_HOUR = 3600.0
 _MILLION = 1e6
@@ -53,9 +51,7 @@ def _rate_that_fits(cells: Cells) -> FloatArray:
 
 def watts_band(cells: Cells) -> Band:
     """80 % of the watts, as ratios to them: a GPU's parameters, and the time in which a step draws."""
-    low, high = _with_error_of_card(
-        cells, cells.bands.token_us.of_inverse.times(1.0 - _idle_share(cells.steps))
-    )
+    low, high = _with_error_of_card(cells, cells.token_us_halves.of_inverse.times(1.0 - _idle_share(cells)))
     power = cells.scenario.gpu.power
     limit = np.nan if power is None else cells.scenario.gpus * power.limit_watts
     return Band(low, np.minimum(high, limit / cells.watts))
@@ -66,12 +62,12 @@ def joule_band(cells: Cells) -> Band:
 
     Busier GPUs draw a smaller share of that, and the band would narrow beyond what was measured.
     """
-    return _with_error_of_card(cells, cells.bands.widened(_idle_halves))
+    return _with_error_of_card(cells, cells.widened(_idle_halves))
 
 
-def _idle_halves(bands: Bands) -> Halves:
+def _idle_halves(cells: Cells) -> Halves:
     """Half-widths of a token's joules for those of its time."""
-    return bands.token_us.times(_idle_share(bands.steps))
+    return cells.token_us_halves.times(_idle_share(cells))
 
 
 def _with_error_of_card(cells: Cells, halves: Halves) -> Band:
@@ -81,8 +77,8 @@ def _with_error_of_card(cells: Cells, halves: Halves) -> Band:
     return Halves(np.hypot(error, halves.down), np.hypot(error, halves.up)).ratios()
 
 
-def _idle_share(steps: Steps) -> FloatArray:
+def _idle_share(cells: Cells) -> FloatArray:
     """Share of the watts that the GPUs draw when they run nothing."""
-    scenario = steps.surface.scenario
+    scenario = cells.scenario
     idle = np.nan if scenario.gpu.power is None else scenario.gpu.power.fit.idle_watts
-    return np.minimum(scenario.gpus * idle / steps.watts, 1.0)
+    return np.minimum(scenario.gpus * idle / cells.watts, 1.0)

@@ -42,7 +42,7 @@ def baseline_speedup(cells: Cells) -> FloatArray:
 
 def baseline_speedup_band(cells: Cells) -> Band:
     """Ends of `baseline_speedup`: the plain step is the paper's, or as certain as the step being sped up."""
-    low, high = cells.bands.step_speedup.ratios()
+    low, high = cells.step_speedup_halves.ratios()
     return Band(baseline_speedup(cells) * low, baseline_speedup(cells) * high)
 
 
@@ -69,7 +69,7 @@ def rate_band(cells: Cells) -> Band:
 
 def first_token_band(cells: Cells) -> Band:
     """The band of the time to the first token."""
-    return cells.bands.first_token.ratios()
+    return cells.first_token_halves.ratios()
 
 
 def tokens_per_joule_band(cells: Cells) -> Band:
@@ -124,7 +124,7 @@ def verify_only_us(cells: Cells) -> FloatArray:
     """
     setting = cells.surface.setting
     if setting.match_rate == 1.0:
-        return cells.steps.target_us
+        return cells.target_us
     found = replace(setting, match_rate=1.0)
     verified = verification_step(found, cells.batch, cells.seq_len, cells.candidates).time_us
     return np.where(cells.index == PLAIN, cells.decode_us, verified)
@@ -199,11 +199,11 @@ DECLARED = (
     _OVERHEAD,
     replace(_OVERHEAD, name="baseline_overhead", read=lambda cells: cells.step_us / baseline_us(cells)),
     Quantity(
-        name="bound", read=lambda cells: cells.steps.bound, title="bound by",
+        name="bound", read=lambda cells: cells.bound, title="bound by",
         labels=tuple(code.name.lower() for code in Bound),
     ),
     Quantity(
-        name="source", read=lambda cells: cells.steps.source,
+        name="source", read=lambda cells: cells.source,
         labels=tuple(code.name.lower() for code in Source),
     ),
     Quantity(name="free_candidates", title="free", better="more"),

@@ -7,17 +7,21 @@ The step of a cell is the plain one, or the verification of its count with its o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, Halves, IntArray, as_float
+from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.surface import Surface
+from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.latency.base import Bound, CodeArray
-from medusa_sim.step.compose import COST_FIELDS, Cost, along, step_us
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step import compose
+from medusa_sim.step.compose import COST_FIELDS, Cost, along
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.server import Server, in_server
@@ -31,18 +35,59 @@ Field = Callable[[StepTime], Any]
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The step of each cell; arrays broadcast with (B, S, K), times are microseconds.
+    """The step of some configurations at every batch and length.
 
-    index: configuration of each cell, broadcasts with (B, S, K).
+    index: (B or 1, S or 1, K) configuration of each cell. Arrays broadcast with (B, S, K); times are
+    microseconds.
     """
 
     surface: Surface
     index: IntArray
 
     @classmethod
-    def every(cls, surface: Surface) -> Steps:
-        """Those of every configuration at every batch and length."""
+    def every(cls, surface: Surface) -> Self:
+        """Every configuration at every batch and length."""
         return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
+
+    def with_index(self, index: IntArray) -> Self:
+        """Other configurations of the same surface; this object if they are the same.
+
+        index: (B or 1, S or 1, K).
+        """
+        for axis in (0, 1):  # once where all batches or lengths have the same
+            first = index.take([0], axis) if index.shape[axis] > 1 else index
+            if np.array_equal(np.broadcast_to(first, index.shape), index):
+                index = first
+        return self if np.array_equal(index, self.index) else replace(self, index=index)
+
+    @cached_unless_self
+    def plain(self) -> Self:
+        """Plain decoding, one cell at each batch and length."""
+        return self.with_index(np.array([[[PLAIN]]]))
+
+    @cached_unless_self
+    def baseline(self) -> Self:
+        """Steps of which the first is plain decoding: these, or that alone."""
+        return self.plain if (self.index[..., 0] != PLAIN).any() else self
+
+    @cached_unless_self
+    def in_flight(self) -> Self:
+        """The same for the requests that a server has in flight (`Surface.in_flight`)."""
+        return self._on(self.surface.in_flight)
+
+    def _on(self, surface: Surface) -> Self:
+        """The same configurations on another surface; this object if it is this one's."""
+        return self if surface is self.surface else replace(self, surface=surface)
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was priced."""
+        return self.surface.scenario
+
+    @property
+    def configurations(self) -> Configurations:
+        """What the index names."""
+        return self.surface.configurations
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -54,74 +99,45 @@ class Steps:
         return np.broadcast_to(values, self.shape)[..., :1]
 
     @property
-    def in_flight(self) -> Steps:
-        """Those of the requests in flight around each length."""
-        return self if self.surface.in_flight is self.surface else self._in_flight
+    def batch(self) -> IntArray:
+        """(B, 1, 1) sequences of a step."""
+        return self.surface.batch[:, None, None]
 
-    @cached_property
-    def _in_flight(self) -> Steps:
-        return Steps(self.surface.in_flight, self.index)
+    @property
+    def seq_len(self) -> IntArray:
+        """(1, S, 1) committed tokens of each sequence."""
+        return self.surface.seq_len[None, :, None]
 
     # What a step gives.
 
     @cached_property
     def candidates(self) -> IntArray:
         """Tokens that it verifies for each sequence, root included."""
-        return self.surface.configurations.candidates[self.index]
+        return self.configurations.candidates[self.index]
 
     @cached_property
     def tokens_per_step(self) -> FloatArray:
         """Mean tokens that it emits for each sequence."""
-        return self.surface.configurations.tokens_per_step[self.index]
+        return self.configurations.tokens_per_step[self.index]
 
     @cached_property
     def token_halves(self) -> Halves:
         """Half-widths of the tokens per step."""
-        of_all = self.surface.configurations.token_halves
+        of_all = self.configurations.token_halves
         return Halves(of_all.down[self.index], of_all.up[self.index])
-
-    @cached_property
-    def served(self) -> Server:
-        """Steps of requests in flight, in a server that stays full with the scenario's traffic."""
-        return self._served(np.asarray)
-
-    def served_at(self, b: int, s: int) -> Server:
-        """(K,) the same at one batch and length."""
-        return self._served(lambda values: as_float(np.broadcast_to(values, self.shape)[b, s]))
-
-    def served_as(self, k: int, step_us: FloatArray, tokens_per_step: FloatArray) -> Server:
-        """A cell at the first batch and length, if its step took so long and emitted so many tokens."""
-        return in_server(
-            self.surface.setting,
-            step_us,
-            int(self.surface.batch[0]),
-            int(self.candidates[0, 0, k]),
-            tokens_per_step,
-            self.surface.scenario.traffic,
-            attention_us=self.in_flight.attention_us[0, 0, k],
-            drafter=self.surface.loaded_drafter,
-        )
-
-    def _served(self, some: Callable[[npt.NDArray[Any]], FloatArray]) -> Server:
-        """Some of the cells in a server: those whose numbers `some` takes."""
-        return in_server(
-            self.surface.setting,
-            some(self.in_flight.time_us),
-            some(self.surface.batch[:, None, None]),
-            some(self.candidates),
-            some(self.tokens_per_step),
-            self.surface.scenario.traffic,
-            attention_us=some(self.in_flight.attention_us),
-            drafter=self.surface.loaded_drafter,
-        )
 
     # What a step takes.
 
     @cached_property
-    def time_us(self) -> FloatArray:
+    def step_us(self) -> FloatArray:
         """(B, S, K) the whole step."""
         parts = (self._whole(_cost_field(name)) for name in ("device_us", "host_us", "exposed_us"))
-        return np.broadcast_to(step_us(*parts), self.shape)
+        return np.broadcast_to(compose.step_us(*parts), self.shape)
+
+    @property
+    def decode_us(self) -> FloatArray:
+        """(B, S, 1) the plain step at the same batch and length, or what broadcasts with it."""
+        return self.surface.decode.time_us
 
     @cached_property
     def cost(self) -> Cost:
@@ -165,7 +181,7 @@ class Steps:
     @cached_property
     def joules(self) -> FloatArray:
         """Joules of one GPU above idle; nan where its power is not known."""
-        gpu = self.surface.scenario.gpu
+        gpu = self.scenario.gpu
         power = gpu.power
         if power is None:
             return np.full((), np.nan)
@@ -186,18 +202,51 @@ class Steps:
         With traffic, prompts that ride on the steps and the filtering of logits count. nan (a 0-d array)
         where the GPU's power is not known, and for scope `block`.
         """
-        scenario, setting, power = (
-            self.surface.scenario,
-            self.surface.setting,
-            self.surface.scenario.gpu.power,
-        )
+        scenario, setting, power = self.scenario, self.surface.setting, self.scenario.gpu.power
         if power is None or scenario.scope == "block":
             return np.full((), np.nan)
-        joules, tokens, batch = self.in_flight.joules, self.tokens_per_step, self.surface.batch[:, None, None]
+        joules, tokens, batch = self.in_flight.joules, self.tokens_per_step, self.batch
         if (traffic := scenario.traffic) is not None:
             rows = batch * np.asarray(processed_tokens(setting, self.candidates), dtype=np.float64)
             joules = joules + served_joules(scenario.gpu, power, setting, batch, rows, tokens, traffic)
         return np.asarray(scenario.gpus * watts(power, joules, self.served.token_us * tokens))
+
+    # In a server.
+
+    @cached_property
+    def served(self) -> Server:
+        """Steps of requests in flight, in a server that stays full with the scenario's traffic."""
+        return self._served(np.asarray)
+
+    def served_at(self, b: int, s: int) -> Server:
+        """(K,) the same at one batch and length."""
+        return self._served(lambda values: as_float(np.broadcast_to(values, self.shape)[b, s]))
+
+    def served_as(self, k: int, step_us: FloatArray, tokens_per_step: FloatArray) -> Server:
+        """A cell at the first batch and length, if its step took so long and emitted so many tokens."""
+        return in_server(
+            self.surface.setting,
+            step_us,
+            int(self.surface.batch[0]),
+            int(self.candidates[0, 0, k]),
+            tokens_per_step,
+            self.scenario.traffic,
+            attention_us=self.in_flight.attention_us[0, 0, k],
+            drafter=self.surface.loaded_drafter,
+        )
+
+    def _served(self, some: Callable[[npt.NDArray[Any]], FloatArray]) -> Server:
+        """Some of the cells in a server: those whose numbers `some` takes."""
+        return in_server(
+            self.surface.setting,
+            some(self.in_flight.step_us),
+            some(self.batch),
+            some(self.candidates),
+            some(self.tokens_per_step),
+            self.scenario.traffic,
+            attention_us=some(self.in_flight.attention_us),
+            drafter=self.surface.loaded_drafter,
+        )
 
     # Reading numbers of passes.
 
@@ -207,7 +256,7 @@ class Steps:
 
     def _target(self, field: Field) -> npt.NDArray[Any]:
         """A number of the target's pass: of the plain step, or of verification."""
-        columns = self.surface.configurations.counts.size
+        columns = self.configurations.counts.size
         plain, verify = np.asarray(field(self.surface.decode)), np.asarray(field(self.surface.verify))
         if columns == 1 or (plain.size == verify.size == 1 and plain.flat[0] == verify.flat[0]):
             return plain
@@ -220,7 +269,7 @@ class Steps:
         """A number of the drafting, 0 where nothing is drafted or a drafter costs nothing."""
         if not self._drafting_steps:
             return np.zeros(())
-        configurations = self.surface.configurations
+        configurations = self.configurations
         values = [np.zeros(()) if step is None else np.asarray(field(step)) for step in self.surface.drafting]
         if not any(value.any() for value in values):
             return np.zeros(())
@@ -238,7 +287,7 @@ class Steps:
     @cached_property
     def _column(self) -> IntArray:
         """Place of each cell among the columns of verification."""
-        columns = self.surface.configurations.column[self.index]
+        columns = self.configurations.column[self.index]
         first = columns[:1, :1]
         return first if np.array_equal(np.broadcast_to(first, columns.shape), columns) else columns
 

@@ -69,7 +69,7 @@ def energy_of(
     cells = price(scenario, batch, [max(round(length), 1)], options).by_count
     setting, sizes = cells.surface.setting, batch[:, None, None].astype(np.float64)
     rows = sizes * np.asarray(processed_tokens(setting, cells.candidates), dtype=np.float64)
-    joules = cells.steps.joules + sampling_joules(gpu, power, setting, rows)
+    joules = cells.joules + sampling_joules(gpu, power, setting, rows)
     sampled_us = cells.step_us + sampled(setting, sizes, cells.candidates, cells.tokens_per_step).time_us
     above = np.broadcast_to(joules / sampled_us * US_PER_S, cells.shape)[:, 0].T
     return Energy(

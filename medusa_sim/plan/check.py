@@ -193,7 +193,7 @@ def _explained_us(plain: CheckedPart, round_us: float, rest_us: float) -> float:
 def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed_by: TimedBy) -> float:
     """Time per token, as it was measured, with a step of `step_us` that emits so many tokens."""
     place = int(np.searchsorted(cells.configurations.counts, count))
-    seen = cells.steps.served_as(place, np.asarray(step_us), np.asarray(tokens))
+    seen = cells.served_as(place, np.asarray(step_us), np.asarray(tokens))
     ways = {"tpot": seen.tpot_us, "rate": seen.token_us, "gaps": seen.itl_us / tokens}
     return float(ways[timed_by])
 

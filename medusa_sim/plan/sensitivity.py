@@ -21,7 +21,7 @@ class Sensitivity(RowCells):
     def _speedup_if(self, times_as_long: float) -> float:
         """The speedup if the row's step took so many times as long for each of its tokens."""
         place = (self.b, self.s, 0)
-        own_us = float((self.cells.steps.in_flight.time_us / self.cells.tokens_per_step)[place])
+        own_us = float((self.cells.in_flight.step_us / self.cells.tokens_per_step)[place])
         longer_us = float(self.cells.token_us[place]) + own_us * (times_as_long - 1.0)
         return float(np.broadcast_to(self.cells.plain.token_us, self.cells.shape)[place]) / longer_us
 
@@ -58,7 +58,7 @@ class Sensitivity(RowCells):
     def required_tokens_per_step(self) -> float | None:
         """Tokens per step at which the row, or of a plain row the best, breaks even; None where none does."""
         place, would = (self.b, self.s, 0), self._shown_cells
-        own_us = float((would.steps.in_flight.time_us / would.tokens_per_step)[place])
+        own_us = float((would.in_flight.step_us / would.tokens_per_step)[place])
         plain_us = float(np.broadcast_to(would.plain.token_us, would.shape)[place])
         left_us = plain_us - float(would.token_us[place]) + own_us  # of a plain token, for the step
         return float(self._tokens[self._shown]) * own_us / left_us if left_us > 0.0 else None

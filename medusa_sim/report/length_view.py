@@ -88,7 +88,7 @@ def view_of(
         return np.asarray(np.broadcast_to(values, by_count.shape)[lines, s, :width])
 
     speedup, step_us = at(by_count.speedup), at(by_count.step_us)
-    parts_us: dict[str, FloatArray] = {name: at(part) for name, part in by_count.steps.parts_us.items()}
+    parts_us: dict[str, FloatArray] = {name: at(part) for name, part in by_count.parts_us.items()}
     return LengthView(
         seq_len=seq_len,
         batch=surface.batch[lines],

@@ -38,7 +38,7 @@ def test_a_servers_speedup_is_as_sure_as_its_steps_and_what_both_servers_pay_ali
     # one error moves both servers: what is left is the difference of its shares
     others = sum((at(half, count) - at(half, 1)) ** 2 for half in cells.served.halves)
     for end, sign in ((0, -1), (1, 1)):
-        step = 1.0 / at(steps.bands.step_speedup.ratios()[end], count)
+        step = 1.0 / at(steps.step_speedup_halves.ratios()[end], count)
         half = sqrt(log(1 + share * (step - 1)) ** 2 + others)
         assert at(cells.band[end], count) == pytest.approx(at(cells.speedup, count) * exp(sign * half))
 
@@ -46,10 +46,10 @@ def test_a_servers_speedup_is_as_sure_as_its_steps_and_what_both_servers_pay_ali
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_a_tokens_time_is_as_sure_as_steps_tokens_and_server(cells, count):
     steps, seen = cells.in_flight, cells.served
-    fewer, more = (at(half, count) for half in cells.steps.token_halves)
+    fewer, more = (at(half, count) for half in cells.token_halves)
     share, us = at(seen.step_share, count), at(steps.step_us, count)
     beside = sum(at(half, count) ** 2 for half in seen.halves)
-    beside += (1 - share**2) * (at(steps.steps.cost.setup_half_us, count) / us) ** 2
+    beside += (1 - share**2) * (at(steps.cost.setup_half_us, count) / us) ** 2
     faster = sqrt(share**2 * (log(us / at(steps.low_us, count)) ** 2 + more**2) + beside)
     slower = sqrt(share**2 * (log(at(steps.high_us, count) / us) ** 2 + fewer**2) + beside)
     found = [at(end, count) for end in cells.token_band]

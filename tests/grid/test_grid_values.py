@@ -9,7 +9,7 @@ import pytest
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, Bands
+from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, SureSteps
 from medusa_sim.grid.beyond import edges_below
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import NO_LIMIT, Configurations
@@ -98,7 +98,7 @@ def test_energy_is_as_sure_as_a_cards_parameters_and_the_time_in_which_it_draws(
     assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, (1 - idle) * slower)))
     most = 2 * power.limit_watts / cells.watts
     assert high == pytest.approx(np.minimum(np.exp(np.hypot(power.fit.error, (1 - idle) * faster)), most))
-    sooner, later = cells.bands.first_token.ratios()
+    sooner, later = cells.first_token_halves.ratios()
     assert sooner == pytest.approx(np.exp(-np.hypot(faster, 0.22)))
     assert later == pytest.approx(np.exp(np.hypot(slower, 0.74)))
     assert (FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER) == (0.22, 0.74)
@@ -108,7 +108,7 @@ def test_watts_are_those_of_all_gpus_over_the_time_of_a_step():
     """Without traffic a step's joules over its own time; a block has none."""
     scenario = SERVED.but(prompt_tokens=None, output_tokens=None)
     cells = price(scenario, [4], [1024]).by_count
-    assert cells.watts == pytest.approx(2 * watts(scenario.gpu.power, cells.steps.joules, cells.step_us))
+    assert cells.watts == pytest.approx(2 * watts(scenario.gpu.power, cells.joules, cells.step_us))
     assert np.isnan(price(scenario.but(scope="block", tp=1), [4], [1024]).watts)
 
 
@@ -143,7 +143,7 @@ def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
     assert prompt > prompt_joules(card, power, of, 2000)  # attention grows with the square of a length
     prompts = cells.batch * cells.tokens_per_step / 200 * prompt
     chosen = sampling_joules(card, power, of, cells.batch * cells.candidates)
-    joules = cells.in_flight.steps.joules + prompts + chosen
+    joules = cells.in_flight.joules + prompts + chosen
     assert float(prompts.min()) > float(np.max(chosen)) >= 0.0
     expected = 2 * watts(power, joules, cells.token_us * cells.tokens_per_step)
     assert cells.watts == pytest.approx(expected)
@@ -348,7 +348,7 @@ def test_a_table_has_the_counts_that_were_asked_for_in_their_order():
 def test_parts_of_a_cell_are_those_of_verification_and_of_its_drafter():
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
     setting = cells.surface.setting
-    parts = cells.steps.parts_us
+    parts = cells.parts_us
     for place in range(1, cells.shape[-1]):
         drafts = int(cells.configuration_at(0, 0, place))
         option = cells.configurations.options[int(cells.configurations.option[drafts])]
@@ -366,7 +366,7 @@ def test_parts_of_a_cell_are_those_of_verification_and_of_its_drafter():
     assert parts["drafter"][0, 0, 0] == 0.0
     assert parts["attention"][0, 0, 0] == pytest.approx(float(plain["attention"]))
     assert "exchange" in parts
-    assert "exchange" not in price(TREES, [1], [512]).by_count.steps.parts_us
+    assert "exchange" not in price(TREES, [1], [512]).by_count.parts_us
 
 
 def test_as_many_requests_fit_as_there_is_room_beside_weights():
@@ -434,4 +434,4 @@ def test_edges_of_batches_come_before_those_of_lengths():
         def _at_least(self, axis: int, halves_of: Any) -> Any:
             return axis, halves_of(self)
 
-    assert Bands.widened(Made(), lambda bands: "own") == (1, (0, "own"))  # type: ignore[arg-type]
+    assert SureSteps.widened(Made(), lambda bands: "own") == (1, (0, "own"))  # type: ignore[arg-type]

@@ -93,7 +93,7 @@ def _simulated(batches: Sequence[int], seq_lens: Sequence[int], data_dir: DataDi
             "verify_step_us": column(cells.step_us),
             "predicted_normalized_latency": column(cells.step_us / fixed_us),
             **{
-                f"predicted_{share}": column(cells.steps.parts_us[part] / fixed_us)
+                f"predicted_{share}": column(cells.parts_us[part] / fixed_us)
                 for part, share in _SHARES.items()
             },
             **{
