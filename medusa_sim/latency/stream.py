@@ -9,8 +9,10 @@ other names):
     device = |memory, work, turns|_norm
     time   = |ramp_us + device, host_us + host_share device|_8                                          (F4)
 
-host_us is of rows whose launches no graph holds (all, or those of more than graph_tokens): the host's time
-runs beside the device's, but for what it waits for on the way.
+host_us runs beside the device's time, but for what it waits for on the way. Of eager rows it is the host's,
+which a step leaves to its runtime (`is_eager`). Elsewhere a graph was replayed, and it is the shortest time
+of the kernel itself, whose blocks all start at once: it stays in a step. A GB200 tells them apart, a B200
+with another host: floors beyond 100 us are 1.4 to 2.1 times as long there, shorter ones are equal.
 
 Left in L2 (`cold=False`) memory costs (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint /
 (l2_fill L2))^l2_sharpness). On a GPU that borrows, bytes, FLOPs and waves are its own; only ramps and
@@ -38,7 +40,7 @@ from medusa_sim.units import US_PER_S
 
 _HOST_NORM = 8.0
 _EAGER_US = 100.0
-"""A longer host's time is of eager rows, whose ramp holds some of it too."""
+"""A longer floor is of eager rows, whose ramp holds some of the host too; a shorter one is the kernel's."""
 _HOST_MARGIN = 1.3
 _START_US = 5.0
 """Of one kernel, without its host."""
@@ -96,12 +98,17 @@ def joined_us(
     return np.where(tokens > kernel.graph_tokens, launched_us, replayed_us)
 
 
+def is_eager(kernel: StreamKernel) -> bool:
+    """Whether `host_us` is a host's: of rows beyond those that replay a graph, or too long for a kernel."""
+    return kernel.graph_tokens > 0 or kernel.host_us > _EAGER_US
+
+
 def is_host_bound(gpu: Gpu, kernel: StreamKernel, operator: Stream) -> BoolArray:
     """Shapes of an engine's eager path whose time, as measured, is mostly the host's."""
     terms = terms_of(gpu, operator.as_run(gpu.architecture))
     time_us = joined_us(kernel, parts_us(kernel, terms, cold=False), terms.tokens)
     waits = (terms.tokens > kernel.graph_tokens) & (time_us < _HOST_MARGIN * kernel.host_us)
-    return np.asarray(waits & (kernel.host_us > _EAGER_US))
+    return np.asarray(waits & is_eager(kernel))
 
 
 def stream_time(
@@ -111,14 +118,13 @@ def stream_time(
 
     low and high are the 80 % band of held-out residuals, wider for the recurrence of Mamba-2, of which there
     are no rows, and for several queries in a plain step's module of sparse attention. cold: as in a step,
-    whose host a runtime prices; else rows as they were measured, with `host_us`. Raises SpecError where the
+    whose host a runtime prices; else rows as they were measured, with their host. Raises SpecError where the
     GPU has no peak for the operator's dtype.
     """
     del form  # a kernel has one
     terms = terms_of(gpu, operator.as_run(gpu.architecture))
     start_us = _START_US * operator.LAUNCHES
-    if cold and (kernel.host_us > _EAGER_US or kernel.ramp_us > start_us):
-        # a step's host is priced by its runtime; a fit may leave it in the ramp
+    if cold and (is_eager(kernel) or kernel.ramp_us > start_us):  # a fit may leave a host in the ramp
         steps = kernel.steps | {HOST_STEP: 0.0}
         ramp_us = min(kernel.ramp_us, start_us)
         kernel = msgspec.structs.replace(kernel, host_us=0.0, ramp_us=ramp_us, steps=steps)

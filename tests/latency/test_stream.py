@@ -15,7 +15,7 @@ from medusa_sim.lab.calibrate.stream import fit_stream
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.elementwise import elementwise_time
-from medusa_sim.latency.stream import stream_time
+from medusa_sim.latency.stream import is_eager, stream_time
 from medusa_sim.operators.elementwise import ELEMENTWISE_KINDS, Elementwise, ElementwiseKind
 from medusa_sim.operators.operator import Size
 from medusa_sim.operators.recurrent import Recurrent
@@ -194,9 +194,30 @@ def test_the_time_of_a_stream_is_that_of_the_equations():
     start = min(9.0, 5.0 * operator.LAUNCHES)
     measured = ((9.0 + warm_device) ** 8 + (150.0 + 0.4 * warm_device) ** 8) ** (1 / 8)
     held = msgspec.structs.replace(kernel, graph_tokens=8)
+    beyond = msgspec.structs.replace(kernel, host_us=40.0)
+    short = msgspec.structs.replace(beyond, graph_tokens=0)  # of the kernel itself
     for given_kernel, cold, told in (
         (kernel, True, start + device),
         (kernel, False, measured),
         (held, False, 9.0 + warm_device),
+        (beyond, True, start + device),
+        (short, True, ((9.0 + device) ** 8 + (40.0 + 0.4 * device) ** 8) ** (1 / 8)),
     ):
         assert float(stream_time(H100, given_kernel, operator, cold=cold).time_us) == pytest.approx(told)
+
+
+def test_a_floor_that_another_host_leaves_alone_is_the_kernel_s():
+    """A GB200 is a B200 with another host: of 23 eager floors most are 1.4 to 2.1 times as long there."""
+    floors = {False: [], True: []}
+    b200, gb200 = (load_gpu(name).kernels for name in ("b200", "gb200"))
+    for held in b200.keys() & gb200.keys():
+        for section in ("window", "sparse"):
+            one, other = (getattr(kernels[held], section) for kernels in (b200, gb200))
+            for key in one.keys() & other.keys():
+                pair = one[key], other[key]
+                if pair[0].name == pair[1].name and all(each.host_us > 2.0 for each in pair):
+                    floor = [np.hypot(each.ramp_us**4, each.host_us**4) ** (1 / 4) for each in pair]
+                    floors[all(map(is_eager, pair))].append(floor[1] / floor[0])
+    assert min(map(len, floors.values())) > 15
+    assert np.median(floors[True]) > 1.4
+    assert np.median(floors[False]) == pytest.approx(1.0, abs=0.06)
