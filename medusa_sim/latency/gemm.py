@@ -13,7 +13,7 @@ names; b_x and b_w are bytes of an element of activations and weights):
     memory     = (activations + weights) / (bandwidth_fraction bandwidth)                                 (G7)
     reduce     = split_us + 8 m n s / (load_ratio bandwidth)       where s > 1: fp32 partial sums         (G8)
     drain      = drain_k |arithmetic, loads|_step_norm                 filling and draining that nothing hides
-    time       = ramp + quantise + |memory, tiles|_memory_norm + drain + reduce                           (G9)
+    time       = fixed + quantise + |memory, tiles|_memory_norm + reduce,  fixed = ramp + drain          (G9)
 
 with w the wave_rounding and |a, b|_p = (a^p + b^p)^(1/p), a smooth maximum that is never below max(a, b).
 
@@ -36,6 +36,7 @@ fp8 layers on Hopper: 129 tokens take 1.4 times as long as 256 where n and k are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -72,6 +73,7 @@ class _Times:
     time_us: FloatArray
     memory_us: FloatArray
     tiles_us: FloatArray
+    fixed_us: FloatArray
 
 
 def gemm_time(
@@ -90,7 +92,7 @@ def gemm_time(
         gpu,
         [(kernel.fit, operator)],
         times.time_us,
-        fixed_us=kernel.ramp_us,
+        fixed_us=times.fixed_us,
         memory_us=times.memory_us,
         work_us=times.tiles_us,
         form=form,
@@ -179,55 +181,131 @@ def _times(
     cold: bool = True,
     smooth: bool = True,
 ) -> _Times:
-    """Of every candidate, or of those chosen, one a shape.
+    """Of every candidate, or of those chosen, one a shape (G9).
 
     smooth=False: max(a, b) for |a, b| of parts, a lower bound that takes no powers. What few axes know is put
     together first: with all candidates at many m few arrays are large.
     """
-    (m, n, k), longer = sizes, norm_max if smooth else _larger
-    x_bytes, w_bytes = BYTES_PER_ELEMENT[operator.dtype], BYTES_PER_ELEMENT[operator.stored_dtype]
-    bandwidth, peak = gpu.bandwidth_bytes_per_s / US_PER_S, gpu.peak(operator.dtype) / US_PER_S
-    load_bandwidth = kernel.load_ratio * bandwidth
-    tile = candidates
-    arithmetic = 2.0 * (tile.tile_m + kernel.unpack_rows) * tile.tile_n / (kernel.peak_fraction * peak)
-    loads = (tile.tile_m * x_bytes + tile.tile_n * w_bytes) / load_bandwidth
-    step = norm_max(arithmetic * gpu.sms, loads * gpu.sms, kernel.step_norm)
+    layer, longer = _Layer.of(gpu, kernel, operator, sizes), norm_max if smooth else _larger
+    tile, step_us = candidates, layer.step_us(candidates)
     if chosen is not None:
-        tile, step = candidates.taken(chosen), taken(step, chosen)
-    rows = tile.cluster * np.ceil(m / (tile.tile_m * tile.cluster))
-    columns = np.ceil(n / tile.tile_n)
+        tile, step_us = candidates.taken(chosen), taken(step_us, chosen)
+    rows = tile.cluster * np.ceil(layer.m / (tile.tile_m * tile.cluster))
+    columns = np.ceil(layer.n / tile.tile_n)
 
-    waves = shared_waves(rows * columns * (tile.split / gpu.sms), kernel.contention, kernel.wave_rounding)
-    ideal = 2.0 * m * n * k / peak
-    slowdown = 1.0 + kernel.throttle * ideal / (ideal + kernel.throttle_us)
-    tiles = waves * ((k / tile.split + kernel.tile_k) * step) * slowdown
-    if tile.has_paces:
-        tiles = tiles * _pace(gpu, tile, rows, columns, m)
-    if kernel.l2_ratio:
-        loaded = m * columns * x_bytes + n * rows * w_bytes
-        tiles = longer(tiles, k * loaded / (kernel.l2_ratio * bandwidth), kernel.step_norm)
-    if kernel.padding_ratio:
-        padded = columns * (rows * tile.tile_m - m) * k * x_bytes
-        tiles = tiles + tile.loads_padding * (padded / (kernel.padding_ratio * bandwidth))
-
-    weights = n * k * w_bytes
-    hot = np.zeros((), m.dtype) if cold else _hot_share(gpu, kernel, weights)
-    read = weights * (hot / (kernel.hot_ratio or 1.0) + (1.0 - hot) / kernel.bandwidth_fraction)
-    streamed = _activation_bytes(gpu, kernel, m * k * x_bytes, rows, columns)
-    streamed = streamed + m * n * max(x_bytes, _HALF_BYTES)
-    memory = (streamed / kernel.bandwidth_fraction + read) / bandwidth
-
-    fixed = np.where(m <= kernel.vector_rows, kernel.vector_ramp_us, kernel.ramp_us).astype(m.dtype)
-    if kernel.drain_k:
-        fixed = fixed + kernel.drain_k * step
-    if kernel.quantise_ratio:
-        fixed = fixed + m * k * (_HALF_BYTES + x_bytes) / (kernel.quantise_ratio * bandwidth)
-    sums = (2.0 * _FP32_BYTES * n / load_bandwidth) * m * tile.split
-    time = longer(memory, tiles, kernel.memory_norm) + fixed + (tile.split > 1) * (kernel.split_us + sums)
+    hot = np.zeros((), layer.m.dtype) if cold else _hot_share(gpu, kernel, layer.weight_bytes)
+    tiles_us = layer.tiles_us(tile, step_us, rows, columns, longer)
+    memory_us = layer.memory_us(rows, columns, hot)
+    fixed_us = layer.fixed_us(step_us)
+    beside_us = fixed_us + layer.quantise_us()
+    time_us = longer(memory_us, tiles_us, kernel.memory_norm) + beside_us + layer.reduce_us(tile)
     if not kernel.hot_copies and hot.any():  # rows that beat the datasheet's bandwidth were dropped there
-        floor = (weights + m * (n + k) * x_bytes) / bandwidth
-        time = np.where(hot > 0.0, np.maximum(time, floor), time)
-    return _Times(time_us=time, memory_us=np.broadcast_to(memory, time.shape), tiles_us=tiles)
+        floor_us = (layer.weight_bytes + layer.m * (layer.n + layer.k) * layer.x_bytes) / layer.bandwidth
+        time_us = np.where(hot > 0.0, np.maximum(time_us, floor_us), time_us)
+    return _Times(time_us, np.broadcast_to(memory_us, time_us.shape), tiles_us, fixed_us)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Linear layers of one kernel, whose parts of time are functions of a tile."""
+
+    gpu: Gpu
+    kernel: GemmKernel
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    x_bytes: float
+    """Of an element of activations."""
+    w_bytes: float
+    """The same of weights."""
+    bandwidth: float
+    """Bytes a microsecond, by the datasheet."""
+    peak: float
+    """FLOPs a microsecond, the same."""
+
+    @classmethod
+    def of(
+        cls,
+        gpu: Gpu,
+        kernel: GemmKernel,
+        operator: Gemm,
+        sizes: tuple[FloatArray, FloatArray, FloatArray],
+    ) -> _Layer:
+        """Layers of an operator's dtypes, with sizes of their own. Raises SpecError without a peak for it."""
+        x_bytes, w_bytes = BYTES_PER_ELEMENT[operator.dtype], BYTES_PER_ELEMENT[operator.stored_dtype]
+        bandwidth, peak = gpu.bandwidth_bytes_per_s / US_PER_S, gpu.peak(operator.dtype) / US_PER_S
+        return cls(gpu, kernel, *sizes, x_bytes, w_bytes, bandwidth, peak)
+
+    @property
+    def weight_bytes(self) -> FloatArray:
+        """Bytes of the weights."""
+        return self.n * self.k * self.w_bytes
+
+    @property
+    def load_bandwidth(self) -> float:
+        """At which all SMs together load tiles."""
+        return self.kernel.load_ratio * self.bandwidth
+
+    def step_us(self, tile: Candidates) -> FloatArray:
+        """An element of k of one tile on an SM: |arithmetic, loads| (G3, G15)."""
+        kernel, sms = self.kernel, self.gpu.sms
+        arithmetic = (
+            2.0 * (tile.tile_m + kernel.unpack_rows) * tile.tile_n / (kernel.peak_fraction * self.peak)
+        )
+        loads = (tile.tile_m * self.x_bytes + tile.tile_n * self.w_bytes) / self.load_bandwidth
+        return norm_max(arithmetic * sms, loads * sms, kernel.step_norm)
+
+    def tiles_us(
+        self,
+        tile: Candidates,
+        step_us: FloatArray,
+        rows: FloatArray,
+        columns: FloatArray,
+        longer: Callable[[FloatArray, FloatArray, float], FloatArray],
+    ) -> FloatArray:
+        """All waves of tiles: rows times columns of them, of each split (G1 to G6, G12, G17)."""
+        kernel, per_sm = self.kernel, rows * columns * (tile.split / self.gpu.sms)
+        waves = shared_waves(per_sm, kernel.contention, kernel.wave_rounding)
+        ideal_us = 2.0 * self.m * self.n * self.k / self.peak
+        slowdown = 1.0 + kernel.throttle * ideal_us / (ideal_us + kernel.throttle_us)
+        tiles = waves * ((self.k / tile.split + kernel.tile_k) * step_us) * slowdown
+        if tile.has_paces:
+            tiles = tiles * _pace(self.gpu, tile, rows, columns, self.m)
+        if kernel.l2_ratio:
+            loaded = self.m * columns * self.x_bytes + self.n * rows * self.w_bytes
+            tiles = longer(tiles, self.k * loaded / (kernel.l2_ratio * self.bandwidth), kernel.step_norm)
+        if kernel.padding_ratio:
+            padded = columns * (rows * tile.tile_m - self.m) * self.k * self.x_bytes
+            tiles = tiles + tile.loads_padding * (padded / (kernel.padding_ratio * self.bandwidth))
+        return tiles
+
+    def memory_us(self, rows: FloatArray, columns: FloatArray, hot: FloatArray) -> FloatArray:
+        """Activations and weights, of which the share `hot` lies in L2 (G7, G13, G14)."""
+        kernel = self.kernel
+        read = hot / (kernel.hot_ratio or 1.0) + (1.0 - hot) / kernel.bandwidth_fraction
+        streamed = _activation_bytes(self.gpu, kernel, self.m * self.k * self.x_bytes, rows, columns)
+        streamed = streamed + self.m * self.n * max(self.x_bytes, _HALF_BYTES)
+        return (streamed / kernel.bandwidth_fraction + self.weight_bytes * read) / self.bandwidth
+
+    def fixed_us(self, step_us: FloatArray) -> FloatArray:
+        """Start and end of the kernel: ramp, filling and draining (G9, G16)."""
+        kernel = self.kernel
+        ramp = np.where(self.m <= kernel.vector_rows, kernel.vector_ramp_us, kernel.ramp_us).astype(
+            self.m.dtype
+        )
+        return ramp + kernel.drain_k * step_us if kernel.drain_k else ramp
+
+    def quantise_us(self) -> FloatArray | float:
+        """A pass over the activations before the product (G11); 0 of libraries without."""
+        if not self.kernel.quantise_ratio:
+            return 0.0
+        passed = self.m * self.k * (_HALF_BYTES + self.x_bytes)
+        return passed / (self.kernel.quantise_ratio * self.bandwidth)
+
+    def reduce_us(self, tile: Candidates) -> FloatArray:
+        """Sums of splits of k, none where it is not split (G8)."""
+        sums = (2.0 * _FP32_BYTES * self.n / self.load_bandwidth) * self.m * tile.split
+        return (tile.split > 1) * (self.kernel.split_us + sums)
 
 
 def _larger(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
