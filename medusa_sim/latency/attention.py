@@ -53,8 +53,7 @@ sequences as they come, b = batch of them, and waits for the last (`waves.turns_
 
 Splits of the keys are equal blocks and end together; s of 1 to 2 on average leave a share 2 - s whole.
 
-Left in L2 (`cold=False`) bytes cost (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint / (l2_fill
-L2))^l2_sharpness).
+Left in L2 (`cold=False`) bytes cost less (`waves.left_in_l2`).
 
 Verification by kernels that were not fitted to it is composed in `latency.verify_attention`.
 """

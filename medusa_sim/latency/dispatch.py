@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
+from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.dispatch import ONE_NODE, Dispatch
 from medusa_sim.specs.fitted import DispatchKernel
 from medusa_sim.specs.gpu import Gpu
@@ -53,9 +54,9 @@ def dispatch_time(
     start_us = start_us + (kernel.width_us + kernel.fill_us * filled) * width
     if kernel.far_fraction > 0.0:
         far = np.where(nodes > ONE_NODE, (nodes / 2.0) ** kernel.far_growth, 0.0)
-        link_us = _norm(link_us, line_us * far / kernel.far_fraction, kernel.norm)
+        link_us = norm_max(link_us, line_us * far / kernel.far_fraction, kernel.norm)
         start_us = start_us + kernel.far_us * np.log2(nodes)
-    time_us = np.where(ranks > 1.0, start_us + _norm(work_us, link_us, kernel.norm), 0.0)
+    time_us = np.where(ranks > 1.0, start_us + norm_max(work_us, link_us, kernel.norm), 0.0)
     return calibrated_time(
         gpu,
         [(kernel.fit, operator)],
@@ -64,11 +65,3 @@ def dispatch_time(
         memory_us=np.broadcast_to(link_us, time_us.shape),
         work_us=np.broadcast_to(work_us, time_us.shape),
     )
-
-
-def _norm(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
-    """(a^p + b^p)^(1/p), 0 where both are."""
-    larger, smaller = np.maximum(first, second), np.minimum(first, second)
-    share = smaller / np.where(larger > 0.0, larger, 1.0)
-    result: FloatArray = larger * (1.0 + share**norm) ** (1.0 / norm)
-    return result

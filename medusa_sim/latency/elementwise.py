@@ -12,8 +12,8 @@ the other names), and fair = bandwidth / sms the share of the bandwidth of one S
 with |a, b| = sqrt(a^2 + b^2), a smooth maximum. Up to `serial_rows` rows an embedding look-up gathers one row
 after another: time = ramp_us + serial_row_us m (E4); the time falls where the library leaves that kernel.
 
-Left in L2 (`cold=False`) bytes cost (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (b / (l2_fill
-L2))^l2_sharpness). Most public rows are whole microseconds, so a time of 1 or 2 us is known to a half only.
+Left in L2 (`cold=False`) bytes cost less (`waves.left_in_l2`). Most public rows are whole microseconds, so a
+time of 1 or 2 us is known to a half only.
 """
 
 from __future__ import annotations

@@ -186,12 +186,9 @@ def _chosen(kernel: ExpertKernel, operator: Experts, products_us: FloatArray, *,
     if not by_rule:
         return best
     tokens, experts = as_float(operator.tokens), as_float(operator.local_experts)
-    ruled = np.full(best.shape, free + len(kernel.default_tiles) - 1)
-    for index, tile in reversed(list(enumerate(kernel.default_tiles))):
-        few = tokens <= (tile.tokens_max or np.inf)
-        few &= tokens <= (tile.tokens_per_expert_max or np.inf) * experts
-        few &= as_float(operator.rows) <= (tile.rows_per_expert_max or np.inf) * experts
-        ruled = np.where(few, free + index, ruled)
+    few = np.stack([tokens <= _end_tokens(tile, operator, best.shape) for tile in kernel.default_tiles])
+    few[-1] = True
+    ruled = free + np.argmax(few, axis=0)
     tuned = np.zeros((), dtype=np.bool_)
     for shape in kernel.tuned:
         tuned = tuned | ((experts == shape.experts) & (as_float(operator.inter) == shape.inter))

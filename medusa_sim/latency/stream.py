@@ -14,9 +14,8 @@ which a step leaves to its runtime (`is_eager`). Elsewhere a graph was replayed,
 of the kernel itself, whose blocks all start at once: it stays in a step. A GB200 tells them apart, a B200
 with another host: floors beyond 100 us are 1.4 to 2.1 times as long there, shorter ones are equal.
 
-Left in L2 (`cold=False`) memory costs (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint /
-(l2_fill L2))^l2_sharpness). On a GPU that borrows, bytes, FLOPs and waves are its own; only ramps and
-coefficients are its relative's.
+Left in L2 (`cold=False`) memory costs less (`waves.left_in_l2`). On a GPU that borrows, bytes, FLOPs and waves
+are its own; only ramps and coefficients are its relative's.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
-from medusa_sim.latency.waves import norm_max
+from medusa_sim.latency.waves import left_in_l2, norm_max
 from medusa_sim.operators.operator import GENERATION
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
@@ -44,7 +43,6 @@ _EAGER_US = 100.0
 _HOST_MARGIN = 1.3
 _START_US = 5.0
 """Of one kernel, without its host."""
-_FAR_BEYOND = 1e3
 _TINY = 1e-9
 
 
@@ -78,9 +76,7 @@ def parts_us(kernel: StreamKernel, terms: Terms, *, cold: bool) -> tuple[FloatAr
     memory = _weighed(kernel.loads, terms.loads)
     if not cold:
         moved = {name: min(kernel.loads.get(name, 1.0), 1.0) for name in terms.footprint}
-        footprint = np.minimum(_weighed(moved, terms.footprint) / kernel.l2_fill, _FAR_BEYOND)
-        hit = 1.0 / (1.0 + footprint**kernel.l2_sharpness)
-        memory = memory * (1.0 - hit + hit / kernel.l2_ratio)
+        memory = memory * left_in_l2(kernel, _weighed(moved, terms.footprint))
     return memory, _weighed(kernel.work, terms.work), _weighed(kernel.steps, terms.steps)
 
 

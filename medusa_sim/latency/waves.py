@@ -7,7 +7,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, in_quadrature, root
 from medusa_sim.specs.fitted import AttentionPath, ExpertKernel
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import ElementwiseKernel
+from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
 from medusa_sim.units import US_PER_S
 
 _TINY = 1e-9
@@ -115,17 +115,23 @@ def turns_unplanned(turns: FloatArray, requests: FloatArray, spread: float) -> F
 def byte_us(
     gpu: Gpu, kernel: AttentionPath | ElementwiseKernel | ExpertKernel, moved_bytes: FloatArray, *, cold: bool
 ) -> FloatArray:
-    """Microseconds a byte: from HBM, or also from L2 where the launch before has left `moved_bytes` there.
-
-        hit  = 1 / (1 + (moved / (l2_fill L2))^l2_sharpness)              share still read from L2
-        time = (1 - hit + hit / l2_ratio) / (bandwidth_fraction bandwidth)
+    """Microseconds a byte, 1 / (bandwidth_fraction bandwidth), less where `moved_bytes` were left in L2.
 
     cold: everything comes from HBM.
     """
     hbm_us = US_PER_S / (kernel.bandwidth_fraction * gpu.bandwidth_bytes_per_s)
-    if cold:
-        return np.asarray(hbm_us)
-    footprint = moved_bytes / (kernel.l2_fill * gpu.l2_bytes)
-    hit = 1.0 / (1.0 + np.minimum(footprint, _FAR_BEYOND) ** kernel.l2_sharpness)
-    result: FloatArray = hbm_us * (1.0 - hit + hit / kernel.l2_ratio)
-    return result
+    return np.asarray(hbm_us) if cold else hbm_us * left_in_l2(kernel, moved_bytes / gpu.l2_bytes)
+
+
+def left_in_l2(
+    kernel: AttentionPath | ElementwiseKernel | ExpertKernel | StreamKernel, footprint: FloatArray
+) -> FloatArray:
+    """Share of its time from HBM that reading takes, of bytes that the launch before has left in L2.
+
+        hit   = 1 / (1 + (footprint / l2_fill)^l2_sharpness)              share still read from L2
+        share = 1 - hit + hit / l2_ratio
+
+    footprint: bytes, over the size of L2.
+    """
+    hit = 1.0 / (1.0 + np.minimum(footprint / kernel.l2_fill, _FAR_BEYOND) ** kernel.l2_sharpness)
+    return np.asarray(1.0 - hit + hit / kernel.l2_ratio)
