@@ -11,8 +11,9 @@ kernel of the set (`engine_formats.expert_products`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime, Source, less_certain
@@ -64,6 +65,31 @@ class Choice:
         return self.place.partition(":")[0]
 
 
+class _Found(NamedTuple):
+    """A kernel that may serve, and where it lies."""
+
+    set_name: str
+    form: str
+    key: str
+    kernel: Kernel
+    is_named: bool
+    """Whether a row's name is its own."""
+
+
+class _Against(NamedTuple):
+    """What speaks against a kernel, the weightiest first: the least is chosen."""
+
+    is_another: bool
+    """Rows name a kernel of an engine that the GPU has no set of: it has another format or another name."""
+    is_lent: bool
+    """It was measured on another GPU, where others were on this one."""
+    is_foreign: bool
+    """Of a set that was not asked for."""
+    is_not_named: bool
+    is_alternative: bool
+    """The library does not take it by itself."""
+
+
 def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     """The kernel of a kind for an operator, in one of its `forms`.
 
@@ -71,58 +97,98 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     sets that were asked for serve in any of the forms before other sets do, and there the kernel that was
     named before others. Raises SpecError in one line where there is none of them.
     """
-    anywhere = kind is not LINEAR or bool(asked.engine)
-    others = (asked.library, asked.kernels, *gpu.kernels) if anywhere else (asked.kernels,)
-    sets = dict.fromkeys([name for name in (asked.engine, *others) if name])
-    held = {name: kind.table(gpu.kernels[name]) for name in sets if name in gpu.kernels}
-    is_linear = kind is LINEAR and asked.in_step
-    rows_of = linear_rows(asked.library, gpu.architecture, operator.form) if is_linear else ""
+    held = _tables(gpu, kind, asked)
+    is_step_linear = kind is LINEAR and asked.in_step
+    rows_of = linear_rows(asked.library, gpu.architecture, operator.form) if is_step_linear else ""
     forms = (rows_of, *operator.forms) if rows_of else operator.forms
-    candidates = [
-        (set_name, form, key, kernel, _is_named(key, kernel, asked.kernel))
-        for form in forms
-        for set_name, kernels in held.items()
-        for key, kernel in _in_order(kernels, form, asked.kernel)
-        if not (asked.in_step and isinstance(kernel, StreamKernel | LatentKernel) and kernel.fallback)
-    ]
-    own_forms = {form for _, form, _, kernel, _ in candidates if not _is_lent(kernel)}
+    found = list(_found(held, forms, asked))
+    if not found:
+        raise _nothing_found(gpu, kind, operator, asked, held)
+    own_forms = {each.form for each in found if not _is_lent(each.kernel)}
+    best = min(found, key=lambda each: _against(each, kind, operator, asked, held, own_forms))
+    is_asked = best.is_named and asked.engine in ("", best.set_name)
+    is_asked = is_asked and (not kind.is_exact or best.form == operator.form)
+    choice = Choice(
+        place=f"{best.set_name}:{best.key}", form=best.form, kernel=best.kernel, is_asked=is_asked
+    )
+    if best.form == rows_of:
+        return _computing_as_own(choice, held[best.set_name].get(operator.form), operator.form)
+    runs = expert_products(asked.library, gpu.architecture, best.form) if asked.in_step else ""
+    products = held[best.set_name].get(f"{best.form}{NAME_MARK}{runs}") if runs else None
+    return _multiplying_as(choice, products)
+
+
+def _tables(gpu: Gpu, kind: Kind, asked: Asked) -> dict[str, Mapping[str, Kernel]]:
+    """Kernels of a kind by the name of their set, those that were asked for first."""
+    others = (asked.library, asked.kernels, *gpu.kernels) if _anywhere(kind, asked) else (asked.kernels,)
+    sets = dict.fromkeys(name for name in (asked.engine, *others) if name in gpu.kernels)
+    return {name: kind.table(gpu.kernels[name]) for name in sets}
+
+
+def _anywhere(kind: Kind, asked: Asked) -> bool:
+    """Whether kernels of sets that were not asked for may serve."""
+    return kind is not LINEAR or bool(asked.engine)
+
+
+def _found(held: Mapping[str, Mapping[str, Kernel]], forms: Iterable[str], asked: Asked) -> Iterator[_Found]:
+    """Every kernel of the formats, the best format first; a step takes no fallback of a library."""
+    for form in forms:
+        for set_name, kernels in held.items():
+            for key, kernel in _in_order(kernels, form, asked.kernel):
+                is_fallback = isinstance(kernel, StreamKernel | LatentKernel) and kernel.fallback
+                if not (asked.in_step and is_fallback):
+                    yield _Found(set_name, form, key, kernel, _is_named(key, kernel, asked.kernel))
+
+
+def _against(
+    found: _Found,
+    kind: Kind,
+    operator: Operator,
+    asked: Asked,
+    held: Collection[str],
+    own_forms: Collection[str],
+) -> _Against:
+    """What speaks against a kernel. held: names of sets. own_forms: formats measured on this GPU."""
+    is_nameless = bool(asked.kernel) and asked.engine not in held  # then of the operator's own format
+    is_other = found.form != operator.forms[0] or not _says(found.kernel, asked.kernel)
     # how keys are split and experts grouped is the library's own: a relative's kernel of it is nearer than
     # another's here (experts in blocks of fp8 at 16 tokens: 4 % between H100 and H200, 46 between libraries)
-    lends = asked.library not in (asked.engine, asked.kernels) and kind not in (LATENT, EXPERTS)
+    may_stand_back = asked.library not in (asked.engine, asked.kernels) and kind not in (LATENT, EXPERTS)
+    is_lent = found.set_name == asked.library and _is_lent(found.kernel) and found.form in own_forms
+    return _Against(
+        is_another=is_nameless and is_other,
+        is_lent=may_stand_back and is_lent,
+        is_foreign=kind.own_first and found.set_name not in (asked.engine, asked.library, asked.kernels),
+        is_not_named=kind.own_first and not found.is_named,
+        is_alternative=not asked.kernel and NAME_MARK in found.key,
+    )
 
-    def rank(entry: tuple[str, str, str, Kernel, bool]) -> tuple[bool, ...]:
-        """What speaks against a kernel, the weightiest first: the least tuple is chosen."""
-        set_name, form, key, kernel, is_named = entry
-        is_nameless = bool(asked.kernel) and asked.engine not in held  # then of the operator's own format
-        is_another = is_nameless and (form != operator.forms[0] or not _says(kernel, asked.kernel))
-        own_stands = lends and set_name == asked.library and _is_lent(kernel) and form in own_forms
-        is_foreign = kind.own_first and set_name not in (asked.engine, asked.library, asked.kernels)
-        is_not_named = kind.own_first and not is_named
-        is_taken_by_no_library = not asked.kernel and NAME_MARK in key
-        return is_another, own_stands, is_foreign, is_not_named, is_taken_by_no_library
 
-    if candidates:
-        set_name, form, key, kernel, is_named = min(candidates, key=rank)
-        is_asked = is_named and asked.engine in ("", set_name)
-        is_asked = is_asked and (not kind.is_exact or form == operator.form)
-        own = held[set_name].get(operator.form)
-        place = f"{set_name}:{key}"
-        if form == rows_of and isinstance(kernel, GemmKernel) and isinstance(own, GemmKernel):
-            stands_in = computing_as(kernel, own)
-            return Choice(
-                place=place, form=operator.form, kernel=stands_in, is_asked=False, error=TRANSFER_ERROR_ALIKE
-            )
-        runs = expert_products(asked.library, gpu.architecture, form) if asked.in_step else ""
-        products = held[set_name].get(f"{form}{NAME_MARK}{runs}") if runs and kind is EXPERTS else None
-        if isinstance(kernel, ExpertKernel) and isinstance(products, ExpertKernel):
-            both = multiplying_as(kernel, products)
-            return Choice(place=place, form=form, kernel=both, is_asked=False, error=TRANSFER_ERROR_ALIKE)
-        return Choice(place=place, form=form, kernel=kernel, is_asked=is_asked)
+def _computing_as_own(choice: Choice, own: Kernel | None, form: str) -> Choice:
+    """The choice of a linear layer, computing as the set's kernel of its own format does, if it has one."""
+    if not isinstance(choice.kernel, GemmKernel) or not isinstance(own, GemmKernel):
+        return choice
+    stands_in = computing_as(choice.kernel, own)
+    return replace(choice, form=form, kernel=stands_in, is_asked=False, error=TRANSFER_ERROR_ALIKE)
+
+
+def _multiplying_as(choice: Choice, products: Kernel | None) -> Choice:
+    """The choice of a layer of experts, with the products of another kernel, where one is given."""
+    if not isinstance(choice.kernel, ExpertKernel) or not isinstance(products, ExpertKernel):
+        return choice
+    both = multiplying_as(choice.kernel, products)
+    return replace(choice, kernel=both, is_asked=False, error=TRANSFER_ERROR_ALIKE)
+
+
+def _nothing_found(
+    gpu: Gpu, kind: Kind, operator: Operator, asked: Asked, held: Mapping[str, Mapping[str, Kernel]]
+) -> SpecError:
+    """The error that says what there is instead."""
     has = sorted({key for kernels in held.values() for key in kernels})
-    of_set = "" if anywhere else f", kernel set {asked.kernels!r}"
+    of_set = "" if _anywhere(kind, asked) else f", kernel set {asked.kernels!r}"
     elsewhere = [name for name, kernels in gpu.kernels.items() if name not in held and kind.table(kernels)]
     listed = f" ({', '.join(elsewhere)})" if elsewhere else ""
-    raise SpecError(
+    return SpecError(
         f"gpu {gpu.name!r}{of_set}: no {kind.section} kernel for {operator.forms[0]!r} "
         f"(it has: {', '.join(has) or 'none'}); choose another GPU, dtype or --kernels{listed}, "
         "or fit it: medusa-sim calibrate"

@@ -14,8 +14,8 @@ which a step leaves to its runtime (`is_eager`). Elsewhere a graph was replayed,
 of the kernel itself, whose blocks all start at once: it stays in a step. A GB200 tells them apart, a B200
 with another host: floors beyond 100 us are 1.4 to 2.1 times as long there, shorter ones are equal.
 
-Left in L2 (`cold=False`) memory costs less (`waves.left_in_l2`). On a GPU that borrows, bytes, FLOPs and waves
-are its own; only ramps and coefficients are its relative's.
+Left in L2 (`cold=False`) memory costs less (`waves.left_in_l2`). On a GPU that borrows, bytes, FLOPs and
+waves are its own; only ramps and coefficients are its relative's.
 """
 
 from __future__ import annotations
