@@ -2,11 +2,12 @@
 
 (L1)  t = |t(b, s, K) + g more + g read, launches|_3 + beside      prompts ride on the step (N8)
         = t(b, s, K) + |g linear(c) + g read, launches|_3 + beside     they have passes of their own
-      more = linear(m + c) - linear(rows),  read = sum attention(q_i, e_i) [and the drafter's] + drafter(c)
-      m = b (1 + z K) tokens of b requests, rows = m as the engine pads a step without prompts
+      more = linear(m + c) - (1 - k / E)^c alike - own,  m = b (1 + z K) tokens of b requests
+      read = sum attention(q_i, e_i) [and the drafter's] + drafter(c)
       c = sum q_i tokens of prompts whose chunks end at e_i
 
-g, launches, beside and the law itself are those of `step.mixed_steps`: `PromptTerms.carrying_us`.
+own, alike, g, launches, beside and the law itself are those of `step.mixed_steps`:
+`PromptTerms.carrying_us`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.prompt_kernels import (
+    asleep_share,
     drafter_attention_us,
     drafter_linear_us,
     linear_us,
@@ -47,7 +49,8 @@ class PromptTable:
 
     linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
     (Q,) that ends at chunk_ends (E,). drafter_s and drafter_attention_s: the same of a drafter that reads
-    prompts, too. terms: of the engine. host_s: launches of a pass of prompts, or of the whole step that
+    prompts, too. asleep: (T,) share of experts that so many tokens leave asleep; None: there are no experts.
+    terms: of the engine. host_s: launches of a pass of prompts, or of the whole step that
     prompts ride on; graph_rows: most rows of a step that a graph holds. Both have a `plain_` one of a server
     that loads no drafter. eager_s: of the host in a step of more rows.
     """
@@ -58,6 +61,7 @@ class PromptTable:
     attention_s: FloatArray
     drafter_s: FloatArray
     drafter_attention_s: FloatArray | float = 0.0
+    asleep: FloatArray | None = None
     terms: PromptTerms = field(default_factory=PromptTerms)
     host_s: float = 0.0
     plain_host_s: float = 0.0
@@ -76,19 +80,29 @@ class PromptTable:
         )
 
     def added_s(
-        self, decoded_tokens: int, chunks: Sequence[tuple[int, int]], step_s: float, padding_s: float = 0.0
+        self,
+        decoded_tokens: int,
+        chunks: Sequence[tuple[int, int]],
+        step_s: float,
+        own_s: float | None = None,
+        alike_s: float = 0.0,
     ) -> float:
         """(L1): what chunks (tokens, end) of prompts add to a step of step_s.
 
-        decoded_tokens: of the requests that decode in it (m); padding_s: what its linear layers take for
-        further rows that fill a graph, in step_s and not in a step with prompts.
+        decoded_tokens: of the requests that decode in it (m). own_s: what its linear layers take without
+        prompts, in a graph that further rows fill (None: as much as m tokens), of which alike_s is saved
+        because tokens of a request share experts.
         """
         linear_s, drafter_s = self._by_tokens
         tokens = sum([chunk for chunk, _ in chunks])
         if not tokens:
             return 0.0
         rides, m = decoded_tokens > 0 and not self.terms.are_apart, decoded_tokens
-        more_s = linear_s[m + tokens] - linear_s[m] - padding_s if rides else linear_s[tokens]
+        more_s = linear_s[tokens]
+        if rides:
+            more_s = linear_s[m + tokens] - (linear_s[m] if own_s is None else own_s)
+            if alike_s and self.asleep is not None:
+                more_s -= self.asleep.item(tokens) * alike_s
         read_s = drafter_s[tokens] + sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
         host_s = self.host_s
         if not host_s and rides and m <= self.graph_rows < m + tokens:
@@ -142,6 +156,7 @@ def prompt_table(
         chunk_tokens=chunks,
         chunk_ends=ends,
         attention_s=np.broadcast_to(attention_us / US_PER_S, (chunks.size, ends.size)),
+        asleep=None if setting.model.experts is None else asleep_share(setting, every.astype(np.float64)),
         drafter_s=by_tokens_s(drafter_linear_us(setting, drafter, tokens)),
         drafter_attention_s=drafter_us / US_PER_S,
         terms=prompt_terms(setting),

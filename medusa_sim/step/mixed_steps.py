@@ -5,16 +5,17 @@
     n ~ Bin(b, pi),   S log-normal with mean n P and variance n (cv P)^2
     d(n) = (b - n) D / (D + I + H)                                     requests that decode
 
-    (N8)  t(0)    = step(b) - (b - d) a - linear(rows) + mean of linear over how many are away
+    (N8)  t(0)    = step(b) - (b - d) a - own(b) + mean of own over how many are away
           t(n, S) = |device, launches|_3 + beside             where prompts ride on steps, with
                     device = step(b) - (b - d) a + g more(S) + g read(S)
                   = t(0) + |device, launches|_3 + beside      where they have passes of their own, with
                     device = g linear(S) + g read(S)
-          more(S) = linear(d c + S) - linear(rows)
+          more(S) = linear(d c + S) - (1 - k / E)^S alike - own(b)
           read(S) = attention of n prompts + that of the drafter + drafter(S)
 
 |device, launches|_3 is the smooth maximum of `host.overlapped_us`; launches is the host, where no graph holds
-the pass. rows are those of the step as an engine pads it: a step that carries prompts is not padded.
+the pass. linear, own and alike are those of `step.prompt_kernels`: own(b) has the rows of the step as an
+engine pads it, a step that carries prompts is not padded.
 
 A prompt longer than the room of a step takes floor(S / room) further steps before its last one. They carry as
 much as there is room for, in place of steps that would carry nothing.
@@ -37,10 +38,13 @@ from medusa_sim.step.closed_loop import ClosedLoop
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import (
+    alike_us,
+    asleep_share,
     drafter_attention_us,
     drafter_linear_us,
     linear_step,
     linear_us,
+    own_linear_us,
     prompt_attention_us,
     timed_rows,
 )
@@ -77,10 +81,12 @@ class MixedStepLaw:
     setting: Setting
     traffic: Traffic
     loop: ClosedLoop
-    padded_linear_us: FloatArray
-    """(M,) linear(rows) with all requests decoding."""
+    own_linear_us: FloatArray
+    """(M,) own(b), with all requests decoding."""
     empty_linear_us: FloatArray
     """(M,) the same, averaged over how many are away."""
+    alike_us: FloatArray
+    """(M,) by which it is shorter because tokens of a request share experts."""
     rows: FloatArray
     """(R,) between which linear(rows) and drafter(rows) are linear."""
     linear_us: FloatArray
@@ -129,8 +135,9 @@ class MixedStepLaw:
         return replace(
             self,
             loop=self.loop.beginning(cells, begin_chance),
-            padded_linear_us=self.padded_linear_us[cells],
+            own_linear_us=self.own_linear_us[cells],
             empty_linear_us=self.empty_linear_us[cells],
+            alike_us=self.alike_us[cells],
         )
 
     def steps(self, cells: IntArray, prompts: FloatArray) -> MixedSteps:
@@ -154,9 +161,7 @@ class MixedStepLaw:
         """(M,) t(0)."""
         loop = self.loop
         away = loop.requests - loop.requests * loop.decoding_share
-        return (
-            loop.step_us - away * loop.request_attention_us - (self.padded_linear_us - self.empty_linear_us)
-        )
+        return loop.step_us - away * loop.request_attention_us - (self.own_linear_us - self.empty_linear_us)
 
     def _decoding(self, cells: IntArray, prompts: FloatArray) -> FloatArray:
         """d(n)."""
@@ -168,7 +173,10 @@ class MixedStepLaw:
         absent = loop.requests[cells] - decoding
         step_us = loop.step_us[cells] - absent * loop.request_attention_us[cells]
         rows = (decoding * loop.verified_tokens[cells])[:, None] + tokens
-        more_us = np.interp(rows, self.rows, self.linear_us) - self.padded_linear_us[cells][:, None]
+        linear_us = np.interp(rows, self.rows, self.linear_us)
+        if self.alike_us.any():
+            linear_us -= asleep_share(self.setting, tokens) * self.alike_us[cells][:, None]
+        more_us = linear_us - self.own_linear_us[cells][:, None]
         read_us, host_us = self._read_us(cells, prompts, tokens), self._riding_host_us(cells, rows)
         return prompt_terms(self.setting).carrying_us(step_us[:, None], more_us, read_us, host_us)
 
@@ -214,7 +222,8 @@ def mixed_step_law(
     # averaged over how many are away, so that no edge of a tile falls on one number of requests
     away = binomial(loop.requests, loop.away_share)
     present = np.maximum(loop.requests[away.place] - away.number, 1.0)
-    padded_without = _padded_rows(setting, present, loop.verified_tokens[away.place])
+    verified = loop.verified_tokens[away.place]
+    padded_without = _padded_rows(setting, present, verified)
 
     timed = np.unique(np.concatenate([padded, padded_without, knots]))
     timed_us = linear_us(setting, timed.astype(np.float64))
@@ -222,14 +231,26 @@ def mixed_step_law(
     def of_rows(rows: IntArray) -> FloatArray:
         return np.asarray(timed_us[np.searchsorted(timed, rows)])
 
+    def own_us(requests: FloatArray, tokens: FloatArray, rows: IntArray) -> FloatArray:
+        return own_linear_us(setting, requests, tokens, rows.astype(np.float64), of_rows(rows))
+
     prompt_step = linear_step(setting, np.array([float(round(max(traffic.prompt_tokens, 1.0)))]))
     lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
     return MixedStepLaw(
         setting=setting,
         traffic=traffic,
         loop=loop,
-        padded_linear_us=of_rows(padded),
-        empty_linear_us=sums_by_place(away.weight * of_rows(padded_without), away.place, padded.size),
+        own_linear_us=own_us(loop.requests, loop.verified_tokens, padded),
+        empty_linear_us=sums_by_place(
+            away.weight * own_us(present, verified, padded_without), away.place, padded.size
+        ),
+        alike_us=alike_us(
+            setting,
+            loop.requests,
+            loop.verified_tokens,
+            padded.astype(np.float64),
+            loop.requests * loop.verified_tokens,
+        ),
         rows=knots.astype(np.float64),
         linear_us=of_rows(knots),
         drafter_us=drafter_linear_us(setting, drafter, knots.astype(np.float64)),

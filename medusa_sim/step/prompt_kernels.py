@@ -4,7 +4,13 @@
     attention(P)  the causal square of one prompt by itself, on the GPU that attends to it
 
 A step that reads n prompts of S tokens in all takes linear(S), and attention of n prompts. Each token of a
-prompt is taken to choose its experts by itself.
+prompt is taken to choose its experts by itself; those of a request that decodes share some (X1), so that a
+step of b requests with c tokens each has
+
+    own(b, c, rows)  = linear(rows) - alike(rows),    rows as an engine pads them
+    alike(t)         = experts of t tokens that choose by themselves - experts of the b requests with c each
+
+and with S tokens of prompts linear(b c + S) - (1 - k / E)^S alike(b c): what prompts wake is shared no more.
 """
 
 from __future__ import annotations
@@ -13,8 +19,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Size
+from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import INDEPENDENT
 from medusa_sim.step.launch import Launch
@@ -23,7 +31,7 @@ from medusa_sim.step.pass_time import device_us, work_time
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step_time import StepTime
-from medusa_sim.step.workload import Workload, decode, prefill
+from medusa_sim.step.workload import Workload, decode, prefill, verify
 
 _FEW_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28)
 _ROWS = ((32, 1024), (64, 2048), (128, 8192), (512, 32_768), (4096, 1 << 62))
@@ -73,6 +81,52 @@ def linear_work(setting: Setting, tokens: FloatArray) -> PassWork:
     work = _of_prompts(setting, model_launches(setting.shard, workload, setting.runtime), workload)
     kept = (launch for launch in work.launches if launch.operator.name not in LOGIT_OPERATORS)
     return _not_attending(replace(work, launches=tuple(kept)))
+
+
+def own_linear_us(
+    setting: Setting, requests: FloatArray, verified_tokens: FloatArray, rows: FloatArray, rows_us: FloatArray
+) -> FloatArray:
+    """own(b, c, rows) of steps without prompts, microseconds; rows_us: linear(rows)."""
+    return rows_us - alike_us(setting, requests, verified_tokens, rows, rows)
+
+
+def alike_us(
+    setting: Setting, requests: FloatArray, verified_tokens: FloatArray, rows: FloatArray, tokens: FloatArray
+) -> FloatArray:
+    """alike(t): what experts take less than if so many `tokens` chose by themselves, microseconds."""
+    if setting.model.experts is None:
+        return np.zeros(np.broadcast_shapes(*map(np.shape, (requests, verified_tokens, rows, tokens))))
+    columns = np.broadcast_arrays(requests, verified_tokens, rows, tokens)
+    (b, c, padded, alone), places = _different(*columns)
+    saved_us = _experts_us(setting, alone, np.ones(()), padded) - _experts_us(setting, b, c, padded)
+    return np.broadcast_to(saved_us, b.shape)[places].reshape(columns[0].shape)
+
+
+def _experts_us(
+    setting: Setting, requests: FloatArray, verified_tokens: FloatArray, rows: FloatArray
+) -> FloatArray:
+    """Device time of the experts that the tokens of so many requests wake."""
+    workload = replace(verify(requests, 1, verified_tokens), padded_rows=rows, overlap=setting.overlap)
+    launches = model_launches(setting.shard, workload, setting.runtime)
+    experts = tuple(launch for launch in launches if isinstance(launch.operator, Experts))
+    return device_us(setting.latency, _of_prompts(setting, experts, workload))
+
+
+def asleep_share(setting: Setting, tokens: FloatArray) -> FloatArray:
+    """(1 - k / E)^S: share of experts that none of so many tokens wakes, mean over layers; 0 without any."""
+    layers = setting.model.blocks(MoE)
+    asleep = (count * (1.0 - experts.topk / experts.experts) ** tokens for count, experts in layers)
+    return sum(asleep, start=np.zeros(np.shape(tokens))) / max(sum(count for count, _ in layers), 1)
+
+
+def _different(*columns: FloatArray) -> tuple[tuple[FloatArray, ...], IntArray]:
+    """Rows of these columns that differ, and the place of each row among them."""
+    places = np.zeros(columns[0].size, dtype=np.int64)
+    for column in columns:
+        values, each = np.unique(column, return_inverse=True)
+        places = places * values.size + each.ravel()
+    _, first, places = np.unique(places, return_index=True, return_inverse=True)
+    return tuple(np.asarray(column.ravel()[first], dtype=np.float64) for column in columns), places
 
 
 def drafter_linear_us(setting: Setting, drafter: Drafter | None, tokens: FloatArray) -> FloatArray:

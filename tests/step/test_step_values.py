@@ -29,7 +29,7 @@ from medusa_sim.step.drafter.base import Parts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3, Mtp
 from medusa_sim.step.drafting import drafting_cost, drafting_steps, eager_levels_us
-from medusa_sim.step.expert_union import DISJOINT, INDEPENDENT, union
+from medusa_sim.step.expert_union import CHAIN, DISJOINT, INDEPENDENT, union
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.host import drafting_us, overlapped_us
 from medusa_sim.step.kernel_sums import Kernels
@@ -37,13 +37,16 @@ from medusa_sim.step.kernels import choice_us, kernel_time, launch_time
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
-from medusa_sim.step.network import model_launches
+from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
 from medusa_sim.step.pass_time import device_us, pass_cost
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.prompt_kernels import (
+    alike_us,
+    asleep_share,
     drafter_attention_us,
     drafter_linear_us,
     linear_us,
+    own_linear_us,
     prompt_attention_us,
     timed_rows,
 )
@@ -52,7 +55,7 @@ from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.sparse import chosen
-from medusa_sim.step.step import decode_step, prefill_step, step_passes, verification_step
+from medusa_sim.step.step import decode_step, prefill_step, step_passes, verification_step, verification_work
 from medusa_sim.step.workload import decode, prefill, verify
 
 GPU = load_gpu("h100-sxm")
@@ -275,6 +278,30 @@ def test_tokens_of_prompts_take_as_long_with_half_the_vocabulary(tp):
     halved = replace(of, model=of.model.resized(vocab=of.model.vocab // 2))
     assert linear_us(halved, tokens) == pytest.approx(linear_us(of, tokens))
     assert decode_step(halved, 64, 1024).device_us < decode_step(of, 64, 1024).device_us
+
+
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "gpt-oss-120b"])
+def test_prompts_wake_the_experts_that_a_requests_tokens_share(model):
+    """(X1) of both: S tokens of prompts beside 16 requests of 4, which choose as 16 x 4^beta tokens would."""
+    of = Scenario(gpu="h100-sxm", model=model, runtime="vllm").setting
+    b, c, read = np.array(16.0), np.array(4.0), np.array([16.0, 64.0, 512.0, 4096.0])
+
+    def shared_us(work: PassWork) -> np.ndarray:
+        kept = (launch for launch in work.launches if not launch.attends and launch.part != "accept")
+        kept = tuple(launch for launch in kept if launch.operator.name not in LOGIT_OPERATORS)
+        return device_us(of.latency, replace(work, launches=kept))
+
+    step, alone_us = verification_work(of, 16, 512, 4), linear_us(of, b * c)
+    own_us, saved_us = own_linear_us(of, b, c, b * c, alone_us), alike_us(of, b, c, b * c, b * c)
+    assert own_us == pytest.approx(shared_us(step))
+    assert 0.02 * alone_us < saved_us < 0.2 * alone_us
+    both = replace(decode(16.0 * 4.0**CHAIN.beta + read, 1), padded_rows=b * c + read)
+    joined = replace(step, workload=both, launches=model_launches(of.shard, both, of.runtime))
+    found_us = linear_us(of, b * c + read) - asleep_share(of, read) * saved_us
+    # what an expert takes is as if it did not depend on how many rows there are
+    assert found_us == pytest.approx(shared_us(joined), rel=0.02)
+    dense = setting()
+    assert float(alike_us(dense, b, c, b * c, b * c)) == float(asleep_share(dense, b)) == 0.0
 
 
 def test_what_is_beside_kernels_is_the_rest_of_the_step():
