@@ -125,7 +125,7 @@ validate-local: $(VENV)/stamp-test $(LLAMA_VENV)/stamp  ## compare with llama.cp
 measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes a call (PYTHON with a CUDA torch)
 	$(PYTHON) benchmarks/gpu_ground_truth.py out/gpu
 
-docs: $(VENV)/stamp-run  ## write docs/cli.md, sections of docs/validation*.md, the outputs in README.md, docs/speedup.png
+docs: $(VENV)/stamp-run  ## write docs/cli.md, sections and tables of docs/, the outputs in README.md, docs/speedup.png
 	$(BIN)/python benchmarks/refresh_docs.py
 
 $(VENV)/stamp-site: pyproject.toml constraints.txt | $(BIN)/python

@@ -21,6 +21,7 @@ prediction and keeps the bands, and neighbours on the measured frontier lie some
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from typing import Any
 
@@ -228,6 +229,7 @@ def passed_over(table: pd.DataFrame) -> Iterator[str]:
 
 def main() -> None:
     """Print scores of all cells and of each card and format alone, and every choice."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     rows = measured()
     for how, found in (
         ("shipped acceptance", predicted(rows)),

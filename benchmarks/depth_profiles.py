@@ -12,7 +12,7 @@ published/single_lengths.toml.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -202,6 +202,9 @@ def single() -> Iterator[Fitted]:
 
 def main() -> None:
     """Print the profiles; with --write, write them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="into profiles/acceptance")
+    is_written = parser.parse_args().write
     worst, apart = 0.0, []
     for found in (*golden(), *bundle(), *single()):
         error = np.abs(found.predicted - found.lengths) / (found.lengths - 1.0)
@@ -210,7 +213,7 @@ def main() -> None:
             apart.append(np.abs(left_out(found.lengths, found.drafts)))
         told = " ".join(f"{length:.2f}" for length in found.predicted)
         print(f"{found.name:42} {told:45} mean error {error.mean():.1%}, worst {error.max():.1%}")
-        if "--write" in sys.argv:
+        if is_written:
             path = ROOT / "profiles" / "acceptance" / f"{found.name}.toml"
             known = read_profile(path) if path.exists() else found.file
             # by_output is fitted by acceptance_by_output.py; contexts are no part of these lengths

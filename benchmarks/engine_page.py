@@ -5,7 +5,7 @@ python benchmarks/engine_page.py profiles/engines/*
 
 from __future__ import annotations
 
-import sys
+import argparse
 from dataclasses import asdict
 from pathlib import Path
 
@@ -93,6 +93,13 @@ def _acceptance(found: EngineValidation) -> str:
     return table(" | ".join(heads), 2, rows)
 
 
-if __name__ == "__main__":
-    text = "\n".join(page(validate_engine(Path(name))) for name in sys.argv[1:])
+def main() -> None:
+    """Write the section from the records that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("records", nargs="+", type=Path, metavar="FOLDER", help="of make validate-engine")
+    text = "\n".join(page(validate_engine(folder)) for folder in parser.parse_args().records)
     write_section("validation-engines.md", "run", f"# A served engine on a CPU\n\n{text}")
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ The others are an exam: the rule never names one, and nothing prints or keeps th
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
 import json
@@ -243,9 +244,9 @@ def write(folder: Path, told: Callable[[str], None]) -> None:
 
 def main() -> None:
     """Write the rule from a wheel."""
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    write(unzipped(fetched(Path(sys.argv[1]))), lambda line: print(line, flush=True))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("wheel", type=Path, metavar="FILE.whl")
+    write(unzipped(fetched(parser.parse_args().wheel)), lambda line: print(line, flush=True))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ that choose independently.
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 import pandas as pd
 from scipy.optimize import minimize_scalar
@@ -35,6 +37,7 @@ def fitted_beta(rows: pd.DataFrame) -> float:
 
 def main() -> None:
     """Print one line for chains and one for trees."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     for kind, every in measured_rows("moe_expert_union").groupby("kind"):
         rows, law = every, OVERLAPS[str(kind)]
         held = left_out(

@@ -8,6 +8,7 @@ costs one EAGLE-3 layer of its width. Batches are those of one step, whether so 
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,7 @@ def draw(found: dict[str, dict[Case, FloatArray]], file: Path) -> None:
 
 def main() -> None:
     """Write both files and say where."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     found = {title: {case: speedups(case) for case in cases} for title, cases in PANELS.items()}
     draw(found, DOCS / "images" / "hybrids.svg")
     write_tables("hybrids.md", "tables", list(tables(found)))

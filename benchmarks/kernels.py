@@ -21,9 +21,9 @@ of weights or more, ramp and bandwidth of its bf16 kernel, since the plugin's la
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -405,10 +405,17 @@ ACTIONS: dict[str, dict[str, Callable[[list[str]], None]]] = {
 
 def main() -> None:
     """Run a study on the GPUs that are named, by their hardware file; on all without a name."""
-    action, study, *gpus = [*sys.argv[1:], "", ""][: max(len(sys.argv) - 1, 2)]
-    if study not in ACTIONS.get(action, {}) or set(gpus) - set(GPU_OF_ROWS.values()):
-        sys.exit(f"{__doc__}\nGPUs: {', '.join(GPU_OF_ROWS.values())}")
-    ACTIONS[action][study](gpus)
+    known = sorted(GPU_OF_ROWS.values())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
+    for action, studies in ACTIONS.items():
+        told = actions.add_parser(action)
+        told.add_argument("study", choices=studies)
+        told.add_argument("gpus", nargs="*", metavar="GPU", help=", ".join(known))
+    asked = parser.parse_args()
+    if unknown := sorted(set(asked.gpus) - set(known)):
+        parser.error(f"no rows of {', '.join(unknown)}; GPUs: {', '.join(known)}")
+    ACTIONS[asked.action][asked.study](asked.gpus)
 
 
 if __name__ == "__main__":

@@ -342,8 +342,9 @@ def main() -> None:
     """Print the tables, or write them into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="into docs/local.md")
+    is_written = parser.parse_args().write
     text = page()
-    if not parser.parse_args().write:
+    if not is_written:
         print(text)
         return
     write_section("local.md", "local", text)

@@ -15,8 +15,8 @@ to dense models on one GPU. Only vLLM PR 12755 has a date of its own; MoESD does
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -123,7 +123,10 @@ def contradictions(table: pd.DataFrame) -> Iterator[str]:
 
 def main() -> None:
     """Print the rows, the errors by source, and what contradicts what."""
-    found = pd.DataFrame(list(rows("roofline" if "--roofline" in sys.argv else "calibrated")))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--roofline", action="store_true", help="kernels at the limits of the GPU")
+    latency: LatencyName = "roofline" if parser.parse_args().roofline else "calibrated"
+    found = pd.DataFrame(list(rows(latency)))
     shown = found.drop(columns=["assumed", "model"])
     percent = dict.fromkeys(("kernels_error", "engine_error"), "{:+.1%}".format)
     print(shown.to_string(index=False, formatters=percent))

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -153,6 +154,7 @@ def tables_of_files() -> Iterator[str]:
 
 def main() -> None:
     """Write the tables: scores, linear layers by range of m, regrets, the papers."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     tables = [
         *tables_of_files(),
         table("GPU | file | models | mean | worst | roofline: mean | roofline: worst", 2, regret_rows()),

@@ -8,6 +8,7 @@ about.
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Callable, Sequence
 
@@ -106,6 +107,7 @@ def errors_section() -> str:
 
 def main() -> None:
     """Write the section."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     write_section(README, "errors", errors_section())
 
 

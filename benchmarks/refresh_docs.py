@@ -1,9 +1,10 @@
 """Writes what the documentation shows of the program: `make docs`.
 
-docs/cli.md from the help pages, sections of docs/validation*.md, the worked example of docs/method.md,
-docs/speedup.png from the default report, the outputs of docs/*.ipynb, the house of CONTRIBUTING.md,
-and in README.md, docs/guide.md, docs/load.md, docs/engine-loop.md every ```text block behind a ```sh block. A
-block that ends in `...` shows the beginning of what is printed: as many paragraphs as it had.
+docs/cli.md from the help pages, sections of docs/validation*.md, the worked example of docs/method.md, the
+tables of docs/hybrids.md, docs/speedup.png from the default report, the outputs of docs/*.ipynb, the house of
+CONTRIBUTING.md, and in README.md, docs/guide.md, docs/load.md, docs/engine-loop.md every ```text block behind
+a ```sh block. A block that ends in `...` shows the beginning of what is printed: as many paragraphs as it
+had.
 """
 
 from __future__ import annotations
@@ -132,10 +133,11 @@ def main() -> None:
     """Write the pages, or docs/cli.md alone."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cli", action="store_true", help="docs/cli.md alone, seconds instead of minutes")
+    is_cli_alone = parser.parse_args().cli
     write_text(ROOT / "docs" / "cli.md", reference())
-    if parser.parse_args().cli:
+    if is_cli_alone:
         return
-    for script in ("validation.py", "worked_example.py"):
+    for script in ("validation.py", "worked_example.py", "hybrid_break_even.py"):
         subprocess.run([sys.executable, str(ROOT / "benchmarks" / script)], check=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

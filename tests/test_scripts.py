@@ -30,7 +30,6 @@ ALONE = {
     "engine_page.py": "profiles/engines/epyc-genoa-1t",
     "every_setup.py": "--sample 1",
     "gpu_ground_truth.py": "out --dry-run",
-    "house.py": "",
     "hybrid_break_even.py": "",
     "kernels.py": "stored mixers h100-sxm",
     "lookup_runs.py": "--texts 1",
@@ -108,9 +107,19 @@ def ran(
     return done
 
 
+def doors() -> dict[str, str]:
+    """Scripts of benchmarks/ that can be run, by name, with their text."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py")}
+    return {name: text for name, text in texts.items() if 'if __name__ == "__main__"' in text}
+
+
 def test_the_list_of_doors_is_complete():
-    scripts = {path.name for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
-    assert scripts == ALONE.keys() | QUICK.keys() | LONG.keys() | LACKING.keys() | ELSEWHERE
+    assert doors().keys() == ALONE.keys() | QUICK.keys() | LONG.keys() | LACKING.keys() | ELSEWHERE
+
+
+def test_every_door_has_a_help_page():
+    """A script that reads no arguments would take --help for a run, and write."""
+    assert [name for name, text in doors().items() if ".parse_args(" not in text] == []
 
 
 @pytest.mark.slow
