@@ -10,6 +10,8 @@ the other cards; the shares stand in profiles/acceptance/mtp-deepseek-r1.toml.
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 import pandas as pd
 from deepseek_rows import STATED_SHARE, drafts_of, newest, tokens_per_round
@@ -45,6 +47,7 @@ def fitted(rows: pd.DataFrame) -> float:
 
 def main() -> None:
     """Print shares by output length, and errors with each card held out."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     for length, part in rounds().groupby("output_tokens"):
         told = f"outputs of {STATED_SHARE * float(str(length)):.0f} tokens"
         print(f"{told}: share {fitted(part):.2f}, {len(part)} cells")

@@ -10,6 +10,7 @@ chains in vLLM and SGLang, which are compared where the rows are.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -164,6 +165,7 @@ def _longer(whose: str, by_drafts: Mapping[Any, Any]) -> Iterator[tuple[str, flo
 
 def main() -> None:
     """Print the fits, what they err on models left out, and on lengths in engines."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     rows: list[Sequence[object]] = []
     for kind in FALLS:
         fall, own, left = refitted(kind)

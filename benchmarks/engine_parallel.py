@@ -9,6 +9,7 @@ are assumed (`engine_rows.TYPICAL_PROMPTS`).
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import numpy as np
@@ -61,4 +62,5 @@ def scores(rows: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     print(scores(served()))
