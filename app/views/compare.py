@@ -20,15 +20,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantities import BY_NAME
 from medusa_sim.report.charts.setups import left_out, setups_chart
 from medusa_sim.report.compare.decision import decision_table
-from medusa_sim.report.compare.screen import (
-    drafting_text,
-    frontier_table,
-    frontier_title,
-    refused_lines,
-    sentence,
-    workload,
-    worth_text,
-)
+from medusa_sim.report.compare.screen import refused_lines
+from medusa_sim.report.compare.sentences import drafting_text, measure_text, sentence, workload
+from medusa_sim.report.compare.tables import frontier_table, frontier_title
 from medusa_sim.report.compare.values import compare_values
 from medusa_sim.report.compare.warnings import warnings
 from medusa_sim.report.quantity_table import titles
@@ -253,7 +247,7 @@ def _in_short(answer: Comparison, row: Mapping[Any, Any]) -> str:
         significant(float(row[f"tokens_per_s_per_user{end}"]), 3) for end in ("", "_low", "_high")
     )
     return (
-        f"{name_of(row)}, {drafting_text(answer, row)}: {worth_text(answer, row)}, {speed} tokens/s a user "
+        f"{name_of(row)}, {drafting_text(answer, row)}: {measure_text(answer, row)}, {speed} tokens/s a user "
         f"(80 %: {low} to {high})"
     )
 
@@ -276,11 +270,11 @@ def _answer(answer: Comparison) -> None:
     speed = f"{significant(float(chosen['tokens_per_s_per_user']), 3)} {_SPEED}"
     st.success(
         f"**{show.in_words(name_of(chosen))}, {show.in_words(drafting)}: "
-        f"{show.in_words(worth_text(answer, chosen))}, {speed}.**",
+        f"{show.in_words(measure_text(answer, chosen))}, {speed}.**",
         icon=":material/memory:",
     )
     others = answer.runners_up[answer.runners_up.gpu != chosen["gpu"]].drop_duplicates("gpu")
-    if near := "; ".join(f"{row['gpu']}, {worth_text(answer, row)}" for _, row in others.iterrows()):
+    if near := "; ".join(f"{row['gpu']}, {measure_text(answer, row)}" for _, row in others.iterrows()):
         st.markdown(show.in_words(f"Too near to tell apart: {near}."))
     decided = decision_table(answer)
     show.text_table(decided, phone=decided.headers[:3])

@@ -19,7 +19,8 @@ from medusa_sim.load.arguments import LOAD, NO_DRAFTS, LoadArguments
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.limits import MOST_IN_STEP
 from medusa_sim.report.charts.load import rate_chart, time_chart
-from medusa_sim.report.load.screen import answer_text, context_text, only_chains, runs_text
+from medusa_sim.report.load.screen import context_text, only_chains, runs_text
+from medusa_sim.report.load.sentences import answer_text
 from medusa_sim.report.load.tables import carried_table
 from medusa_sim.report.load.values import load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import warnings

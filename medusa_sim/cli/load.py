@@ -138,7 +138,8 @@ def load(
 
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
-    from medusa_sim.report.load.screen import answer_text, load_screen
+    from medusa_sim.report.load.screen import load_screen
+    from medusa_sim.report.load.sentences import answer_text
     from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
     from medusa_sim.report.load.warnings import warnings
 

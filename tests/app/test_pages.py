@@ -46,7 +46,7 @@ from medusa_sim.lab.reproduce.charts import published_chart
 from medusa_sim.plan.recommendation import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart
-from medusa_sim.report.compare.screen import workload
+from medusa_sim.report.compare.sentences import workload
 from medusa_sim.report.length_view import view_of
 from medusa_sim.report.words.numbers import capitalised, significant
 from medusa_sim.setups.question import Choices, Question

@@ -26,7 +26,8 @@ from medusa_sim.load.load_test import load_test
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Adaptive, BySize, State
 from medusa_sim.load.policy_names import policy_of
-from medusa_sim.report.load.screen import answer_text, context_text, runs_text
+from medusa_sim.report.load.screen import context_text, runs_text
+from medusa_sim.report.load.sentences import answer_text
 from medusa_sim.report.load.tables import carried_table, load_table
 from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import _unsteady, warnings

@@ -21,7 +21,7 @@ from medusa_sim.plan.recommendation import scheduled_row_at
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.recommend.sentences import step_text
 from medusa_sim.report.recommend.values import recommendation_values, row_values
-from medusa_sim.report.sweep.screen import best_table
+from medusa_sim.report.sweep.tables import best_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime, runtime_names

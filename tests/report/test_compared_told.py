@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from told import numbers
 
-from medusa_sim.report.compare import screen as compared
+from medusa_sim.report.compare import sentences as compared
 
 
 def row(**more: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from told import numbers
 from medusa_sim.load.carried import SURELY_STEADY
 from medusa_sim.load.goals import Goals
 from medusa_sim.report.load import screen as loaded
+from medusa_sim.report.load import sentences as load_sentences
 from medusa_sim.report.load.warnings import _crowded_out, _unsteady
 from medusa_sim.report.load.words import at_rate, ms_text, policy_text
 
@@ -110,12 +111,12 @@ def answered(*every: Any, points: list[Any] | None = None) -> Any:
     ],
 )  # fmt: skip
 def test_the_first_line_of_a_load_tells_rates_limits_and_shares(answer, told):
-    first = loaded.answer_lines(answer)[0]
+    first = load_sentences.answer_lines(answer)[0]
     assert (numbers(first), told[1] in first) == (told[0], True)
 
 
 def test_where_speculation_loses_is_told_by_rate_and_requests_in_flight():
-    losing = loaded._losing
+    losing = load_sentences._losing
     assert numbers(losing(carried("K=3", 1.0))) == ["40.0"]
     assert numbers(losing(carried("K=3", 1.0, off_from=9))) == ["40.0", "9"]
     assert numbers(losing(carried("K=3", 1.0, loses=((30.0, None),), off_from=9))) == ["30.0", "9"]
@@ -128,8 +129,8 @@ def test_where_speculation_loses_is_told_by_rate_and_requests_in_flight():
 def test_requests_at_one_rate_are_compared_by_their_mean_time():
     """0.3 of 0.5 s is 0.6 times as long; the better of two policies is told."""
     points = [run("none"), run("K=2", e2e_mean_s=0.4), run("K=3", e2e_mean_s=0.3)]
-    assert numbers(loaded._compared(points)) == ["0.60", "3", "2.00", "95", "0.50", "0.75"]
-    assert numbers(loaded._compared(points[:1])) == ["500", "11.0"]
+    assert numbers(load_sentences._compared(points)) == ["0.60", "3", "2.00", "95", "0.50", "0.75"]
+    assert numbers(load_sentences._compared(points[:1])) == ["500", "11.0"]
 
 
 def test_a_schedule_is_told_by_its_ends():

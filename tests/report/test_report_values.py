@@ -23,10 +23,11 @@ from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.report.charts.sweep import step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text
-from medusa_sim.report.compare import screen as compare_screen
-from medusa_sim.report.compare.screen import queue_text
+from medusa_sim.report.compare import tables as compare_tables
+from medusa_sim.report.compare.sentences import queue_text
 from medusa_sim.report.length_view import length_view
-from medusa_sim.report.load.screen import _within_limits, carries_no_more, sessions_text
+from medusa_sim.report.load.screen import sessions_text
+from medusa_sim.report.load.sentences import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.screen import _costs, _drafts, _of_the_server, drafts_told
 from medusa_sim.report.sweep.page import _cards, _compared, _pays_at
@@ -314,7 +315,7 @@ def test_a_row_of_a_schedule_tells_its_drafts_or_why_there_are_none(candidates, 
 def test_a_long_frontier_is_thinned_and_keeps_what_is_chosen_and_its_ends(monkeypatch, rows, most, shown):
     """Every second of 13, every third of 26, the sixth because it is chosen."""
     frame = pd.DataFrame({"chosen": [place == 5 for place in range(rows)]})
-    monkeypatch.setattr(compare_screen, "rows_table", lambda kept, title: kept.index.tolist())
+    monkeypatch.setattr(compare_tables, "rows_table", lambda kept, title: kept.index.tolist())
     answer = SimpleNamespace(frontier=frame, measure="cost")
-    assert compare_screen.frontier_table(answer, most) == list(shown)
-    assert compare_screen.frontier_table(answer) == compare_screen.frontier_table(answer, 12)
+    assert compare_tables.frontier_table(answer, most) == list(shown)
+    assert compare_tables.frontier_table(answer) == compare_tables.frontier_table(answer, 12)

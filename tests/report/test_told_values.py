@@ -18,6 +18,7 @@ from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend.screen import request_latency_text, search_note
 from medusa_sim.report.roofline_screen import _sentences, _table
 from medusa_sim.report.sweep import screen as swept
+from medusa_sim.report.sweep import tables as sweep_tables
 from medusa_sim.report.table import TextTable, cell_text
 from medusa_sim.report.words import caveats
 from medusa_sim.report.words.break_even import break_even_text
@@ -150,7 +151,7 @@ CHAIN = Scenario(
 @pytest.mark.parametrize("lengths", [(512,), (512, 4096)])
 def test_a_sweep_names_lengths_where_there_are_several_and_heads_of_trees(scenario, word, lengths):
     answer = sweep_answer(scenario, Grid.of([1, 8], lengths, [1, 2, 4]))
-    headers = swept.best_table(answer).headers
+    headers = sweep_tables.best_table(answer).headers
     assert ("heads" in headers, "drafts" in headers) == (word == "heads", word == "drafts")
     assert ("length" in headers) == (len(lengths) > 1)
     last = {True: ["8", "4096"], False: ["8"]}[len(lengths) > 1]
@@ -176,7 +177,7 @@ def test_what_is_free_without_drafting_is_told_where_drafting_costs(share, told)
     )
     *_, text = swept._columns(answer)
     assert numbers(text.text) == ["10", "2", "4.0", "40"][:told]
-    assert [swept.free_text(count, free) for count in (255, 256, 257)] == ["255", "256+", "257+"]
+    assert [sweep_tables.free_text(count, free) for count in (255, 256, 257)] == ["255", "256+", "257+"]
 
 
 def test_requests_of_a_recommendation_are_told_with_and_without_drafts():

@@ -7,7 +7,7 @@ from asking import run
 
 import medusa_sim as ms
 from medusa_sim.export.launch import chosen_command
-from medusa_sim.report.compare.screen import QUEUED, loaded_line, queue_text
+from medusa_sim.report.compare.sentences import QUEUED, loaded_line, queue_text
 from medusa_sim.setups.comparison import Comparison
 
 RATED: dict[str, Any] = {

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
-from medusa_sim.report.compare.screen import frontier_table, sentence
+from medusa_sim.report.compare.sentences import sentence
+from medusa_sim.report.compare.tables import frontier_table
 from medusa_sim.report.compare.values import compare_values
 from medusa_sim.report.compare.warnings import warnings
 from medusa_sim.setups.comparison import Comparison

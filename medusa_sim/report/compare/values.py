@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from medusa_sim.report.compare.screen import launch_text, sentence, surer_text
+from medusa_sim.report.compare.screen import launch_text
+from medusa_sim.report.compare.sentences import sentence, surer_text
 from medusa_sim.report.compare.warnings import price_notes
 from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.words.caveats import as_sentence

@@ -19,7 +19,8 @@ from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 from medusa_sim.report.first_page import screen_blocks
 from medusa_sim.report.length_view import LengthView, length_view
 from medusa_sim.report.sources import closing
-from medusa_sim.report.sweep.screen import free_text, sweep_screen
+from medusa_sim.report.sweep.screen import sweep_screen
+from medusa_sim.report.sweep.tables import free_text
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import caveats

@@ -1,0 +1,110 @@
+"""The answer of a load test in sentences: rates within limits, saturation, times at a rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from medusa_sim.load.answer import LoadAnswer
+from medusa_sim.load.arguments import NO_DRAFTS
+from medusa_sim.load.carried import Carried
+from medusa_sim.load.point import LoadPoint
+from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_text, spans_text
+from medusa_sim.report.words.numbers import capitalised, percent, significant
+from medusa_sim.units import KILO
+
+
+def answer_text(answer: LoadAnswer) -> str:
+    """`answer_lines` as one paragraph."""
+    return " ".join(answer_lines(answer))
+
+
+def answer_lines(answer: LoadAnswer) -> tuple[str, ...]:
+    """Gain of speculation under this load: the rates that are carried, or the times at a rate."""
+    every = sorted(answer.carried, key=lambda each: each.policy == NO_DRAFTS)
+    plain = next((each for each in every if each.policy == NO_DRAFTS), None)
+    if not every:
+        return (_compared(answer.last),)
+    if any(each.largest_per_s is not None for each in every):
+        return _within_limits(answer, plain, every)
+    return (*_saturated(plain, every), _compared(answer.last))
+
+
+SAME = 0.01
+"""Relative difference below which two rates are the same: searches end there."""
+
+
+def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Carried]) -> tuple[str, ...]:
+    goals = answer.test.goals
+    best = max(every, key=lambda each: each.largest_per_s or 0.0)
+    limits = {"to the first token": goals.ttft_s, "a token": goals.tpot_s, "in all": goals.e2e_s}
+    within = " and ".join(
+        f"{significant(KILO * limit, 3)} ms {what}" for what, limit in limits.items() if limit is not None
+    )
+    if not best.largest_per_s:
+        nearest = max(every, key=lambda each: each.best_share or 0.0)
+        return (
+            f"No policy keeps {within} for {percent(goals.share, 0)} of the requests at any rate: at the "
+            f"lowest, {percent(nearest.best_share or 0.0)} keep it with {policy_text(nearest.policy)}.",
+        )
+    drafting = [each for each in every if each is not plain]
+    if not drafting or plain is None:
+        sustained = f"{rate_text(best.largest_per_s)} requests/s within {within}"
+        return (f"With {policy_text(best.policy)} the server sustains {sustained}.",)
+    named = max(drafting, key=lambda each: each.largest_per_s or 0.0)
+    if carries_no_more(named, plain):
+        fewer = (named.largest_per_s or 0.0) < (1.0 - SAME) * (plain.largest_per_s or 0.0)
+        return (
+            f"With {policy_text(named.policy)} the server sustains {'fewer' if fewer else 'no more'} "
+            f"requests/s within {within}: {rate_text(named.largest_per_s or 0.0)}, and "
+            f"{rate_text(plain.largest_per_s or 0.0)} without.",
+            _compared(answer.at_rate_of(answer.points[0])),
+        )
+    return (
+        f"With {policy_text(named.policy)} the server sustains {rate_text(named.largest_per_s or 0.0)} "
+        f"requests/s within {within}, {rate_text(plain.largest_per_s or 0.0)} without.",
+        f"{capitalised(_losing(named))}.",
+    )
+
+
+def carries_no_more(carried: Carried, plain: Carried) -> bool:
+    """Whether a policy's largest rate within the limits is not above plain decoding's."""
+    return (carried.largest_per_s or 0.0) <= (1.0 + SAME) * (plain.largest_per_s or 0.0)
+
+
+def _losing(carried: Carried) -> str:
+    """At which rates speculation loses, and from how many requests it is better off."""
+    off = "" if carried.off_from is None else f"switch it off from {carried.off_from} requests in flight"
+    if not carried.loses:
+        pays = f"speculation pays up to saturation ({rate_text(carried.saturated_per_s)} requests/s)"
+        return f"{pays}, but {off}" if off else pays
+    loses = f"speculation is slower {spans_text(carried.loses)}"
+    loses += "" if carried.loses == ((0.0, None),) else " requests/s"
+    return f"{loses}: {off}" if off else loses
+
+
+def _saturated(plain: Carried | None, every: Sequence[Carried]) -> tuple[str, ...]:
+    parts = [
+        f"{rate_text(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
+        for i, each in enumerate(every)
+    ]
+    text, first = f"The server saturates at {', '.join(parts)}.", every[0]
+    if plain is None or first is plain or not first.searched:
+        return (text,)
+    return (text, f"With {policy_text(first.policy)} {_losing(first)}.")
+
+
+def _compared(last: Sequence[LoadPoint]) -> str:
+    """The mean request with the best policy against the first policy, at one rate."""
+    if len(last) < 2:
+        return (
+            f"A request takes {ms_text(last[0].mean['e2e_mean_s'])} ms on average, "
+            f"{ms_text(last[0].mean['tpot_mean_s'])} ms a token."
+        )
+    best = min(last[1:], key=lambda point: point.mean["e2e_mean_s"])
+    ratio, low, high = best.ratio_to(last[0], "e2e_mean_s")
+    interval = "" if math.isnan(low) else f" (95 %: {low:.2f} to {high:.2f})"
+    return (
+        f"A request takes {ratio:.2f} times as long with {policy_text(best.policy)} as with "
+        f"{policy_text(last[0].policy)}{at_rate(best)}{interval}."
+    )

@@ -1,0 +1,68 @@
+"""The table of a sweep: a line for each batch and length."""
+
+from __future__ import annotations
+
+from medusa_sim.grid.columns import SWEEP, gain_column, with_unlisted
+from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.plan.sweep_answer import Free, SweepAnswer
+from medusa_sim.report.quantity_table import quantity_table, quantity_text
+from medusa_sim.report.table import TextTable
+from medusa_sim.report.words.numbers import NOTHING, span, times
+
+_TABLE = (
+    "batch", "seq_len", "candidates", "near_best", "drafts", "fits_memory", "speedup", "interval",
+    "step_speedup", "kernels_speedup", "tokens_per_step", "baseline_overhead", "decode_step_us",
+    "verify_step_us", "tokens_per_s", "plain_tokens_per_s", "usd_per_million_tokens", "joule_per_token",
+    "grid_best", "free_candidates", "bound",
+)  # fmt: skip
+"""Columns of the table for people."""
+
+_EXPENDABLE = (
+    "joule_per_token", "usd_per_million_tokens", "near_best", "free_candidates", "decode_step_us",
+    "plain_tokens_per_s", "bound", "grid_best", "verify_step_us", "baseline_overhead", "tokens_per_s",
+    "tokens_per_step",
+)  # fmt: skip
+"""Columns that a narrow terminal leaves out, the first one first."""
+
+
+def best_table(answer: SweepAnswer) -> TextTable:
+    """One row for each batch and length: the best count and what it gives.
+
+    Columns that say nothing here (one length, no throughput, everything fits) are left out.
+    """
+    fits, counts = answer.fits, answer.column("candidates").tolist()
+    grid_gains = answer.column(SWEEP[gain_column(answer.scenario)], answer.best_on_grid).tolist()
+    grid_counts = answer.column("candidates", answer.best_on_grid).tolist()
+    worded: dict[str, list[str]] = {
+        "near_best": [NOTHING if low == high else f"{span(low, high)}" for low, high in answer.near],
+        "drafts": [str(value) if value else NOTHING for value in answer.column("drafts").tolist()],
+        "speedup": [times(value) for value, _, _ in answer.gains],
+        "interval": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],
+        "grid_best": [
+            NOTHING if count == chosen else f"{count}: {times(gain)}"
+            for count, gain, chosen in zip(grid_counts, grid_gains, counts, strict=True)
+        ],
+        "free_candidates": [free_text(int(free), answer.free) for free in answer.free.whole],
+    }
+    unit = "heads" if answer.scenario.drafting.kind.unit == "head" else "drafts"
+    left_out = {
+        *(["seq_len"] if answer.grid.seq_len.size == 1 else []),
+        *(["fits_memory"] if all(fits) else []),
+        *(["step_speedup"] if answer.scenario.traffic is None else []),
+    }
+    columns: dict[str, list[str]] = {}
+    for name in with_unlisted(_TABLE):
+        if name in left_out or not BY_NAME[name].title:
+            continue
+        cells = worded.get(name) or [quantity_text(name, value) for value in answer.column(name).tolist()]
+        known = name in ("batch", "seq_len", "fits_memory")
+        is_heads = name == "drafts" and not answer.best.configurations.are_chains
+        columns[unit if is_heads else name] = [
+            cell if here or known else NOTHING for cell, here in zip(cells, fits, strict=True)
+        ]
+    return quantity_table(columns, words=("bound", "fits_memory"), expendable=_EXPENDABLE)
+
+
+def free_text(count: int, free: Free) -> str:
+    """A free budget; `256+` where the search ended before it did."""
+    return f"{count}+" if count >= free.largest else str(count)
