@@ -34,8 +34,9 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
     """
     import pandas as pd
 
-    step = decode_step(setting, batch, seq_len)
-    if candidates > 1:
+    if candidates == 1:
+        step = decode_step(setting, batch, seq_len)
+    else:
         step = speculative_step(setting, batch, seq_len, candidates)
     passes = step_passes(setting, batch, seq_len, candidates)
     frame = pd.DataFrame(list(_kernels(setting, passes)))

@@ -53,7 +53,9 @@ def _filled_to(
     """Tokens of the least of these sizes that holds a step; infinite where none does.
 
     Sizes of 496 and 512 tokens in `multiples` of 3 are one of 498: 513 is more than the largest, so that vLLM
-    leaves it out. A step of 166 requests is in a graph, one of 167 is not.
+    leaves it out. A step of 166 requests is in a graph, one of 167 is not. Multiples are of steps whose
+    requests all have as many tokens: where they differ (a mean width that is no whole number) vLLM fills the
+    step up to a size of the list.
     """
     sizes, tokens = np.asarray(captured, dtype=np.float64), requests * width
     match engine.graph_unit:
@@ -64,7 +66,8 @@ def _filled_to(
         case "multiples":
             # the least size whose next multiple of the width holds the tokens
             filled = np.ceil(_next_size(sizes, tokens - width + 1.0) / width) * width
-            return np.where(filled > sizes.max(initial=0.0), np.inf, filled)
+            filled = np.where(filled > sizes.max(initial=0.0), np.inf, filled)
+            return np.where(width % 1.0 == 0.0, filled, _next_size(sizes, tokens))
 
 
 def _next_size(sizes: FloatArray, wanted: FloatArray) -> FloatArray:

@@ -204,6 +204,10 @@ def test_a_graph_larger_than_the_largest_size_is_not_captured():
     of, requests = engine("vllm-0.33"), np.array([165, 166, 167, 170, 171])
     assert is_captured(of, requests, 3).tolist() == [True, True, False, False, False]
     assert padded_tokens(of, requests, 3).tolist() == [498, 498, 501, 510, 513]
+    # requests that differ fill the list in tokens: no step shrinks where one more request finds drafts
+    found = np.arange(9) / 8
+    tokens = padded_tokens(load_runtime("vllm").engine, 8, 1.0 + 3.0 * found).tolist()
+    assert tokens == [8, 16, 16, 24, 24, 24, 32, 32, 32]
     assert [most_captured_tokens(of, tokens) for tokens in (1, 3, 4)] == [512, 498, 512]
     # a list of its own for plain servers, which ends elsewhere
     plain = structs.replace(of, plain_graph_sizes=(1, 600))
