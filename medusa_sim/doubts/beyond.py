@@ -8,6 +8,7 @@ from medusa_sim.doubts.doubts import beyond_known
 from medusa_sim.doubts.one_model import told_by_another_model
 from medusa_sim.doubts.terms import TERM_WORDS, terms_out_of_range
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.traffic import drafting_requests
 
 
 def beyond_measured(scenario: Scenario, tokens: float, requests: tuple[int, int]) -> list[str]:
@@ -26,8 +27,10 @@ def beyond_measured(scenario: Scenario, tokens: float, requests: tuple[int, int]
 def beyond_drafting_limit(scenario: Scenario, requests: int) -> Iterator[str]:
     """A sentence where an engine admits fewer requests because a drafter is loaded."""
     engine = scenario.runtime.engine
-    most = 0 if engine is None else engine.drafting_requests
-    if most and requests > most and scenario.scope == "model":
+    if engine is None or not engine.drafting_requests:
+        return
+    most = drafting_requests(scenario.runtime, scenario.gpu, schedulers=scenario.parallel.schedulers)
+    if requests > most and scenario.scope == "model":
         yield (
             f"{scenario.runtime.name} admits at most {most} requests with a drafter unless "
             f"--max-running-requests says more: rows beyond {most} are of a server that was started with it"

@@ -14,7 +14,7 @@ from medusa_sim.scenario.defaults import LOAD_PREFIXES
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import cache_bytes, drafter_bytes, profiled_bytes
-from medusa_sim.step.traffic import MAX_REQUESTS, TOKEN_BUDGET, step_limits
+from medusa_sim.step.traffic import MAX_REQUESTS, TOKEN_BUDGET, drafting_requests, step_limits
 
 MOST_IN_STEP, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""
@@ -144,9 +144,9 @@ def limits_of(
     """
     server = server or ServerSettings()
     engine, schedulers = scenario.runtime.engine, scenario.parallel.schedulers
-    requests, tokens = step_limits(
-        scenario.runtime, scenario.gpu, schedulers=schedulers, drafts=option is not None
-    )
+    requests, tokens = step_limits(scenario.runtime, scenario.gpu, schedulers=schedulers)
+    if option is not None:
+        requests = drafting_requests(scenario.runtime, scenario.gpu, schedulers=schedulers)
     requests, tokens = min(requests, MOST_IN_STEP), min(tokens, MOST_TOKENS)
     requests, block_tokens = server.max_requests or requests, server.block_tokens
     tokens = server.token_budget or max(tokens, requests)

@@ -45,10 +45,6 @@ class Overlap:
     source: str
     """Where it was measured."""
 
-    def at(self, beta: float) -> Overlap:
-        """The same law at another exponent, without spread."""
-        return Overlap(name=self.name, beta=beta, low=beta, high=beta, source=self.source)
-
 
 CHAIN = Overlap(
     name="chain",

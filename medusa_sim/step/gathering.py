@@ -28,13 +28,11 @@ _ONE_STEP = (2.0 * np.pi) ** -0.5
 """Deviation, in steps, of a normal density that is 1 at its middle: all begin on that step."""
 
 
-def gathered_chances(
-    loop: ClosedLoop, output_cv: float = TESTED_CV, requests_a_client: int = REQUESTS_A_CLIENT
-) -> FloatArray:
+def gathered_chances(loop: ClosedLoop) -> FloatArray:
     """(M, K) equally likely pi(x) at the steps x on which requests but a client's first begin."""
-    number = np.arange(1, requests_a_client)
+    number = np.arange(1, REQUESTS_A_CLIENT)
     reading = loop.requests / loop.prompts_in_room
-    spread = np.sqrt(reading[:, None] ** 2 / 12.0 + number * (output_cv * loop.decode_steps[:, None]) ** 2)
+    spread = np.sqrt(reading[:, None] ** 2 / 12.0 + number * (TESTED_CV * loop.decode_steps[:, None]) ** 2)
     middle = number / loop.begin_chance[:, None]  # (M, generations)
     begin = middle[..., None] + spread[..., None] * normal_values()
     around = np.hypot(spread, _ONE_STEP)[:, None, None, :]

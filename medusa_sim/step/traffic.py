@@ -30,18 +30,29 @@ class Traffic:
     """The same of outputs."""
 
 
-def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1, drafts: bool = False) -> tuple[int, int]:
+def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1) -> tuple[int, int]:
     """(requests, tokens) of one step that an engine allows on a GPU by default.
 
-    schedulers: GPUs that take requests each for itself; drafts: with a drafter.
+    schedulers: GPUs that take requests each for itself.
     """
     engine = runtime.engine
     if engine is None:
         return MAX_REQUESTS, TOKEN_BUDGET
     limit = engine.step_limit(gpu)
-    most = engine.drafting_requests if drafts and engine.drafting_requests else limit.requests
     limited = engine.limited(schedulers)
-    return limited * min(limit.requests, most), limited * limit.tokens
+    return limited * limit.requests, limited * limit.tokens
+
+
+def drafting_requests(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1) -> int:
+    """Requests of one step that an engine allows by default with a drafter loaded.
+
+    Whoever asks for more raises this number alone: the tokens of a step stay (`step_limits`).
+    """
+    requests, _ = step_limits(runtime, gpu, schedulers=schedulers)
+    engine = runtime.engine
+    if engine is None or not engine.drafting_requests:
+        return requests
+    return min(requests, engine.limited(schedulers) * engine.drafting_requests)
 
 
 def served_length(setting: Setting, seq_len: Size, traffic: Traffic | None) -> Size:

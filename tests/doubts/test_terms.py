@@ -21,7 +21,7 @@ from medusa_sim.specs.engine import UNITS
 from medusa_sim.step.axes import Grid
 from medusa_sim.step.host import split_host
 from medusa_sim.step.memory import step_memory_bytes
-from medusa_sim.step.traffic import step_limits
+from medusa_sim.step.traffic import drafting_requests, step_limits
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}
 SERVED = {"prompt_tokens": 512, "output_tokens": 256}
@@ -103,7 +103,7 @@ def test_a_drafter_leaves_fewer_requests_where_an_engine_says_so():
     for runtime, most in (("sglang", 48), ("vllm", 1024)):
         scenario = PlanScenario(**DENSE, runtime=runtime)
         plain = step_limits(scenario.runtime, scenario.gpu)[0]
-        assert step_limits(scenario.runtime, scenario.gpu, drafts=True)[0] == min(most, plain)
+        assert drafting_requests(scenario.runtime, scenario.gpu) == min(most, plain)
         limits = limits_of(scenario, scenario.options()[0])
         assert limits.max_requests == min(most, plain)
         assert limits_of(scenario, scenario.options()[0], ServerSettings(max_requests=96)).max_requests == 96

@@ -347,7 +347,6 @@ def test_the_band_holds_the_union():
     whole = union(128, 8, 4, TOKENS, CHAIN)
     assert np.all((low <= whole) & (whole <= high))
     assert [float(end) for end in union_band(128, 8, 4, 3, DISJOINT)] == [96.0, 96.0]
-    assert CHAIN.at(0.7).beta == 0.7
 
 
 def test_a_published_count_of_a_chain_is_met_and_an_unknown_law_named():

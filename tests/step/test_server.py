@@ -19,11 +19,11 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.term import Term
+from medusa_sim.step import gathering
 from medusa_sim.step.chance import _binomial_parts, binomial, log_normal
 from medusa_sim.step.closed_loop import ClosedLoop, _in_queue
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.first_tokens import following_us, starting_us
-from medusa_sim.step.gathering import gathered_chances
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us, timed_rows
 from medusa_sim.step.prompts import prompt_host_us, prompt_terms
@@ -373,13 +373,19 @@ def test_prompts_that_wait_for_each_other_begin_as_often_as_others():
     assert begun.number[begun.number > 0.0] @ begun.weight[begun.number > 0.0] > 1.5 * begun.weight[1:].sum()
 
 
-def test_requests_of_a_load_test_begin_together_until_their_outputs_have_parted_them():
+def test_requests_of_a_load_test_begin_together_until_their_outputs_have_parted_them(monkeypatch):
     loop = cell(32, 1.0 / 300.0, prompts_in_room=1e9)
-    np.testing.assert_allclose(gathered_chances(loop, 0.0), 1.0, rtol=1e-6)
-    early, late = gathered_chances(loop, 0.064, 3), gathered_chances(loop, 0.064, 11)
+
+    def chances(output_cv: float, requests_a_client: int) -> np.ndarray:
+        monkeypatch.setattr(gathering, "TESTED_CV", output_cv)
+        monkeypatch.setattr(gathering, "REQUESTS_A_CLIENT", requests_a_client)
+        return gathering.gathered_chances(loop)
+
+    np.testing.assert_allclose(chances(0.0, 10), 1.0, rtol=1e-6)
+    early, late = chances(0.064, 3), chances(0.064, 11)
     assert early.mean() > late.mean() > 1.0 / 300.0
     # far apart, they begin alike at all times but for the first and the last of them
-    assert np.median(gathered_chances(loop, 0.5, 101)) == pytest.approx(1.0 / 300.0, rel=0.1)
+    assert np.median(chances(0.5, 101)) == pytest.approx(1.0 / 300.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("requests", "prompt", "cv", "room"), [(8, 500, 0.0, 8000), (64, 2000, 0.5, 9000)])

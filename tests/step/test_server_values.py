@@ -7,8 +7,8 @@ import pytest
 
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.sparse import Compressed
+from medusa_sim.step import gathering
 from medusa_sim.step.chance import log_normal, normal_values
-from medusa_sim.step.gathering import gathered_chances
 from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.server import FullServer, in_server
@@ -16,7 +16,7 @@ from medusa_sim.step.sparse import _compressed_attention
 from medusa_sim.step.step import decode_step
 
 
-def test_clients_that_begin_at_once_are_normal_around_their_next_requests():
+def test_clients_that_begin_at_once_are_normal_around_their_next_requests(monkeypatch):
     """Of one more request each, whose outputs of 300 steps differ by 2 %: a deviation of 6 steps.
 
     On a step x off the middle begin exp(-x^2 / 2 s^2) / (s sqrt(2 pi)), with s^2 wider by one step's own.
@@ -29,7 +29,9 @@ def test_clients_that_begin_at_once_are_normal_around_their_next_requests():
     width = np.sqrt(spread**2 + 1.0 / (2.0 * np.pi))
     chances = np.sort(np.exp(-((spread * normal_values() / width) ** 2) / 2) / (np.sqrt(2 * np.pi) * width))
     halves = chances.reshape(2, -1).mean(axis=1)
-    np.testing.assert_allclose(gathered_chances(loop, 0.02, 2), [halves], rtol=1e-12)
+    monkeypatch.setattr(gathering, "TESTED_CV", 0.02)
+    monkeypatch.setattr(gathering, "REQUESTS_A_CLIENT", 2)
+    np.testing.assert_allclose(gathering.gathered_chances(loop), [halves], rtol=1e-12)
 
 
 @pytest.mark.parametrize("verified", [1, 4])
