@@ -137,7 +137,7 @@ def passes(
             yield decode_step(setting, row.columns, depth)
         else:
             work = verification_work(setting, 1, depth, row.columns)
-            yield work_time(setting.latency, replace(work, launches=last_logits(work.launches)))
+            yield work_time(setting.latency, replace(work, launches=last_logits(work.launches, 1)))
 
 
 def _curve(

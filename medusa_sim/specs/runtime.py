@@ -63,7 +63,9 @@ class Runtime:
     host_us_per_lookup: float = 0.0
     """The same, where drafts are looked up in the text."""
     host_us_per_level: float = 0.0
-    """The same between two levels of a tree."""
+    """The same between two levels of a tree whose drafter reads features of the target."""
+    host_us_per_model_level: float = 0.0
+    """The same of a draft model's tree, which hands on tokens alone."""
     repeats_kv: bool = False
     """Whether K and V are copied for every query head."""
     library: str = ""
@@ -316,6 +318,7 @@ class _Whole(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     host_us_per_drafted_step: Sourced[Us] | None = None
     host_us_per_lookup: Sourced[Us] | None = None
     host_us_per_level: Sourced[Us] | None = None
+    host_us_per_model_level: Sourced[Us] | None = None
     repeats_kv: bool = False
     library: str = ""
     backend: str = ""

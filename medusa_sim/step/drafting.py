@@ -73,12 +73,13 @@ def _steps(
         steps = tuple(_in_share(step, share) for step, share in zip(steps, shares, strict=True))
     requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)  # of one host
     levels = sum(work.of == "draft" for work in passes) * (drafter.nodes_per_level > 1)
+    hidden = setting.model.hidden if drafter.passes_features else None
     added = drafting_cost(
         setting.runtime,
         requests,
         looks_up=drafter.looks_up,
         width=drafter.nodes_per_level,
-        levels_us=eager_levels_us(setting.runtime, setting.model.hidden, levels),
+        levels_us=eager_levels_us(setting.runtime, levels, hidden),
     )
     return steps if added is None else (*steps, StepTime(cost=added))
 
@@ -121,6 +122,11 @@ def drafting_cost(
     )
 
 
-def eager_levels_us(runtime: Runtime, hidden: int, levels: int) -> float:
-    """(N15): what eager code does between so many levels of a tree, on features so wide."""
+def eager_levels_us(runtime: Runtime, levels: int, hidden: int | None = None) -> float:
+    """(N15): what eager code does between so many levels of a tree.
+
+    hidden: width of the features that it moves; None: tokens alone, as of a draft model.
+    """
+    if hidden is None:
+        return levels * runtime.host_us_per_model_level
     return levels * runtime.host_us_per_level * (hidden / LEVEL_HIDDEN) ** 2

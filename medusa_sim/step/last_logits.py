@@ -1,4 +1,4 @@
-"""Passes that want logits of their last token alone, as llama.cpp runs prompts and draft models."""
+"""Passes that want logits of each sequence's last token alone, as llama.cpp runs prompts and draft models."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from dataclasses import replace
 
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.operator import Size
 from medusa_sim.step.launch import Launch
 
 _LAST = ("up_proj", "gate_proj", "gate_up_proj", "down_proj", "activation", "lm_head", "next_token")
 """Operators of rows whose logits are asked for, of the last layer and behind it."""
 
 
-def last_logits(launches: Iterable[Launch]) -> tuple[Launch, ...]:
-    """Kernels of a pass that wants logits of its last token alone: so run the head and the last layer's MLP.
+def last_logits(launches: Iterable[Launch], rows: Size) -> tuple[Launch, ...]:
+    """Kernels of a pass that wants logits of `rows` tokens alone: so run the head and the last layer's MLP.
+
+    rows: the last token of each sequence.
 
     llama.cpp takes the rows that are asked for behind the attention of its last layer.
     """
@@ -24,7 +27,7 @@ def last_logits(launches: Iterable[Launch]) -> tuple[Launch, ...]:
         if not is_last or not isinstance(operator, Gemm | Elementwise):
             kept.append(launch)
             continue
-        kept.append(replace(launch, operator=replace(operator, m=1), count=1))
+        kept.append(replace(launch, operator=replace(operator, m=rows), count=1))
         if launch.count > 1:
             kept.append(replace(launch, count=launch.count - 1))
     return tuple(kept)

@@ -126,7 +126,7 @@ def test_a_drafter_reads_the_verified_tokens_back():
 def test_a_prompt_pays_the_head_once():
     setting = of().setting
     work = verification_work(setting, 1, 512, 8)
-    prompt = replace(work, launches=last_logits(work.launches))
+    prompt = replace(work, launches=last_logits(work.launches, 1))
     assert float(work_time(setting.latency, prompt).time_us) < float(work_time(setting.latency, work).time_us)
     count = {each.operator.name: 0 for each in work.launches}
     for launch in prompt.launches:

@@ -52,7 +52,6 @@ def gemms(works: tuple, name: str) -> list[Gemm]:
 def test_medusa_heads_have_public_weights_and_run_on_all_candidates_or_the_accepted_row():
     # Vicuna-7B, five heads of 4096 x 4096 + 4096 and 32000 x 4096 in fp16: 5 x 295.7 MB
     assert Medusa(heads=5).weight_bytes(MODEL) == pytest.approx(2 * 5 * (4096 * 4096 + 4096 + 32000 * 4096))
-    assert Medusa(heads=5, own_output_layers=False).weight_bytes(MODEL) == 2 * 5 * 4096 * 4097
     assert Medusa().kv_bytes_per_token(MODEL) == 0.0
     latency = RooflineLatency(load_gpu("a100-80gb-pcie"))
     works = [Medusa(heads=heads).work(MODEL, STEP, RUNTIME) for heads in (1, 2, 4)]
@@ -62,6 +61,37 @@ def test_medusa_heads_have_public_weights_and_run_on_all_candidates_or_the_accep
         runtime = replace(RUNTIME, head_rows=head_rows)
         (output,) = gemms(Medusa(heads=3).work(MODEL, STEP, runtime), "medusa_output")
         assert (int(output.m), output.n, output.k) == (rows, 32000, 4096)
+
+
+def test_heads_on_several_gpus_choose_among_the_whole_vocabulary():
+    """As vLLM's MedusaProposer: each head's logits are gathered, then its token is chosen."""
+    (work,) = Medusa(heads=3).work(
+        on_one_gpu(MODEL, Parallel(tp=4)), STEP, replace(RUNTIME, head_rows="accepted")
+    )
+    of = {launch.operator.name: launch for launch in work.launches}
+    assert (of["medusa_output"].operator.n, of["medusa_topk"].operator.n) == (8000, 32000)
+    gather = of["logit_gather"]
+    assert (gather.count, gather.part) == (3, "drafter")
+    assert float(gather.operator.message_bytes) == 4 * 32000 * 2
+
+
+@pytest.mark.parametrize(("runtime", "term"), [("hf-eager", "model_level"), ("sglang", "tree")])
+def test_a_draft_models_tree_costs_what_engines_do_for_trees(runtime, term):
+    """SGLang runs it with EAGLE's code; eager code gathers and masks between its three levels."""
+    base = replace(setting(None), runtime=load_runtime(runtime))
+    chain, tree = (
+        float(
+            drafting_steps(replace(base, drafter=DraftModel(draft=DRAFT, depth=3, width=width)), 1, 512, 7)[
+                -1
+            ].cost.exposed_us
+        )
+        for width in (1, 2)
+    )
+    added = 3 * base.runtime.host_us_per_model_level
+    if term == "tree":
+        added = base.runtime.engine.tree_us_per_step.value
+    assert added > 0.0
+    assert tree - chain == pytest.approx(added)
 
 
 def test_look_ups_run_nothing_on_the_gpu_and_hold_nothing():

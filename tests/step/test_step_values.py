@@ -193,7 +193,9 @@ def test_a_pass_for_its_last_token_alone_runs_the_last_mlp_and_the_head_for_one_
     def rows(of: tuple[Launch, ...], *names: str) -> float:
         return sum(each.count * float(each.operator.m) for each in of if each.operator.name in names)
 
-    last = last_logits(launches)
+    several = last_logits(launches, 16)
+    assert (rows(several, "lm_head"), rows(several, "down_proj")) == (16, 100 * (layers - 1) + 16)
+    last = last_logits(launches, 1)
     for name in ("down_proj", "up_proj", "gate_proj", "gate_up_proj"):
         if whole := rows(launches, name):
             assert rows(last, name) == pytest.approx(whole * (100 * layers - 99) / (100 * layers)), name
@@ -422,7 +424,8 @@ def test_an_engine_chooses_tokens_with_kernels_of_its_own():
 def test_eager_code_moves_features_between_the_levels_of_a_tree():
     """With the square of their width: twice 4,096 take four times as long."""
     eager = load_runtime("hf-eager")
-    assert eager_levels_us(eager, 8192, 3) == 3 * 4 * eager.host_us_per_level
+    assert eager_levels_us(eager, 3, 8192) == 3 * 4 * eager.host_us_per_level
+    assert eager_levels_us(eager, 3) == 3 * eager.host_us_per_model_level
     added = drafting_cost(eager, 1, looks_up=False, levels_us=100.0)
     assert float(added.exposed_us) == eager.host_us_per_drafted_step + 100
     assert float(added.draft_square) == pytest.approx((0.3 * float(added.exposed_us)) ** 2)

@@ -54,6 +54,8 @@ class Drafter:
     pays_per_draft: ClassVar[bool] = True
     """Whether each further draft costs a pass or rows of one, so that a curve of tree sizes cannot describe
     it."""
+    passes_features: ClassVar[bool] = False
+    """Whether its passes read features of the target's width, not tokens alone."""
     has_levels: ClassVar[bool] = False
     """Whether it drafts level by level, so many nodes each."""
     looks_up: ClassVar[bool] = False

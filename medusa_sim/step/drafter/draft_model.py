@@ -46,6 +46,11 @@ class DraftModel(Drafter):
     width: int = 1
     runtime: Runtime | None = None
 
+    @property
+    def nodes_per_level(self) -> int:
+        """Its width: SGLang grows trees of draft models (STANDALONE) with the code of EAGLE's."""
+        return self.width
+
     @classmethod
     def check(cls, parts: Parts, target: Model) -> None:
         """Raise UsageError without a draft model, or with one of another vocabulary."""
@@ -70,7 +75,9 @@ class DraftModel(Drafter):
         if not runtime.draft_reads_back:
             return passes
         verified = self._pass(model, verified_tokens(workload, self.depth), runtime)
-        verified = replace(verified, launches=last_logits(verified.launches), reads_accepted=True)
+        verified = replace(
+            verified, launches=last_logits(verified.launches, workload.batch), reads_accepted=True
+        )
         return (verified, *passes)
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:

@@ -48,6 +48,7 @@ class LayerDrafter(Drafter):
     fused_inputs: int = 2
     """Features of width h that a linear layer fuses to one."""
 
+    passes_features = True
     own_vocab: ClassVar[int | None] = None
     """Tokens of the LM head that its released checkpoints have; None: they have none."""
 

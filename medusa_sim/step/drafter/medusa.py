@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import DrafterName
-from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.drafter.base import Drafter, as_drafting
+from medusa_sim.step.exchange import logit_exchange
 from medusa_sim.step.launch import elementwise_launch, head_launch
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.workload import Workload
@@ -20,8 +21,7 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 class Medusa(Drafter):
     """K Medusa heads: each a residual layer x + SiLU(Wx + b) and an output layer (Medusa 2.1.1).
 
-    own_output_layers: each head keeps a vocab x hidden matrix of its own (the public checkpoints);
-    otherwise the base LM head is shared and only read again.
+    Each head keeps a vocab x hidden matrix of its own, as in the public checkpoints.
     """
 
     name: ClassVar[DrafterName] = "medusa"
@@ -34,7 +34,6 @@ class Medusa(Drafter):
     lender = "medusa1-vicuna-7b"
 
     heads: int = 5
-    own_output_layers: bool = True
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Heads run on every candidate, as public code does, or on the accepted row alone.
@@ -51,20 +50,23 @@ class Medusa(Drafter):
     def _heads_on(
         self, model: Model, workload: Workload, rows: Size, runtime: Runtime
     ) -> tuple[PassWork, ...]:
-        hidden, vocab = model.hidden, model.vocab
+        hidden, heads, batch = model.hidden, self.heads, workload.batch
+        gathered = as_drafting(logit_exchange(model, rows))  # each GPU has a part of a head's logits
         launches = (
-            head_launch(model, "medusa_residual", "drafter", rows, hidden, hidden, self.heads),
-            elementwise_launch(model, "medusa_silu", "residual", "drafter", rows, hidden, self.heads),
-            head_launch(model, "medusa_output", "drafter", rows, vocab, hidden, self.heads),
+            head_launch(model, "medusa_residual", "drafter", rows, hidden, hidden, heads),
+            elementwise_launch(model, "medusa_silu", "residual", "drafter", rows, hidden, heads),
+            head_launch(model, "medusa_output", "drafter", rows, model.vocab, hidden, heads),
+            *(replace(gather, count=heads) for gather in gathered),
+            # public code chooses children of the accepted token alone, whatever rows the heads ran on
             elementwise_launch(
-                model, "medusa_topk", "next_token", "drafter", workload.batch, vocab, self.heads
+                model, "medusa_topk", "next_token", "drafter", batch, model.whole_vocab, heads
             ),
         )
         return (PassWork(launches=launches, runtime=runtime, workload=workload, of="continued"),)
 
     def weight_bytes(self, model: Model) -> float:
-        """K (h^2 + h), and K h vocab where the output layers are the heads' own."""
+        """K (h^2 + h + h vocab)."""
         element = BYTES_PER_ELEMENT[model.activation_dtype]
         residual = self.heads * model.hidden * (model.hidden + 1)
-        output = self.heads * model.hidden * model.vocab if self.own_output_layers else 0
+        output = self.heads * model.hidden * model.vocab
         return element * (residual + output)
