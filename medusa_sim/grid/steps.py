@@ -185,13 +185,13 @@ class Steps:
         power = gpu.power
         if power is None:
             return np.full((), np.nan)
-        known: dict[int, FloatArray] = {}  # drafts of every length share their first passes
+        known: dict[int, FloatArray] = {}  # drafts of every length share the launches of their first passes
 
         def joules(step: StepTime) -> FloatArray:
             for work in step.works:
-                if id(work) not in known:
-                    known[id(work)] = launch_joules(gpu, power, work.launches)
-            return sum((known[id(work)] for work in step.works), start=np.zeros(()))
+                if id(work.launches) not in known:
+                    known[id(work.launches)] = launch_joules(gpu, power, work.launches)
+            return sum((work.share * known[id(work.launches)] for work in step.works), start=np.zeros(()))
 
         return self._whole(joules)
 

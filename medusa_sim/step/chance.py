@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray, as_float
 
 LENGTHS = 8
 """Equally likely values that stand for a distribution of lengths."""
@@ -88,7 +88,7 @@ def drafted_tokens(
     nodes = 1 + max(b * n for b, n in pairs)
     tokens, weights = np.ones((*sizes[0].shape, nodes)), np.zeros((*sizes[0].shape, nodes))
     for b, n in pairs:
-        reached = np.cumprod([1.0, *sure_shares[:n], *([sure_shares[-1]] * (n - len(sure_shares)))])
+        reached = _reached(n, sure_shares)
         one = reached - np.append(reached[1:], 0.0)
         every = np.ones(1)
         for _ in range(b):
@@ -97,6 +97,18 @@ def drafted_tokens(
         tokens[place, : every.size] = 1.0 + np.arange(every.size) / b
         weights[place, : every.size] = every
     return tokens, weights
+
+
+def mean_drafted_tokens(drafts: FloatArray, sure_shares: tuple[float, ...]) -> FloatArray:
+    """Mean of `drafted_tokens`: a draft is verified with the probability that it is reached."""
+    longest = int(np.rint(drafts).max(initial=0.0))
+    return np.cumsum(_reached(longest, sure_shares))[np.rint(drafts).astype(np.int64)]
+
+
+def _reached(drafts: int, sure_shares: tuple[float, ...]) -> FloatArray:
+    """(1 + drafts,) probabilities that no draft, one, two, ... are in a row; the last share goes on."""
+    further = [sure_shares[-1]] * (drafts - len(sure_shares))
+    return as_float(np.cumprod([1.0, *sure_shares[:drafts], *further]))
 
 
 MOST_APART = 8

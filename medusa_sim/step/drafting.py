@@ -70,7 +70,7 @@ def _steps(
         return ()
     if setting.sure_shares and drafter.has_levels:
         shares = passes_reached(setting, len(passes))
-        steps = tuple(_in_share(step, share) for step, share in zip(steps, shares, strict=True))
+        steps = tuple(step.in_share(share) for step, share in zip(steps, shares, strict=True))
     requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)  # of one host
     levels = sum(work.of == "draft" for work in passes) * (drafter.nodes_per_level > 1)
     hidden = setting.model.hidden if drafter.passes_features else None
@@ -94,11 +94,6 @@ def passes_reached(setting: Setting, passes: int) -> FloatArray:
     reading = 1 + setting.runtime.draft_reads_back
     further = np.cumprod(setting.sure_shares)[: max(passes - reading, 0)]
     return np.concatenate([np.ones(passes - further.size), further])
-
-
-def _in_share(step: StepTime, share: float) -> StepTime:
-    """A pass that runs in this share of the rounds."""
-    return step.mapped(lambda values: values * share)
 
 
 def drafting_cost(

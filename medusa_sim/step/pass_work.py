@@ -30,6 +30,9 @@ class PassWork:
     """Whether a drafter reads the tokens in it that were just accepted (`Backend.draft_graph`)."""
     schedulers: int = 1
     """Hosts that share its requests."""
+    share: float = 1.0
+    """Share of the steps in which it runs: below 1 that of a draft behind one that a drafter may not be sure
+    of."""
 
     @property
     def is_forward(self) -> bool:

@@ -19,7 +19,7 @@ from medusa_sim.latency.base import CodeArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.accepting import acceptance_launches
-from medusa_sim.step.chance import drafted_tokens, found_shares
+from medusa_sim.step.chance import drafted_tokens, found_shares, mean_drafted_tokens
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_passes, drafting_steps, passes_reached
 from medusa_sim.step.graphs import padded_tokens
@@ -153,8 +153,10 @@ def processed_tokens(setting: Setting, candidates: Size) -> Size:
     """Tokens that a step of `candidates` processes per sequence, averaged over (N5).
 
     Drafts that are looked up in the text are verified where the look-up finds any; elsewhere the step is
-    plain. Drafts that end early because the drafter is not sure of them (`sure_shares`) are all counted here.
+    plain. Of drafts that end early (`sure_shares`) those count that the drafter reaches, on average.
     """
+    if setting.sure_shares:
+        return mean_drafted_tokens(as_float(candidates) - 1.0, setting.sure_shares)
     if setting.match_rate == 1.0:
         return candidates
     return 1.0 + setting.match_rate * (np.asarray(candidates, dtype=np.float64) - 1.0)

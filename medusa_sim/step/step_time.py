@@ -57,8 +57,8 @@ class StepTime:
 
     @cached_property
     def gaps_us(self) -> float:
-        """Gaps between kernels."""
-        return sum(work.gaps_us for work in self.works)
+        """Gaps between kernels, of each pass in its share of the steps."""
+        return sum(work.share * work.gaps_us for work in self.works)
 
     @property
     def beside_us(self) -> FloatArray:
@@ -106,6 +106,12 @@ class StepTime:
         """
         passes = tuple((work, Slices.of(kernels, change, sources)) for work, kernels in self.passes)
         return StepTime(cost=self.cost.mapped(change), passes=passes)
+
+    def in_share(self, share: float) -> StepTime:
+        """Its mean over steps, if so large a share of them runs it."""
+        step = self.mapped(lambda values: values * share)
+        passes = tuple((replace(work, share=share * work.share), kernels) for work, kernels in step.passes)
+        return replace(step, passes=passes)
 
     def with_kernels_share(self, share: float) -> StepTime:
         """With every kernel taking this share of its time; gaps between them stay."""

@@ -24,10 +24,11 @@ from medusa_sim.grid.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.axes import Grid
 from medusa_sim.step.chance import log_normal
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_passes, drafting_steps
 from medusa_sim.step.memory import memory_parts
-from medusa_sim.step.step import decode_step, prefill_step, verification_step
-from medusa_sim.step.watts import prompt_joules, sampling_joules, watts
+from medusa_sim.step.step import decode_step, prefill_step, verification_step, verification_work
+from medusa_sim.step.watts import launch_joules, prompt_joules, sampling_joules, watts
+from medusa_sim.step.workload import verify
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.3"}
 SERVED = Scenario(**DENSE, runtime="vllm", tp=2, price=1.8, prompt_tokens=2000, output_tokens=200)
@@ -110,6 +111,29 @@ def test_watts_are_those_of_all_gpus_over_the_time_of_a_step():
     cells = price(scenario, [4], [1024]).by_count
     assert cells.watts == pytest.approx(2 * watts(scenario.gpu.power, cells.joules, cells.step_us))
     assert np.isnan(price(scenario.but(scope="block", tp=1), [4], [1024]).watts)
+
+
+def test_drafts_that_are_not_run_draw_nothing():
+    """llama.cpp's p-min: a pass draws in the steps that reach it, verification for the mean of tokens."""
+    whole = Scenario(
+        gpu="rtx-5090", model="qwen3-8b", weight_dtype="q4_k_m", runtime="llama.cpp-cuda",
+        drafter="draft-model", draft_model="qwen3-0.6b", acceptance="0.7,0.5",
+    )  # fmt: skip
+    early = whole.but(p_min=0.6)
+    surface = price(early, [1], [1024]).by_count.surface
+    (one,) = (option for option in early.options() if option.depth == 2)
+    of = replace(surface.setting, drafter=one.drafter)
+    sure = of.sure_shares
+    tokens = 1 + sure[0] + sure[0] * sure[1]
+    target = verification_work(replace(of, sure_shares=()), 1, 1024, tokens)
+    reading, first, second = drafting_passes(of, verify(1, 1024, 3))
+    expected, back, draft, further = (
+        float(launch_joules(whole.gpu, whole.gpu.power, work.launches))
+        for work in (target, reading, first, second)
+    )
+    expected += back + draft + sure[0] * further
+    cells = price(early, [1], [1024], [one]).by_count
+    assert float(cells.joules[0, 0, -1]) == pytest.approx(expected)
 
 
 def test_without_traffic_those_in_flight_are_as_long_as_asked_though_not_whole():

@@ -23,7 +23,7 @@ from medusa_sim.specs.term import Term
 from medusa_sim.step import memory
 from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.axes import Grid
-from medusa_sim.step.chance import LENGTHS, drafted_tokens, normal_values, quantile
+from medusa_sim.step.chance import LENGTHS, drafted_tokens, mean_drafted_tokens, normal_values, quantile
 from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.drafter.base import Parts
 from medusa_sim.step.drafter.draft_model import DraftModel
@@ -55,7 +55,14 @@ from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.sparse import chosen
-from medusa_sim.step.step import decode_step, prefill_step, step_passes, verification_step, verification_work
+from medusa_sim.step.step import (
+    decode_step,
+    prefill_step,
+    processed_tokens,
+    step_passes,
+    verification_step,
+    verification_work,
+)
 from medusa_sim.step.workload import decode, prefill, verify
 
 GPU = load_gpu("h100-sxm")
@@ -121,6 +128,8 @@ def test_drafts_end_before_the_first_token_that_is_not_kept():
     assert tokens.shape == weights.shape == (3, 1 + 8)
     assert weights[0, :5] == pytest.approx([0.5, 0.3, 0.12, 0.08, 0.0])
     assert tokens[0, :4] == pytest.approx([1, 2, 3, 4])
+    # 1 + 0.5 + 0.2 + 0.08 tokens of three drafts, 1 + 0.5 of one
+    assert mean_drafted_tokens(np.array([3.0, 1.0, 0.0]), (0.5, 0.4)) == pytest.approx([1.78, 1.5, 1.0])
     # two requests of 0, 1 or 2 drafts with 0.5, 0.3 and 0.2: their sum
     assert weights[1, :6] == pytest.approx([0.25, 0.3, 0.29, 0.12, 0.04, 0.0])
     assert tokens[1, :5] == pytest.approx([1, 1.5, 2, 2.5, 3])
@@ -149,6 +158,7 @@ def test_a_round_that_may_end_early_takes_the_mean_over_its_widths():
         for width, chance in ((1, 0.5), (2, 0.3), (3, 0.14), (4, 0.06))
     )
     assert float(verification_step(early, 1, 1024, 4).time_us) == pytest.approx(mean)
+    assert float(processed_tokens(early, 4)) == pytest.approx(0.5 + 0.6 + 0.42 + 0.24)
 
 
 def test_kernels_of_one_device_are_off_together_beside_what_each_is_by_itself():
