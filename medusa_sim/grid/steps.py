@@ -25,7 +25,6 @@ from medusa_sim.step.compose import COST_FIELDS, Cost, along
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.server import Server, in_server
-from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.step_time import StepTime, bound_codes
 from medusa_sim.step.watts import launch_joules, served_joules, watts
 
@@ -207,8 +206,10 @@ class Steps:
             return np.full((), np.nan)
         joules, tokens, batch = self.in_flight.joules, self.tokens_per_step, self.batch
         if (traffic := scenario.traffic) is not None:
-            rows = batch * np.asarray(processed_tokens(setting, self.candidates), dtype=np.float64)
-            joules = joules + served_joules(scenario.gpu, power, setting, batch, rows, tokens, traffic)
+            drafter, candidates = self.surface.loaded_drafter, self.candidates
+            joules = joules + served_joules(
+                scenario.gpu, power, setting, drafter, batch, candidates, tokens, traffic
+            )
         return np.asarray(scenario.gpus * watts(power, joules, self.served.token_us * tokens))
 
     # In a server.

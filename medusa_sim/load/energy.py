@@ -1,8 +1,8 @@
 """Watts of a run: what its steps, prompts and pauses draw (docs/method-engines.md, watts).
 
 Decoding and verification steps draw by (W2) at the middle length, with the filter of their logits; prompts
-by the FLOPs of their tokens, since they share a step's weights; a server without work its idle watts. The
-limit (W3) holds for the mean while it works.
+by their FLOPs, averaged over their lengths, since they share a step's weights; a server without work its idle
+watts. The limit (W3) holds for the mean while it works.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.grid.cells import price
 from medusa_sim.load.record import Sums
 from medusa_sim.scenario.draft_options import DraftOption
@@ -29,19 +29,22 @@ class Energy:
     """What steps and prompts of a scenario draw.
 
     above_w: (1 + D, 1 + b) watts above idle of one GPU by drafts and requests of a step, without prompts.
-    prompt_token_joule: above idle, of one GPU. gpus: that run the model together.
+    prompt_token_joule: above idle, of one GPU; drafter_token_joule: what a loaded drafter adds that reads
+    prompts, too. gpus: that run the model together.
     """
 
     power: Power
     gpus: int
     above_w: FloatArray
     prompt_token_joule: float
+    drafter_token_joule: float = 0.0
 
     def watts(self, sums: Sums) -> float:
         """Mean watts of all GPUs over some time of a run."""
         drafts, requests = sums.steps_s.shape
         joules = float((sums.steps_s * self.above_w[:drafts, :requests]).sum())
-        joules += sums.prompt_tokens * self.prompt_token_joule
+        loaded = drafts > 1
+        joules += sums.prompt_tokens * (self.prompt_token_joule + loaded * self.drafter_token_joule)
         busy_s = min(sums.busy_s, sums.span_s)
         if busy_s <= 0.0:
             return self.gpus * self.power.fit.idle_watts
@@ -55,12 +58,16 @@ class Energy:
 
 
 def energy_of(
-    scenario: Scenario, options: Sequence[DraftOption], max_requests: int, length: float, prompt: float
+    scenario: Scenario,
+    options: Sequence[DraftOption],
+    max_requests: int,
+    length: float,
+    prompt_tokens: IntArray,
 ) -> Energy | None:
     """What steps of a scenario draw; None where the GPU's power is not known.
 
     options: chains of 1, 2, ... drafts. length: mean committed tokens of a request in flight, at which
-    steps are both timed and metered; prompt: mean tokens of a prompt.
+    steps are both timed and metered; prompt_tokens: (n,) of the prompts that are read.
     """
     gpu, power = scenario.gpu, scenario.gpu.power
     if power is None:
@@ -72,9 +79,19 @@ def energy_of(
     joules = cells.joules + sampling_joules(gpu, power, setting, rows)
     sampled_us = cells.step_us + sampled(setting, sizes, cells.candidates, cells.tokens_per_step).time_us
     above = np.broadcast_to(joules / sampled_us * US_PER_S, cells.shape)[:, 0].T
+    lengths, often = np.unique(np.maximum(prompt_tokens, 1), return_counts=True)
+    drafter = options[-1].drafter if options else None
+    plain, drafting = (
+        float(
+            (often * prompt_joules(gpu, power, setting, as_float(lengths), of)).sum()
+            / (often * lengths).sum()
+        )
+        for of in (None, drafter)
+    )
     return Energy(
         power=power,
         gpus=scenario.gpus,
         above_w=np.concatenate([above[:, :1], above], axis=1),
-        prompt_token_joule=float(prompt_joules(gpu, power, setting, max(prompt, 1.0))) / max(prompt, 1.0),
+        prompt_token_joule=plain,
+        drafter_token_joule=drafting - plain,
     )

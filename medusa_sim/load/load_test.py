@@ -153,8 +153,8 @@ class LoadTest:
     def energy(self) -> Energy | None:
         """What steps draw; None where the GPU's power is not known."""
         options = chains(self.scenario, self.drafts_max) if self.drafts_max else ()
-        prompt = float(self.sample.prompt_tokens.mean())
-        return energy_of(self.scenario, options, self.most_requests, self.mean_length, prompt)
+        prompts = self.sample.prompt_tokens
+        return energy_of(self.scenario, options, self.most_requests, self.mean_length, prompts)
 
     @cached_property
     def servers(self) -> tuple[PolicyServer, ...]:

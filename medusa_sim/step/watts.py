@@ -4,7 +4,8 @@
     (W3)  watts = load (1 + (load / limit)^4)^(-1/4)
 
 of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: GPUs lower their
-clocks before they reach the limit. The parameters are a GPU's (`specs/power.py`).
+clocks before they reach the limit. It is fitted to mean watts of servers, and takes the mean load of their
+steps, with prompts and without. The parameters are a GPU's (`specs/power.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.power import Power
 from medusa_sim.step.chance import log_normal
+from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.launch import Launch
-from medusa_sim.step.network import model_launches
+from medusa_sim.step.prompt_kernels import prompt_launches
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.workload import prefill
 from medusa_sim.units import US_PER_S
@@ -56,26 +59,40 @@ def joule_per_flop(gpu: Gpu, power: Power, dtype: str) -> float:
 
 
 def served_joules(
-    gpu: Gpu, power: Power, setting: Setting, batch: Size, rows: Size, tokens_per_step: Size, traffic: Traffic
+    gpu: Gpu,
+    power: Power,
+    setting: Setting,
+    drafter: Drafter | None,
+    batch: Size,
+    candidates: Size,
+    tokens_per_step: Size,
+    traffic: Traffic,
 ) -> FloatArray:
     """Joules above idle that a server adds to a step: filtered logits, and prompts that ride on it.
 
-    rows: of logits. Attention's FLOPs grow with the square of a prompt, so prompts are averaged over their
-    lengths.
+    drafter: what reads prompts too, where a step has several candidates. Attention's FLOPs grow with the
+    square of a prompt, so prompts are averaged over their lengths.
     """
-    finished = np.asarray(batch, dtype=np.float64) * np.asarray(tokens_per_step) / traffic.output_tokens
+    requests, tokens = np.asarray(batch, dtype=np.float64), np.asarray(tokens_per_step)
     lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
-    prompt = prompt_joules(gpu, power, setting, lengths).mean()
-    return np.asarray(finished * prompt + sampling_joules(gpu, power, setting, rows))
+    plain, drafting = (prompt_joules(gpu, power, setting, lengths, of).mean() for of in (None, drafter))
+    prompts = (
+        requests * tokens / traffic.output_tokens * np.where(np.asarray(candidates) > 1, drafting, plain)
+    )
+    rows = requests * np.asarray(processed_tokens(setting, candidates))
+    return np.asarray(prompts + sampling_joules(gpu, power, setting, rows))
 
 
-def prompt_joules(gpu: Gpu, power: Power, setting: Setting, prompt_tokens: Size) -> FloatArray:
+def prompt_joules(
+    gpu: Gpu, power: Power, setting: Setting, prompt_tokens: Size, drafter: Drafter | None = None
+) -> FloatArray:
     """Joules above idle of a prompt on one GPU: its FLOPs alone, since it shares the weights of a step.
 
-    Of as many at once as there are GPUs that attend to their own, so that each of them has one.
+    drafter: what reads it, too. Of as many at once as there are GPUs that attend to their own, so that each
+    of them has one.
     """
     at_once = setting.parallel.schedulers
-    launches = model_launches(setting.shard, prefill(at_once, prompt_tokens), setting.runtime)
+    launches = prompt_launches(setting, drafter, prefill(at_once, prompt_tokens))
     return launch_joules(gpu, power, launches, with_bytes=False) / at_once
 
 

@@ -163,8 +163,12 @@ def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
     power, card, of = SERVED.gpu.power, SERVED.gpu, cells.surface.setting
     assert SERVED.traffic is not None
     lengths = 2000 * log_normal(np.array([SERVED.traffic.prompt_cv]))[0]
-    prompt = prompt_joules(card, power, of, lengths).mean()
-    assert prompt > prompt_joules(card, power, of, 2000)  # attention grows with the square of a length
+    plain, drafting = (
+        prompt_joules(card, power, of, lengths, drafter).mean()
+        for drafter in (None, cells.surface.loaded_drafter)
+    )
+    assert plain > prompt_joules(card, power, of, 2000)  # attention grows with the square of a length
+    prompt = np.where(cells.candidates > 1, drafting, plain)
     prompts = cells.batch * cells.tokens_per_step / 200 * prompt
     chosen = sampling_joules(card, power, of, cells.batch * cells.candidates)
     joules = cells.in_flight.joules + prompts + chosen

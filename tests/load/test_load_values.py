@@ -29,6 +29,7 @@ from medusa_sim.load.step_table import StepTable, acceptance_rates, chains
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.sampling import filter_us
+from medusa_sim.step.watts import prompt_joules, watts
 
 SERVER_S, SENDING_S, BY_REQUEST_S, BY_TOKEN_S, PROMPT_TOKEN_S = 0.002, 0.003, 1e-3, 1e-6, 1e-5
 
@@ -260,7 +261,7 @@ SCENARIO = Scenario(
 def test_watts_of_steps_are_joules_of_their_kernels_and_of_the_filter():
     length, batch = 700, 8
     test = load_test(SCENARIO, policies=("none", "2"), requests=30, seeds=1)
-    energy = energy_of(SCENARIO, chains(SCENARIO, 2), batch, length, prompt=100.0)
+    energy = energy_of(SCENARIO, chains(SCENARIO, 2), batch, length, np.array([100]))
     assert energy is not None
     joules = price(SCENARIO, [batch], [length], chains(SCENARIO, 2)).by_count.in_flight.joules
     engine, model = SCENARIO.runtime.engine, SCENARIO.model
@@ -276,9 +277,29 @@ def test_watts_of_steps_are_joules_of_their_kernels_and_of_the_filter():
         assert filtered > 0.03 * kernels
 
 
+def test_prompts_draw_by_their_lengths_and_what_a_loaded_drafter_reads_of_them():
+    """Two of 1,000 and 8,000 tokens take more than two of the mean, since attention grows with the square."""
+    options, prompts = chains(SCENARIO, 2), np.array([1000, 8000])
+    energy, at_mean = (energy_of(SCENARIO, options, 8, 700, read) for read in (prompts, np.array([4500])))
+    assert energy is not None
+    assert at_mean is not None
+    each = prompt_joules(SCENARIO.gpu, energy.power, SCENARIO.setting, prompts)
+    assert energy.prompt_token_joule == pytest.approx(each.sum() / 9000)
+    assert energy.prompt_token_joule > 1.02 * at_mean.prompt_token_joule
+    # one layer beside 32, and 3 x 4,096 features of a token fused to 4,096
+    assert 0.025 < energy.drafter_token_joule / energy.prompt_token_joule < 0.06
+    read = {"span_s": 1.0, "busy_s": 1.0, "prompt_tokens": 9000}
+    drawn = [energy.watts(SimpleNamespace(steps_s=np.zeros((1 + drafts, 9)), **read)) for drafts in (0, 2)]
+    plain, added = 9000 * energy.prompt_token_joule, 9000 * energy.drafter_token_joule
+    for found, joules in zip(drawn, (plain, plain + added), strict=True):
+        assert found == pytest.approx(float(watts(energy.power, np.asarray(joules), np.asarray(1e6))))
+
+
 def test_watts_of_steps_are_those_at_the_length_in_flight_whatever_traffic_a_scenario_has():
     served = SCENARIO.but(prompt_tokens=200, output_tokens=4000)
-    alone, with_traffic = (energy_of(each, chains(each, 2), 64, 2200, 200.0) for each in (SCENARIO, served))
+    alone, with_traffic = (
+        energy_of(each, chains(each, 2), 64, 2200, np.array([200])) for each in (SCENARIO, served)
+    )
     np.testing.assert_allclose(with_traffic.above_w, alone.above_w, rtol=1e-6)
 
 
