@@ -122,7 +122,7 @@ $(LLAMA_VENV)/stamp:
 validate-local: $(VENV)/stamp-test $(LLAMA_VENV)/stamp  ## compare with llama.cpp on this CPU, passes and texts, fifteen minutes, to out/local
 	$(BIN)/python benchmarks/validate_local.py out/local --engine $(LLAMA_VENV)
 
-measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes a call (PYTHON with a CUDA torch)
+measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, under ten minutes a call (PYTHON with a CUDA torch)
 	$(PYTHON) benchmarks/gpu_ground_truth.py out/gpu
 
 docs: $(VENV)/stamp-run  ## write docs/cli.md, sections and tables of docs/, the outputs in README.md, docs/speedup.png

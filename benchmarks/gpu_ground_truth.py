@@ -1,19 +1,21 @@
-r"""What a GPU has to tell, in calls of under nine minutes that go on where the last one stopped.
+r"""What a GPU has to tell, in calls of under ten minutes that go on where the last one stopped.
 
     python benchmarks/gpu_ground_truth.py OUT --dry-run     what would run, call by call, with expected times
     python benchmarks/gpu_ground_truth.py OUT               one call; again for the next, until it says done
     python benchmarks/gpu_ground_truth.py OUT --device cuda:1 --only check,steps
     python benchmarks/gpu_ground_truth.py OUT --archive gpu.tar.gz
-                                             all results in one file, which is read back where OUT is gone
-    python benchmarks/gpu_ground_truth.py OUT --device cpu --scale 0.1 \
+                                             all results in one file, written after every stage and read back
+                                             where OUT is gone
+    python benchmarks/gpu_ground_truth.py OUT --only fit,compare        later, on a machine without the GPU
+    python benchmarks/gpu_ground_truth.py OUT --device cpu --scale 0.5 \
         --models benchmarks/models/llama-3m/config.json     a rehearsal without a GPU
 
-First whether the card does what the CPU's tests promise (tests marked cuda, the decoder eager, static and as
+First whether the GPU does what the CPU's tests promise (tests marked cuda, the decoder eager, static and as
 a CUDA graph); then whole steps and operators of Llama-7B, Llama-3-8B and Llama-13B; then fits and
-comparisons, which need the card no more. OUT/data is the --data-dir of every command: hardware/,
-profiles/operators/<card> and profiles/decoder/<card>-... go into the project as they are. OUT/state.json
-says what is done, OUT/logs why something failed: a stage that fails is told and passed over, --retry tries
-it again.
+comparisons, which need the GPU no more. OUT/data is the --data-dir of every command: hardware/,
+profiles/operators/<gpu> and profiles/decoder/<gpu>-... go into the project as they are. OUT/state.json
+says what is done and on which GPU, OUT/logs why something failed: a stage that fails is told and passed
+over, --retry tries it again.
 """
 
 from __future__ import annotations
@@ -35,16 +37,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from medusa_sim.writing import write_text
+
 ROOT = Path(__file__).resolve().parents[1]
 GRACE_S = 20.0
 """For a stage that is told to end, to keep its rows."""
 CALL_S = 510.0
-"""A call starts nothing that is not expected to end within this; half a minute is left for errors."""
+"""A call starts nothing that is not expected to end within this."""
+OVER_S = 45.0
+"""A call ends its last stage this long after `CALL_S` at the latest: with GRACE_S under ten minutes."""
 SLACK = 1.4
 """A stage may take this many times its expected seconds before it is ended; `measure` keeps its rows then."""
+NEED_GPU = ("check", "steps", "operators")
+DEVICE = "device"
+"""Key of the GPU's name in OUT/state.json, beside the stages."""
 SIM = "from medusa_sim.cli import main; main()"
 SIM_COMMAND = (sys.executable, "-c", SIM)
-NEEDED = ("torch", "safetensors", "tokenizers", "pytest")
+NEEDED = ("torch", "safetensors", "tokenizers", "pytest", "hypothesis")
 UNUSED = ("matplotlib", "jinja2")
 """What the commands here need beside the requirements of every user, and what of these they do not need."""
 PLAIN_GRID, LONG_GRID = "16..128:16", "16,32,64,128"
@@ -82,13 +91,15 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
-    """Everything in order. name: of the card, as its hardware file has it."""
+    """Everything in order. name: of the GPU, as its hardware file has it."""
     data, is_gpu = given.out / "data", given.device != "cpu"
     device, named = ("--device", given.device), ("--name", given.name) if given.name else ()
     on_device = (*device, "--dtype", given.dtype, *named)
     if is_gpu:
         tests = ("tests/lab/measure/test_measure_capture.py", "tests/lab/decoder/test_decoder_lossless.py")
-        yield Stage("check-tests", "check", 90, (sys.executable, "-m", "pytest", "-q", "-m", "cuda", *tests))
+        # What a newer torch deprecates is an error to the tests, and says nothing of the GPU.
+        pytest = ("-m", "pytest", "-q", "-m", "cuda", "-W", "default")
+        yield Stage("check-tests", "check", 90, (sys.executable, *pytest, *tests))
     for step in ("eager", "static", *(("cuda-graph",) if is_gpu else ())):
         words = ("decode", "--prompt", "def ", *device, "--step", step, "--tree", "8", "--temperature", "0")
         yield Stage(f"check-decode-{step}", "check", 20, (*SIM_COMMAND, *words))
@@ -149,19 +160,25 @@ class Run:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         self.path = given.out / "state.json"
-        self.state: dict[str, str] = {}
+        self.state: dict[str, str] = {}  # by stage, and of the device
         if self.path.is_file():
             self.state = json.loads(self.path.read_text(encoding="utf-8"))
 
     def waiting(self, name: str) -> list[Stage]:
-        """Stages that are neither done nor, without --retry, failed."""
+        """Stages that are neither done nor, without --retry, failed; no comparison where the fit failed."""
         passed = ("done",) if self.given.retry else ("done", "failed")
         kinds = set(self.given.only.split(",")) if self.given.only else None
         return [
             stage
             for stage in stages(self.given, name)
-            if self.state.get(stage.name) not in passed and (kinds is None or stage.kind in kinds)
+            if self.state.get(stage.name) not in passed
+            and (kinds is None or stage.kind in kinds)
+            and (stage.kind != "compare" or self.state.get("fit") != "failed")
         ]
+
+    def write(self) -> None:
+        """OUT/state.json, whole or not at all."""
+        write_text(self.path, json.dumps(self.state, indent=1))
 
     def call(self, name: str) -> int:
         """Stages one after another while they fit the call. Returns an exit status."""
@@ -172,18 +189,31 @@ class Run:
             left = self.given.call_s - (time.monotonic() - began)
             # Listed anew each time: folders of steps appear while it runs.
             waiting = [stage for stage in self.waiting(name) if stage.name not in tried]
-            fitting = [stage for stage in waiting if stage.seconds * self.given.scale <= left]
             if not waiting:
                 print("done" if not failed else f"done, {failed} stages failed (--retry tries them again)")
                 return 1 if failed else 0
-            if not fitting or fitting[0] is not waiting[0]:
-                print(f"{len(waiting)} stages are left, the next is {waiting[0].name}; call again")
+            stage = waiting[0]
+            if stage.seconds * self.given.scale > left:
+                print(f"{len(waiting)} stages are left, the next is {stage.name}; call again")
                 return 0
-            stage = fitting[0]
             tried.add(stage.name)
             failed += not self._do(stage, left)
+            self.pack()
+
+    def pack(self) -> None:
+        """All of OUT in one file, which appears whole: a call that is killed leaves the one before."""
+        archive: Path | None = self.given.archive
+        if archive is None:
+            return
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        part = archive.with_name(f"{archive.name}.part")
+        with tarfile.open(part, "w:gz") as packed:
+            packed.add(self.given.out, ".")
+        part.replace(archive)
 
     def _do(self, stage: Stage, left_s: float) -> bool:
+        """Run a stage within what the call has left, and keep how it ended. Returns whether it ended well."""
+        usual_s = max(SLACK * stage.seconds * self.given.scale, min(60.0, left_s))
         log = self.given.out / "logs" / f"{stage.name}.log"
         print(f"{stage.name}: about {stage.seconds * self.given.scale:.0f} s", flush=True)
         began = time.monotonic()
@@ -191,23 +221,28 @@ class Run:
             process = subprocess.Popen(stage.command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
                                        env=_environment(self.given.out))  # fmt: skip
             try:
-                status = process.wait(max(SLACK * stage.seconds * self.given.scale, min(60.0, left_s)))
+                status = process.wait(min(usual_s, left_s + OVER_S))
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)  # `measure` keeps its rows
-                try:
-                    status = process.wait(GRACE_S) or 1
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    status = process.wait()
-            except KeyboardInterrupt:
-                process.wait()
+                status = _interrupted(process) or 1
+            except BaseException:  # Ctrl-C, or told to end: no stage outlives its call
+                _interrupted(process)
                 raise
         self.state[stage.name] = "failed" if status else "done"
-        self.path.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
+        self.write()
         last = log.read_text(encoding="utf-8").strip().splitlines()[-1:] or [""]
         ended = f"FAILED ({status})" if status else "done"
         print(f"  {ended} in {time.monotonic() - began:.0f} s: {last[0]}")
         return status == 0
+
+
+def _interrupted(process: subprocess.Popen[bytes]) -> int:
+    """Ctrl-C for a stage, upon which `measure` keeps its rows; its exit status."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _environment(out: Path) -> dict[str, str]:
@@ -216,10 +251,15 @@ def _environment(out: Path) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def card_name(given: argparse.Namespace) -> str:
-    """The name under which rows of this device are kept; `<card>` where it cannot be asked."""
+def gpu_name(given: argparse.Namespace, known: str | None) -> str:
+    """The name under which rows of this device are kept; `<gpu>` where it cannot be asked.
+
+    known: that of the calls before, which fits and comparisons need alone.
+    """
     if given.name:
         return str(given.name)
+    if known and given.only and not set(given.only.split(",")) & set(NEED_GPU):
+        return known
     words = (
         "from medusa_sim.lab.measure.environment import environment, torch_device; import sys; "
         "print(environment(torch_device(sys.argv[1])).name)"
@@ -230,7 +270,7 @@ def card_name(given: argparse.Namespace) -> str:
     )  # fmt: skip
     if told.returncode:
         if given.dry_run:
-            return "<card>"
+            return "<gpu>"
         raise SystemExit(f"Error: {(told.stderr.strip().splitlines() or ['no device'])[-1]}")
     return told.stdout.strip()
 
@@ -280,17 +320,20 @@ def main() -> int:
         shutil.unpack_archive(given.archive, given.out, "gztar")
     if not given.dry_run:
         given.out.mkdir(parents=True, exist_ok=True)
-    name = card_name(given)
     run = Run(given)
+    name = gpu_name(given, run.state.get(DEVICE))
     if given.dry_run:
         show(run.waiting(name), given.scale, given.call_s)
         return 0
+    # A shell starts what runs in the background with Ctrl-C ignored, and stages would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    run.state[DEVICE] = name
+    run.write()
     try:
         return run.call(name)
     finally:
-        if given.archive:
-            with tarfile.open(given.archive, "w:gz") as packed:
-                packed.add(given.out, ".")
+        run.pack()
 
 
 if __name__ == "__main__":

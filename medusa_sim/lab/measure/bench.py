@@ -25,9 +25,9 @@ from medusa_sim.lab.measure.spread import Timing, timing_of
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 _WARM_UP_CALLS = 3
-_SPIN_CYCLES = 400_000
-"""Some 200 us of a kernel that only waits: the host queues events and graph behind it meanwhile, so that no
-launch lies between the events."""
+_SPIN_CYCLES, _SPIN_CYCLES_A_CALL = 400_000, 4_000
+"""Cycles of a kernel that only waits, some 200 us and 2 us more for every captured call (a few kernels): the
+host queues events and graph behind it meanwhile, so that no launch lies between the events."""
 
 
 def capture_calls(
@@ -58,12 +58,12 @@ def _replay(graph: torch.cuda.CUDAGraph, work: Sequence[object]) -> None:
     graph.replay()
 
 
-def device_us(work: Callable[[], object], device: torch.device) -> float:
-    """Microseconds of a CUDA device between two events around the work."""
+def device_us(work: Callable[[], object], device: torch.device, launched_calls: int = 1) -> float:
+    """Microseconds of a CUDA device between two events around the work; launched_calls: captured in it."""
     with torch.cuda.device(device):
         started = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        torch.cuda._sleep(_SPIN_CYCLES)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(_SPIN_CYCLES + launched_calls * _SPIN_CYCLES_A_CALL)  # type: ignore[no-untyped-call]
         started.record()
         work()
         ended.record()
@@ -201,7 +201,8 @@ class CudaBench:
         with torch.cuda.device(device):
             results = results_kept(case, rotation[0]())
         replay = capture_calls(rotation, device, results=results)
-        once_us = device_us(replay, device)
+        replay()  # the first one uploads the graph
+        once_us = device_us(replay, device, len(rotation))
         rounds = min(max(1, round(_SAMPLE_US / max(once_us, 0.1))), max(1, _MOST_CALLS // len(rotation)))
         if rounds > 1:
             replay = capture_calls(rotation * rounds, device, results=results)
@@ -209,7 +210,7 @@ class CudaBench:
             replay()
         each = len(rotation) * rounds
         repeats = _repeats(once_us * rounds)
-        return timing_of([device_us(replay, device) / each for _ in range(repeats)])
+        return timing_of([device_us(replay, device, each) / each for _ in range(repeats)])
 
 
 def _repeats(sample_us: float) -> int:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,7 @@ Tell = Callable[[str], object]
 def measure_decoder_steps(
     folder: Path, asked: Device, grid: StepGrid, device: torch.device, dtype: str, tell: Tell = lambda _: None
 ) -> StepMeta:
-    """Measure the steps of every model and write them to `folder`; models that are done outlast an interrupt.
+    """Measure the steps of every model and write them to `folder`; whole passes outlast an interrupt.
 
     asked: models as names, or a config.json or its folder. tell: takes a line on every cell and model. Raises
     UsageError, SpecError, OutputError.
@@ -76,9 +77,14 @@ def measure_decoder_steps(
         write_config(folder, label, config.to_hf())
         meta.attention[label] = subject.attention
         with watch_clocks(device) as clocks:
-            for cell in step_grid(subject):
-                rows.append(cell)
-                tell(f"{cell_name(cell)}: {cell.time_us:.0f} us")
+            try:
+                for cell in step_grid(subject):
+                    rows.append(cell)
+                    tell(f"{cell_name(cell)}: {cell.time_us:.0f} us")
+            except KeyboardInterrupt:
+                if whole := whole_passes(rows, len(grid.batches) * len(subject.trees)):
+                    write_steps(folder, meta, whole)
+                raise
         meta.environment.run_clocks_mhz.update(clocks.summary)
         write_steps(folder, meta, rows)
         plain_us = min(row.time_us for row in rows if row.model == label and row.candidates == 1)
@@ -88,6 +94,13 @@ def measure_decoder_steps(
             f"{read / meta.copy_bytes_per_s:.0%} of the copy bandwidth"
         )
     return meta
+
+
+def whole_passes(rows: Sequence[StepRow], cells: int) -> list[StepRow]:
+    """Rows without the passes over a grid of so many cells that some model lacks: a table has all or none."""
+    counts = Counter((row.model, row.repetition) for row in rows)
+    models = {row.model for row in rows}
+    return [row for row in rows if all(counts[model, row.repetition] == cells for model in models)]
 
 
 def steps_meta(grid: StepGrid, seen: Environment, copy_bytes_per_s: float, *, packed: bool) -> StepMeta:

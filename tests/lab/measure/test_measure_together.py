@@ -4,8 +4,9 @@ import itertools
 import json
 import math
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import gpu_ground_truth as script
@@ -234,7 +235,10 @@ def test_a_call_goes_on_where_the_last_one_stopped(tmp_path, monkeypatch, capsys
         assert called(monkeypatch, *words) == 0
         assert "".join(name for name in "abc" if (tmp_path / name).exists()) == done
     assert "2 stages are left, the next is b; call again" in capsys.readouterr().out
-    assert json.loads((tmp_path / "gpu" / "state.json").read_text()) == dict.fromkeys("abc", "done")
+    assert json.loads((tmp_path / "gpu" / "state.json").read_text()) == {
+        "device": "x",
+        **dict.fromkeys("abc", "done"),
+    }
 
 
 def test_a_failure_is_told_and_passed_over(tmp_path, monkeypatch, capsys):
@@ -267,6 +271,37 @@ def test_an_archive_brings_a_folder_back(tmp_path, monkeypatch):
     assert (tmp_path / "two" / "logs" / "a.log").read_text() == "1\n"
 
 
+def test_an_archive_is_there_after_every_stage(tmp_path, monkeypatch):
+    """A machine that kills a call must not take what was measured with it."""
+    packed = tmp_path / "all.tar.gz"
+    look = f"import pathlib; assert pathlib.Path({str(packed)!r}).is_file()"
+    fake_stages(monkeypatch, [("a", "print(1)", 5), ("b", look, 5)])
+    assert called(monkeypatch, tmp_path / "gpu", "--name", "x", "--device", "cpu", "--archive", packed) == 0
+
+
+def test_no_stage_outlasts_its_call(tmp_path, monkeypatch):
+    """One that begins late may take its expected time, but not the slack behind it."""
+    monkeypatch.setattr(script, "OVER_S", 0.1)
+    fake_stages(monkeypatch, [("long", "import time; time.sleep(60)", 0.3)])
+    began = time.monotonic()
+    assert called(monkeypatch, tmp_path / "gpu", "--name", "x", "--device", "cpu", "--call-s", "0.4") == 1
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_fit_needs_no_gpu(tmp_path, monkeypatch):
+    (tmp_path / "state.json").write_text(json.dumps({"device": "h200-sxm"}), encoding="utf-8")
+    made = [script.Stage("fit", "fit", 5, (sys.executable, "-c", "print(1)"))]
+    asked: set[str] = set()
+
+    def stages(given: object, name: str) -> Iterator[script.Stage]:
+        asked.add(name)
+        return iter(made)
+
+    monkeypatch.setattr(script, "stages", stages)
+    assert called(monkeypatch, tmp_path, "--only", "fit,compare") == 0
+    assert asked == {"h200-sxm"}
+
+
 def test_missing_packages_are_named_before_anything_starts(tmp_path, monkeypatch, capsys):
     assert script.missing_packages() == []
     monkeypatch.setattr(script, "NEEDED", ("torch>=99.1", "no-such-package"))
@@ -292,6 +327,7 @@ def test_a_rehearsal_without_a_gpu(tmp_path, monkeypatch, capsys):
     status = called(monkeypatch, out, *words, "--scale", "0.03", "--call-s", "600")
     assert status == 0, capsys.readouterr().out
     state = json.loads((out / "state.json").read_text())
+    assert state.pop("device") == "tiny-cpu"
     assert set(state.values()) == {"done"}
     assert len(state) == 4
     (steps,) = (out / "data/profiles/decoder").glob("*/steps.csv")

@@ -13,6 +13,8 @@ import torch
 from medusa_sim.lab.measure import bench as bench_module
 from medusa_sim.lab.measure import environment, hardware
 from medusa_sim.lab.measure.bench import CpuBench, Sample, _repeats, device_us, results_kept
+from medusa_sim.lab.measure.cells import StepRow
+from medusa_sim.lab.measure.decoder_steps import whole_passes
 from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.session import FastestLayers, _slowness, expected_s
 from medusa_sim.lab.measure.spread import Timing, lower_quartile, settled_timing, timing_of
@@ -254,3 +256,19 @@ def test_attention_that_stays_in_the_cache_between_calls_settles_longer(
     usual = (bench_module._WARMUP_ROTATIONS, bench_module._WARMUP_S)
     long = (bench_module._SETTLING_ROTATIONS, bench_module._SETTLING_S)
     assert asked == [long if settles else usual]
+
+
+def test_an_interrupted_pass_is_left_out_of_every_model():
+    """Model a has both passes of its two cells, b lost the second cell of pass 1."""
+    done = [("a", 0), ("a", 0), ("a", 1), ("a", 1), ("b", 0), ("b", 0), ("b", 1)]
+    rows = [step_row(model, repetition) for model, repetition in done]
+    kept = [(row.model, row.repetition) for row in whole_passes(rows, 2)]
+    assert kept == [("a", 0), ("a", 0), ("b", 0), ("b", 0)]
+    assert whole_passes(rows[-1:], 2) == []
+
+
+def step_row(model: str, repetition: int) -> StepRow:
+    return StepRow(
+        model=model, dtype="fp32", batch=1, seq_len=8, candidates=1, depth=0, repetition=repetition,
+        time_us=1.0, p10_us=1.0, p90_us=1.0, repeats=1, tokens_per_step=1.0,
+    )  # fmt: skip
