@@ -61,17 +61,17 @@ HOUSE = (
         ("grid",),
         "scenario -> surface (the only thing that prices a grid) -> cells and every quantity of them",
         in_order(
-            "unless_self beyond configurations surface steps bands cells costs quantity quantities columns "
-            "cell single_step request_latency sweep tree_answer"
+            "unless_self beyond configurations surface steps bands cells costs quantity quantities cell "
+            "columns single_step request_latency sweep tree_answer"
         ),
     ),
     Room(
         ("plan",),
         "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
         in_order(
-            "verdict engine_run check woken_experts slowdowns counts coarse_search break_even shortfall "
-            "sweep_answer batch_ranges row_cells sensitivity other_counts schedule_row schedule capacity "
-            "recommendation recommend"
+            "quantities verdict engine_run check woken_experts slowdowns counts coarse_search break_even "
+            "shortfall sweep_answer batch_ranges row_cells sensitivity other_counts schedule_row schedule "
+            "capacity recommendation recommend"
         ),
     ),
     Room(
@@ -83,15 +83,17 @@ HOUSE = (
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
-            "arguments goals limits requests trace lengths arrivals sources interpolation prompt_table "
-            "step_table policies policy_names draws record batch cache asked_policy scheduler clients "
-            "serving_loop energy metrics point load_test carried answer"
+            "quantities arguments goals limits requests trace lengths arrivals sources interpolation "
+            "prompt_table step_table policies policy_names draws record batch cache asked_policy "
+            "scheduler clients serving_loop energy metrics point load_test carried answer"
         ),
     ),
     Room(
         ("setups",),
         "which set-up: all that model, card and engine allow, the frontier, the one for a target",
-        in_order("question setup served_figures columns pricing comparison search measured loaded"),
+        in_order(
+            "quantities question setup served_figures columns pricing comparison search measured loaded"
+        ),
     ),
     Room(("export",), "launch settings of engines"),
     Room(

@@ -17,7 +17,7 @@ from chosen import SetUp
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.columns import count_table
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.plan.recommendation import (
     gains_by_batch,
     request_at,

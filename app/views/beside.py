@@ -15,7 +15,7 @@ from charts.draw import lines_spec
 from chosen import POINT, SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.plan.recommendation import Recommendation, gains_by_batch, scheduled_row_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.card import short_answer

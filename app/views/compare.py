@@ -17,7 +17,7 @@ from charts.draw import lines_spec
 from chosen import SetUp, set_up_of
 
 from medusa_sim.errors import UsageError
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.charts.setups import left_out, setups_chart
 from medusa_sim.report.compare.decision import decision_table
 from medusa_sim.report.compare.screen import refused_lines

@@ -13,11 +13,11 @@ import under_load
 from charts.draw import lines_spec
 from chosen import SetUp
 
-from medusa_sim.grid.columns import AGAINST_RATE, OVER_TIME
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.arguments import LOAD, NO_DRAFTS, LoadArguments
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.limits import MOST_IN_STEP
+from medusa_sim.load.quantities import AGAINST_RATE, OVER_TIME
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.load.screen import context_text, only_chains, runs_text
 from medusa_sim.report.load.sentences import answer_text

@@ -2,7 +2,7 @@
 
 From a printed number down to a step, the order in which to read:
 
-    `quantities`   every number that is printed, by name; `columns` has which command shows it
+    `quantities`   every number of cells that is printed, by name; `columns` has which command shows it
     `cells`        configurations at every batch and length: what each gains, which is best, what it needs
     `bands`        how sure each number of a step is; no band narrows beyond what was measured (`beyond`)
     `steps`        the step of each cell, put together from passes, and what requests of a server see of it
@@ -13,3 +13,7 @@ From a printed number down to a step, the order in which to read:
 `cell`, `single_step`, `request_latency` and `tree_answer` are views of one place in a grid, `sweep` a table
 of all of it.
 """
+
+from medusa_sim.grid import quantities  # declared for whoever prints a quantity
+
+__all__ = ["quantities"]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.quantities import BY_NAME, values
+from medusa_sim.grid.quantities import values
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.step.memory import MemoryParts
 
 

@@ -201,11 +201,6 @@ class Cells(SureSteps):
         """Upper end of the step."""
         return np.asarray(self.step_us * self.step_halves.ratios().high)
 
-    @property
-    def token_band(self) -> Band:
-        """Of the time per token, as ratios to it."""
-        return self.token_us_halves.ratios()
-
 
 def price(
     scenario: Scenario,

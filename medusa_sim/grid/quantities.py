@@ -1,11 +1,4 @@
-"""Every quantity that is printed, declared once.
-
-Columns of every command, of JSON, CSV and Markdown, axes and tips of charts, figures of the app are choices
-of these names (`columns`).
-
-Values are read from `Cells` and broadcast with (B, S, K). Quantities without `read` are results of a run
-under load or of a comparison, which fill them in by name.
-"""
+"""Quantities of cells: what every command may print of a step, its scenario and a server that runs it."""
 
 from __future__ import annotations
 
@@ -20,7 +13,7 @@ from medusa_sim.arrays import Band, FloatArray
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.costs import joule_band, joules, usd, watts_band
-from medusa_sim.grid.quantity import Quantity
+from medusa_sim.grid.quantity import BY_NAME, Quantity, declare, listed
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.scenario.defaults import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.scenario.scenario import Scenario
@@ -59,27 +52,17 @@ def with_band(read: Callable[[Cells], FloatArray], band: Callable[[Cells], Band]
 
 def time_band(cells: Cells) -> Band:
     """The band of what is proportional to the time per token."""
-    return cells.token_band
+    return cells.token_us_halves.ratios()
 
 
 def rate_band(cells: Cells) -> Band:
     """The band of what is proportional to the rate of tokens."""
-    return cells.token_band.of_inverse
+    return cells.token_us_halves.of_inverse.ratios()
 
 
 def first_token_band(cells: Cells) -> Band:
     """The band of the time to the first token."""
     return cells.first_token_halves.ratios()
-
-
-def tokens_per_joule_band(cells: Cells) -> Band:
-    """The band of tokens per joule."""
-    return joule_band(cells).of_inverse
-
-
-def rate_of_a_gpu(cells: Cells) -> FloatArray:
-    """Tokens a second of one GPU."""
-    return cells.tokens_per_s / cells.scenario.gpus
 
 
 OF_SCENARIO: dict[str, Callable[[Scenario], str | int]] = {
@@ -130,26 +113,17 @@ def verify_only_us(cells: Cells) -> FloatArray:
     return np.where(cells.index == PLAIN, cells.decode_us, verified)
 
 
-MEMORY = ("weights_bytes", "drafter_bytes", "kv_cache_bytes", "activation_bytes")
-"""What the largest batch that fits keeps on one GPU, in the order of `MemoryParts`."""
-
-
-def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
-    return lambda cells: cells.memory_at(cells.max_batch)[part]
-
-
 _OVERHEAD = Quantity(
     name="overhead", read=lambda cells: cells.overhead, title="overhead", unit="ratio", better="less"
 )
 
-DECLARED = (
+DECLARED = declare(
     *(Quantity(name=name, read=_in_every_row(value_of), title="drafter" if name == "drafter" else "")
       for name, value_of in OF_SCENARIO.items()),
     # where
     Quantity(name="batch", read=lambda cells: cells.batch, title="batch"),
     Quantity(name="seq_len", read=lambda cells: cells.seq_len, title="length"),
     Quantity(name="candidates", read=lambda cells: cells.candidates, title="candidates"),
-    Quantity(name="near_best", title="as good"),
     Quantity(name="drafts", read=lambda cells: cells.drafts, title="drafts"),
     Quantity(name="heads", title="heads"),
     # what a step gives
@@ -179,13 +153,6 @@ DECLARED = (
         name="baseline_speedup", read=baseline_speedup, better="more",
         low_high=baseline_speedup_band,
     ),
-    Quantity(
-        name="kernels_speedup", title="kernels alone", unit="times", better="more",
-        read=lambda cells: np.full((), np.nan) if cells.with_kernels_alone is None
-        else cells.with_kernels_alone.step_speedup,
-        model_only=True,
-    ),
-    Quantity(name="speedup_acceptance_minus_10_percent", title="-10 % acceptance", unit="times"),
     # what a step takes
     Quantity(
         name="decode_step_us", read=lambda cells: cells.decode_us, title="plain step", unit="us",
@@ -206,22 +173,13 @@ DECLARED = (
         name="source", read=lambda cells: cells.source,
         labels=tuple(code.name.lower() for code in Source),
     ),
-    Quantity(name="free_candidates", title="free", better="more"),
     # what a request waits for
-    Quantity(
-        name="time_per_token_ms", read=lambda cells: cells.token_us / US_PER_MS, better="less",
-        model_only=True,
-    ),
     Quantity(
         name="itl_us", better="less", model_only=True,
         **with_band(lambda cells: cells.served.itl_us, time_band),
     ),
     Quantity(
         name="tpot_us", better="less", model_only=True, **with_band(lambda cells: cells.tpot_us, time_band)
-    ),
-    Quantity(
-        name="tpot_ms", better="less", model_only=True,
-        **with_band(lambda cells: cells.tpot_us / US_PER_MS, time_band),
     ),
     Quantity(
         name="ttft_ms", better="less", model_only=True,
@@ -231,7 +189,6 @@ DECLARED = (
         name="benchmark_ttft_ms", better="less", model_only=True,
         **with_band(lambda cells: cells.served.benchmark_first_token_us / US_PER_MS, first_token_band),
     ),
-    Quantity(name="e2e_ms", better="less"),
     Quantity(
         name="tokens_per_s_per_user", title="tokens/s/user", axis="tokens/s a user", unit="per_s",
         better="more", model_only=True, **with_band(lambda cells: cells.tokens_per_s_per_user, rate_band),
@@ -240,14 +197,6 @@ DECLARED = (
     Quantity(
         name="tokens_per_s", title="tokens/s", unit="per_s", better="more", model_only=True,
         **with_band(lambda cells: cells.tokens_per_s, rate_band),
-    ),
-    Quantity(
-        name="tokens_per_s_per_gpu", title="tokens/s/GPU", axis="output tokens/s a GPU",
-        phrase="{} tokens/s a GPU", better="more", model_only=True, **with_band(rate_of_a_gpu, rate_band),
-    ),
-    Quantity(
-        name="tokens_per_s_per_mw", axis="output tokens/s per megawatt of GPUs", better="more",
-        model_only=True, **with_band(lambda cells: 1e6 / joules(cells), tokens_per_joule_band),
     ),
     # what it costs
     Quantity(
@@ -265,63 +214,8 @@ DECLARED = (
     # what fits
     Quantity(name="memory_bytes", read=lambda cells: cells.memory.total, unit="bytes", model_only=True),
     Quantity(name="fits_memory", read=lambda cells: cells.fits, title="fits", model_only=True),
-    Quantity(name="max_batch", read=lambda cells: cells.max_batch, better="more"),
-    Quantity(name="max_batch_with", title="max batch", better="more"),
-    *(Quantity(name=name, read=_at_largest_batch(part), unit="bytes", model_only=True)
-      for part, name in enumerate(MEMORY)),
-    # of a comparison
-    Quantity(name="chosen"),
-    Quantity(name="set_up", title="set-up"),
-    Quantity(name="sure", title="sure", unit="share", digits=2),
-    Quantity(name="grid_best", title="best listed count"),
-    # of a check of a running engine
-    Quantity(name="part", title="part"),
-    Quantity(name="measured_us", title="measured", unit="us", better="less"),
-    Quantity(name="predicted_us", title="predicted", unit="us", better="less"),
-    Quantity(name="costs_us", title="difference", unit="us", better="less"),
-    Quantity(name="is_off", title="verdict"),
-    # of a run under load
-    Quantity(name="rate_per_s", title="rate", axis="requests a second"),
-    Quantity(name="policy", title="policy"),
-    Quantity(name="requests_per_s", title="done/s", better="more"),
-    Quantity(name="requests_in_system", title="in flight"),
-    Quantity(name="ttft_p50_s", title="TTFT", axis="time to first token, median, ms", unit="s"),
-    Quantity(name="ttft_p99_s", title="TTFT p99", axis="time to first token, 99th per cent, ms", unit="s"),
-    Quantity(name="ttft_at_share_s", axis="time to first token that {share} keep, ms", unit="s"),
-    Quantity(name="tpot_mean_s", title="TPOT", axis="time per token, mean, ms", unit="s"),
-    Quantity(name="tpot_p99_s", title="TPOT p99", axis="time per token, 99th per cent, ms", unit="s"),
-    Quantity(name="tpot_at_share_s", axis="time per token that {share} keep, ms", unit="s"),
-    Quantity(name="itl_p50_s", title="ITL", unit="s"),
-    Quantity(name="itl_p99_s", title="ITL p99", unit="s"),
-    Quantity(name="goodput_share", title="in limits", unit="share"),
-    Quantity(name="goodput_per_s", axis="requests/s within the limits"),
-    Quantity(name="e2e_ratio", title="time vs first", unit="times"),
-    Quantity(name="kv_share", title="KV", unit="share", digits=2),
-    Quantity(name="saturated_per_s", title="saturates at"),
-    Quantity(name="largest_per_s", title="rate within limits"),
-    Quantity(name="loses", title="slower"),
-    Quantity(name="off_from", title="off from"),
-    Quantity(name="gpus_needed", title="GPUs"),
-    # over the time of a run
-    Quantity(name="time_s", axis="seconds"),
-    Quantity(name="requests", axis="requests that decode"),
-    Quantity(name="waiting", axis="requests that wait"),
-    Quantity(name="kv_tokens", axis="tokens in the KV cache"),
 )  # fmt: skip
-"""Every quantity, in the order in which tables show them."""
-
-
-def _ends(quantity: Quantity) -> Iterable[Quantity]:
-    """The ends of an interval, as quantities."""
-    if (low_high := quantity.low_high) is None:
-        return
-    for end, name in enumerate(quantity.ends):
-        of_end = f"{quantity.name}_{('low', 'high')[end]}"
-        yield Quantity(name=name or of_end, read=_end(low_high, end), model_only=quantity.model_only)
-
-
-def _end(low_high: Callable[[Cells], Band], end: int) -> Callable[[Cells], FloatArray]:
-    return lambda cells: low_high(cells)[end]
+listed(*OF_SCENARIO)  # stand in the heads of documents
 
 
 def _plain(quantity: Quantity) -> Quantity:
@@ -330,15 +224,13 @@ def _plain(quantity: Quantity) -> Quantity:
     title = f"plain {quantity.title}" if quantity.title else ""
     return replace(
         quantity, name=f"plain_{quantity.name}", title=title, low_high=None, read_run=None,
-        read=None if read is None else lambda cells: read(cells.plain),
+        read=None if read is None else lambda cells: read(cells.plain), of=quantity.name,
     )  # fmt: skip
 
 
 OF_PLAIN = ("tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token")
 """Quantities that tables also show without speculation."""
-BY_NAME: dict[str, Quantity] = {quantity.name: quantity for quantity in DECLARED}
-BY_NAME |= {end.name: end for quantity in DECLARED for end in _ends(quantity)}
-BY_NAME |= {plain.name: plain for plain in (_plain(BY_NAME[name]) for name in OF_PLAIN)}
+declare(*(_plain(BY_NAME[name]) for name in OF_PLAIN))
 
 
 def values(cells: Cells, names: Iterable[str]) -> dict[str, Any]:

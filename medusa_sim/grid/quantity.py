@@ -1,8 +1,13 @@
-"""What is declared of a quantity: its name with the unit, its title, how it is read and shown."""
+"""The catalogue of quantities, each declared once: its name with the unit, its title, how it is read.
+
+A room declares the quantities that it computes in its `quantities`, and lists there what the rows of its
+commands hold. A quantity that is read from cells or runs and that no list names stands in the rows of every
+command, last (`with_unlisted`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +19,11 @@ Unit = Literal["us", "s", "per_s", "ratio", "times", "share", "bytes", ""]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """One quantity."""
+    """One quantity.
+
+    Values are read from `Cells` and broadcast with (B, S, K). A quantity without `read` is a result of a run
+    under load, a comparison or an answer, which fill it in by name.
+    """
 
     name: str
     """Column and key, its unit at the end."""
@@ -42,8 +51,60 @@ class Quantity:
     """Words that its values are codes for."""
     read_run: Callable[[Mapping[str, float]], float] | None = None
     """Its value in a run under load, from the run's other results."""
+    of: str = ""
+    """Name of the quantity that this one is an end or the plain value of; lists name it by itself or not."""
 
     @property
     def on_axis(self) -> str:
         """What a chart's axis says."""
         return self.axis or self.title
+
+    @property
+    def end_quantities(self) -> Iterator[Quantity]:
+        """Both ends of the interval, none without one."""
+        if (low_high := self.low_high) is not None:
+            for end, name in enumerate(self.ends):
+                yield Quantity(
+                    name=name or f"{self.name}_{_ENDS[end]}", read=_end(low_high, end), of=self.name,
+                    model_only=self.model_only,
+                )  # fmt: skip
+
+
+_ENDS = ("low", "high")
+
+
+def _end(low_high: Callable[[Cells], Band], end: int) -> Callable[[Cells], Any]:
+    return lambda cells: low_high(cells)[end]
+
+
+BY_NAME: dict[str, Quantity] = {}
+"""Every quantity of the rooms that were imported."""
+_LISTED: set[str] = set()
+
+
+def declare(*quantities: Quantity) -> tuple[Quantity, ...]:
+    """Take quantities into the catalogue, with the ends of their intervals."""
+    for quantity in quantities:
+        BY_NAME.update({each.name: each for each in (quantity, *quantity.end_quantities)})
+    return quantities
+
+
+def listed(*names: str) -> tuple[str, ...]:
+    """The columns of a command's rows, in their order."""
+    _LISTED.update(names)
+    return names
+
+
+def both_ends(*names: str) -> tuple[str, ...]:
+    """Names of both ends of the 80 % intervals of quantities."""
+    return tuple(f"{name}_{end}" for name in names for end in _ENDS)
+
+
+def unlisted() -> list[Quantity]:
+    """Quantities that no command lists."""
+    return [quantity for name, quantity in BY_NAME.items() if not {name, quantity.of} & _LISTED]
+
+
+def with_unlisted(names: Iterable[str]) -> tuple[str, ...]:
+    """Columns of a command's rows, and the quantities of cells that no command lists, last."""
+    return (*names, *(quantity.name for quantity in unlisted() if quantity.read is not None))

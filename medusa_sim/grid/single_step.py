@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SingleStep(Cell):
-    """A step at one batch and length; its attributes are the quantities of `grid.quantities` too.
+    """A step at one batch and length; its attributes are the quantities of cells too (`grid.quantity`).
 
     tokens_per_step and speedup are None where the acceptance does not describe the count.
     """

@@ -13,7 +13,8 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.columns import gain_column, sweep_columns
 from medusa_sim.grid.configurations import at_counts
-from medusa_sim.grid.quantities import BY_NAME, values
+from medusa_sim.grid.quantities import values
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.latency.base import CodeArray
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario

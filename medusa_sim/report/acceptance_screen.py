@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
 

@@ -1,4 +1,4 @@
-"""Quantities as people read them: a number by its unit, a table by names (`grid.quantities`)."""
+"""Quantities as people read them: a number by its unit, a table by names (`grid.quantity`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from medusa_sim.grid.quantities import BY_NAME
-from medusa_sim.grid.quantity import Quantity, Unit
+from medusa_sim.grid.quantity import BY_NAME, Quantity, Unit
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING, duration, percent, significant, times, with_prefix
 from medusa_sim.units import KILO

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.charts.roofline import PHASE_TITLES
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable

@@ -1,4 +1,4 @@
-"""The rows of one set-up: columns are quantities of `grid.quantities`, read from its cells."""
+"""The rows of one set-up: columns are quantities (`grid.quantity`), read from its cells."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.columns import COMPARE, OF_LOAD_TESTS, with_unlisted
 from medusa_sim.grid.costs import usd_per_million_tokens
-from medusa_sim.grid.quantities import BY_NAME, scenario_values, values
+from medusa_sim.grid.quantities import scenario_values, values
+from medusa_sim.grid.quantity import BY_NAME, with_unlisted
 from medusa_sim.grid.surface import Surface
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.setups.quantities import COMPARE, OF_LOAD_TESTS
 from medusa_sim.setups.question import Question
 from medusa_sim.setups.setup import PLAIN, SET_UP
 from medusa_sim.units import US_PER_MS
@@ -80,7 +81,7 @@ class Priced:
             copies = np.ceil(asked.rate * asked.output_tokens / rate).astype(np.int64)
             carried = np.full(rate.shape, asked.rate * asked.output_tokens) / copies
         usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, gpus, carried)
-        time_low, time_high = map(at, cells.token_band)
+        time_low, time_high = map(at, cells.token_us_halves.ratios())
         return {
             **{name: np.full(batch.shape, value) for name, value in self.set_up.items()},
             **rows,

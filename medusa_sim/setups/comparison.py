@@ -18,10 +18,11 @@ from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.doubts.doubts import doubts, first_token_doubts
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.grid.columns import COMPARE, with_unlisted
+from medusa_sim.grid.quantity import with_unlisted
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.pricing import Refused
+from medusa_sim.setups.quantities import COMPARE
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, SURER, Measure, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP
 from medusa_sim.specs.model import Model
@@ -41,7 +42,7 @@ LIMITS = ("tpot_ms", *TIMES, _SPEED, "sure")
 class Comparison:
     """The answer.
 
-    table: every row, columns `grid.columns.COMPARE`, OF_LOAD_TESTS among them where they were asked for.
+    table: every row, columns `setups.quantities.COMPARE`, OF_LOAD_TESTS among them where they were asked for.
     scenarios: what a row was priced with, by SET_UP.
     """
 

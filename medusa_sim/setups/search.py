@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.grid.columns import OF_LOAD_TESTS
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
+from medusa_sim.setups.quantities import OF_LOAD_TESTS
 from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Choices, Measure, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP, setups
 from medusa_sim.specs.gpu import gpu_name, load_gpu
@@ -45,7 +45,7 @@ def compare(
     """Price every set-up that `choices` allows and answer the question.
 
     prices: dollars per GPU-hour of every GPU, or by GPU (others as listed). advance: told (set-ups priced,
-    of so many). refine: look between batches too. load_tests: with `grid.columns.OF_LOAD_TESTS`. scenario:
+    of so many). refine: look between batches too. load_tests: with `OF_LOAD_TESTS`. scenario:
     further arguments of every `Scenario` (acceptance, draft_model, latency, data_dir, ...). Raises SpecError
     or UsageError for what no set-up could make good (an unknown model, GPU, engine or drafter), UsageError
     where every set-up was refused.

@@ -40,7 +40,7 @@ from medusa_sim.acceptance.heads import node_probabilities, optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.lab.reproduce import TARGETS
 from medusa_sim.lab.reproduce.charts import published_chart
 from medusa_sim.plan.recommendation import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at

@@ -52,7 +52,7 @@ def test_a_tokens_time_is_as_sure_as_steps_tokens_and_server(cells, count):
     beside += (1 - share**2) * (at(steps.cost.setup_half_us, count) / us) ** 2
     faster = sqrt(share**2 * (log(us / at(steps.low_us, count)) ** 2 + more**2) + beside)
     slower = sqrt(share**2 * (log(at(steps.high_us, count) / us) ** 2 + fewer**2) + beside)
-    found = [at(end, count) for end in cells.token_band]
+    found = [at(end, count) for end in cells.token_us_halves.ratios()]
     assert found == pytest.approx([exp(-faster), exp(slower)])
 
 

@@ -14,7 +14,8 @@ from medusa_sim.grid.beyond import edges_below
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import NO_LIMIT, Configurations
 from medusa_sim.grid.costs import joule_band, joule_per_token, usd_per_million_tokens, watts_band
-from medusa_sim.grid.quantities import BY_NAME, values
+from medusa_sim.grid.quantities import values
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.request_latency import RequestLatency, _mean, request_latency
 from medusa_sim.grid.single_step import single_step
 from medusa_sim.grid.steps import Steps, picked
@@ -72,7 +73,7 @@ def test_quantities_are_cells_in_the_units_of_their_names():
     for name, value in expected.items():
         assert np.asarray(found[name]) == pytest.approx(np.asarray(value)), name
     assert BY_NAME["batch"].digits == 3
-    faster, slower = cells.token_band
+    faster, slower = cells.token_us_halves.ratios()
     for name, low, high in (
         ("tpot_us", faster, slower), ("usd_per_million_tokens", faster, slower), ("itl_us", faster, slower),
         ("tokens_per_s", 1 / slower, 1 / faster), ("tokens_per_s_per_gpu", 1 / slower, 1 / faster),
@@ -90,7 +91,7 @@ def test_energy_is_as_sure_as_a_cards_parameters_and_the_time_in_which_it_draws(
     """A step takes longer by a factor: what the kernels draw stays, what is drawn idle grows with it."""
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
     power = SERVED.gpu.power
-    faster, slower = (np.abs(np.log(end)) for end in cells.token_band)
+    faster, slower = (np.abs(np.log(end)) for end in cells.token_us_halves.ratios())
     idle = np.minimum(2 * power.fit.idle_watts / cells.watts, 1.0)
     low, high = joule_band(cells)
     assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, idle * faster)))

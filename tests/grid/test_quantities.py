@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 
 import medusa_sim as ms
+from medusa_sim.grid import columns, quantities
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.costs import watts_band
-from medusa_sim.grid.quantities import BY_NAME, DECLARED, values
-from medusa_sim.grid.quantity import Quantity
+from medusa_sim.grid.quantities import values
+from medusa_sim.grid.quantity import BY_NAME, Quantity
+from medusa_sim.load import quantities as of_runs
+from medusa_sim.plan import quantities as of_plans
+from medusa_sim.setups import quantities as of_setups
 
+ROOMS = {"grid": (quantities, columns), "plan": (of_plans,), "load": (of_runs,), "setups": (of_setups,)}
+DECLARED = [quantity for module, *_ in ROOMS.values() for quantity in module.DECLARED]
 ROOT = Path(__file__).resolve().parents[2]
 WHERE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
 NEW = Quantity(
@@ -50,6 +56,18 @@ def test_no_module_types_a_title_again():
                 found = headings & {text for text in texts if isinstance(text, str)}
                 again |= {str(path.relative_to(ROOT)): found} if found else {}
     assert not again
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_lists_what_it_declares_itself(room):
+    """So that rows of a command do not depend on which other rooms were imported."""
+    lists = [
+        value for module in ROOMS[room] for value in vars(module).values() if isinstance(value, tuple | dict)
+    ]
+    lists = [[*each, *(each.values() if isinstance(each, dict) else ())] for each in lists]
+    named = {name for each in lists for name in each if isinstance(name, str)}
+    read = {each.name for each in ROOMS[room][0].DECLARED if each.read is not None}
+    assert read <= named
 
 
 @pytest.fixture

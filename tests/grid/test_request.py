@@ -8,7 +8,7 @@ import pytest
 from asking import document, refused, run
 
 import medusa_sim as ms
-from medusa_sim.grid.columns import REQUEST
+from medusa_sim.grid.request_latency import REQUEST
 from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend.values import row_values

@@ -33,7 +33,7 @@ def halves(cells: Cells) -> dict[str, np.ndarray]:
     ends = {"slower": cells.high_us / of_step, "faster": of_step / cells.low_us}
     ends |= {"gain, more": cells.band[1] / speedup, "gain, less": speedup / cells.band[0]}
     for name, (low, high) in (
-        ("token", cells.token_band), ("first token", cells.first_token_halves.ratios()),
+        ("token", cells.token_us_halves.ratios()), ("first token", cells.first_token_halves.ratios()),
         ("joules", joule_band(cells)),
     ):  # fmt: skip
         ends |= {f"{name}, more": high, f"{name}, less": 1.0 / low}

@@ -13,10 +13,10 @@ import medusa_sim as ms
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError
 from medusa_sim.grid.cells import price
-from medusa_sim.grid.columns import COMPARE
 from medusa_sim.report.compare.values import with_warnings
 from medusa_sim.report.compare.warnings import warnings
 from medusa_sim.setups.columns import on_frontier
+from medusa_sim.setups.quantities import COMPARE
 from medusa_sim.setups.question import BATCHES, SURE, Choices, Question
 from medusa_sim.setups.search import NothingRunsError, compare, together
 from medusa_sim.setups.setup import SET_UP
@@ -221,7 +221,7 @@ def test_bands_beyond_what_an_engine_was_measured_with_are_those_that_recommend_
         cells = price(scenario, [1024], [found.comparison.question.seq_len]).by_count
         count = cells.configurations.counts.tolist().index(row["drafts"] + 1)
         for end, other in (("low", 1), ("high", 0)):  # the longer a token takes, the lower the rate
-            asked = row["tokens_per_s_per_gpu"] / cells.token_band[other][0, 0, count]
+            asked = row["tokens_per_s_per_gpu"] / cells.token_us_halves.ratios()[other][0, 0, count]
             assert row[f"tokens_per_s_per_gpu_{end}"] == pytest.approx(asked, rel=1e-12)
 
 

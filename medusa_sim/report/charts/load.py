@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.charts.chart import (
     Axis,
     LineChart,
@@ -98,7 +98,7 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
 
 
 def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> LineChart:
-    """The first seed of each policy over the seconds of its run. field: of `columns.OVER_TIME`."""
+    """The first seed of each policy over the seconds of its run. field: of `load.quantities.OVER_TIME`."""
     series = []
     for place, point in enumerate(points):
         run = point.first_record.timeline

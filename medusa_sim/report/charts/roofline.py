@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, Tip, point_series
 from medusa_sim.report.words.numbers import with_prefix
 from medusa_sim.specs.gpu import Gpu

@@ -14,14 +14,14 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.grid.columns import AGAINST_SPEED
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row
 from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.measured import NearestFigure, nearest
+from medusa_sim.setups.quantities import AGAINST_SPEED
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
 
 if TYPE_CHECKING:

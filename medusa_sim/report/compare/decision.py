@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.compare.sentences import drafting_text
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.basis import rests_on

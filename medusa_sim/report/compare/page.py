@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.blocks import Block, Folded, Heading, Picture
 from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
 from medusa_sim.report.compare.decision import decision_table

@@ -34,7 +34,7 @@ class Compared:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Every set-up at every batch, columns `medusa_sim.grid.columns.COMPARE`."""
+        """Every set-up at every batch, columns `medusa_sim.setups.quantities.COMPARE`."""
         return self.comparison.table
 
     @property

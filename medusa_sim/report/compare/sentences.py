@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.report.words.scenario import at_once, request_text
 from medusa_sim.setups.comparison import Comparison

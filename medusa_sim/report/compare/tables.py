@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from medusa_sim.grid.columns import with_unlisted
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME, with_unlisted
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from medusa_sim.grid.columns import OVER_TIME
 from medusa_sim.load.answer import LoadAnswer
+from medusa_sim.load.quantities import OVER_TIME
 from medusa_sim.report.blocks import Block, Folded, Heading, Picture
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.figures.draw import lines_figure

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from medusa_sim.grid.columns import LOAD, run_values
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.arguments import NO_DRAFTS
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.point import LoadPoint
+from medusa_sim.load.quantities import LOAD, run_values
 from medusa_sim.report.load.words import rate_text, spans_text
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.table import TextTable

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from medusa_sim.grid.columns import run_values
 from medusa_sim.grid.quantities import scenario_values
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.point import LoadPoint
+from medusa_sim.load.quantities import run_values
 from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.words.break_even import break_even_values
 

@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 
 from medusa_sim.export import ENGINES
-from medusa_sim.grid.columns import with_unlisted
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME, with_unlisted
 from medusa_sim.grid.request_latency import RequestLatency
 from medusa_sim.plan.counts import near_best
 from medusa_sim.plan.recommendation import Recommendation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from medusa_sim.grid.quantities import BY_NAME
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.scenario.scenario import Scenario
