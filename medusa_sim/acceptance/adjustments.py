@@ -43,7 +43,7 @@ WORKLOAD_SPEEDUP: dict[str, float] = {
 One tree and so one overhead for all, hence a ratio of speedups is a ratio of tokens per step.
 """
 WORKLOAD_TOKENS_PER_STEP = 3.47
-"""Acceleration rate of the same model over all of MT-bench (Table 1): what the mean category stands for."""
+"""Acceleration rate of the same model over all of MT-bench (Table 1), taken for the mean category."""
 
 
 def typical_tokens_per_step(epsilon: npt.ArrayLike) -> FloatArray:

@@ -37,7 +37,7 @@ class Fall:
     share_error: float
     """80 % half-width of that fall from draft to draft."""
     alone: float
-    """Fall from draft to draft where one number stands for all."""
+    """Fall from draft to draft where one number holds for all."""
     alone_error: float
     """80 % half-width of that."""
 

@@ -114,7 +114,7 @@ def _check_positions(positions: int, engine: str) -> None:
 def counts_of_listed(
     drafted: Sequence[int], accepted: Sequence[int], *, engine: str, model: str = ""
 ) -> AcceptanceCounts:
-    """Counts of one request, by what each of its steps drafted and accepted.
+    """Counts of one request, from the drafted and accepted tokens of each step.
 
     Raises DataError as `counts_of_steps`, ValueError for lists of different lengths.
     """
@@ -162,7 +162,7 @@ def counts_of_positions(
 
 
 def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> AcceptanceCounts:
-    """The sum of counts of one engine and one model; `model` keeps those of that name.
+    """The sum of counts of one engine and one model; `model` keeps the counts of that name.
 
     Times and lengths are means by steps. The number of running requests is that of one part, since
     each copy of a server counts its own.

@@ -32,7 +32,7 @@ _SGLANG_MEAN = "sglang:spec_accept_length"
 
 
 Scrape: TypeAlias = dict[str, dict[str | int, float]]
-"""Counters of one page by model: those of `_BY_MODEL`, and accepted tokens by position (a number)."""
+"""Counters of one page by model: those in `_BY_MODEL`, and accepted tokens by position."""
 
 _BY_MODEL = {
     "drafts": "drafts",

@@ -80,7 +80,7 @@ class AcceptanceProfile:
     request_spread: float | None = None
     """Standard deviation among requests on the logit of their acceptance."""
     longest_context: int | None = None
-    """Tokens up to which it was measured; of an engine's counters those of the mean request."""
+    """Tokens up to which it was measured; for an engine's counters, tokens of the mean request."""
     by_output: tuple[OutputRow, ...] = ()
     """Effect of the length of an output."""
     output_share: float = 1.0
@@ -142,7 +142,7 @@ class AcceptanceProfile:
         return replace(self, model=replace(self.model, heads=self.model.heads.first(heads)))
 
     def carried_on(self, fall: Fall) -> AcceptanceProfile:
-        """The profile with guessed rates of further drafts, where it is of a chain (T9)."""
+        """The profile with guessed rates of further drafts, if it describes a chain (T9)."""
         if not isinstance(self.model, ShapedAcceptance):
             return self
         return replace(self, model=self.model.carried_on(fall))

@@ -60,7 +60,7 @@ _KINDS = {
     " PATH": " FILE",
 }  # fmt: skip
 _LONGEST_CHOICE = 24
-"""Characters of a list of names that may stand behind an option; a longer one stands in its help."""
+"""Most characters of a list of names behind an option; a longer list goes into its help."""
 
 
 def help_line(param: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
@@ -92,7 +92,7 @@ class Sectioned(click.Command):
     """A command whose help page lists its options in sections, with a line for most of them."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options: the six that matter, those of this command alone, then every section."""
+        """The options: the six that matter, the ones of this command alone, then every section."""
         listed = {name: record for param in self.get_params(ctx) if (record := help_line(param, ctx))
                   for name in [max(param.opts, key=len)]}  # fmt: skip
         if len(listed) < FEWEST:

@@ -62,7 +62,7 @@ class OneOf(click.Choice[str]):
         self.argument = argument
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The name as it is known. Fails for any other, naming those of the runtime, which is read first."""
+        """The known name. Fails for any other, naming those of the runtime, which is read first."""
         if isinstance(value, str) and value not in self.choices:
             if (name := self.argument.named(value)) is not None:
                 return name
@@ -198,7 +198,7 @@ def scenario(
 
 
 def scenarios(given: Mapping[str, Any]) -> tuple[Scenario, ...]:
-    """The scenarios of arguments of which some are lists, which are crossed, the first outermost."""
+    """The scenarios of arguments, with lists crossed, the first list outermost."""
     from medusa_sim.scenario.scenario import Scenario
 
     many = [name for name, value in given.items() if isinstance(value, tuple)]

@@ -107,7 +107,7 @@ class Output:
 
     @property
     def columns(self) -> int:
-        """Characters of a line: as many as the terminal has; in a file or a pipe WIDTH."""
+        """Characters of a line: the terminal's width; WIDTH in a file or a pipe."""
         import shutil
 
         from medusa_sim.report.screen import WIDTH
@@ -145,7 +145,7 @@ class Output:
         return drawn_table(table, None if self.is_wide else self.columns)
 
     def text(self, text: str) -> None:
-        """Write text: UTF-8 as it is, or what the terminal can show of it."""
+        """Write text in UTF-8, or in the characters that the terminal can show."""
         self._encoded(for_terminal(text) if self.on_terminal else text)
 
     def _encoded(self, text: str) -> None:

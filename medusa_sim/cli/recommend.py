@@ -125,7 +125,7 @@ def recommend(
 
 
 def users_machine(names: dict[str, Any]) -> None:
-    """Fill what was not asked for with what rows of the user's machine say; UsageError without a device."""
+    """Fill arguments that were not given from rows of the user's machine; UsageError without a device."""
     if names["bench"] is None:
         return
     from medusa_sim.scenario.machine_rows import read_rows

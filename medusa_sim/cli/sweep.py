@@ -101,7 +101,7 @@ def sweep(
 
 
 def warned_once(screens: Sequence[Screen]) -> list[Screen]:
-    """Several answers, with what each of them warns of said by the last alone."""
+    """Several answers; the last one has the warnings of all."""
     *before, last = screens
     shared = set.intersection(*(set(screen.warnings) for screen in screens))
     kept = [
@@ -135,7 +135,7 @@ def rows_of(scenarios: Sequence[Scenario], grid: Grid) -> int:
 def _echo(
     scenarios: Sequence[Scenario], grid: Grid, warnings: Iterable[str], prices: Iterable[str] = ()
 ) -> None:
-    """Say what scenarios rest on and grids stand for, once nothing can be wrong with them any more."""
+    """Print doubts about scenarios and the meaning of grids, once all arguments are known to be right."""
     warn(warnings)
     for line in prices:
         say(line)

@@ -49,7 +49,7 @@ class Axis:
         return "8 or 1,2,8 or 1..64 or 16..112:16 or 1..64:x2" + (" or 4k (4096)" if self.in_k else "")
 
     def values(self, text: str) -> tuple[int, ...]:
-        """The whole numbers that `text` stands for, ascending and without repeats.
+        """The whole numbers of `text`, ascending and without repeats.
 
         `a..b` is every power of two from a to b on a batch or length axis and every integer
         elsewhere; `a..b:s` steps by s from a; `a..b:xf` multiplies by f. Ends are included where the
@@ -103,7 +103,7 @@ class Axis:
         return value
 
     def one(self, text: str) -> int:
-        """The one value that `text` stands for. Raises UsageError for several too."""
+        """The one value of `text`. Raises UsageError for several too."""
         values = self.values(text)
         if len(values) > 1:
             raise UsageError(f"{','.join(map(str, values))}: one value is taken at a time")
@@ -143,7 +143,7 @@ def grid(axis: Axis) -> Reading:
 
 
 def echo_grid(**axes: Sequence[int]) -> None:
-    """Say on stderr what the grids stand for."""
+    """Print the numbers of the grids on stderr."""
     for name, values in axes.items():
         say(f"{name}: {_listed(values)}")
 
@@ -271,7 +271,7 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Known names that go on from what is typed; in a list, from its last comma."""
+        """Known names that complete the typed text; in a list, the text after its last comma."""
         del param
         typed, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)
         try:
@@ -282,7 +282,7 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
 
 
 def numbers(text: str, of: click.ParamType[float] = click.FLOAT) -> tuple[float, ...]:
-    """Numbers between commas, in their order; what they may be is checked with what they are for."""
+    """Numbers between commas, in their order; their range is checked where they are used."""
     return tuple(of.convert(part.strip(), None, None) for part in text.split(","))
 
 
@@ -298,7 +298,7 @@ class Whole(click.IntRange):
     """A whole number in a range, refused in words that other doors use too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Fails for other text and for what is out of range."""
+        """The number. Fails for other text and for numbers out of range."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
@@ -309,7 +309,7 @@ class Finite(click.FloatRange):
     """A finite number in a range, refused in words that other doors use too; click's own lets nan pass."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Fails for other text, nan and infinity, and for what is out of range."""
+        """The number. Fails for other text, nan, infinity and numbers out of range."""
         try:
             number = super().convert(value, param, ctx)
         except click.BadParameter:
@@ -363,4 +363,4 @@ NAMES: dict[str, click.ParamType[Any]] = {
     "engines": NameType("engines", "engine", many=True),
     "drafters": NameType("drafters", "plain", "drafter", many=True), "data_dir": DataFolder(),
 }  # fmt: skip
-"""Types by what their values are of (`scenario.declare.Argument.names`)."""
+"""Types of options by the kind of their values (`scenario.declare.Argument.names`)."""

@@ -27,7 +27,7 @@ from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.step_time import StepTime
 
 _DRAFTS = 3
-"""Most drafts of the round that stands for all."""
+"""Most drafts of the representative round."""
 _TINY = 1e-9
 
 UsByTerm: TypeAlias = dict[str, FloatArray]
@@ -36,7 +36,7 @@ UsByTerm: TypeAlias = dict[str, FloatArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A round of drafting and verification, and the plain step beside it, at some numbers of requests.
+    """A round of drafting and verification, and the plain step, at some numbers of requests.
 
     engine: whose terms are asked about. batch: numbers of requests. option: how it drafts; None: it does not.
     plain: the plain step. verification: the target's pass, the plain step without drafts. passes: those of
@@ -78,7 +78,7 @@ class Round:
 
 
 def usual_option(scenario: Scenario) -> DraftOption | None:
-    """The way of drafting that stands for all: the longest chain of at most three drafts, else a tree."""
+    """The representative way of drafting: the longest chain of at most three drafts, else a tree."""
     options = [option for option in scenario.options() if option.depth <= _DRAFTS]
     return max(options, key=lambda option: (option.chain, option.depth), default=None)
 
@@ -86,7 +86,7 @@ def usual_option(scenario: Scenario) -> DraftOption | None:
 def round_of(
     scenario: Scenario, engine: Engine, batch: FloatArray, tokens: float, option: DraftOption | None
 ) -> Round:
-    """The round of an option at so many requests of `tokens` tokens."""
+    """The round of an option for requests of `tokens` tokens, by their number."""
     plain = verification = decode_step(scenario.setting, batch, tokens)
     passes: tuple[StepTime, ...] = ()
     if option is not None:

@@ -77,7 +77,7 @@ def states_in_the_engine(scenario: Scenario) -> Iterator[str]:
 
 
 def version_of_the_engine(scenario: Scenario) -> Iterator[str]:
-    """Another version stands for the one that was asked for."""
+    """Another version is priced in place of the one that was asked for."""
     runtime = scenario.runtime
     if runtime.asked and runtime.versions is not None:
         span = " to ".join(dict.fromkeys(runtime.versions))

@@ -181,7 +181,7 @@ class Standing:
 
 
 def weights_of(model: Model) -> str:
-    """The format by which groups name a model: that of most of its weights, its experts' if it has any."""
+    """The format that groups a model: the format of most of its weights, of its experts if it has any."""
     form = model.form if model.experts is None else model.experts.form or model.form
     return FORMATS[form].weight_dtype
 

@@ -81,7 +81,7 @@ class Shape(Declared):
 
 
 def with_shape(row: BenchRow, shape: Shape) -> BenchRow:
-    """The row with what the file does not say."""
+    """The row, completed with what the file leaves out."""
     return replace(
         row,
         prompt=row.prompt or shape.prompt or 0.0,

@@ -108,7 +108,7 @@ def told_by(files: Sequence[Path], asked: Measured | None = None) -> dict[str, s
 
 
 def known_model(given: str) -> str:
-    """The model that a served name stands for; empty where nothing here has that name."""
+    """The model of a served name; empty where no model here has that name."""
     try:
         return load_model(given).name if given and not Path(given).exists() else ""
     except MedusaSimError:

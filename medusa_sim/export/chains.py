@@ -301,7 +301,7 @@ def graph_sizes(engine: str) -> tuple[int, ...]:
 
 
 def idle_cost(answer: Recommendation) -> Callable[[int], float]:
-    """Share by which a plain step of so many requests is longer because a drafter is loaded."""
+    """Share by which a loaded drafter lengthens a plain step, by requests."""
     surface = answer.cells.surface
     share = surface.idle_share.mean(axis=1)
     return lambda batch: float(np.interp(batch, surface.batch, share))

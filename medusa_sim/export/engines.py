@@ -104,7 +104,7 @@ def _settings(
 
 
 def published_draft(engine: EngineExport, answer: Recommendation) -> str | None:
-    """A published checkpoint of the draft that the engine loads as it is; None where none is known."""
+    """A published checkpoint of the drafter that the engine loads unchanged; None where none is known."""
     loads = bool(engine.launch)  # llama.cpp takes converted files alone
     return (
         drafter_id(answer.scenario.drafting.method, answer.scenario.model.name, engine.name)

@@ -140,7 +140,7 @@ def _quantises(engine: EngineExport, scenario: Scenario) -> bool:
 
 
 def _published(scenario: Scenario) -> Model:
-    """The model in the format of the checkpoint that its name stands for."""
+    """The model in the format of the checkpoint that its name means."""
     model = scenario.arguments.model
     return model if isinstance(model, Model) else load_model(model)
 

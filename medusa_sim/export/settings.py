@@ -134,7 +134,7 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineExport:
-    """An engine that settings are written for: what is known of it, and how it is told."""
+    """An engine that settings are written for: its features and the form of its settings."""
 
     name: EngineName
     title: str

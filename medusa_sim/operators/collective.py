@@ -30,7 +30,7 @@ PASSES: dict[str, float] = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective(Operator):
-    """One collective that every GPU of a group calls with a message; `dtype` is that of its elements."""
+    """One collective that every GPU of a group calls with a message of `dtype` elements."""
 
     FAMILY = "collective"
     COLUMNS = ("message_bytes", "ranks")
@@ -67,7 +67,7 @@ class Collective(Operator):
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """Keys of kernels that may serve, best first: those of the version, then those of the newest."""
+        """Keys of kernels that may serve, best first: the version's own, then the newest's."""
         own = [f"{self.kind}_{dtype}" for dtype in dict.fromkeys((self.dtype, "bf16", "fp16", "int8"))]
         return (*(f"{form}-{self.version}" for form in own[:3] if self.version), *own)
 

@@ -89,7 +89,7 @@ OPERATORS: dict[str, type[Operator]] = {name: kind.operator for name, kind in KI
 """Every operator by kind."""
 FAMILIES: dict[str, type[Operator]] = {made.FAMILY: made for made in OPERATORS.values()}
 SIZE_COLUMNS = tuple(dict.fromkeys(name for made in (Gemm, Attention, Elementwise) for name in made.COLUMNS))
-"""Sizes that a checked table always has; those of other families are optional columns."""
+"""Sizes that a checked table always has; sizes of other families are optional columns."""
 MORE_COLUMNS = tuple(
     dict.fromkeys(
         name for made in FAMILIES.values() for name in made.row_numbers() if name not in SIZE_COLUMNS

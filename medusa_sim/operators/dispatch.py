@@ -58,7 +58,7 @@ class Dispatch(Operator):
 
     @classmethod
     def row_fields(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> dict[str, Any]:
-        """Ranks, which rows call `ep`; a row without nodes is of one node."""
+        """Ranks, which rows call `ep`; a row without nodes has one node."""
         del kind, form
         nodes = np.maximum(numbers["nodes"], ONE_NODE)
         phase = str(words["phase"][0]).removeprefix("alltoall_")

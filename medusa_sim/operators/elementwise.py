@@ -11,7 +11,7 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 
 ElementwiseKind = Literal["rms_norm", "rope", "activation", "residual", "embedding", "next_token"]
 READ_AND_WRITE: ElementwiseKind = "rope"
-"""Kind that stands for any pass that reads and writes each row once; rotary embeddings were measured."""
+"""Kind for any pass that reads and writes each row once; rotary embeddings were measured."""
 ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
 
 

@@ -59,7 +59,7 @@ class Experts(Operator):
 
     kind: Literal["moe"] = "moe"
     tokens: Size = field()
-    """Tokens that enter the layer; under expert parallelism those of all ranks."""
+    """Tokens that enter the layer; under expert parallelism the tokens of all ranks."""
     hidden: Size
     """Width of the model."""
     inter: Size

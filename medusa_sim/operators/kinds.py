@@ -47,7 +47,7 @@ class Kind:
     serial: str = ""
     """Section of its kernels on a device that overlaps nothing (a CPU), preferred where a set has both."""
     attention: Literal["", "grouped", "latent", "sparse"] = ""
-    """Kind of attention, by which an engine chooses its kernel for several queries (`specs.backends`)."""
+    """Kind of attention; it decides an engine's kernel for several queries (`specs.backends`)."""
     is_chosen: bool = True
     """Whether a set holds kernels of several formats and libraries, keyed by the operator's `form`
     (`latency.choice.choose`); else it holds one for each name."""

@@ -54,7 +54,7 @@ class Operator(ABC):
     AXES: ClassVar[tuple[str, ...]]
     """Sizes along which a time may be interpolated between measured rows, outer to inner."""
     LABELS: ClassVar[tuple[str, ...]] = ()
-    """Fields other than sizes and dtypes by which operators differ."""
+    """Fields other than sizes and dtypes that tell operators apart."""
     ROWS: ClassVar[RowSchema] = RowSchema()
     """How rows of a table describe it (`table.operators_of` passes their cells to `of_rows`)."""
     SIZE: ClassVar[tuple[str, ...]] = ("batch", "q_len")
@@ -136,7 +136,7 @@ class Operator(ABC):
 
     @property
     def unpacks(self) -> bool:
-        """Whether the kernel converts what is stored to the width of its arithmetic."""
+        """Whether the kernel converts stored numbers to the width of its arithmetic."""
         if self.FITTED_BY_STORED:
             return False
         return BYTES_PER_ELEMENT[self.stored_dtype] != BYTES_PER_ELEMENT[self.dtype]

@@ -107,7 +107,7 @@ class Recurrent(Stream):
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """Keys of kernels that may serve, best first: the same of another kind of linear attention."""
+        """Keys of kernels that may serve, best first, then another linear attention's."""
         kinds = dict.fromkeys((self.kind, "gdn", "kda"))
         return tuple(f"{kind}_{self.part}_{self.phase}" for kind in kinds)
 
@@ -128,7 +128,7 @@ class Recurrent(Stream):
 
     @property
     def of_one_token(self) -> Self | None:
-        """A plain step's, beside that of a verification step."""
+        """The kernel of a plain step, and of a verification step."""
         return replace(self, phase=GENERATION) if self.phase == VERIFY else None
 
     @property
@@ -222,7 +222,7 @@ class Recurrent(Stream):
 
     @property
     def _copies(self) -> bool:
-        """Three launches, for queries, keys and values, of what they copy first."""
+        """Three launches, for queries, keys and values, that copy them first."""
         return self.kind == "kda" and self.phase == CONTEXT and self.part == CONVOLUTION
 
     @property

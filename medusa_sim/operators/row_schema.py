@@ -18,6 +18,6 @@ class RowSchema:
     words: Mapping[str, str] = field(default_factory=dict)
     """Text columns with the meaning of a blank cell."""
     splits: tuple[str, ...] = ()
-    """Text columns by which rows become different operators."""
+    """Text columns that make rows different operators."""
     blank_dtype: str = ""
     """Meaning of a blank `dtype`; empty: a row must give one."""

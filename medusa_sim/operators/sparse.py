@@ -73,7 +73,7 @@ _ONE_KERNEL_KEYS = 16384.0
 _HARDEST_RATIO = 3.0
 """Keys over keys chosen at which the choice takes longest."""
 _LONG_KEYS = 131072.0
-"""Keys of a request from which the time of its scores is that of their bytes."""
+"""Keys of a request beyond which the time of its scores follows their bytes."""
 _SCORES_UNIT = 1e6
 """Scores of index heads that the class `crowd` counts as one."""
 _VERIFIED = ("True", "true", "1")
@@ -181,7 +181,7 @@ class Sparse(Stream):
 
     @property
     def weights(self) -> FloatArray:
-        """Elements of the projections on this GPU, with those of the indexer."""
+        """Elements of the projections on this GPU, the indexer's included."""
         if self._family == "dsa":
             return self._latent_weights
         return self._grouped_weights if self.kind == "msa" else self._compressed_weights
@@ -277,7 +277,7 @@ class Sparse(Stream):
 
     @property
     def flops(self) -> FloatArray:
-        """Floating-point operations, without those of heads that only fill up a tile."""
+        """Floating-point operations, heads that only fill up a tile left out."""
         work = {name: done for name, done in self.work.items() if name not in self.NEEDLESS}
         attention = work["attention"] + work.get("few_heads", 0.0)
         return total_of(work.values()) - attention * (1.0 - as_float(self.heads) / self._computed_heads)

@@ -22,7 +22,7 @@ class KeyChoice(NamedTuple):
     window: int = 0
     """Last tokens that every query attends to besides."""
     ratio: int = 1
-    """Tokens that one key stands for."""
+    """Tokens that one key compresses."""
     all_heads: int = 64
     """Query heads of the whole layer, over all GPUs."""
 

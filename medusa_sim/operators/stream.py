@@ -25,7 +25,7 @@ class Stream(Operator):
     """An operator that sorts its bytes, FLOPs and steps into classes."""
 
     NEEDLESS: ClassVar[frozenset[str]] = frozenset()
-    """Classes that some kernels add to what is necessary; not counted in `bytes` and `flops`."""
+    """Classes of extra work that some kernels do; not counted in `bytes` and `flops`."""
     ALTERNATIVE: ClassVar[frozenset[str]] = frozenset()
     """Classes that only some libraries' kernels have; a fit keeps one if it explains much."""
     LAUNCHES: ClassVar[int] = 4

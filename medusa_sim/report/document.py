@@ -73,7 +73,7 @@ def _named(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
 
 
 def _finalized(value: object) -> object:
-    """A value as a template writes it: text escaped, HTML as it is."""
+    """A value as a template writes it: text escaped, HTML unchanged."""
     from markupsafe import Markup
 
     return Markup(for_html(value)) if type(value) is str else value  # noqa: S704  # escaped by for_html

@@ -81,7 +81,7 @@ def json_parts(tables: Iterable[pa.Table], command: str, kind: str, more: dict[s
 
 
 def json_value(value: Any) -> Any:
-    """A value as JSON has it: what is not known is null."""
+    """A value for JSON: nan and infinity become null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

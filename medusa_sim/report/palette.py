@@ -1,4 +1,4 @@
-"""Colours, markers and names of what is drawn, in reports and in the app.
+"""Colours, markers and names of drawn things, in reports and in the app.
 
 Readable in greyscale: every series differs in marker or hatch, not in colour alone.
 """

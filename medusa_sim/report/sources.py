@@ -12,7 +12,7 @@ from medusa_sim.scenario.scenario import Scenario
 
 
 def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
-    """Sources of numbers by what they are of: GPU, model, runtime, kernels, acceptance."""
+    """Sources of the numbers of a GPU, a model, a runtime, kernels and acceptance."""
     sources_of: dict[str, dict[str, str]] = {}
     for item in settings:
         gpu, model, runtime = item.gpu, item.model, item.runtime

@@ -121,7 +121,7 @@ def doubtful_shares(given: Given) -> str:
 
 
 def mean_length(tokens_per_step: float, drafts: int, name: str | None = None) -> AcceptanceProfile:
-    """A chain of `drafts` that emits so many tokens a step on average, the target's own included.
+    """A chain of `drafts` with a given mean of tokens a step, the target's own included.
 
     Its rate is taken as constant, solved from 1 + r + ... + r^drafts = tokens_per_step, with a wider band.
     Raises UsageError for a length outside 1..drafts + 1.
@@ -148,7 +148,7 @@ def mean_length(tokens_per_step: float, drafts: int, name: str | None = None) ->
 
 
 def accepted_share(percent: float, drafts: int, name: str | None = None) -> AcceptanceProfile:
-    """A chain of `drafts` of which so many in a hundred are accepted, as llama.cpp and vLLM log it.
+    """A chain of `drafts` with a given share of drafts accepted, in per cent as llama.cpp and vLLM log it.
 
     Drafts behind a rejected one count as drafted. Raises UsageError for a share outside 0..100.
     """
@@ -274,7 +274,7 @@ def _of_the_family(prefix: str, model_name: str, known: Sequence[str]) -> str | 
 
 
 def common_letters(name: str, other: str) -> int:
-    """How many letters two names begin with alike."""
+    """Length of the common beginning of two names."""
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False))))
 
 

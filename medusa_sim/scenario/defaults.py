@@ -16,7 +16,7 @@ DEFAULT_CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DEFAULT_BATCHES = (1, 64)
 """Smallest and largest batch that `recommend` searches."""
 TYPICAL = "typical-"
-"""Profiles that stand for a drafter where nobody measured its model: an assumption, and called one."""
+"""Profiles used for a drafter whose model nobody measured: an assumption, and called one."""
 MAX_DRAFTS = 16
 """Longest draft that is searched."""
 LONGEST_DRAFT = 64

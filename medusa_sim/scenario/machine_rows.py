@@ -170,7 +170,7 @@ def _of_json(documents: list[Any], where: Path) -> MachineRows:
 
 
 def _rounds(made: float, accepted: float) -> float:
-    """Rounds of a request of so many tokens: each adds one of the target's own, the prompt the first."""
+    """Rounds of a request by its tokens: each adds one of the target's own, the prompt the first."""
     return max(made - 1.0 - accepted, 0.0)
 
 

@@ -30,7 +30,7 @@ def whole_numbers(name: str, sizes: Sizes) -> list[int]:
 
 
 def names(name: str, given: object) -> tuple[str, ...]:
-    """Names, one or several. Raises UsageError for what is none."""
+    """Names, one or several. Raises UsageError for anything else."""
     listed = several(given)
     for each in listed:
         check_kind(name, each, "a name, or several", (str,))
@@ -38,7 +38,7 @@ def names(name: str, given: object) -> tuple[str, ...]:
 
 
 def numbers(name: str, given: float | Iterable[float]) -> list[float]:
-    """Numbers as a list, each once. Raises UsageError for what is none, such as text."""
+    """Numbers as a list, each once. Raises UsageError for anything else, such as text."""
     listed = several(given)
     for number in listed:
         if isinstance(number, bool) or not isinstance(number, Real):

@@ -33,9 +33,9 @@ REQUESTS = 500
 MOST_FLEETS = 6
 """Set-ups that are simulated at most."""
 MOST_ROUTED, MOST_SIMULATED = 16, 4
-"""Copies that share a stream, and those of them that are simulated."""
+"""Copies that share a stream of requests, and the ones that are simulated."""
 _TRIES = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
-"""Copies tried, over those of the steady server."""
+"""Copies tried, over the copies of the steady server."""
 Router = Literal["least-load", "round-robin"]
 ROUTERS: tuple[Router, ...] = get_args(Router)
 
@@ -120,7 +120,7 @@ def under_load(
 
 
 def routed(test: LoadTest, copies: int, router: Router, row: Mapping[str, Any]) -> LoadTest:
-    """The test of one copy with what a router sends to each of several."""
+    """The load test of one copy with the requests that a router sends to it."""
     drawn, shared = test.source, min(copies, MOST_ROUTED)
     assert isinstance(drawn, Drawn)  # noqa: S101  # no trace was given
     source = Routed(

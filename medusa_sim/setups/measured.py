@@ -21,7 +21,7 @@ from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp
 from medusa_sim.specs.models import load_model
 
 NEAR = 1.5
-"""Largest ratio of lengths at which a measurement stands beside a curve."""
+"""Largest ratio of lengths at which a measurement is drawn beside a curve."""
 _NAMED = tuple(name for name in SET_UP if name != "kv_precision")
 """Fields of a set-up that sources give."""
 

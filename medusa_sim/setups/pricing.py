@@ -215,7 +215,7 @@ class Pricer:
 
 
 def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:
-    """The steps of a question's batches and draft lengths, of which none is priced yet.
+    """The steps of a question's batches and draft lengths, none of them priced yet.
 
     plain: of plain decoding alone. Raises CoverageError where nothing tells of these draft lengths.
     """

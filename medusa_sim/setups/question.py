@@ -28,14 +28,14 @@ BATCHES = (
 DRAFTS = (1, 2, 3, 5)
 """Draft lengths that are tried: those that recipes of engines use."""
 SURE, SURER = 0.7, 0.9
-"""Minimum probability of meeting the requested speed, and the stricter one reported beside it."""
+"""Least probability of meeting the requested speed, and a stricter one that is reported too."""
 _MOST = 10**9
 """Of any number that is asked."""
 MOST_RATE = 10**6
 """Requests a second: more than all that is served anywhere."""
 NAMES = Type("names", (tuple,))
 SIZES = Type("whole numbers", (tuple,))
-"""Lists, of which Python takes a single one too."""
+"""Fields that are lists; Python takes a single value too."""
 _REQUESTS, _ASKED, _CHOICES = "Requests", "What is asked for", "What may be chosen"
 GPUS = (1, 2, 4, 8)
 """GPUs of one copy of the model that are tried."""

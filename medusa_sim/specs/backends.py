@@ -57,7 +57,7 @@ class _Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class _Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Words by which rows of a table name a kernel."""
+    """Words for the kernel in rows of a table."""
 
     any: tuple[str, ...]
     backend: Backend

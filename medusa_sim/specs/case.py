@@ -1,4 +1,4 @@
-"""A set-up, by what the terms of an engine may depend on: model, GPUs, attention kernel, formats."""
+"""The parts of a set-up that an engine's terms may depend on: model, GPUs, attention kernel, formats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Form: TypeAlias = Literal["dense", "mixture", "latent", "hybrid", "sparse"]
 
 
 class Case(NamedTuple):
-    """A set-up, by what the terms of an engine may depend on."""
+    """The parts of a set-up that an engine's terms may depend on."""
 
     form: Form = "dense"
     """Form of the model."""
@@ -67,7 +67,7 @@ def form_of(model: Model) -> Form:
 
 
 def weight_formats(model: Model) -> tuple[str, ...]:
-    """Formats of a model's weights, that of its linear layers first."""
+    """Formats of a model's weights, the format of its linear layers first."""
     parts = [part for group in model.groups for part in group.parts]
     forms = [model.form, *(part.form for part in parts if part.form is not None)]
     return tuple(dict.fromkeys(FORMATS[form].weight_dtype for form in forms))

@@ -1,4 +1,4 @@
-"""Published checkpoints: weights in other formats, what drafts for a model, and what an id stands for."""
+"""Published checkpoints: weights in other formats, drafters of a model, and the meaning of an id."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     quantise_us: _Us
     """Time to launch the kernel that quantises a linear layer's activations to fp8."""
     elementwise_share: _Share
-    """Time of merged norms, rope and activations, as a share of that of separate kernels."""
+    """Time of merged norms, rope and activations, as a share of the time of separate kernels."""
     kernels_share: _Share
     """Time of this version's kernels over that of the fitted kernels."""
     experts_share: _Share
@@ -175,7 +175,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     plain_graph_sizes: tuple[int, ...] = ()
     """Sizes captured by a server without a drafter; empty: the same."""
     graph_unit: GraphUnit
-    """Unit of a size: `requests`, `tokens`, or tokens in `multiples` of those of a request."""
+    """Unit of a size: `requests`, `tokens`, or tokens in `multiples` of one request's tokens."""
     graph_holds_asked: bool
     """Whether a server also captures the largest batch it is configured for."""
     graph_source: Text

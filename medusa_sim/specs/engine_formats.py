@@ -25,7 +25,7 @@ class _Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class _Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The format whose rows stand for engines' linear layers in another format."""
+    """The format whose rows price engines' linear layers in another format."""
 
     engines: tuple[str, ...]
     form: str
@@ -68,7 +68,7 @@ def cache_format(model: Model, library: str, architecture: str) -> str | None:
 
 
 def linear_rows(library: str, architecture: str, form: str) -> str:
-    """The format whose rows stand for an engine's linear layers in `form`; empty: its own rows."""
+    """The format whose rows price an engine's linear layers in `form`; empty: its own rows."""
     for entry in _KNOWN.linear:
         of_card = not entry.cards or architecture in entry.cards
         if of_card and library in entry.engines and form == entry.form:

@@ -1,4 +1,4 @@
-"""Reads an `engine` table of a file as an `Engine`, with what it inherits from another.
+"""Reads an `engine` table of a file as an `Engine`, with the terms it inherits from another.
 
 ["vllm-0.11"]
 inherits = "vllm-0.10"            # terms that are not given here come from there ...

@@ -156,7 +156,7 @@ class LatentKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Of a module; None of a kernel alone."""
     fit: Fit
     name: str = ""
-    """In its library, by which rows ask for it; empty: any."""
+    """Its name in the library, as rows give it; empty: any."""
     fallback: bool = False
     """As of a `StreamKernel`: SGLang's rows of an fp8 cache on Hopper convert all of it first."""
 
@@ -194,7 +194,7 @@ class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A fused layer of experts (`medusa_sim.latency.moe`, whose equations use these names)."""
 
     name: str = ""
-    """In its library, by which rows ask for it; empty: any."""
+    """Its name in the library, as rows give it; empty: any."""
     ramp_us: Us
     """Start and drain of all its launches."""
     expert_us: Us
@@ -218,7 +218,7 @@ class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     memory_norm: Norm
     """Exponent of the smooth maximum of memory and tiles."""
     step_norm: Norm
-    """Exponent of that of arithmetic and loads in a tile."""
+    """Exponent of the smooth maximum of arithmetic and loads in a tile."""
     wave_rounding: Ratio
     """As of `GemmKernel`; so are the next three."""
     contention: Ratio
@@ -273,7 +273,7 @@ class CollectiveKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """By ascending message, the last open."""
     fit: Fit
     name: str = ""
-    """In its library, by which rows ask for it; empty: any."""
+    """Its name in the library, as rows give it; empty: any."""
     ranks_of: str = ""
     """`gpu:set:entry` of the kernel that it grows as beyond `most_ranks` (C5)."""
     most_ranks: Annotated[float, Meta(ge=FEWEST_RANKS, le=1024.0)] = FEWEST_RANKS

@@ -162,7 +162,7 @@ class _Reader:
         return value
 
     def text(self) -> str:
-        """The next text: its length, then so many bytes."""
+        """The next text: its length, then that many bytes."""
         length = self.number(_WHOLE)
         if length > len(self.content) - self.at:
             raise struct.error("a text ends beyond the header")
@@ -170,7 +170,7 @@ class _Reader:
         return self.content[start : self.at].decode("utf-8", "replace")
 
     def passed_texts(self, count: int) -> None:
-        """Go past so many texts: a vocabulary of 250,000 in some hundredths of a second."""
+        """Skip `count` texts: a vocabulary of 250,000 takes some hundredths of a second."""
         unpack, content, at = struct.Struct(_WHOLE).unpack_from, self.content, self.at
         try:
             for _ in repeat(None, count):
@@ -182,7 +182,7 @@ class _Reader:
         self.at = at
 
     def listed(self, count: int, kind: int) -> list[Any]:
-        """The start of a list of so many entries of a kind; all of it is passed."""
+        """The first entries of a list of `count` entries of one kind; the rest is skipped."""
         if kind == _TEXT:
             kept = [self.text() for _ in range(min(count, 1))]
             self.passed_texts(count - len(kept))
@@ -263,7 +263,7 @@ def _tensor(reader: _Reader, refuse: Any) -> Tensor:
 
 
 def model_from_gguf(path: Path) -> Model:
-    """The model of a GGUF file, or of all files of which it is the first, in its own types.
+    """The model of a GGUF file (or of the set of files that it begins), in its own types.
 
     Raises SpecError in one line for what is no such file, or an architecture that is not modelled.
     """

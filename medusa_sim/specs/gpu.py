@@ -112,7 +112,7 @@ class Gpu:
     notes: dict[str, str] = field(default_factory=dict)
     """By dotted key, how it was read."""
     kernels: dict[str, KernelSet] = field(default_factory=dict)
-    """Fitted parameters by set (`torch`, `sglang`, `paper`), with what is borrowed from relatives."""
+    """Fitted parameters by set (`torch`, `sglang`, `paper`), those borrowed from relatives included."""
     step_kernels: dict[str, str] = field(default_factory=dict)
     """Kernel set of whole steps by dtype, where another than the runtime's meets engines better. Rows of
     single operators keep the runtime's."""
@@ -145,7 +145,7 @@ class Gpu:
             ) from None
 
     def exceeds_link(self, ranks: FloatArray) -> BoolArray:
-        """Whether so many GPUs are more than the link joins."""
+        """Whether the link joins fewer GPUs than these."""
         return np.asarray((self.linked_gpus > 0) & (ranks > self.linked_gpus))
 
     def is_over_pcie(self, ranks: FloatArray) -> BoolArray:
@@ -409,7 +409,7 @@ def _parsed(state: FileState) -> _GpuFile:
 
 @lru_cache(maxsize=128)
 def _datasheet(state: FileState) -> _GpuFile:
-    """A file without its kernels, which are most of it; with them where other tables stand behind them."""
+    """A file up to its kernels, which are most of it; whole where other tables follow them."""
     text = _text(state)
     kernels = _KERNELS.search(text)
     if kernels is None or _OTHERS.search(text, kernels.start()):

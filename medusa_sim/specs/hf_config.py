@@ -169,7 +169,7 @@ _LENGTHS = {"max_seq_len": "max_position_embeddings", "model_max_length": "max_p
 
 
 def _by_known_names(content: dict[str, Any], family: str, refuse: Refusal) -> dict[str, Any]:
-    """The config with what its family leaves out, and with the names of keys that readers know."""
+    """The config with the values that its family leaves out, its keys renamed to those that readers know."""
     about = FAMILIES[family]
     for key in about.plain:
         if (value := content.get(key)) is True or value not in (None, 0, 1):
@@ -189,7 +189,7 @@ _INNER = ("text_config", "llm_config", "language_config")
 
 
 def _language_model(content: dict[str, Any], refuse: Refusal) -> dict[str, Any]:
-    """The decoder's part of a multimodal config, with the keys that stand beside it."""
+    """The decoder's part of a multimodal config, with the keys of the outer config."""
     thinker = content.get("thinker_config")
     if isinstance(thinker, dict):  # of an omni model, which speaks through a decoder that is not answered for
         beside = {name: content[name] for name in ("architectures", *_OUTER) if name in content}

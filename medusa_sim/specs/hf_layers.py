@@ -85,7 +85,7 @@ def afmoe(given: Given) -> Found:
 
 
 def hunyuan(given: Given) -> Found:
-    """Hunyuan's mixtures: sizes of experts stand once a layer, and are alike in all."""
+    """Hunyuan's mixtures: the config gives sizes of experts layer by layer, all equal."""
     content = dict(given.content)
     for key in (*given.keys["experts"].values(), "n_shared_experts"):
         if isinstance(values := content.get(key), list):

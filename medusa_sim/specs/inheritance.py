@@ -61,7 +61,7 @@ from GPU to GPU, so that linear layers stand for them; attention of the same arc
 Source: `python benchmarks/kernels.py transfer linear`, which prints them beside what it finds.
 """
 TOGETHER_ALIKE, TOGETHER = 0.13, 0.38
-"""The share of its band by which a borrowed kernel errs together with all of its kind in a step.
+"""Share of a borrowed kernel's band that is common to all kernels of its kind in a step.
 
 Bands are those of single rows, at all sizes and from any GPU; whole steps by another GPU's kernels err by
 less. With these parts 80 % bands hold 80 % of plain steps on average over pairs of GPUs, of the same

@@ -75,7 +75,7 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     memory_norm: Norm
     """Exponent of the smooth maximum of memory and tiles (1 adds, infinity overlaps perfectly)."""
     step_norm: Norm
-    """Exponent of that of arithmetic and loads within a tile."""
+    """Exponent of the smooth maximum of arithmetic and loads in a tile."""
     split_us: Us
     """The second kernel of a split k loop."""
     splits: Annotated[tuple[Size, ...], Meta(min_length=1)]
@@ -284,7 +284,7 @@ class StreamKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     l2_sharpness: Rate = 6.0
     """How suddenly."""
     name: str = ""
-    """Of the kernel in its library, by which rows ask for it; empty: any."""
+    """Name of the kernel in its library, as rows give it; empty: any."""
     fallback: bool = False
     """Whether rows are of what the library does for lack of a kernel on this GPU, tens of times slower: only
     rows that name it are priced with it, never a step."""

@@ -36,7 +36,7 @@ class LayerGroup:
         of: Callable[[str | None], str | None],
         of_output: Callable[[Mixer], str | None] | None = None,
     ) -> LayerGroup:
-        """The layers with the format of every part changed; of_output: that of the output projection."""
+        """The layers with the format of every part changed; of_output: format of the output projection."""
         mixers, part = [], self.feed_forward
         for mixer in self.mixers:
             output = of(mixer.out_form) if of_output is None else of_output(mixer)

@@ -134,7 +134,7 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     attention_ops: _Ops = 0.0
     """Lane operations for each pair of query and element of K and V."""
     attention_step: _Columns = 1
-    """Elements of a head that are taken at once; what is left of a head is taken one by one."""
+    """Elements of a head that are taken at once; the rest is taken one by one."""
     attention_left_ops: _Ops = 0.0
     """The same for each element that is left."""
     row_us_per_million: Annotated[float, Meta(ge=0.0, le=1e5)] = 0.0
@@ -147,7 +147,7 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """(columns, band): the half-width of more columns than somebody's own rows have."""
 
     def of_type(self, weights: str) -> TypeLaw:
-        """The law of a type; of one that nobody measured that of the nearest by bits."""
+        """The law of a type; a type that nobody measured has the law of the nearest by bits."""
         if weights in self.types:
             return self.types[weights]
         nearest = min(self.types, key=lambda name: abs(TYPES[name] - TYPES.get(weights, 2.0)))

@@ -23,7 +23,7 @@ Window = Annotated[int, Meta(ge=1, le=100_000_000)]
 
 
 class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
-    """The interface of a mixer; sizes are those of one GPU's share."""
+    """The interface of a mixer; sizes are one GPU's share."""
 
     form: str | None = None
     """Format of its linear layers (`units`); None: the model's."""
@@ -63,7 +63,7 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return 0.0
 
     def cache_bytes(self, tokens: FloatArray, dtype: str) -> FloatArray:
-        """Bytes of the cache of one request of so many tokens."""
+        """Bytes of the cache of one request of `tokens` tokens."""
         return np.asarray(tokens * self.token_bytes(dtype))
 
     def state_bytes(self, dtype: str) -> float:
@@ -95,7 +95,7 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         raise NotImplementedError
 
     SPLIT: ClassVar[Mapping[str, str]] = {}
-    """Sizes of which a GPU has its share, and what they are called."""
+    """Sizes that are shared among GPUs, and their names."""
     COPIED: ClassVar[Mapping[str, str]] = {}
     """The same of sizes that several GPUs hold, as in engines, where GPUs do not divide them."""
 
@@ -118,7 +118,7 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
     kv_heads: Width
     head_dim: Width
     v_dim: Width | None = None
-    """Width of a value, where it is another than that of queries and keys."""
+    """Width of a value, where it differs from the width of queries and keys."""
     gate: Literal["none", "head", "element"] = "none"
     """Scale of the output before its projection: one number a head, or one for each of its elements."""
     keys_are_values: bool = False

@@ -119,7 +119,7 @@ class Model:
 
     @property
     def has_more_kinds(self) -> bool:
-        """Whether it has layers with kernels beside those of a dense model."""
+        """Whether its layers need kernels that a dense model lacks."""
         plain = all(type(mixer) is Grouped for _, mixer in self.blocks(Mixer))
         return not plain or self.streams > 1 or self.experts is not None
 
@@ -154,7 +154,7 @@ class Model:
 
     @property
     def mlp(self) -> Mlp:
-        """The MLP of its dense layers; where it has none, of the width that its config names."""
+        """The MLP of its dense layers; without dense layers, one of the width that its config names."""
         dense = next((block for _, block in self.blocks(Mlp)), None)
         if dense is not None:
             return dense
@@ -173,7 +173,7 @@ class Model:
 
     @property
     def whole_vocab(self) -> int:
-        """Rows of logits that are chosen from: those of all GPUs."""
+        """Width of the logits that tokens are chosen from: all GPUs' parts together."""
         return self.vocab * self.parallel.tp
 
     @property
@@ -183,7 +183,7 @@ class Model:
 
     @property
     def numbers(self) -> str:
-        """Arithmetic and what is stored otherwise, as in a headline: `bf16, mxfp4 experts, fp8 KV cache`."""
+        """Formats as in a headline, arithmetic first: `bf16, mxfp4 experts, fp8 KV cache`."""
         form = Format(self.dtype, self.weight_dtype)
         weights = (
             f", {format_text(self.weight_dtype)} weights"
@@ -273,7 +273,7 @@ class Model:
         return float(self.kv_bytes(np.asarray(full + 1.0)) - self.kv_bytes(np.asarray(full)))
 
     def kv_bytes(self, tokens: FloatArray) -> FloatArray:
-        """Bytes of the caches of one request of so many tokens; windowed layers keep their window alone."""
+        """Bytes of the caches of one request by its tokens; windowed layers keep their window alone."""
         kept = np.zeros(())
         for count, mixer in self.blocks(Mixer):
             kept = kept + count * mixer.cache_bytes(tokens, self.kv_dtype)

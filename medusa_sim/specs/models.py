@@ -180,7 +180,7 @@ _OF_A_CHAT = re.compile(r"-(instruct|chat|it|base|thinking|hf)(-\d{4})?$")
 
 
 def _layers(name: str, entry: _Entry) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:
-    """Its layers, and that of its module for multi-token prediction."""
+    """Its layers, and the layer of its module for multi-token prediction."""
     groups: tuple[LayerGroup, ...] = ()
     if not entry.groups:
         family = ARCHITECTURES[entry.architecture]

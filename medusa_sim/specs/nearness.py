@@ -79,7 +79,7 @@ def nearness(place: Place, experts_part: float) -> Nearness:
 
 @cache
 def widenings(place: Place) -> tuple[Widening, ...]:
-    """The widenings at a place of which one is the smallest, whatever share experts take of a step.
+    """The widenings at a place, without those that are nowhere the smallest, whatever share experts take.
 
     `least_half_width` picks it when the step is priced.
     """

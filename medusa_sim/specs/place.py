@@ -1,4 +1,4 @@
-"""A set-up reduced to the properties by which measured steps are grouped, and how two set-ups differ."""
+"""The properties of a set-up that group measured steps, and how two set-ups differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Place(NamedTuple):
-    """The properties of a set-up by which measured steps are grouped."""
+    """The properties of a set-up that group measured steps."""
 
     library: str
     """Engine without its version."""

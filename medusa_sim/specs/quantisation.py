@@ -207,7 +207,7 @@ def _kept(config: dict[str, Any], bits: int, where: str) -> tuple[str, ...]:
 
 
 _ALL_LINEAR = "Linear"
-"""The target of a group that stands for every linear layer."""
+"""The target of a group that means every linear layer."""
 
 
 def _compressed(config: dict[str, Any], where: str) -> Scheme:
@@ -251,7 +251,7 @@ def _compressed(config: dict[str, Any], where: str) -> Scheme:
 
 
 def _group_form(group: object, outer_format: object, where: str, notes: dict[str, None]) -> str:
-    """Format of one group of compressed-tensors; what is to be said of it is added to the notes."""
+    """Format of one group of compressed-tensors; adds to the notes."""
     if not isinstance(group, dict):
         raise SpecError(f"{where}: given {shown(group)}; allowed: a table with weights")
     weights = _dtype(group.get("weights"), f"{where}.weights")

@@ -92,7 +92,7 @@ def _listed(given: _Tensors) -> list[_Tensor]:
 
 
 def _form(rule: _Rule, where: str, notes: dict[str, None]) -> str:
-    """Format of a rule; what is to be said of it is added to the notes."""
+    """Format of a rule; adds to the notes."""
     weight, inputs = (_listed(each) for each in (rule.weight, rule.input_tensors))
     pair = tuple(tuple(each.dtype.partition("_")[0] for each in part) for part in (weight, inputs))
     if pair not in _FORMS:

@@ -1,4 +1,4 @@
-"""Where a term of an engine was measured, and what stands for it elsewhere.
+"""Where a term of an engine was measured, and its value elsewhere.
 
     prompt_us_per_launch = { value = 145, band = 0.6, source = "...",
         measured = { forms = ["latent"], gpus = [8, 8], cards = ["hopper"], requests = 64 },

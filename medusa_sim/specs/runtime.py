@@ -33,7 +33,7 @@ LOCAL_FILE = Path(__file__).with_name("local_runtimes.toml")
 
 FOLDER = "profiles/runtimes"
 _NAMES = "names"
-"""The table of `runtimes.toml` that says which version a bare name stands for."""
+"""The table of `runtimes.toml` that gives the version of a bare name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,7 +85,7 @@ class Runtime:
     """Attention kernel that the engine was told to take, by its key in `backends.toml`; empty: its own
     choice."""
     local: str = ""
-    """Backend of a local engine, whose kernels are those of `specs/local.toml`; empty: a server."""
+    """Backend of a local engine, with the kernels of `specs/local.toml`; empty: a server."""
     sources: dict[str, str] = field(default_factory=dict)
     """By field, the document of each time."""
     notes: dict[str, str] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Runtime:
 
     @property
     def holds_asked(self) -> bool:
-        """Whether its terms are of the version that was asked for."""
+        """Whether its terms were measured with the version that was asked for."""
         return not self.asked or self.versions is None or _distance(self.asked, self.versions) == (0, 0, 0)
 
     def at(self, case: Case) -> Runtime:
@@ -172,7 +172,7 @@ def runtime_names(data_dir: DataDir = None) -> tuple[str, ...]:
 
 
 def runtime_aliases() -> dict[str, str]:
-    """Names of engines without a version, and the version that each stands for: the newest."""
+    """Names of engines without a version, and the version that each means: the newest."""
     return dict(_shipped()[1])
 
 

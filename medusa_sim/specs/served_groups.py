@@ -88,7 +88,7 @@ class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How many times as far groups of an engine lie from fits without them as those of the mean engine."""
+    """Error of an engine's groups under fits without them, over that of the mean engine."""
 
     steps: _Times = 1.0
     experts: _Times = 1.0
@@ -119,7 +119,7 @@ def known_kinds() -> dict[Kind, LeftOut]:
 
 
 def known_spreads() -> dict[str, Spread]:
-    """The spread of every engine, without its version, of which something was measured."""
+    """The spread of every measured engine, by name without version."""
     return _file().engines
 
 

@@ -180,7 +180,7 @@ MAP_TICKS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 
 
 def map_colour(speedup: float) -> str:
-    """The colour of a cell: between those of the stops around it, on a logarithmic scale."""
+    """The colour of a cell, interpolated between two stops on a logarithmic scale."""
     stops = MAP_STOPS
     speedup = min(max(speedup, stops[0]), stops[-1])
     place = min(bisect_right(stops, speedup), len(stops) - 1) - 1
@@ -213,7 +213,7 @@ class MapCell:
 
 
 _LOSES = 0.995
-"""Below what is printed as 1.00."""
+"""Largest speedup that is printed below 1.00."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

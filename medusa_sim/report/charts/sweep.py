@@ -104,7 +104,7 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
 
 
 def heat_map(view: LengthView, title: str, *, chains: bool = False) -> HeatMap:
-    """The speedup of every batch of the view and count asked for; what is marked is framed."""
+    """The speedup of every batch and count asked for; marked cells are framed."""
     cells = [
         MapCell(
             batch=int(batch),
@@ -162,6 +162,6 @@ def step_rows(steps: Sequence[tuple[str, StepTime]]) -> list[dict[str, Any]]:
 
 
 def step_parts_us(time: StepTime) -> dict[str, float]:
-    """Microseconds of every part of a step, and of what is beside its kernels."""
+    """Microseconds of every part of a step, and of the time outside its kernels."""
     parts = {str(part): float(us) for part, us in time.parts_us.items()} | {BESIDE: float(time.beside_us)}
     return {name: us for name, us in parts.items() if us > 0.0}

@@ -33,7 +33,7 @@ class Checked:
 
     @property
     def sentence(self) -> str:
-        """The verdict, with what to look at next."""
+        """The verdict, with the next step."""
         return sentence(self.check)
 
     @property

@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 
 def decision_table(answer: Comparison) -> TextTable:
-    """A line each for the choice, the SURER one and the best without drafts, with what they rest on."""
+    """A line each for the choice, the SURER one and the best without drafts, each with its basis."""
     missing = "no set-up keeps the limits"
     rows: dict[str, tuple[Row | None, str]] = {
         "Choice": (answer.chosen, missing),

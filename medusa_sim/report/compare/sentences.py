@@ -41,7 +41,7 @@ def sentence(answer: Comparison) -> str:
 
 
 def answer_text(answer: Comparison) -> str:
-    """The set-up that is chosen by what is saved, or that none keeps the limits."""
+    """The chosen set-up by the measure, or that no set-up keeps the limits."""
     if answer.chosen is None:
         return none_text(answer)
     by = {"cost": "Cheapest", "throughput": "Most from a GPU", "energy": "Least energy"}[answer.measure]

@@ -18,7 +18,7 @@ _OF_A_SPLIT = re.compile(r" for \d+ GPUs| among \d+| \([^)]*\)")
 
 
 def warnings(answer: Comparison) -> list[str]:
-    """A line for each kind of warning about what is shown, with the set-ups it holds for, then prices.
+    """A line for each kind of warning about the set-ups shown, with their names, then prices.
 
     Shown are the chosen set-up, the best without speculation and the frontier.
     """

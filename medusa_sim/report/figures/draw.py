@@ -167,7 +167,7 @@ def _handle(chart: LineChart, name: str) -> Line2D:
 
 
 def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
-    """Stacked bars below each other, those of a group together; slim: for a phone."""
+    """Stacked bars below each other, a group's bars together; slim: for a phone."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 

@@ -59,7 +59,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
         return NOTHING if each.policy == NO_DRAFTS else "never" if value is None else value
 
     def within(each: Carried) -> str:
-        """`19.1 (17.4-20.9)`: what is carried with its 80 % interval."""
+        """`19.1 (17.4-20.9)`: the carried rate with its 80 % interval."""
         if each.largest_per_s is None:
             return NOTHING
         low, high = each.largest_low_per_s, each.largest_high_per_s

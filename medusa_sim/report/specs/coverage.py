@@ -1,4 +1,4 @@
-"""`specs --kind coverage` of a set-up, for people: how near it is to what was measured."""
+"""`specs --kind coverage` of a set-up, for people: the nearest measured rows and the error to expect."""
 
 from __future__ import annotations
 

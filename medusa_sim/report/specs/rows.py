@@ -64,7 +64,7 @@ def facts_of(
 
 
 def _flat(key: str, value: object) -> Iterator[tuple[str, Any]]:
-    """Keys and values of all numbers and words in structs, lists and tables; None has none."""
+    """Keys and values of all numbers and words in structs, lists and tables; None is left out."""
     if isinstance(value, (bool, int, float, str)):
         yield key, value
     elif isinstance(value, msgspec.Struct):
@@ -126,7 +126,7 @@ _SIZES = (
 
 
 def model_rows(model: Model) -> list[SpecRow]:
-    """Sizes and dtypes of a model, those of every group of layers, then what follows from them."""
+    """Sizes and dtypes of a model, of every group of its layers, then the numbers that follow from them."""
     groups = [
         {
             "count": group.count,

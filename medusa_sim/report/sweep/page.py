@@ -90,7 +90,7 @@ def _setting_blocks(item: Scenario, answered: SweepAnswer, several: bool) -> lis
 
 
 def _cards(answered: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
-    """Best count at the smallest, middle and largest batch, where it pays, what is free."""
+    """Cards: best count at the smallest, middle and largest batch, where it pays, the free budget."""
     grid = answered.grid
     column = {name: answered.column(name).tolist() for name in ("batch", "seq_len", "candidates")}
     lengths = grid.seq_len.size

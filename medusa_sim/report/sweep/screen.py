@@ -37,7 +37,7 @@ _OF_ONE = ("Acceptance", "Measured", "Cost", "Price", "Energy", "Next")
 
 
 def sweep_screen(answer: SweepAnswer, warned: Sequence[str] = (), *, several: bool = False) -> Screen:
-    """All of the answer of one scenario; where nothing fits, what is missing and what would do.
+    """The whole answer for one scenario; where nothing fits, the missing memory and changes that would do.
 
     warned: what the scenario rests on. several: whether it is one of several.
     """

@@ -1,1 +1,1 @@
-"""Parts of every answer in words: numbers, set-ups, workloads, costs, what is known and how surely."""
+"""Parts of every answer in words: numbers, set-ups, workloads, costs, evidence and its certainty."""

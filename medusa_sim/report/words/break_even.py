@@ -1,4 +1,4 @@
-"""Where speculation pays, in words and as values: what is certain, what is not, where drafts are made."""
+"""Where speculation pays, in words and as values: surely, perhaps, and where drafts run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from medusa_sim.plan.verdict import VERDICTS, Stretch, Verdict
 from medusa_sim.report.words.numbers import span
 
 _MOST_NAMED = 3
-"""Up to so many stretches are listed in order."""
+"""Most stretches that are listed in order."""
 _SAYS: dict[Verdict, str] = {"pays": "pays", "uncertain": "is uncertain", "loses": "loses"}
 
 
@@ -60,7 +60,7 @@ def break_even_values(break_even: BreakEven) -> dict[str, Any]:
 
 
 def _drafted(break_even: BreakEven, what: str) -> str:
-    """Where drafts are made in what is uncertain."""
+    """Where drafts run within the uncertain stretches."""
     unsure = [stretch for stretch in break_even.known if stretch.verdict == "uncertain"]
     if not unsure:
         return ""

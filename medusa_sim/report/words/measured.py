@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def measured_facts(scenario: Scenario) -> Iterator[Fact]:
-    """How near a scenario is to what was measured; the public figure nearest to it, if any is near."""
+    """Distance of a scenario from measured rows; the public figure nearest to it, if any is near."""
     yield from standing_fact(scenario)
     if scenario.scope != "model":
         return
@@ -29,7 +29,7 @@ def measured_facts(scenario: Scenario) -> Iterator[Fact]:
 
 
 def measured_text(answer: Comparison) -> str:
-    """The public measurement nearest to what was asked, and what is predicted there."""
+    """The public measurement nearest to the question, and the prediction for it."""
     from medusa_sim.setups.measured import nearest
 
     found = nearest(answer)
@@ -55,7 +55,7 @@ def _measured(figure: Figure, set_up: str) -> str:
 
 
 def nearest_text(found: NearestFigure) -> str:
-    """The public measurement nearest to a scenario, what is predicted there, and in what it differs."""
+    """The public measurement nearest to a scenario, the prediction for it, and their differences."""
     figure = found.figure
     set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
     runtime = f" with {figure.runtime}" if figure.runtime else ""

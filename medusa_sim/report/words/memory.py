@@ -36,7 +36,7 @@ def missing_text(lacking: Shortfall, what_for: str = "") -> str:
 
 
 def would_fit(lacking: Shortfall) -> list[str]:
-    """Changes each of which alone would fit: `--tp 2 (42.7 of 75.9 GB)`."""
+    """Changes that would each make it fit: `--tp 2 (42.7 of 75.9 GB)`."""
     return [
         f"{change.option} ({change.needed_bytes / GIGA:,.1f} of {change.usable_bytes / GIGA:,.1f} GB)"
         for change in lacking.changes

@@ -32,7 +32,7 @@ def span(first: int, last: int) -> str:
 
 
 def drafts_text(candidates: int) -> str:
-    """A chain of so many candidates in the word of engines: `3 drafts` (num_speculative_tokens) of 4."""
+    """Candidates of a chain as engines count them: 4 candidates are `3 drafts` (num_speculative_tokens)."""
     return {1: "no drafts", 2: "1 draft"}.get(candidates, f"{candidates - 1} drafts")
 
 

@@ -54,7 +54,7 @@ def standing_sentence(scenario: Scenario, found: Standing) -> str:
 
 
 def standing_fact(scenario: Scenario) -> Iterator[Fact]:
-    """How near a scenario in an engine is to what was measured, and the error to expect of a plain step."""
+    """Distance of a scenario from an engine's measured rows, and the error to expect of a plain step."""
     if scenario.scope != "model" or scenario.runtime.engine is None:
         return
     found = standing(scenario)
@@ -113,7 +113,7 @@ def groups_table(found: Sequence[Group], title: str = "") -> TextTable:
 
 
 def overview_table(found: Sequence[Group]) -> TextTable:
-    """A line for each engine, GPU and format of kinds that are of an engine; kernels by GPU."""
+    """A line for each engine, GPU and format of kinds of an engine; kernels by GPU."""
     parts: dict[tuple[str, ...], list[Group]] = {}
     for group in found:
         place = (group.kind, "" if group.kind == "kernel" else group.engine, group.card)
