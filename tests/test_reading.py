@@ -19,6 +19,7 @@ from medusa_sim.cli.output import Output
 from medusa_sim.errors import DataError, OutputError, SpecError, UsageError, shown
 from medusa_sim.reading import (
     csv_chunks,
+    csv_lines,
     json_of,
     numbered_csv_table,
     parquet_parts,
@@ -340,3 +341,10 @@ def test_a_data_folder_that_is_not_there_is_said(tmp_path):
     assert re.match(
         r"warning: --data-dir .*later: no such folder, so only shipped data is found", ended.stderr
     )
+
+
+def test_rows_of_a_table_have_the_numbers_of_their_lines(tmp_path):
+    """Behind a comment and a cell of two lines, too."""
+    (tmp_path / "x.csv").write_text('a,b\n1,2\n# no row\n"3\n4",5\n6,7,\n')
+    rows = list(csv_lines(tmp_path / "x.csv", "rows"))
+    assert rows == [(1, ["a", "b"]), (2, ["1", "2"]), (4, ["3\n4", "5"]), (6, ["6", "7"])]

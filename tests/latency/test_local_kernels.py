@@ -194,6 +194,20 @@ def test_a_product_is_that_of_the_equations(stored, m, share, reads, ops, column
     assert wide.device_half == pytest.approx(0.9 * 0.2)
 
 
+def test_a_card_unpacks_whole_tiles_in_a_time_of_its_own():
+    """Of the cards that the law names alone: 0.35 of its share of 1.25, for products and experts alike."""
+    types = {"q8_0": msgspec.structs.replace(LAW.types["q8_0"], tiles=1.25)}
+
+    def work_us(target):
+        law = msgspec.structs.replace(LAW, types=types, matrix_of={target: 0.35})
+        return float(LocalLatency(GPU, "cuda", law, CLOCK).time(linear(9, "q8_0")).time_us)
+
+    memory = 14336 * 4096 * 34 / 32 / (0.7 * BYTES_PER_US)
+    for target, share in ((GPU.local.target, 0.35), ("another", 1.0)):
+        work = 14336 * 4096 * (1.25 * share * 5 / OPS_PER_US + 2 * 16 / (0.4 * PEAK_PER_US))
+        assert work_us(target) == pytest.approx(1 + 3 + np.hypot(memory, work))
+
+
 def more_columns(tokens_each):
     """Of tiles of 8 behind the first, in the mean over experts with a geometric number of tokens."""
     return 8 * sum((1 - 1 / tokens_each) ** (8 * tile) for tile in range(1, 400))

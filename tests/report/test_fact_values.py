@@ -28,9 +28,9 @@ def _row(batch_max: int, **more: Any) -> Any:
     return type("Row", (), {**given, **more})()
 
 
-def _facts(*rows: Any, lengths: tuple[int, ...] = (512,)) -> dict[str, list[list[str]]]:
+def _facts(*rows: Any, lengths: tuple[int, ...] = (512,), counts: int = 0) -> dict[str, list[list[str]]]:
     answer = SimpleNamespace(
-        question=SimpleNamespace(seq_len=lengths), by_drafts=(), chains=False,
+        question=SimpleNamespace(seq_len=lengths), by_drafts=range(counts), chains=False,
         scenario=SimpleNamespace(runtime=SimpleNamespace(engine=None), traffic=None),
     )  # fmt: skip
     told: dict[str, list[list[str]]] = {}
@@ -52,6 +52,12 @@ def test_what_speculation_gains_is_told_of_the_first_row_and_what_if_it_differs_
     assert "Heads" not in _facts(_row(8, speedup_heads_on_accepted_row=1.514))
     assert "Tree" not in _facts(_row(8, chain=True))
     assert not _facts()
+
+
+@pytest.mark.parametrize("counts", [0, 1, 2])
+def test_counts_are_listed_where_there_are_others(monkeypatch, counts):
+    monkeypatch.setattr(recommended, "_drafts", lambda answer: "1.1 and 1.2")
+    assert ("Other counts" in _facts(_row(8), counts=counts)) == (counts > 1)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +100,9 @@ def test_two_warnings_are_shown_and_the_rest_is_counted(warnings, details, told)
     facts = tuple(Fact("Note", "said", detail=index < details) for index in range(details + 1))
     text = screen_text(Screen(asked="", facts=facts, warnings=lines), 80, None)
     assert text.count("warning: ") == min(warnings, 2)
-    assert numbers(text.partition("(")[2].partition(" with")[0]) == told
+    hidden = text.partition("(")[2].partition(" with")[0]
+    assert numbers(hidden) == told
+    assert ("warnings" in hidden, "facts" in hidden) == (warnings > 3, details > 1)
 
 
 @pytest.mark.parametrize(("requests", "told"), [(1, "1 request "), (2, "2 requests ")])

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from told import numbers
 
 from medusa_sim import api
 from medusa_sim.doubts.standing import Group, groups
@@ -102,6 +103,7 @@ def test_a_roof_is_drawn_from_below_the_least_intensity_to_above_the_ridge():
     for intensity, ends in (([1.0, 10.0], (0.25, 4 * ridge)), ([0.2, 5000.0], (0.1, 10_000.0))):
         chart = on_roof("made", gpu, "bf16", np.array(intensity), [])
         assert (chart.x.base, chart.y.base) == (10, 10)
+        assert numbers(chart.x.title) == ["3.350", "989.4"]
         (roof,) = chart.series
         assert roof.x == pytest.approx([ends[0], ridge, ends[1]])
         assert roof.y == pytest.approx([ends[0] * bandwidth, peak, peak])
@@ -132,19 +134,23 @@ def test_a_rate_within_what_a_search_tells_apart_is_no_more(largest, no_more):
 def test_other_counts_are_told_by_what_they_gain_where_the_row_is_not_among_the_best():
     """1.5 for 1.2 is 25 % faster; 1.495 is as good as 1.5."""
 
-    def told(drafts: int, speedup: float) -> str:
+    def told(drafts: int, speedup: float, unit: str = "draft", *, chains: bool = True) -> str:
         row = SimpleNamespace(drafts=drafts, speedup_at_batch_min=speedup, batch_min=1, batch_max=4)
         gains = {1: 1.1, 2: 1.495, 3: 1.5, 4: 1.2}
         answer = SimpleNamespace(
-            schedule=[row], question=SimpleNamespace(batch_min=1), chains=True,
+            schedule=[row], question=SimpleNamespace(batch_min=1), chains=chains,
             by_drafts=[SimpleNamespace(drafts=each, speedup=gain) for each, gain in gains.items()],
-            scenario=SimpleNamespace(drafting=SimpleNamespace(kind=SimpleNamespace(unit="draft"))),
+            scenario=SimpleNamespace(drafting=SimpleNamespace(kind=SimpleNamespace(unit=unit))),
         )  # fmt: skip
         return _drafts(answer)
 
     assert f"3 would be {percent(0.25)} faster" in told(4, 1.2)
     assert "2 to 3 are as good" in told(2, 1.495)
     assert "would be" not in told(0, 1.0)
+    units = [
+        told(2, 1.495, unit, chains=chains).split()[1] for unit in ("head", "draft") for chains in (0, 1)
+    ]
+    assert units == ["heads", "drafts", "drafts", "drafts"]
 
 
 def carried(policy: str, largest: float, **more: float) -> Carried:
@@ -318,4 +324,5 @@ def test_a_long_frontier_is_thinned_and_keeps_what_is_chosen_and_its_ends(monkey
     monkeypatch.setattr(compare_tables, "rows_table", lambda kept, title: kept.index.tolist())
     answer = SimpleNamespace(frontier=frame, measure="cost")
     assert compare_tables.frontier_table(answer, most) == list(shown)
+    assert compare_tables.frontier_table(answer) == list(shown)  # as many as these in a page
     assert compare_tables.frontier_table(answer) == compare_tables.frontier_table(answer, 12)

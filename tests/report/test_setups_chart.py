@@ -172,7 +172,9 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     at = curve["batch"].tolist().index(figure.batch)
     own = Measured(figure=figure, row={name: values[at] for name, values in curve.items()}, near=True)
     assert found.error == pytest.approx(own.error)
-    dot = measured_chart(found).series[-1]
+    chart = measured_chart(found)
+    assert chart.x.base == 2  # batches double
+    dot = chart.series[-1]
     assert (dot.x[0], dot.y[0]) == (figure.batch, figure.tokens_per_s_per_user)
     text = nearest_text(found)
     assert figure.source in text
