@@ -3,7 +3,7 @@
 (L1)  t = |t(b, s, K) + g more + g read, launches|_3 + beside      prompts ride on the step (N8)
         = t(b, s, K) + |g linear(c) + g read, launches|_3 + beside     they have passes of their own
       more = linear(m + c) - (1 - k / E)^c alike - own,  m = b (1 + z K) tokens of b requests
-      read = sum attention(q_i, e_i) [and the drafter's] + drafter(c)
+      read = sum attention(q_i, e_i) [and the drafter's] + drafter(c) + lone(c)
       c = sum q_i tokens of prompts whose chunks end at e_i
 
 own, alike, g, launches, beside and the law itself are those of `step.mixed_steps`:
@@ -27,6 +27,7 @@ from medusa_sim.step.prompt_kernels import (
     drafter_attention_us,
     drafter_linear_us,
     linear_us,
+    lone_linear_us,
     prompt_attention_us,
     timed_rows,
 )
@@ -50,6 +51,8 @@ class PromptTable:
     linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
     (Q,) that ends at chunk_ends (E,). drafter_s and drafter_attention_s: the same of a drafter that reads
     prompts, too. asleep: (T,) share of experts that so many tokens leave asleep; None: there are no experts.
+    lone_s: (T,) what linear_s is longer by where one GPU attends to all these tokens, gpus: that attend to
+    their own requests.
     terms: of the engine. host_s: launches of a pass of prompts, or of the whole step that
     prompts ride on; graph_rows: most rows of a step that a graph holds. Both have a `plain_` one of a server
     that loads no drafter. eager_s: of the host in a step of more rows.
@@ -62,6 +65,8 @@ class PromptTable:
     drafter_s: FloatArray
     drafter_attention_s: FloatArray | float = 0.0
     asleep: FloatArray | None = None
+    lone_s: FloatArray | None = None
+    gpus: int = 1
     terms: PromptTerms = field(default_factory=PromptTerms)
     host_s: float = 0.0
     plain_host_s: float = 0.0
@@ -103,7 +108,13 @@ class PromptTable:
             more_s = linear_s[m + tokens] - (linear_s[m] if own_s is None else own_s)
             if alike_s and self.asleep is not None:
                 more_s -= self.asleep.item(tokens) * alike_s
-        read_s = drafter_s[tokens] + sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
+        busiest = (
+            1.0 if self.gpus == 1 else max(1.0 / self.gpus, 1.0 / len(chunks))
+        )  # share of the prompts that one GPU reads
+        attention_s = sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
+        read_s = drafter_s[tokens] + busiest * attention_s
+        if self.lone_s is not None:
+            read_s += (self.gpus * busiest - 1.0) / (self.gpus - 1.0) * self.lone_s.item(tokens)
         host_s = self.host_s
         if not host_s and rides and m <= self.graph_rows < m + tokens:
             host_s = self.eager_s
@@ -139,7 +150,7 @@ def prompt_table(
 
     drafter: that of the longest draft, of so many `drafts`, which reads prompts too; None: none is loaded.
     """
-    tokens = timed_rows(float(limits.token_budget))
+    tokens, gpus = timed_rows(float(limits.token_budget)), setting.parallel.schedulers
     every = np.arange(limits.token_budget + 1)
 
     def by_tokens_s(priced_us: FloatArray) -> FloatArray:
@@ -157,6 +168,8 @@ def prompt_table(
         chunk_ends=ends,
         attention_s=np.broadcast_to(attention_us / US_PER_S, (chunks.size, ends.size)),
         asleep=None if setting.model.experts is None else asleep_share(setting, every.astype(np.float64)),
+        gpus=gpus,
+        lone_s=None if gpus == 1 else by_tokens_s(lone_linear_us(setting, tokens)),
         drafter_s=by_tokens_s(drafter_linear_us(setting, drafter, tokens)),
         drafter_attention_s=drafter_us / US_PER_S,
         terms=prompt_terms(setting),

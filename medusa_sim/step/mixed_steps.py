@@ -11,11 +11,12 @@
                   = t(0) + |device, launches|_3 + beside      where they have passes of their own, with
                     device = g linear(S) + g read(S)
           more(S) = linear(d c + S) - (1 - k / E)^S alike - own(b)
-          read(S) = attention of n prompts + that of the drafter + drafter(S)
+          read(S) = attention of n prompts + that of the drafter + drafter(S) + lone(S)
 
 |device, launches|_3 is the smooth maximum of `host.overlapped_us`; launches is the host, where no graph holds
 the pass. linear, own and alike are those of `step.prompt_kernels`: own(b) has the rows of the step as an
-engine pads it, a step that carries prompts is not padded.
+engine pads it, a step that carries prompts is not padded. GPUs that attend to their own requests share n
+prompts; fewer than GPUs are one of the busiest, which has the layers around their attention too: lone(S).
 
 A prompt longer than the room of a step takes floor(S / room) further steps before its last one. They carry as
 much as there is room for, in place of steps that would carry nothing.
@@ -40,10 +41,12 @@ from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import (
     alike_us,
     asleep_share,
+    busiest_share,
     drafter_attention_us,
     drafter_linear_us,
     linear_step,
     linear_us,
+    lone_linear_us,
     own_linear_us,
     prompt_attention_us,
     timed_rows,
@@ -93,6 +96,8 @@ class MixedStepLaw:
     """(R,) linear: what all tokens of a step share."""
     drafter_us: FloatArray
     """(R,) what a drafter adds for tokens of prompts, but for its attention."""
+    lone_us: FloatArray
+    """(R,) what linear takes longer where one GPU attends to all of these tokens."""
     prompt_attention_us: float
     """Attention of one prompt, averaged over its length."""
     drafter_attention_us: float
@@ -203,13 +208,19 @@ class MixedStepLaw:
 
     def _read_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """read(S): attention and drafter of so many tokens of so many prompts, at cells that draft or not."""
-        gpus = float(self.setting.parallel.schedulers)  # each attends to its own prompts
-        prompts_a_gpu = np.maximum(prompts / gpus, np.minimum(prompts, 1.0))
-        drafts = (self.loop.verified_tokens > 1.0)[cells]
-        attention_us = prompts_a_gpu * (self.prompt_attention_us + drafts * self.drafter_attention_us)
-        all_tokens = np.maximum(prompts, _LEAST_PROMPTS) * self.traffic.prompt_tokens
+        busiest, drafts = busiest_share(self.setting, prompts), (self.loop.verified_tokens > 1.0)[cells]
+        attention_us = busiest * (self.prompt_attention_us + drafts * self.drafter_attention_us)
+        each_us = (attention_us / self.traffic.prompt_tokens)[:, None] * tokens
         drafter_us = np.interp(tokens, self.rows, self.drafter_us) * (tokens > 0.0)
-        return np.asarray((attention_us / all_tokens)[:, None] * tokens + drafts[:, None] * drafter_us)
+        return np.asarray(each_us + drafts[:, None] * drafter_us + self._lone_us(tokens, busiest))
+
+    def _lone_us(self, tokens: FloatArray, busiest: FloatArray) -> FloatArray | float:
+        """What linear takes longer as one GPU has this share of the tokens, (n,); 0 where all share all."""
+        gpus = self.setting.parallel.schedulers
+        if gpus == 1:
+            return 0.0
+        more = (gpus * busiest - 1.0) / (gpus - 1.0)
+        return np.asarray(more[:, None] * np.interp(tokens, self.rows, self.lone_us) * (tokens > 0.0))
 
 
 def mixed_step_law(
@@ -254,6 +265,7 @@ def mixed_step_law(
         rows=knots.astype(np.float64),
         linear_us=of_rows(knots),
         drafter_us=drafter_linear_us(setting, drafter, knots.astype(np.float64)),
+        lone_us=lone_linear_us(setting, knots.astype(np.float64)),
         prompt_attention_us=float(prompt_attention_us(setting, lengths, lengths).mean()),
         drafter_attention_us=float(drafter_attention_us(setting, drafter, lengths, lengths).mean()),
         prompt_half=float(np.log(prompt_step.high_us / prompt_step.time_us)[0]),

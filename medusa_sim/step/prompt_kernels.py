@@ -33,6 +33,7 @@ from medusa_sim.step.setting import Setting
 from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
+_LEAST_PROMPTS = 1e-9
 _FEW_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28)
 _ROWS = ((32, 1024), (64, 2048), (128, 8192), (512, 32_768), (4096, 1 << 62))
 """Rows at which the linear layers are timed, as (spacing, up to) beyond the first few; between them time is
@@ -136,6 +137,28 @@ def drafter_linear_us(setting: Setting, drafter: Drafter | None, tokens: FloatAr
     works = drafter_works(setting, drafter, prompts)
     times_us = (device_us(setting.latency, _not_attending(work)) for work in works)
     return sum(times_us, start=np.zeros(np.shape(tokens)))
+
+
+def lone_linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
+    """What linear(S) takes longer where one GPU attends to all of the tokens, microseconds.
+
+    0 unless GPUs attend to their own requests: then one has all rows of the linear layers around attention.
+    """
+    gpus, tokens = setting.parallel.schedulers, np.asarray(tokens, dtype=np.float64)
+    if gpus == 1:
+        return np.zeros(tokens.shape)
+    alone_us, spread_us = (
+        device_us(setting.latency, _not_attending(_of_prompts(setting, launches, prompts)))
+        for prompts in (prefill(1, tokens), prefill(gpus, tokens / gpus))
+        for launches in (model_launches(setting.shard, prompts, setting.runtime),)
+    )
+    return alone_us - spread_us
+
+
+def busiest_share(setting: Setting, prompts: FloatArray) -> FloatArray:
+    """Share of so many prompts of the GPU that attends to most: an even one, but of whole prompts."""
+    some = np.maximum(prompts, _LEAST_PROMPTS)
+    return np.maximum(some / setting.parallel.schedulers, np.minimum(some, 1.0)) / some
 
 
 def timed_rows(most: float) -> FloatArray:

@@ -108,6 +108,17 @@ def test_a_step_of_prompts_alone_is_a_prefill(runtime, drafts):
         assert 1e6 * alone == pytest.approx(whole, rel=0.035), tokens
 
 
+def test_gpus_that_attend_to_their_own_prompts_read_one_as_one_gpu_and_eight_as_eight():
+    """Its attention and the layers around it are on one GPU; of eight prompts each GPU has one."""
+    scenario = SCENARIO.but(gpu="h200-sxm", model="deepseek-v3", runtime="sglang", tp=8, dp_attention=True)
+    found = step_table(scenario, (), replace(LIMITS, max_requests=1, token_budget=16384), longest=2048)
+    alone = found.decoding_s(0, 0, 0.0)
+    for count in (1, 8):
+        read_us = 1e6 * (alone + found.prompts_s(0, 0, [(2048, 2048)] * count, alone))
+        whole_us = float(prefill_step(scenario.setting, count, 2048).time_us)
+        assert read_us == pytest.approx(whole_us, rel=0.035), count
+
+
 def test_a_prompt_in_chunks_takes_no_less_than_at_once(table):
     whole = table.prompts_s(0, 0, [(4096, 4096)])
     parts = sum(table.prompts_s(0, 0, [(1024, end)]) for end in (1024, 2048, 3072, 4096))

@@ -13,7 +13,7 @@ from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.server import FullServer, in_server
 from medusa_sim.step.sparse import _compressed_attention
-from medusa_sim.step.step import decode_step
+from medusa_sim.step.step import decode_step, prefill_step
 
 
 def test_clients_that_begin_at_once_are_normal_around_their_next_requests(monkeypatch):
@@ -52,6 +52,20 @@ def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(ver
     law = mixed_step_law(setting, scenario.traffic, None, loop)
     assert law.rows[-1] >= 64.0 * verified + loop.room_tokens.max()
     assert np.all(np.diff(law.rows) > 0)
+
+
+@pytest.mark.parametrize("prompts", [1, 8])
+def test_gpus_that_attend_to_their_own_prompts_wait_for_the_one_that_reads(prompts):
+    """A pass of one prompt, or of eight on eight GPUs, takes what such a prompt takes that comes alone."""
+    scenario = Scenario(
+        gpu="h200-sxm", model="deepseek-v3", drafter="mtp", acceptance=0.7, runtime="sglang", tp=8,
+        dp_attention=True, prompt_tokens=512, output_tokens=256, length_cv=0.0,
+    )  # fmt: skip
+    found = in_server(scenario.setting, np.asarray(9_000.0), 64, 1, np.ones(()), scenario.traffic)
+    assert isinstance(found, FullServer)
+    steps = found._law.steps(np.array([0]), np.array([float(prompts)]))
+    read_us = float(steps.time_us.mean() - found._law.empty_us[0])
+    assert read_us == pytest.approx(float(prefill_step(scenario.setting, prompts, 512).time_us), rel=0.03)
 
 
 @pytest.mark.parametrize("requests", [1, 64, 256])
