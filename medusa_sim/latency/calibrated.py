@@ -110,7 +110,8 @@ class CalibratedLatency:
         if kind in _LAWS:  # of several kernels
             return id(self)
         choice = self.choice(operator)
-        return choice.place, choice.form, choice.is_asked, self._lends(choice), self.cold
+        tiles = choice.kernel.tiles if isinstance(choice.kernel, GemmKernel) else ()  # the engine's own
+        return choice.place, choice.form, choice.is_asked, self._lends(choice), self.cold, tiles
 
     def _lends(self, choice: Choice) -> bool:
         """Whether a step of an engine takes a kernel of another one's rows."""

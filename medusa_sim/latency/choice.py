@@ -19,11 +19,19 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime, Source, less_certain
 from medusa_sim.operators.kinds import EXPERTS, LATENT, LINEAR, Kind
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.engine_formats import expert_products, linear_rows
+from medusa_sim.specs.engine_formats import expert_products, linear_rows, linear_tiles
 from medusa_sim.specs.fitted import ExpertKernel, LatentKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR, TRANSFER_ERROR_ALIKE
-from medusa_sim.specs.kernels import GemmKernel, Kernel, StreamKernel, computing_as, multiplying_as
+from medusa_sim.specs.kernels import (
+    GemmKernel,
+    GemmTile,
+    Kernel,
+    StreamKernel,
+    computing_as,
+    multiplying_as,
+    tiled_by,
+)
 
 NAME_MARK = "@"
 
@@ -113,6 +121,8 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     )
     if best.form == rows_of:
         return _computing_as_own(choice, held[best.set_name].get(operator.form), operator.form)
+    if is_step_linear:
+        return _tiled_by(choice, linear_tiles(asked.library, gpu.architecture, best.form))
     runs = expert_products(asked.library, gpu.architecture, best.form) if asked.in_step else ""
     products = held[best.set_name].get(f"{best.form}{NAME_MARK}{runs}") if runs else None
     return _multiplying_as(choice, products)
@@ -170,6 +180,13 @@ def _computing_as_own(choice: Choice, own: Kernel | None, form: str) -> Choice:
         return choice
     stands_in = computing_as(choice.kernel, own)
     return replace(choice, form=form, kernel=stands_in, is_asked=False, error=TRANSFER_ERROR_ALIKE)
+
+
+def _tiled_by(choice: Choice, tiles: tuple[GemmTile, ...]) -> Choice:
+    """The choice of a linear layer, with the engine's own tiles where some are given."""
+    if not tiles or not isinstance(choice.kernel, GemmKernel):
+        return choice
+    return replace(choice, kernel=tiled_by(choice.kernel, tiles))
 
 
 def _multiplying_as(choice: Choice, products: Kernel | None) -> Choice:

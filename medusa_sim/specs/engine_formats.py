@@ -8,6 +8,7 @@ import msgspec
 
 from medusa_sim.reading import read_toml
 from medusa_sim.specs.case import weight_formats
+from medusa_sim.specs.kernels import GemmTile
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.strict import convert
@@ -44,10 +45,21 @@ class _Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     source: str
 
 
+class _Tiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The tiles by which engines compute linear layers in a format."""
+
+    engines: tuple[str, ...]
+    cards: tuple[str, ...]
+    form: str
+    tiles: tuple[GemmTile, ...]
+    source: str
+
+
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     caches: tuple[_Cache, ...]
     linear: tuple[_Linear, ...]
     experts: tuple[_Experts, ...]
+    tiles: tuple[_Tiles, ...]
 
 
 _FILE = Path(__file__).with_suffix(".toml")
@@ -74,6 +86,14 @@ def linear_rows(library: str, architecture: str, form: str) -> str:
         if of_card and library in entry.engines and form == entry.form:
             return entry.rows_of
     return ""
+
+
+def linear_tiles(library: str, architecture: str, form: str) -> tuple[GemmTile, ...]:
+    """The tiles by which an engine computes linear layers in `form`; empty: those of the rows' library."""
+    for entry in _KNOWN.tiles:
+        if library in entry.engines and architecture in entry.cards and form == entry.form:
+            return entry.tiles
+    return ()
 
 
 def expert_products(library: str, architecture: str, form: str) -> str:

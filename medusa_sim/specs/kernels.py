@@ -145,6 +145,12 @@ def computing_as(kernel: GemmKernel, other: GemmKernel) -> GemmKernel:
     return msgspec.structs.replace(kernel, **rates)
 
 
+@lru_cache(maxsize=64)
+def tiled_by(kernel: GemmKernel, tiles: tuple[GemmTile, ...]) -> GemmKernel:
+    """The kernel with another library's tiles."""
+    return msgspec.structs.replace(kernel, tiles=tiles)
+
+
 @lru_cache(maxsize=16)
 def multiplying_as(kernel: ExpertKernel, other: ExpertKernel) -> ExpertKernel:
     """Experts with the products of another kernel: their rates, tiles' costs and what lies between them.

@@ -139,6 +139,23 @@ def test_linear_layers_take_the_rows_of_the_library_that_an_engine_calls(runtime
         assert 1.1 * at_peak_us < many_us < 2.5 * at_peak_us
 
 
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm"])
+def test_fp8_layers_of_vllm_take_its_own_tiles_on_hopper(gpu):
+    """Its tiles have 16 rows up to 16 and 64 up to 64; beyond they are those of SGLang's rows."""
+    rows = np.array([1, 16, 17, 64, 65, 128, 1024])
+    layer = Gemm(name="mlp", dtype="fp8", m=rows, n=14_336, k=8192)
+    vllm, sglang = (
+        Scenario(gpu=gpu, model="llama-3.1-70b", runtime=runtime, drafter="ngram", acceptance="0.5")
+        .latency.time(layer).time_us
+        for runtime in ("vllm", "sglang")
+    )  # fmt: skip
+    assert np.array_equal(vllm[4:], sglang[4:])
+    step = vllm[2] / vllm[1]  # memory hides most of a tile that takes four times the rows
+    assert 1.03 < step < 1.2
+    assert sglang[2] / sglang[1] < 1.01
+    assert vllm[1] / vllm[0] < 1.02
+
+
 @pytest.mark.parametrize("gpu", ["a100-80gb-sxm", "a100-80gb-pcie", "a100-40gb", "l40s", "h100-sxm"])
 @pytest.mark.parametrize("runtime", ["vllm-0.15", "sglang-0.5"])
 @pytest.mark.parametrize("cache", [None, "fp8"])
