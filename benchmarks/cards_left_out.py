@@ -39,7 +39,7 @@ from medusa_sim.specs.inheritance import BORROWED, TOGETHER, TOGETHER_ALIKE
 from medusa_sim.specs.nearness import widenings_beside
 from medusa_sim.specs.widening import least_half_width
 from medusa_sim.step.compose import step_us
-from medusa_sim.step.kernel_sums import Kernels
+from medusa_sim.step.kernel_sums import TimedLaunches
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.step_time import StepTime
 
@@ -128,7 +128,7 @@ def inside_kernels(step: StepTime, measured_us: FloatArray, share: float) -> Boo
     What engines add has a band of its own, and is the same in both.
     """
     (_, kernels), *_ = step.passes
-    assert isinstance(kernels, Kernels)  # a plain step's are not averaged
+    assert isinstance(kernels, TimedLaunches)  # a plain step's are not averaged
     alone, whole = kernels.spread._replace(shared={}).squares, kernels.spread.squares
     below, above = (few + share**2 * (every - few) for few, every in zip(alone, whole, strict=True))
     cost = step.cost

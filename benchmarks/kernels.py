@@ -46,12 +46,13 @@ from medusa_sim.lab.calibrate.hardware_file import FittedKernel, write_fits, wri
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.lab.calibrate.moe import refitted_experts
 from medusa_sim.lab.calibrate.rows import fitted_kernels
-from medusa_sim.latency.base import RooflineLatency, residual_band
+from medusa_sim.latency.bands import residual_band
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
+from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.report.words.numbers import NOTHING, percent

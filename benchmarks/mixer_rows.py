@@ -19,7 +19,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.calibrate.errors import ratio_mape
 from medusa_sim.lab.calibrate.fit import FOLDS, LEAST_ROWS, Rows, heldout_groups, residual_bands
 from medusa_sim.lab.calibrate.stream import UNSEEN, fitted_stream
-from medusa_sim.latency.base import residual_band
+from medusa_sim.latency.bands import residual_band
 from medusa_sim.latency.stream import is_host_bound, stream_time
 from medusa_sim.operators.columns import IndexArray, texts
 from medusa_sim.operators.kinds import KIND_OF

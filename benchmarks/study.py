@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.calibrate.fit import Rows
-from medusa_sim.latency.base import OperatorTime
+from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.report.table import TextTable, markdown
 
 ROOT = Path(__file__).resolve().parents[1]

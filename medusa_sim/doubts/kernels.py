@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from medusa_sim.doubts.rule import Rule
 from medusa_sim.doubts.stand_ins import borrowed_shares, forms_of_experts, other_form, slower_than_halves
-from medusa_sim.latency.base import known_time
+from medusa_sim.latency.model import known_time
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine_formats import expert_products

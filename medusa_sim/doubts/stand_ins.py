@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.latency.base import Source, known_time
 from medusa_sim.latency.choice import NAME_MARK
+from medusa_sim.latency.model import known_time
+from medusa_sim.latency.operator_time import Source
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.scenario.scenario import Scenario

@@ -14,7 +14,7 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.costs import joule_band, joules, usd, watts_band
 from medusa_sim.grid.quantity import BY_NAME, Quantity, declare, listed
-from medusa_sim.latency.base import Bound, Source
+from medusa_sim.latency.operator_time import Bound, Source
 from medusa_sim.scenario.defaults import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.step import decode_step, verification_step

@@ -18,7 +18,7 @@ from medusa_sim.arrays import FloatArray, Halves, IntArray, as_float
 from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.surface import Surface
 from medusa_sim.grid.unless_self import cached_unless_self
-from medusa_sim.latency.base import Bound, CodeArray
+from medusa_sim.latency.operator_time import Bound, CodeArray
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step import compose
 from medusa_sim.step.compose import COST_FIELDS, Cost, along

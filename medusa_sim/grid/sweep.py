@@ -15,7 +15,7 @@ from medusa_sim.grid.columns import gain_column, sweep_columns
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.grid.quantities import values
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.latency.base import CodeArray
+from medusa_sim.latency.operator_time import CodeArray
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.axes import Grid

@@ -70,7 +70,9 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
-from medusa_sim.latency.base import OperatorTime, calibrated_time, roofline_time_us
+from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.operator_time import OperatorTime
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import balanced_us, byte_us, turns_unplanned, waves_us
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Operator

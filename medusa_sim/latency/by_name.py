@@ -6,7 +6,7 @@ from typing import Literal
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.model import LatencyModel
 from medusa_sim.specs.gpu import Gpu
 
 LatencyName = Literal["calibrated", "roofline", "measured"]
@@ -36,7 +36,7 @@ def latency_model(
     Raises SpecError (no such kernel set or profile), UsageError (an unknown latency model).
     """
     if latency == "roofline":
-        from medusa_sim.latency.base import RooflineLatency
+        from medusa_sim.latency.roofline import RooflineLatency
 
         return RooflineLatency(gpu)
     if latency not in LATENCIES:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
-from medusa_sim.latency.base import LatencyModel, OperatorTime
+from medusa_sim.latency.model import LatencyModel
+from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.operators.operator import Operator, Size
 from medusa_sim.specs.gpu import Gpu
 

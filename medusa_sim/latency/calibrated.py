@@ -11,11 +11,11 @@ import numpy as np
 from medusa_sim.arrays import as_float
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.attention import attention_time, writing_apart
-from medusa_sim.latency.base import OperatorTime
 from medusa_sim.latency.choice import Asked, Choice, choose, with_place
 from medusa_sim.latency.composed import sparse_time, window_time
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.laws import in_another_library, law_of_kind
+from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.serial import serial_attention_time
 from medusa_sim.latency.unfused import unfused_attention_time
 from medusa_sim.latency.verify_attention import (
@@ -63,16 +63,18 @@ class CalibratedLatency:
     ) -> None:
         self.gpu = gpu
         self.serves = serves or engine
-        self.kernels = engine if engine in gpu.kernels else kernels
+        self.set_name = engine if engine in gpu.kernels else kernels
         self.cold = cold
-        self.held: KernelSet = _over(gpu.kernels.get(kernels), gpu.kernel_set(self.kernels))
+        self.held: KernelSet = _over(gpu.kernels.get(kernels), gpu.kernel_set(self.set_name))
         in_step = cold and not engine
-        self.asked = Asked(kernels=kernels, library=library, engine=engine, kernel=kernel, in_step=in_step)
+        self.asked = Asked(
+            set_name=kernels, library=library, engine=engine, kernel_name=kernel, in_step=in_step
+        )
         self._chosen: dict[Hashable, Choice] = {}
 
     def backend(self, operator: Attention) -> Backend:
         """The kernel that attends with several queries: the one that rows name, else the engine's."""
-        named = backend_of_row(self.asked.kernel) if self.asked.kernel else None
+        named = backend_of_row(self.asked.kernel_name) if self.asked.kernel_name else None
         return named or backend_of(
             self.serves,
             self.gpu.architecture,
@@ -106,7 +108,7 @@ class CalibratedLatency:
             )
             # tables of kernels are the GPU's own objects, which live as long as it does
             tables = id(held.attention), id(held.serial_attention), id(held.elementwise), id(held.unfused)
-            return self.kernels, self.cold, *tables, backend
+            return self.set_name, self.cold, *tables, backend
         if kind in _LAWS:  # of several kernels
             return id(self)
         choice = self.choice(operator)
@@ -115,7 +117,7 @@ class CalibratedLatency:
 
     def _lends(self, choice: Choice) -> bool:
         """Whether a step of an engine takes a kernel of another one's rows."""
-        return self.cold and self.asked.library not in ("", choice.kernels)
+        return self.cold and self.asked.library not in ("", choice.set_name)
 
     def choice(self, operator: Operator) -> Choice:
         """The kernel that is chosen for an operator."""
@@ -133,11 +135,11 @@ class CalibratedLatency:
         own = self.gpu.kernels.get(self.asked.library)
         is_unpacked = isinstance(operator, Gemm) and operator.unpacks and not self.asked.engine
         if is_unpacked and own is not None and operator.form in own.linear:
-            return replace(self.asked, kernels=self.asked.library)
+            return replace(self.asked, set_name=self.asked.library)
         if KIND_OF[operator.kind] is not COLLECTIVE or WIDE not in self.gpu.kernels:
             return self.asked
         is_wide = self.gpu.exceeds_link(as_float(operator.peers)).all()
-        return replace(self.asked, kernels=WIDE, library="") if is_wide else self.asked
+        return replace(self.asked, set_name=WIDE, library="") if is_wide else self.asked
 
     def fused_kernel(self, kind: str) -> AttentionKernel:
         """The kernel of fused attention of that kind, in a step as an engine runs it (`writing_apart`)."""
@@ -151,7 +153,7 @@ class CalibratedLatency:
         is_block = section == "elementwise" and not kernels  # such a set prices no whole step
         block = ", ask for one block (sweep --scope block)" if is_block else ""
         raise SpecError(
-            f"gpu {self.gpu.name!r}, kernel set {self.kernels!r}: no {section} kernel for {key!r} "
+            f"gpu {self.gpu.name!r}, kernel set {self.set_name!r}: no {section} kernel for {key!r} "
             f"(it has: {', '.join(sorted(kernels)) or 'none'}); choose another --kernels or dtype{block}, "
             "or fit it: medusa-sim calibrate"
         )
@@ -183,7 +185,7 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
     else:
         prefill = model.fused_kernel("prefill_attention")
         time = verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
-    return replace(time, kernels=f"{model.kernels}: {backend.name}")
+    return replace(time, place=f"{model.set_name}: {backend.name}")
 
 
 def elementwise_kernel_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.base import OperatorTime, Source, less_certain
+from medusa_sim.latency.bands import less_certain
+from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.operators.kinds import EXPERTS, LATENT, LINEAR, Kind
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.engine_formats import expert_products, linear_rows, linear_tiles
@@ -40,13 +41,13 @@ NAME_MARK = "@"
 class Asked:
     """Whose kernels are wanted."""
 
-    kernels: str
-    """Name of the set where nothing else is said."""
+    set_name: str
+    """Of the set where nothing else is said."""
     library: str = ""
     """Set of an engine's own kernels; what it borrows stands back where others were measured on this GPU."""
     engine: str = ""
     """Set that a row names; empty where it names none."""
-    kernel: str = ""
+    kernel_name: str = ""
     """The library's name of a kernel there; empty: any."""
     in_step: bool = False
     """Whether a step asks, which runs no library's fallback."""
@@ -68,7 +69,7 @@ class Choice:
     another format."""
 
     @property
-    def kernels(self) -> str:
+    def set_name(self) -> str:
         """The set that has it."""
         return self.place.partition(":")[0]
 
@@ -130,7 +131,7 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
 
 def _tables(gpu: Gpu, kind: Kind, asked: Asked) -> dict[str, Mapping[str, Kernel]]:
     """Kernels of a kind by the name of their set, those that were asked for first."""
-    others = (asked.library, asked.kernels, *gpu.kernels) if _anywhere(kind, asked) else (asked.kernels,)
+    others = (asked.library, asked.set_name, *gpu.kernels) if _anywhere(kind, asked) else (asked.set_name,)
     sets = dict.fromkeys(name for name in (asked.engine, *others) if name in gpu.kernels)
     return {name: kind.table(gpu.kernels[name]) for name in sets}
 
@@ -144,10 +145,10 @@ def _found(held: Mapping[str, Mapping[str, Kernel]], forms: Iterable[str], asked
     """Every kernel of the formats, the best format first; a step takes no fallback of a library."""
     for form in forms:
         for set_name, kernels in held.items():
-            for key, kernel in _in_order(kernels, form, asked.kernel):
+            for key, kernel in _in_order(kernels, form, asked.kernel_name):
                 is_fallback = isinstance(kernel, StreamKernel | LatentKernel) and kernel.fallback
                 if not (asked.in_step and is_fallback):
-                    yield _Found(set_name, form, key, kernel, _is_named(key, kernel, asked.kernel))
+                    yield _Found(set_name, form, key, kernel, _is_named(key, kernel, asked.kernel_name))
 
 
 def _against(
@@ -159,18 +160,18 @@ def _against(
     own_forms: Collection[str],
 ) -> _Against:
     """What speaks against a kernel. held: names of sets. own_forms: formats measured on this GPU."""
-    is_nameless = bool(asked.kernel) and asked.engine not in held  # then of the operator's own format
-    is_other = found.form != operator.forms[0] or not _says(found.kernel, asked.kernel)
+    is_nameless = bool(asked.kernel_name) and asked.engine not in held  # then of the operator's own format
+    is_other = found.form != operator.forms[0] or not _says(found.kernel, asked.kernel_name)
     # how keys are split and experts grouped is the library's own: a relative's kernel of it is nearer than
     # another's here (experts in blocks of fp8 at 16 tokens: 4 % between H100 and H200, 46 between libraries)
-    may_stand_back = asked.library not in (asked.engine, asked.kernels) and kind not in (LATENT, EXPERTS)
+    may_stand_back = asked.library not in (asked.engine, asked.set_name) and kind not in (LATENT, EXPERTS)
     is_lent = found.set_name == asked.library and _is_lent(found.kernel) and found.form in own_forms
     return _Against(
         is_another=is_nameless and is_other,
         is_lent=may_stand_back and is_lent,
-        is_foreign=kind.own_first and found.set_name not in (asked.engine, asked.library, asked.kernels),
+        is_foreign=kind.own_first and found.set_name not in (asked.engine, asked.library, asked.set_name),
         is_not_named=kind.own_first and not found.is_named,
-        is_alternative=not asked.kernel and NAME_MARK in found.key,
+        is_alternative=not asked.kernel_name and NAME_MARK in found.key,
     )
 
 
@@ -202,7 +203,7 @@ def _nothing_found(
 ) -> SpecError:
     """The error that says what there is instead."""
     has = sorted({key for kernels in held.values() for key in kernels})
-    of_set = "" if _anywhere(kind, asked) else f", kernel set {asked.kernels!r}"
+    of_set = "" if _anywhere(kind, asked) else f", kernel set {asked.set_name!r}"
     elsewhere = [name for name, kernels in gpu.kernels.items() if name not in held and kind.table(kernels)]
     listed = f" ({', '.join(elsewhere)})" if elsewhere else ""
     return SpecError(
@@ -219,8 +220,8 @@ def _is_lent(kernel: Kernel) -> bool:
 def with_place(choice: Choice, time: OperatorTime) -> OperatorTime:
     """The time with its kernel's place; one that was not asked for is borrowed and less certain."""
     if choice.is_asked:
-        return replace(time, kernels=choice.place)
-    return replace(less_certain(time, choice.error, Source.BORROWED), kernels=choice.place)
+        return replace(time, place=choice.place)
+    return replace(less_certain(time, choice.error, Source.BORROWED), place=choice.place)
 
 
 def _in_order(kernels: Mapping[str, Kernel], form: str, name: str) -> Iterator[tuple[str, Kernel]]:

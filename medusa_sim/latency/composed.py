@@ -8,9 +8,10 @@ from typing import Protocol
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.latency.base import LatencyModel, OperatorTime, Source, filled
 from medusa_sim.latency.choice import Asked, Choice, choose
 from medusa_sim.latency.laws import law_of_kind
+from medusa_sim.latency.model import LatencyModel
+from medusa_sim.latency.operator_time import OperatorTime, Source, replaced_where
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import SPARSE
 from medusa_sim.operators.operator import GENERATION, VERIFY, Operator
@@ -73,7 +74,7 @@ def verify_in_window(model: KernelTimes, operator: WindowAttention) -> OperatorT
         high_us=time_us * np.exp(above),
         bound=np.broadcast_to(grown.bound, time_us.shape),
         source=np.maximum(base.source, grown.source) + np.zeros(time_us.shape, dtype=np.int8),
-        kernels=base.kernels,
+        place=base.place,
         together=max(base.together, grown.together),
     )
 
@@ -86,9 +87,9 @@ def sparse_time(model: KernelTimes, operator: Sparse) -> OperatorTime:
     if operator.phase != VERIFY:
         return _replayed(model, operator, time) if operator.kind in REPLAYED else time
     apart = model.time(operator.one_by_one())  # which an engine may choose where it is shorter
-    time = filled(time, apart, apart.time_us < time.time_us)
+    time = replaced_where(time, apart, apart.time_us < time.time_us)
     plain = model.time(replace(operator, phase=GENERATION, q_len=1))
-    return filled(time, plain, plain.time_us > time.time_us)
+    return replaced_where(time, plain, plain.time_us > time.time_us)
 
 
 def _replayed(model: KernelTimes, operator: Sparse, time: OperatorTime) -> OperatorTime:
@@ -101,13 +102,13 @@ def _replayed(model: KernelTimes, operator: Sparse, time: OperatorTime) -> Opera
     """
     gpu, own, shortest = model.gpu, model.choice(operator), time
     for name in gpu.kernels:
-        asked = Asked(kernels=name, library=name, in_step=True)
-        if name == own.kernels or own.form not in SPARSE.table(gpu.kernels[name]):
+        asked = Asked(set_name=name, library=name, in_step=True)
+        if name == own.set_name or own.form not in SPARSE.table(gpu.kernels[name]):
             continue
         other = choose(gpu, SPARSE, operator, asked)
-        if other.kernels == name:
+        if other.set_name == name:
             found = law_of_kind(SPARSE)(gpu, other.kernel, operator, cold=True, form=other.form)
-            shortest = filled(shortest, found, found.time_us < shortest.time_us)
+            shortest = replaced_where(shortest, found, found.time_us < shortest.time_us)
     if shortest is time:
         return time
     is_other = shortest.time_us < time.time_us
@@ -117,4 +118,4 @@ def _replayed(model: KernelTimes, operator: Sparse, time: OperatorTime) -> Opera
         high_us=np.maximum(shortest.high_us, np.sqrt(shortest.time_us * time.time_us)),
         source=np.maximum(shortest.source, np.int8(Source.BORROWED)),
     )
-    return filled(time, bounded, is_other)
+    return replaced_where(time, bounded, is_other)

@@ -20,7 +20,8 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.latency.base import OperatorTime, calibrated_time
+from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.dispatch import ONE_NODE, Dispatch
 from medusa_sim.specs.fitted import DispatchKernel

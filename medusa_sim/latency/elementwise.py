@@ -21,7 +21,9 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.latency.base import Bound, OperatorTime, calibrated_time, memory_time_us
+from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.operator_time import Bound, OperatorTime
+from medusa_sim.latency.roofline import memory_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.specs.gpu import Gpu

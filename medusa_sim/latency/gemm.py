@@ -44,7 +44,8 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
-from medusa_sim.latency.base import OperatorTime, calibrated_time
+from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.tile_choice import KnownChoices, among_allowed, cheapest, wave_cost
 from medusa_sim.latency.tiles import Candidates, candidates_before, candidates_of, taken
 from medusa_sim.latency.waves import norm_max, shared_waves

@@ -25,7 +25,9 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float, in_quadrature
 from medusa_sim.latency.attention import kernel_parts
-from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
+from medusa_sim.latency.bands import calibrated_time, less_certain
+from medusa_sim.latency.operator_time import OperatorTime, Source
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.specs.fitted import LatentKernel, Projections

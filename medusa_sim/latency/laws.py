@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from medusa_sim.latency.base import OperatorTime
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.moe import experts_time
+from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.serial import serial_gemm_time
 from medusa_sim.latency.stream import stream_time
 from medusa_sim.operators.gemm import Gemm

@@ -28,7 +28,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, TYPES, Role, shares
-from medusa_sim.latency.base import Bound, OperatorTime, Source
+from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise

@@ -16,7 +16,9 @@ import numpy.typing as npt
 from medusa_sim import data
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import CoverageError, SpecError
-from medusa_sim.latency.base import LatencyModel, OperatorTime, Source, filled, roofline_bound
+from medusa_sim.latency.model import LatencyModel
+from medusa_sim.latency.operator_time import OperatorTime, Source, replaced_where
+from medusa_sim.latency.roofline import roofline_bound
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.specs.gpu import Gpu
@@ -168,7 +170,7 @@ class MeasuredLatency:
         )
         if not missing.any() or self.fallback is None:
             return time
-        return filled(time, self.fallback.time(operator), missing)
+        return replaced_where(time, self.fallback.time(operator), missing)
 
     def _uncovered(self, operator: Operator, values: list[Any]) -> str:
         """What was asked for and where it lies. values: of the key, then of the axes."""

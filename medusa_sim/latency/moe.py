@@ -20,14 +20,9 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
-from medusa_sim.latency.base import (
-    OperatorTime,
-    Source,
-    calibrated_time,
-    less_certain,
-    roofline_time_us,
-    same_form,
-)
+from medusa_sim.latency.bands import calibrated_time, less_certain, same_form
+from medusa_sim.latency.operator_time import OperatorTime, Source
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import byte_us, norm_max, shared_waves
 from medusa_sim.operators.experts import ALIGNED, Experts
 from medusa_sim.specs.fitted import ExpertKernel, ExpertTile

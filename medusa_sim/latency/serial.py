@@ -24,7 +24,9 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.latency.base import OperatorTime, calibrated_time, roofline_time_us
+from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.operator_time import OperatorTime
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator

@@ -26,7 +26,9 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
+from medusa_sim.latency.bands import calibrated_time, less_certain
+from medusa_sim.latency.operator_time import OperatorTime, Source
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import left_in_l2, norm_max
 from medusa_sim.operators.operator import GENERATION
 from medusa_sim.operators.recurrent import Recurrent

@@ -43,7 +43,8 @@ from medusa_sim.latency.attention import (
     row_tiles,
     time_of_parts,
 )
-from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain
+from medusa_sim.latency.bands import calibrated_time, less_certain
+from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.carried import flops_per_clock
 from medusa_sim.specs.fitted import AttentionKernel

@@ -45,8 +45,8 @@ from medusa_sim.scenario.defaults import (
 
 if TYPE_CHECKING:
     from medusa_sim.data import DataDir
-    from medusa_sim.latency.base import LatencyModel
     from medusa_sim.latency.by_name import Fallback, LatencyName
+    from medusa_sim.latency.model import LatencyModel
     from medusa_sim.scenario.acceptance import Given
     from medusa_sim.scenario.defaults import Baseline
     from medusa_sim.specs.gpu import Gpu

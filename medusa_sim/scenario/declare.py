@@ -54,7 +54,7 @@ def _runtime() -> type:
 
 
 def _latency() -> type:
-    from medusa_sim.latency.base import LatencyModel
+    from medusa_sim.latency.model import LatencyModel
 
     return LatencyModel
 

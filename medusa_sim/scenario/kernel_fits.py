@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.model import LatencyModel
 from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu
@@ -59,7 +59,7 @@ class KernelFits:
         for launch in decomposed(self.latency, self.plain_launches):
             kind = KIND_OF[launch.operator.kind]
             if kind.is_chosen and kind.section != "gemm":
-                place = self.latency.time(launch.operator).kernels
+                place = self.latency.time(launch.operator).place
                 set_name, _, key = place.partition(":")
                 fits[f"{kind.section}.{place}"] = kind.table(self.gpu.kernels[set_name])[key].fit
         return fits

@@ -19,10 +19,10 @@ from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import CoverageError, UsageError, check_kind
 from medusa_sim.file_types import FILES
-from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.latency.local import LocalLatency, clock_under
+from medusa_sim.latency.model import LatencyModel
 from medusa_sim.scenario.acceptance import acceptance_of, matched, measured_acceptance
 from medusa_sim.scenario.arguments import ARGUMENTS, Arguments
 from medusa_sim.scenario.as_run import as_run, check_fit, formats_asked

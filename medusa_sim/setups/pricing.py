@@ -18,9 +18,9 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, MedusaSimError
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.grid.surface import Surface, surface_at
-from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.model import LatencyModel
 from medusa_sim.scenario.as_run import why_not_on_card
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario

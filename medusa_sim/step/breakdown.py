@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.base import Bound, OperatorTime, Source
+from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.step.kernels import decomposed, kernel_time
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting

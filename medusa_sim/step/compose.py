@@ -21,7 +21,7 @@ from medusa_sim.arrays import FloatArray, Halves, IntArray, in_quadrature
 from medusa_sim.step.host import overlapped_us
 
 RATIO_SHARE = 0.5
-"""Of what the bands of kernels and of an engine's terms add up to in a ratio of its steps, for 80 %.
+"""Share of the combined error of kernels and engine that survives in a ratio of two steps, for 80 %.
 
 With it the bands hold 81 % of 151 published speedups, each predicted without its source; with one source left
 out of this choice the others ask for 0.5 to 0.7 (`python benchmarks/engine_fit.py`). The rows do not tell

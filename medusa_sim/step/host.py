@@ -43,7 +43,7 @@ def overlapped_us(device_us: FloatArray, host_us: FloatArray | float) -> FloatAr
 
 
 def host_share(host_us: FloatArray | float, whole_us: FloatArray) -> FloatArray:
-    """By how much `overlapped_us` grows with its host: the derivative, from 0 to 1."""
+    """Derivative of `overlapped_us` with respect to the host's time, from 0 to 1."""
     share: FloatArray = (host_us / np.maximum(whole_us, 1e-9)) ** (HOST_OVERLAP - 1.0)
     return share
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, once
-from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source
+from medusa_sim.latency.model import LatencyModel
+from medusa_sim.latency.operator_time import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.kernels import kernel_time
@@ -28,8 +29,8 @@ class Spread(NamedTuple):
     above_square: FloatArray
     """The same upwards."""
     shared: dict[str, tuple[FloatArray, FloatArray]]
-    """Half-widths (downwards, upwards) of what is off together: borrowed kernels by kind (`Fit.together`);
-    under no name others that were not measured on it, and those of one law of the device."""
+    """Half-widths (downwards, upwards) of what kernels share, by group: borrowed ones of a kind
+    (`Fit.together`); all others that were not measured on it, and those of one law of the device."""
 
     @property
     def squares(self) -> tuple[FloatArray, FloatArray]:
@@ -41,7 +42,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Kernels:
+class TimedLaunches:
     """Timed launches, smallest arrays first: none is broadcast early. Sums are in microseconds."""
 
     timed: tuple[tuple[Launch, OperatorTime], ...]
@@ -61,13 +62,12 @@ class Kernels:
         shared: dict[str, tuple[FloatArray, FloatArray]] = {}
         for launch, time in self.timed:
             less, more = _half_widths_us(launch, time)
-            kind = _off_together(launch, time)
-            if kind is None:
+            alike = _alike(launch, time)
+            if alike is None:
                 below, above = below + less**2, above + more**2
                 continue
-            part = time.together if kind else 1.0
-            shared_less, shared_more = shared.get(kind, (np.zeros(()), np.zeros(())))
-            shared[kind] = shared_less + part * less, shared_more + part * more
+            shared_less, shared_more = shared.get(alike.group, (np.zeros(()), np.zeros(())))
+            shared[alike.group] = shared_less + alike.part * less, shared_more + alike.part * more
         return Spread(below, above, shared)
 
     @cached_property
@@ -121,7 +121,7 @@ class Slices(NamedTuple):
     @classmethod
     def of(
         cls,
-        kernels: Kernels | Slices,
+        kernels: TimedLaunches | Slices,
         change: Callable[[FloatArray], FloatArray],
         sources: Callable[[CodeArray], CodeArray],
     ) -> Slices:
@@ -133,10 +133,10 @@ class Slices(NamedTuple):
         )
 
 
-def timed(latency: LatencyModel, runtime: Runtime, launches: Iterable[Launch]) -> Kernels:
+def timed(latency: LatencyModel, runtime: Runtime, launches: Iterable[Launch]) -> TimedLaunches:
     """The launches with their times."""
     pairs = ((launch, kernel_time(latency, runtime, launch)) for launch in launches)
-    return Kernels(timed=tuple(sorted(pairs, key=lambda pair: pair[1].time_us.size)))
+    return TimedLaunches(timed=tuple(sorted(pairs, key=lambda pair: pair[1].time_us.size)))
 
 
 def _half_widths_us(launch: Launch, time: OperatorTime) -> tuple[FloatArray, FloatArray]:
@@ -148,11 +148,24 @@ def _half_widths_us(launch: Launch, time: OperatorTime) -> tuple[FloatArray, Flo
     return all_us * -np.expm1(-half), all_us * np.expm1(half)
 
 
-def _off_together(launch: Launch, time: OperatorTime) -> str | None:
-    """Key of `Spread.shared` under which a kernel's error counts; None: it is independent of all others."""
-    if time.device_half:
-        return ""
+class _Alike(NamedTuple):
+    """Which kernels share an error with this one, and how much of it."""
+
+    group: str
+    """Key of `Spread.shared`."""
+    part: float
+    """Of its half-width."""
+
+
+_WITH_EVERY_KERNEL = _Alike("every kernel", 1.0)
+
+
+def _alike(launch: Launch, time: OperatorTime) -> _Alike | None:
+    """Kernels that were not measured on this GPU err with others; None: the error is independent."""
     source = once(time.source)
-    if not source.size or source.min() < Source.BORROWED:
+    is_measured = not source.size or source.min() < Source.BORROWED
+    if is_measured and not time.device_half:
         return None
-    return KIND_OF[launch.operator.kind].section if source.max() == Source.BORROWED else ""
+    if time.device_half or source.max() > Source.BORROWED:
+        return _WITH_EVERY_KERNEL
+    return _Alike(KIND_OF[launch.operator.kind].section, time.together)

@@ -13,15 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.base import (
-    Bound,
-    LatencyModel,
-    OperatorTime,
-    Source,
-    filled,
-    known_time,
-    roofline_time_us,
-)
+from medusa_sim.latency.model import LatencyModel, known_time
+from medusa_sim.latency.operator_time import Bound, OperatorTime, Source, replaced_where
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
@@ -105,7 +99,7 @@ def launch_time(latency: LatencyModel, launch: Launch) -> OperatorTime:
     is_one = np.equal(operator.sizes["q_len"], 1)
     if not is_one.any():
         return time
-    return filled(time, launch_time(latency, replace(launch, operator=plain)), is_one)
+    return replaced_where(time, launch_time(latency, replace(launch, operator=plain)), is_one)
 
 
 def _widened(latency: LatencyModel, launch: Launch, time: OperatorTime) -> OperatorTime:

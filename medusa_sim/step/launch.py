@@ -58,9 +58,9 @@ class Launch:
         return replace(self, operator=operator, ends=None if self.ends is None else (ends[0], ends[1]))
 
     @property
-    def kernels(self) -> int:
+    def kernel_count(self) -> int:
         """Launches of a step: a module is as many as what it is composed of."""
-        return sum(launch.kernels for launch in self.composed) or self.count
+        return sum(launch.kernel_count for launch in self.composed) or self.count
 
 
 def linear_launch(model: Model, name: str, part: Part, m: Size, n: int, k: int, count: int = 1) -> Launch:

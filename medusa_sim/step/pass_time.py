@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.model import LatencyModel
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.specs.backends import backend_of
@@ -24,7 +24,7 @@ from medusa_sim.step.host import (
     pieces_us,
     split_host,
 )
-from medusa_sim.step.kernel_sums import Kernels, timed
+from medusa_sim.step.kernel_sums import TimedLaunches, timed
 from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.step_time import StepTime
@@ -39,7 +39,7 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     return StepTime(cost=cost, passes=((work, kernels),))
 
 
-def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> Cost:
+def pass_cost(work: PassWork, kernels: TimedLaunches, *, whole_graph: bool = True) -> Cost:
     """What one pass takes, whose kernels are timed.
 
         device  = sum of kernel times + launches launch_us
@@ -60,7 +60,7 @@ def pass_cost(work: PassWork, kernels: Kernels, *, whole_graph: bool = True) -> 
     """
     runtime, engine = work.runtime, work.runtime.engine
     device_us = kernels.device_us + work.gaps_us
-    launches_us = np.asarray(work.kernels * runtime.host_us_per_launch)
+    launches_us = np.asarray(work.kernel_count * runtime.host_us_per_launch)
     if work.is_forward:
         launches_us = launches_us + runtime.host_us_per_step
     if engine is None or not work.is_forward:

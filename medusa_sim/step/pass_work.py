@@ -45,11 +45,11 @@ class PassWork:
         return self.of == "target" and self.workload.phase == "decode"
 
     @property
-    def kernels(self) -> int:
+    def kernel_count(self) -> int:
         """How many are launched."""
-        return sum(launch.kernels for launch in self.launches)
+        return sum(launch.kernel_count for launch in self.launches)
 
     @property
     def gaps_us(self) -> float:
         """Gaps on the device between them."""
-        return self.kernels * self.runtime.launch_us
+        return self.kernel_count * self.runtime.launch_us

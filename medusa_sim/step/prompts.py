@@ -44,7 +44,7 @@ def prompt_host_us(setting: Setting, *, drafts: bool) -> float:
     if engine is None or not (term := prompt_term(setting, engine, drafts=drafts)).value:
         return 0.0
     launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
-    return term.value * sum(launch.kernels for launch in launches)
+    return term.value * sum(launch.kernel_count for launch in launches)
 
 
 class PromptTerms(NamedTuple):

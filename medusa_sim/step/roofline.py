@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.latency.base import Bound, LatencyModel, Source, labels, roofline_time_us
+from medusa_sim.latency.model import LatencyModel
+from medusa_sim.latency.operator_time import Bound, Source, names_of
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.operator import operational_intensity
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
@@ -94,8 +96,8 @@ def _phase_columns(
             "time_us": time.time_us,
             "flops_per_s": operator.flops / time.time_us * US_PER_S,
             "roofline_flops_per_s": operator.flops / roofline_time_us(gpu, operator) * US_PER_S,
-            "bound": labels(time.bound, Bound),
-            "source": labels(time.source, Source),
+            "bound": names_of(time.bound, Bound),
+            "source": names_of(time.source, Source),
         }
         columns.append({name: np.broadcast_to(value, batch.shape) for name, value in values.items()})
     return columns

@@ -11,8 +11,9 @@ import numpy as np
 from medusa_sim.arrays import IntArray
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.base import Bound, LatencyModel, OperatorTime, Source, labels
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
+from medusa_sim.latency.model import LatencyModel
+from medusa_sim.latency.operator_time import Bound, OperatorTime, Source, names_of
 from medusa_sim.operators.columns import CHOICE_COLUMNS, WHOLE_COLUMNS, texts
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of
@@ -87,8 +88,8 @@ def predicted_rows(
                 raise
             leave_out(str(error))
             continue
-        place = time.kernels or (kernel_set if latency == "calibrated" else latency)
-        found.append((index, replace(time, kernels=place)))
+        place = time.place or (kernel_set if latency == "calibrated" else latency)
+        found.append((index, replace(time, place=place)))
     whole = _with_times(frame, found, says_kernels=bool(columns))
     if not refused:
         return whole
@@ -115,7 +116,7 @@ def _with_times(
     places = np.full(len(frame), "", dtype=object)
     for index, time in found:
         time_us[index], low_us[index], high_us[index] = time.time_us, time.low_us, time.high_us
-        bound[index], source[index], places[index] = time.bound, time.source, time.kernels
+        bound[index], source[index], places[index] = time.bound, time.source, time.place
     chosen = {CHOSEN_COLUMN: places} if says_kernels else {}
     given = frame.rename(columns={name: f"{GIVEN_PREFIX}{name}" for name in (*PREDICTED_COLUMNS, *chosen)})
     return given.assign(
@@ -124,7 +125,7 @@ def _with_times(
         predicted_us=time_us,
         low_us=low_us,
         high_us=high_us,
-        bound=labels(bound, Bound),
-        source=labels(source, Source),
+        bound=names_of(bound, Bound),
+        source=names_of(source, Source),
         **chosen,
     )

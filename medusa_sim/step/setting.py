@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.model import LatencyModel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE, Parallel

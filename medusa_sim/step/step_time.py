@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.base import Bound, CodeArray
+from medusa_sim.latency.operator_time import Bound, CodeArray
 from medusa_sim.step.compose import Cost
-from medusa_sim.step.kernel_sums import WAITS, Kernels, Slices
+from medusa_sim.step.kernel_sums import WAITS, Slices, TimedLaunches
 from medusa_sim.step.launch import Part
 from medusa_sim.step.pass_work import PassWork
 
@@ -22,7 +22,7 @@ class StepTime:
 
     cost: Cost
     """Device, host and engine, which give the time and its 80 % band."""
-    passes: tuple[tuple[PassWork, Kernels | Slices], ...] = ()
+    passes: tuple[tuple[PassWork, TimedLaunches | Slices], ...] = ()
     """Each pass with its kernels' times by what they are for."""
 
     @property

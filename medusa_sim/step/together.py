@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.model import LatencyModel
 from medusa_sim.operators.operator import Operator, Size
 from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.launch import Launch

@@ -17,9 +17,10 @@ from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.attention import fit_attention
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.latency.attention import NEVER, attention_time
-from medusa_sim.latency.base import Bound, OperatorTime, Source, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.latent import latent_time
+from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.verify_attention import (
     called_attention_time,
     verify_attention_time,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from medusa_sim.errors import MedusaSimError, SpecError
-from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
@@ -46,7 +46,7 @@ def longest(of: Setting, workload: Workload) -> tuple[float, str]:
             continue
         floor_us = roofline_time_us(of.latency.gpu, launch.operator)
         share = float(np.max(time.time_us / (floor_us + LAUNCH_US)))
-        found = max(found, (share, f"{launch.operator.kind} {time.kernels}"))
+        found = max(found, (share, f"{launch.operator.kind} {time.place}"))
     return found
 
 
@@ -88,7 +88,7 @@ def test_a_fallback_serves_rows_that_name_it_and_no_step():
     assert modules
     rows = CalibratedLatency(gpu, "sglang", cold=False, engine="sglang")
     for module in modules:
-        assert of.latency.time(module).kernels.startswith("vllm:")
+        assert of.latency.time(module).place.startswith("vllm:")
         assert float(rows.time(module).time_us) > 20.0 * float(of.latency.time(module).time_us)
 
 
@@ -130,7 +130,7 @@ def test_linear_layers_take_the_rows_of_the_library_that_an_engine_calls(runtime
         gpu=gpu, model="llama-3.1-70b", runtime=runtime, drafter="ngram", acceptance="0.5"
     ).latency
     halves, eighths = (Gemm(name="mlp", dtype=form, m=4, n=57_344, k=8192) for form in ("bf16", "fp8"))
-    assert latency.time(eighths).kernels == f"sglang:{rows_of}"
+    assert latency.time(eighths).place == f"sglang:{rows_of}"
     wide_us, us = (float(latency.time(each).time_us) for each in (halves, eighths))
     if rows_of == "bf16":
         assert 0.49 * wide_us < us < 0.56 * wide_us

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.base import OperatorTime, Source
 from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import OPERATORS
 from medusa_sim.operators.elementwise import Elementwise

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from made_up import made_up_fit
 
-from medusa_sim.latency.base import Bound, OperatorTime, Source, calibrated_time, filled, residual_band
+from medusa_sim.latency.bands import calibrated_time, residual_band
 from medusa_sim.latency.composed import sparse_time, verify_in_window
+from medusa_sim.latency.operator_time import Bound, OperatorTime, Source, replaced_where
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.window import WindowAttention
@@ -77,7 +78,7 @@ def test_bands_of_several_kernels_multiply_and_the_worst_source_is_the_wholes():
 
 
 def test_a_time_is_filled_where_another_is_taken():
-    found = filled(
+    found = replaced_where(
         _time(10.0, together=0.3),
         _time(np.array([20.0, 30.0]).tolist(), together=0.6),
         np.array([True, False]),
@@ -107,7 +108,7 @@ def test_several_queries_in_a_window_grow_as_attention_does(prefix, keys, grown_
     def time(one: Any) -> OperatorTime:
         asked.append(one)
         if isinstance(one, WindowAttention):
-            return _time(8.0, 0.8, 1.25, together=0.7, kernels="here")
+            return _time(8.0, 0.8, 1.25, together=0.7, place="here")
         if one.kind == "decode_attention":
             return _time(10.0)
         source = np.full(1, Source.BORROWED, np.int8)

@@ -17,9 +17,9 @@ from medusa_sim.grid.sweep import sweep
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.gemm import gemm_start, unscored_gemm
 from medusa_sim.lab.calibrate.rows import fitted_kernels
-from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.gemm import gemm_choice, gemm_time
+from medusa_sim.latency.operator_time import Bound, Source
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.table import check_rows
 from medusa_sim.scenario.scenario import Scenario

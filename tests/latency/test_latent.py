@@ -11,9 +11,10 @@ from made_up import FIT, PATH, latent
 
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
-from medusa_sim.latency.base import Source, memory_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.latent import latent_time
+from medusa_sim.latency.operator_time import Source
+from medusa_sim.latency.roofline import memory_time_us
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.specs.fitted import LatentKernel, Projections
 from medusa_sim.specs.gpu import load_gpu
@@ -75,11 +76,11 @@ def test_rows_that_name_a_kernel_of_vllm_take_it():
     }
     assert float(named["FLASHMLA"].time_us) == pytest.approx(485.0, rel=0.1)
     assert float(named["FLASH_ATTN_MLA (FA3)"].time_us) == pytest.approx(355.0, rel=0.2)
-    assert named["FLASHMLA"].kernels == "vllm:decode_bf16@FLASHMLA"
+    assert named["FLASHMLA"].place == "vllm:decode_bf16@FLASHMLA"
     # what no library takes by itself serves only who asks for it
     for library in ("", "vllm"):
         step = CalibratedLatency(GPU, "sglang", library=library).time(row)
-        assert step.kernels == "sglang:decode_bf16"
+        assert step.place == "sglang:decode_bf16"
         assert float(step.time_us) == float(named[""].time_us)
 
 

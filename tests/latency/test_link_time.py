@@ -15,10 +15,12 @@ from medusa_sim.doubts.doubts import doubts
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch
 from medusa_sim.lab.calibrate.fit import Rows
-from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source, less_certain
+from medusa_sim.latency.bands import less_certain
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.dispatch import dispatch_time
+from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
+from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.dispatch import Dispatch
 from medusa_sim.operators.operator import Size

@@ -14,9 +14,10 @@ from medusa_sim.errors import CoverageError, DataError, SpecError
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.rows import fitted_kernels
 from medusa_sim.lab.calibrate.serial import fit_serial_attention, fit_serial_gemm
-from medusa_sim.latency.base import Bound, RooflineLatency, Source, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.measured import MeasuredLatency, load_profile, profile_of
+from medusa_sim.latency.operator_time import Bound, Source
+from medusa_sim.latency.roofline import RooflineLatency, roofline_time_us
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise

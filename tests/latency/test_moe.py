@@ -13,10 +13,11 @@ from medusa_sim.arrays import as_float
 from medusa_sim.errors import SpecError
 from medusa_sim.lab.calibrate.fit import UNFITTED
 from medusa_sim.lab.calibrate.moe import TILES, rules_of
-from medusa_sim.latency.base import Source, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.choice import Asked, choose
 from medusa_sim.latency.moe import SPREAD_ERROR, _end_tokens, experts_time
+from medusa_sim.latency.operator_time import Source
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
@@ -196,7 +197,7 @@ def test_a_row_chooses_the_kernel_of_its_engine_and_name_else_the_nearest_which_
 
     def place(engine: str, kernel: str) -> tuple[str, bool]:
         found = CalibratedLatency(gpu, "sglang", engine=engine, kernel=kernel).time(layer())
-        return found.kernels, bool(found.source == Source.CALIBRATED)
+        return found.place, bool(found.source == Source.CALIBRATED)
 
     assert place("", "") == ("sglang:bf16", True)
     assert place("vllm", "") == ("vllm:bf16", True)
@@ -226,21 +227,21 @@ def test_an_engine_takes_its_own_kernels_of_experts_from_a_relative_before_anoth
     own = KernelSet(moe={"bf16": named("triton", 30.0)})
     others = KernelSet(moe={"bf16": named("triton", 10.0)})
     measured = CalibratedLatency(gpu_with(sglang=others, vllm=own), "sglang", library="vllm").time(layer())
-    assert measured.kernels == "vllm:bf16"
+    assert measured.place == "vllm:bf16"
     assert measured.source == Source.CALIBRATED
     lent = msgspec.structs.replace(KERNEL.fit, inherited_from="h200-sxm:vllm")
     borrowed = KernelSet(moe={"bf16": msgspec.structs.replace(named("triton", 30.0), fit=lent)})
     found = CalibratedLatency(gpu_with(sglang=others, vllm=borrowed), "sglang", library="vllm").time(layer())
-    assert found.kernels == "vllm:bf16"
+    assert found.place == "vllm:bf16"
     assert found.source == Source.BORROWED
     lent_too = KernelSet(moe={"bf16": msgspec.structs.replace(named("triton", 10.0), fit=lent)})
     nothing = CalibratedLatency(gpu_with(sglang=lent_too, vllm=borrowed), "sglang", library="vllm")
-    assert nothing.time(layer()).kernels == "vllm:bf16"  # where all is borrowed, as on the card that lends
+    assert nothing.time(layer()).place == "vllm:bf16"  # where all is borrowed, as on the card that lends
     other_format = KernelSet(moe={"mxfp4": borrowed.moe["bf16"]})
     packed = dataclasses.replace(layer(), weight_dtype="mxfp4")
     of_format = CalibratedLatency(gpu_with(sglang=others, vllm=other_format), "sglang", library="vllm")
-    assert of_format.time(packed).kernels == "vllm:mxfp4"  # the format goes before the card
-    assert of_format.time(layer()).kernels == "sglang:bf16"
+    assert of_format.time(packed).place == "vllm:mxfp4"  # the format goes before the card
+    assert of_format.time(layer()).place == "sglang:bf16"
 
 
 CARDS = [name for name in gpu_names() if load_gpu(name).kernels.get("sglang", KernelSet()).moe]
@@ -269,7 +270,7 @@ def test_a_format_is_borrowed_from_the_relative_before_another_format_of_the_car
             if key.partition("@")[0] == form
         )
         if measured:
-            asked = Asked(kernels="sglang", library=library)
+            asked = Asked(set_name="sglang", library=library)
             assert choose(gpu, KIND_OF["moe"], in_format(form), asked).form == form, form
 
 

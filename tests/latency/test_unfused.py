@@ -14,7 +14,7 @@ from medusa_sim.errors import DataError, SpecError
 from medusa_sim.lab.calibrate.fit import Rows, residual_bands
 from medusa_sim.lab.calibrate.unfused import fit_unfused
 from medusa_sim.lab.reproduce.published import operator_table
-from medusa_sim.latency.base import Bound
+from medusa_sim.latency.operator_time import Bound
 from medusa_sim.latency.unfused import filled_rows, unfused_attention_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.gpu import load_gpu

@@ -14,8 +14,8 @@ from medusa_sim.doubts.doubts import doubts
 from medusa_sim.doubts.stand_ins import borrowed_shares
 from medusa_sim.errors import CoverageError, SpecError, UsageError
 from medusa_sim.grid.sweep import SweepTable, sweep
-from medusa_sim.latency.base import Source
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.operator_time import Source
 from medusa_sim.load.load_test import load_test
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTERS, KERNELS_ALONE, RUNS_CHAINS

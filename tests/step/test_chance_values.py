@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from medusa_sim.latency.base import Bound, OperatorTime
+from medusa_sim.latency.operator_time import Bound, OperatorTime
 from medusa_sim.step.breakdown import _longest_bound, _mean_and_ends
 from medusa_sim.step.chance import binomial, drafted_tokens, found_shares, log_normal, quantile, sums_by_place
 from medusa_sim.step.graphs import _next_size

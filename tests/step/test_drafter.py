@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.base import RooflineLatency
+from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import load_gpu

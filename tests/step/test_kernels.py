@@ -11,9 +11,9 @@ from asking import answered
 from medusa_sim.arrays import FloatArray
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.base import RooflineLatency
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.operator import CONTEXT, VERIFY, Operator
 from medusa_sim.operators.sparse import Sparse

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import medusa_sim as ms
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.base import OperatorTime
+from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.dispatch import Dispatch

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.api import Scenario
-from medusa_sim.latency.base import Bound, RooflineLatency, Source
+from medusa_sim.latency.operator_time import Bound, Source
+from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator

@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.base import Bound, OperatorTime, RooflineLatency, Source
+from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
+from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
@@ -32,7 +33,7 @@ from medusa_sim.step.drafting import drafting_cost, drafting_steps, eager_levels
 from medusa_sim.step.expert_union import CHAIN, DISJOINT, INDEPENDENT, union
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.host import drafting_us, overlapped_us
-from medusa_sim.step.kernel_sums import Kernels
+from medusa_sim.step.kernel_sums import TimedLaunches
 from medusa_sim.step.kernels import choice_us, kernel_time, launch_time
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.launch import Launch
@@ -172,7 +173,7 @@ def test_kernels_of_one_device_are_off_together_beside_what_each_is_by_itself():
         )  # fmt: skip
         return Launch(operator=Gemm(name="a", m=1, n=1, k=1, dtype="fp16"), part="mlp", count=count), time
 
-    kernels = Kernels(timed=(launched(100.0, 2), launched(50.0, 1)))
+    kernels = TimedLaunches(timed=(launched(100.0, 2), launched(50.0, 1)))
     own = np.sqrt(0.3**2 - 0.18**2)  # 0.24
     below, above, shared = kernels.spread
     ((shared_below, shared_above),) = shared.values()
@@ -390,7 +391,7 @@ def test_what_the_host_does_beside_a_pass_by_its_kernels_layers_and_requests():
     heads, whole = (PassWork(runtime=eager, of=of, **given) for of in ("continued", "target"))
     count, one = sum(launch.count for launch in launches), np.asarray(5000.0)
     time = OperatorTime(time_us=one, low_us=one, high_us=one, bound=one, source=np.asarray(Source.CALIBRATED))
-    kernels = Kernels(timed=((launches[0], time),))
+    kernels = TimedLaunches(timed=((launches[0], time),))
     device = launches[0].count * 5000 + count * load_runtime("vllm-0.11").launch_us
     assert float(pass_cost(heads, kernels).host_us) == count * eager.host_us_per_launch
     assert float(pass_cost(whole, kernels).host_us) == pytest.approx(

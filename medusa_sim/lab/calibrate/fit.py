@@ -20,7 +20,7 @@ import numpy.typing as npt
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.errors import mape
-from medusa_sim.latency.base import OperatorTime
+from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
 from medusa_sim.reading import read_toml

@@ -16,8 +16,8 @@ from medusa_sim.lab.calibrate.fits import fitter
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel
 from medusa_sim.lab.calibrate.transfer import fit_linear
 from medusa_sim.lab.calibrate.unfused import fit_unfused
-from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.choice import NAME_MARK
+from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.attention import UNFUSED_KINDS, Attention
 from medusa_sim.operators.columns import texts
 from medusa_sim.operators.experts import Experts

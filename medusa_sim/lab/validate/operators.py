@@ -19,7 +19,7 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.lab.calibrate.errors import growth_mape, mape, ratio_mape
 from medusa_sim.lab.validate.comparison import choice_of
 from medusa_sim.lab.validate.steps import MASK, decoder_step
-from medusa_sim.latency.base import Bound, OperatorTime, Source
+from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import texts
 from medusa_sim.operators.elementwise import Elementwise

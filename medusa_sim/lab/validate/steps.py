@@ -32,9 +32,9 @@ from medusa_sim.lab.validate.comparison import (
     comparison,
     halves_differ,
 )
-from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.latency.measured import OPERATOR_PROFILES
+from medusa_sim.latency.model import LatencyModel
 from medusa_sim.reading import read_toml
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.hf_config import model_from_config

@@ -15,8 +15,8 @@ from medusa_sim.lab.decoder.step import CachedStep
 from medusa_sim.lab.measure.bench import CpuBench, results_kept
 from medusa_sim.lab.measure.kernels import Pool, calls, tree_mask
 from medusa_sim.lab.measure.shapes import Case
-from medusa_sim.latency.base import Source
 from medusa_sim.latency.measured import MeasuredLatency, load_profile
+from medusa_sim.latency.operator_time import Source
 from medusa_sim.operators.kinds import operator_of
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.specs.gpu import load_gpu

@@ -1,0 +1,110 @@
+"""The time of a launch: how long, how sure, what bounds it and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.specs.fitted import UNSEEN_TOGETHER
+
+CodeArray: TypeAlias = npt.NDArray[np.int8]
+
+
+class Bound(IntEnum):
+    """What bounds the time of a kernel."""
+
+    MEMORY = 0
+    COMPUTE = 1
+    LATENCY = 2
+    """The fixed ramp of starting and draining kernels, or the gaps between them, take the largest share."""
+    HOST = 3
+    """The host cannot launch kernels as fast as the device finishes them (whole steps only)."""
+
+
+class Source(IntEnum):
+    """Where a time comes from, most trustworthy first. Merging takes the worst. Never defaulted."""
+
+    MEASURED = 0
+    INTERPOLATED = 1
+    CALIBRATED = 2
+    BORROWED = 3
+    """Fitted to another GPU, or to another library's kernel, whose efficiencies are carried over
+    (`specs.inheritance`)."""
+    EXTRAPOLATED = 4
+    """A fitted kernel beyond what its rows had: weights or K and V stored in another width, whose unpacking
+    nobody measured; experts spread over several GPUs; several queries of latent attention."""
+    ROOFLINE = 5
+
+
+def names_of(codes: CodeArray, of: type[Bound | Source]) -> npt.NDArray[np.str_]:
+    """Names of codes in lower case."""
+    return np.asarray([code.name.lower() for code in of])[codes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTime:
+    """Time of one launch of an operator, for every shape it holds; arrays broadcast against that shape."""
+
+    time_us: FloatArray
+    """Predicted time."""
+    low_us: FloatArray
+    """Lower end of the band that holds 80 % of the held-out residuals."""
+    high_us: FloatArray
+    """Upper end."""
+    bound: CodeArray
+    """`Bound` codes."""
+    source: CodeArray
+    """`Source` codes."""
+    place: str = ""
+    """Place of the fitted kernel, `set:key`, where it was chosen among several (`latency.choice.choose`)."""
+    device_half: float = 0.0
+    """Half-width, in the logarithm, of the error that all kernels on the device share: it cancels in ratios
+    of their times. Where it is not 0, the rest of the band is shared by all of them, too."""
+    together: float = UNSEEN_TOGETHER
+    """Of a borrowed kernel, the part of its band that all kernels of its kind share (`Fit.together`)."""
+
+    def at(self, index: IntArray) -> OperatorTime:
+        """The time of sizes along one axis, at an index into them."""
+        shape = (self.time_us.size,)
+        return replace(
+            self,
+            time_us=self.time_us[index],
+            low_us=self.low_us[index],
+            high_us=self.high_us[index],
+            bound=np.broadcast_to(self.bound, shape)[index],
+            source=np.broadcast_to(self.source, shape)[index],
+        )
+
+    def joined(self, other: OperatorTime) -> OperatorTime:
+        """Times of one kernel along one axis, the other's behind them."""
+        one, two = (each.at(np.arange(each.time_us.size)) for each in (self, other))
+        return replace(
+            self,
+            time_us=np.concatenate([one.time_us, two.time_us]),
+            low_us=np.concatenate([one.low_us, two.low_us]),
+            high_us=np.concatenate([one.high_us, two.high_us]),
+            bound=np.concatenate([one.bound, two.bound]),
+            source=np.concatenate([one.source, two.source]),
+        )
+
+    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> OperatorTime:
+        """With the time and both ends of its band replaced by what `change` makes of them."""
+        return replace(
+            self, time_us=change(self.time_us), low_us=change(self.low_us), high_us=change(self.high_us)
+        )
+
+
+def replaced_where(time: OperatorTime, other: OperatorTime, where: BoolArray) -> OperatorTime:
+    """The time, with those of another where `where` holds; the shapes broadcast.
+
+    Of two borrowed kernels the whole is off together with its kind as the more so of them is.
+    """
+    names = ("time_us", "low_us", "high_us", "bound", "source")
+    chosen = {name: np.where(where, getattr(other, name), getattr(time, name)) for name in names}
+    return replace(time, **chosen, together=max(time.together, other.together))
