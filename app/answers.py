@@ -26,7 +26,9 @@ from medusa_sim.doubts.standing import Standing, standing
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.grid import tree_answer
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.grid.roofline import roofline_points
 from medusa_sim.grid.surface import surface_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at, steps_at
@@ -40,9 +42,7 @@ from medusa_sim.setups.setup import ENGINES
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.breakdown import breakdown
-from medusa_sim.step.roofline import roofline_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable

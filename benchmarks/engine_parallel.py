@@ -17,9 +17,9 @@ import pandas as pd
 from engine_rows import SERVED_MODELS, TYPICAL_PROMPTS
 from study import measured_rows, named_rows, table
 
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 
 MODELS = {
     **SERVED_MODELS,

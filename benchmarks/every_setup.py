@@ -48,6 +48,7 @@ from medusa_sim.arrays import BoolArray
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.engines import engine_settings
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.quantities import values
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.outside.escaping import paragraph
@@ -67,7 +68,6 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_aliases, runtime_names
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.drafter import drafter_kind, drafter_names
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 

@@ -74,7 +74,7 @@ def scenario(**given: Any) -> Any:
 def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated") -> Act:
     """Every column of 2 GPUs x the models x 64 batches x 64 lengths x 128 counts."""
     sweep = found("sweep", "grid.sweep", "plan.sweep")
-    grid = found("Grid", "step.axes", "step.workload", "step.grid").of(
+    grid = found("Grid", "grid.axes", "step.axes", "step.workload", "step.grid").of(
         range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129)
     )
     scenarios = [

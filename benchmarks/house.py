@@ -37,11 +37,11 @@ HOUSE = (
         ("step",),
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
         in_order(
-            "axes expert_union launch workload mixer_layers attention sparse recurrent "
+            "expert_union launch workload mixer_layers attention latent sparse recurrent "
             "residual feed_forward exchange accepting last_logits network kernels kernel_sums "
             "pass_work graphs host compose step_time chance drafter setting pass_time together drafting "
             "prompt_kernels prompts step sampling traffic closed_loop gathering mixed_steps step_means "
-            "first_tokens server watts memory rows roofline breakdown"
+            "first_tokens server watts memory rows breakdown"
         ),
     ),
     Room(
@@ -61,8 +61,8 @@ HOUSE = (
         ("grid",),
         "scenario -> surface (the only thing that prices a grid) -> cells and every quantity of them",
         in_order(
-            "unless_self beyond configurations surface steps bands cells costs quantity quantities cell "
-            "columns single_step request_latency sweep tree_answer"
+            "axes roofline unless_self beyond configurations surface steps bands cells costs quantity "
+            "quantities cell columns single_step request_latency sweep tree_answer"
         ),
     ),
     Room(

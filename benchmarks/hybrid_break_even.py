@@ -20,10 +20,10 @@ from pages import DOCS, write_tables
 from study import table
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.state_rules import RULES
-from medusa_sim.step.axes import Grid
 
 ACCEPTED = 0.6
 """Chance of a draft to be accepted after those before it."""

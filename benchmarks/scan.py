@@ -30,13 +30,13 @@ import pandas as pd
 
 from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.sweep import grid_options
 from medusa_sim.plan.verdict import LOSES, NO_GAIN, PAYS, codes_of, drafting_spans, stretches
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_names
-from medusa_sim.step.axes import Grid
 
 CARDS = ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")
 MODELS = (

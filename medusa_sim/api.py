@@ -17,6 +17,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.single_step import SingleStep, single_step
 from medusa_sim.grid.sweep import sweep as sweep_tables
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
@@ -31,7 +32,6 @@ from medusa_sim.scenario.scenario import Scenario as ScenarioAlone
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.rows import predicted_rows
 
 if TYPE_CHECKING:

@@ -60,10 +60,10 @@ def roofline(
     flops_per_s is what the latency model predicts, roofline_flops_per_s what the datasheet allows. With --tp
     the operators are those of one GPU. An engine's --runtime times its own kernels of experts and attention.
     """
+    from medusa_sim.grid.axes import Grid
+    from medusa_sim.grid.roofline import roofline_points
     from medusa_sim.scenario.scenario import Scenario
     from medusa_sim.setups.pricing import any_drafter
-    from medusa_sim.step.axes import Grid
-    from medusa_sim.step.roofline import roofline_points
 
     if plot is not None:
         from medusa_sim.report.figures.files import check_plot_path

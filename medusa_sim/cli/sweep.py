@@ -18,9 +18,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, DEFAULT_CANDIDATES
 
 if TYPE_CHECKING:
+    from medusa_sim.grid.axes import Grid
     from medusa_sim.report.screen import Screen
     from medusa_sim.scenario.scenario import Scenario
-    from medusa_sim.step.axes import Grid
 
 LEAST_READ = (
     "watts", "itl_us", "verify_only_us", "verify_low_us", "verify_high_us", "joule_per_token", "tpot_us",
@@ -72,7 +72,7 @@ def sweep(
     """
     from medusa_sim.doubts.beyond import beyond_measured
     from medusa_sim.doubts.doubts import doubts
-    from medusa_sim.step.axes import Grid
+    from medusa_sim.grid.axes import Grid
 
     parts.check(output)
     several = take.scenarios(names)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.columns import gain_column, sweep_columns
 from medusa_sim.grid.configurations import at_counts
@@ -18,7 +19,6 @@ from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.latency.operator_time import CodeArray
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,12 +17,12 @@ import numpy as np
 
 from medusa_sim import __version__
 from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import Slices, SweepTable, sweep
 from medusa_sim.load.answer import run_load
 from medusa_sim.load.load_test import LoadTest, load_test
 from medusa_sim.parts.folder import Case, Description, Frozen, case_of, digests, frozen, plain, scenario_of
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 
 if TYPE_CHECKING:
     import pyarrow as pa

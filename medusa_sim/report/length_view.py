@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, evenly
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.report.palette import BESIDE
 from medusa_sim.scenario.defaults import CANDIDATES_MAX
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 
 MOST_BATCHES = 64
 

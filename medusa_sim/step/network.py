@@ -5,7 +5,8 @@
 and activation, then the LM head and the choice of the next token.
 
 The model is what one GPU holds of it (`specs.variants.on_one_gpu`). Each kind of block has its module: mixers
-(`attention`, `recurrent`, `sparse`), `feed_forward`, `residual`, and what GPUs send each other, `exchange`.
+(`attention`, `latent`, `sparse`, `recurrent`), `feed_forward`, `residual`, and what GPUs send each other,
+`exchange`.
 """
 
 from __future__ import annotations

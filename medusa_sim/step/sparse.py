@@ -1,4 +1,4 @@
-"""Latent attention, and that to chosen or compressed keys -> kernels: what chooses, what is attended to.
+"""Attention to chosen or compressed keys -> kernels: what chooses, what is attended to.
 
     (K5)  indexer    keys of all tokens once a request, 2 n_I d_I FLOPs a pair, a choice over s scores
     (K6)  attention  min(s, k) keys a query; beyond k each query reads its own choice
@@ -12,7 +12,6 @@ product of as many bytes and FLOPs, the choice as a pass over its scores.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -26,12 +25,13 @@ from medusa_sim.operators.sparse_sizes import DSA_SIZES, HEAD_DIMS, KEY_CHOICES,
 from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.attention import grouped_launches
+from medusa_sim.step.latent import latent_attention, latent_launches
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.mixer_layers import FUSED_KIND, KERNEL_PHASE, MixerLayers
 from medusa_sim.units import Format
 
 
-def chosen(operator: Operator, keys: FloatArray, reach: float, *, prompt: bool) -> Operator:
+def reading_at_most(operator: Operator, keys: FloatArray, reach: float, *, prompt: bool) -> Operator:
     """The kernel with at most `reach` keys a query; past it each query of a request has its own.
 
     A prompt is cut into blocks of `reach` queries over 1.5 times as many keys, as a window is.
@@ -95,60 +95,16 @@ def indexer_launches(
     return [scores, replace(scores, operator=choice)]
 
 
-def latent_launches(mixer: Latent, layers: MixerLayers[Latent]) -> list[Launch]:
-    """Compression (held whole by every GPU), queries, the up-projections of K and V, attention and output.
-
-    A decode or verification step multiplies queries and results with the up-projections instead of the cache
-    ("absorption", arXiv 2405.04434, section 2.1.2); those products stay in the activations' dtype.
-    """
-    hidden, heads = layers.model.hidden, mixer.heads
-    values = heads * mixer.v_dim
-    launches = [
-        layers.linear("qkv_a_proj", "qkv", mixer.down_width, hidden),
-        layers.linear("q_b_proj", "qkv", heads * mixer.qk_dim, mixer.q_rank or hidden),
-    ]
-    if layers.is_prompt:
-        width = heads * (mixer.nope_dim + mixer.v_dim)
-        launches.append(layers.linear("kv_b_proj", "qkv", width, mixer.kv_rank))
-    else:
-        launches += [
-            layers.unquantised_linear("k_absorb", heads * mixer.kv_rank, mixer.nope_dim),
-            layers.unquantised_linear("v_absorb", values, mixer.kv_rank),
-        ]
-    sizes = {"latent_dim": mixer.kv_rank, "nope_dim": mixer.nope_dim, "v_dim": mixer.v_dim}
-    launches += [_latent_attention(mixer, layers, **sizes), layers.output_linear("o_proj", hidden, values)]
-    if mixer.gate:
-        launches += [
-            layers.linear("gate_proj", "qkv", values, hidden),
-            layers.elementwise("gate", "activation", values),
-        ]
-    if layers.model.rope and mixer.rotates:
-        launches.append(layers.elementwise("rope", "rope", (heads + 1) * mixer.rope_dim))
-    return [*launches, layers.elementwise("latent_norm", "rms_norm", mixer.norm_count)]
-
-
-def _latent_attention(mixer: Latent | Compressed, layers: MixerLayers[Any], **sizes: int) -> Launch:
-    """The step's attention of all heads to one latent key each."""
-    kind = "mla_prefill" if layers.is_prompt else "mla_decode"
-    return layers.attention(
-        LatentAttention,
-        kind,
-        kind=kind,
-        kv_len=layers.workload.kv_len,
-        heads=mixer.heads,
-        rope_dim=mixer.rope_dim,
-        kv_dtype=layers.model.kv_dtype,
-        **sizes,
-    )
-
-
 def sparse_latent_launches(mixer: Latent, layers: MixerLayers[Latent]) -> list[Launch]:
     """Latent attention; with an indexer to what it chooses."""
     launches, index = latent_launches(mixer, layers), mixer.indexer
     if index is None:
         return launches
     launches = [
-        replace(launch, operator=chosen(launch.operator, layers.keys, index.topk, prompt=layers.is_prompt))
+        replace(
+            launch,
+            operator=reading_at_most(launch.operator, layers.keys, index.topk, prompt=layers.is_prompt),
+        )
         if isinstance(launch.operator, LatentAttention)
         else launch
         for launch in launches
@@ -175,7 +131,10 @@ def sparse_latent_launches(mixer: Latent, layers: MixerLayers[Latent]) -> list[L
 def block_sparse_launches(mixer: BlockSparse, layers: MixerLayers[BlockSparse]) -> list[Launch]:
     """Grouped attention to chosen blocks; index queries and key come out of the fused projection."""
     launches = [
-        replace(launch, operator=chosen(launch.operator, layers.keys, mixer.reach, prompt=layers.is_prompt))
+        replace(
+            launch,
+            operator=reading_at_most(launch.operator, layers.keys, mixer.reach, prompt=layers.is_prompt),
+        )
         if isinstance(launch.operator, Attention) and launch.operator.is_fused
         else launch
         for launch in grouped_launches(mixer, layers)
@@ -239,10 +198,10 @@ def _is_measured(mixer: Compressed, kind: SparseKind) -> bool:
 
 def _compressed_attention(mixer: Compressed, layers: MixerLayers[Compressed]) -> Launch:
     plain, keys = mixer.head_dim - mixer.rope_dim, layers.keys
-    launch = _latent_attention(mixer, layers, latent_dim=plain, nope_dim=plain, v_dim=mixer.head_dim)
+    launch = latent_attention(mixer, layers, latent_dim=plain, nope_dim=plain, v_dim=mixer.head_dim)
     if layers.is_prompt:
         # the mean key count of a prompt's queries, as a causal square of as many pairs
-        kernel = chosen(launch.operator, keys, float(np.max(mixer.keys(keys))), prompt=True)
+        kernel = reading_at_most(launch.operator, keys, float(np.max(mixer.keys(keys))), prompt=True)
     else:
         queries = as_float(layers.workload.query_tokens)
         kernel = launch.operator.with_columns(kv_len=np.minimum(keys, mixer.keys(keys) + queries))

@@ -22,6 +22,7 @@ from medusa_sim.doubts import beyond as doubts_beyond
 from medusa_sim.doubts import doubts as doubt_rules
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, ThresholdError, UsageError
+from medusa_sim.grid.axes import Grid
 from medusa_sim.lab.calibrate.engine_fit import FittedRow, FittedRuntime
 from medusa_sim.lab.validate.operators import Score
 from medusa_sim.load.arguments import LOAD
@@ -29,7 +30,6 @@ from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.defaults import CANDIDATES_MAX
 from medusa_sim.scenario.question import QUESTION
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.rows import predicted_rows
 
 

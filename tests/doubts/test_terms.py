@@ -11,6 +11,7 @@ from medusa_sim.doubts.charges import charged_us, round_of
 from medusa_sim.doubts.doubts import engine_on_other_gpus, first_token_doubts
 from medusa_sim.doubts.room import model_too_large
 from medusa_sim.doubts.terms import WORDS, terms_out_of_range
+from medusa_sim.grid.axes import Grid
 from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend.warnings import warnings
@@ -18,7 +19,6 @@ from medusa_sim.report.words.caveats import caveats
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario as PlanScenario
 from medusa_sim.specs.engine import UNITS
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.host import split_host
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.traffic import drafting_requests, step_limits

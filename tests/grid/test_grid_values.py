@@ -9,6 +9,7 @@ import pytest
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, SureSteps
 from medusa_sim.grid.beyond import edges_below
 from medusa_sim.grid.cells import Cells, price
@@ -23,7 +24,6 @@ from medusa_sim.grid.surface import in_groups, surface_at
 from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.grid.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.chance import log_normal
 from medusa_sim.step.drafting import drafting_passes, drafting_steps
 from medusa_sim.step.memory import memory_parts

@@ -13,6 +13,7 @@ from one_line import one_line
 from medusa_sim.arrays import FloatArray
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.gemm import gemm_start, unscored_gemm
@@ -26,7 +27,6 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.units import format_of
 

@@ -16,10 +16,10 @@ from one_line import one_line
 from small_sweep import GRID, SWEEP, nothing, read, scenarios, work
 
 from medusa_sim.errors import OutputError, UsageError
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
 from medusa_sim.parts.sweep_parts import SweepParts, work_of
-from medusa_sim.step.axes import Grid
 
 HARDWARE = Path(__file__).resolve().parents[2] / "hardware"
 

@@ -21,6 +21,7 @@ from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.api import Scenario
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.recommend import recommend
@@ -30,7 +31,6 @@ from medusa_sim.scenario.acceptance import constant_rate, mean_length, rates_by_
 from medusa_sim.scenario.question import Question
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import runtime_names
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.drafter import drafter_kind, drafter_names
 
 EXACT = 1e-9

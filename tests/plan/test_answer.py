@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.request_latency import RequestLatency, request_latency
 from medusa_sim.plan.break_even import break_even_batches, find_break_even
@@ -21,7 +22,6 @@ from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.expert_union import union
 from medusa_sim.step.step import decode_step, prefill_step

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from asking import run
 
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.recommend import recommend
@@ -14,7 +15,6 @@ from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.words.memory import shortfall_text
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 
 EAGLE = {"drafter": "eagle", "acceptance": 0.7}
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import medusa_sim as ms
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.plan.break_even import break_even_batches, find_break_even
 from medusa_sim.plan.sweep_answer import sweep_answer
@@ -26,7 +27,6 @@ from medusa_sim.plan.verdict import (
 )
 from medusa_sim.report.length_view import length_view
 from medusa_sim.report.words.break_even import break_even_text
-from medusa_sim.step.axes import Grid
 
 LETTERS = {"P": PAYS, "g": GAIN, "n": NO_GAIN, "L": LOSES}
 

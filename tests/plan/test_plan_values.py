@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.arrays import Band
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.plan import recommendation
 from medusa_sim.plan.break_even import longest_context
@@ -27,7 +28,6 @@ from medusa_sim.plan.sweep_answer import _drafting_share, sweep_answer
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.step import decode_step, drafting_steps
 
 SMALL = Scenario(

@@ -12,6 +12,7 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.doubts.doubts import beyond_known, doubts
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.columns import BY_COUNT, SWEEP, count_table
 from medusa_sim.grid.quantities import OF_SCENARIO
@@ -26,7 +27,6 @@ from medusa_sim.report.sweep.tables import best_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.step.axes import Grid
 
 COMMON = {"gpu": "h100-sxm", "model": "llama-3.1-8b"}
 CHAIN = {**COMMON, "drafter": "eagle", "acceptance": 0.7}

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import medusa_sim as ms
+from medusa_sim.grid.axes import Grid
+from medusa_sim.grid.roofline import roofline_points
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, line_series
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.charts.roofline import PHASE_TITLES, roofline_chart
@@ -14,8 +16,6 @@ from medusa_sim.report.figures.draw import lines_figure, map_figure
 from medusa_sim.report.length_view import length_view
 from medusa_sim.report.sweep.page import report_blocks
 from medusa_sim.report.table import TextTable
-from medusa_sim.step.axes import Grid
-from medusa_sim.step.roofline import roofline_points
 
 SCENARIO = ms.Scenario(
     gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7,0.5,0.3", runtime="vllm"

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim import __version__
+from medusa_sim.grid.axes import Grid
 from medusa_sim.report.blocks import Folded
 from medusa_sim.report.charts.chart import HeatMap, MapCell
 from medusa_sim.report.charts.sweep import step_bars
@@ -25,7 +26,6 @@ from medusa_sim.report.palette import PARTS
 from medusa_sim.report.table import TextTable, aligned, markdown
 from medusa_sim.report.words.numbers import capitalised, duration, significant, times, with_prefix
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 from medusa_sim.writing import atomic
 
 TABLE = pa.table(

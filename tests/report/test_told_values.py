@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from told import numbers
 
+from medusa_sim.grid.axes import Grid
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.card import short_answer
@@ -39,7 +40,6 @@ from medusa_sim.report.words.numbers import (
     with_prefix,
 )
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.doubts.stand_ins import borrowed_shares
 from medusa_sim.errors import CoverageError, SpecError, UsageError
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import SweepTable, sweep
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.operator_time import Source
@@ -23,7 +24,6 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, local_runtime_names, runtime_names
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.drafter import drafter_names, drafters
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.units import FORMATS

@@ -16,10 +16,11 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter import drafter_names, drafters, lookups
 from medusa_sim.step.drafter.base import Parts
-from medusa_sim.step.drafter.draft_model import DraftModel, Pard, PEagle
+from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
 from medusa_sim.step.drafter.lookup import NGram
 from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.drafter.parallel import Pard, PEagle
 from medusa_sim.step.drafting import drafting_steps
 from medusa_sim.step.expert_union import union
 from medusa_sim.step.memory import step_memory_bytes

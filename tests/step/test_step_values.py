@@ -8,6 +8,8 @@ import pytest
 from msgspec import structs
 
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.axes import Grid
+from medusa_sim.grid.roofline import roof_of, roofline_points
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.attention import Attention
@@ -23,7 +25,6 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step import memory
 from medusa_sim.step.accepting import acceptance_launches
-from medusa_sim.step.axes import Grid
 from medusa_sim.step.chance import LENGTHS, drafted_tokens, mean_drafted_tokens, normal_values, quantile
 from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.drafter.base import Parts
@@ -52,10 +53,9 @@ from medusa_sim.step.prompt_kernels import (
     timed_rows,
 )
 from medusa_sim.step.prompts import launching_host_us, prompt_host_us, prompt_terms
-from medusa_sim.step.roofline import roof_of, roofline_points
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.sparse import chosen
+from medusa_sim.step.sparse import reading_at_most
 from medusa_sim.step.step import (
     decode_step,
     prefill_step,
@@ -114,12 +114,16 @@ def test_of_many_keys_each_query_reads_its_choice_and_a_prompt_is_cut_into_block
     heads = {"heads": 8, "kv_heads": 8, "head_dim": 64}
     one = Attention(name="a", kind="prefill_attention", dtype="bf16", batch=4, q_len=600, kv_len=1, **heads)
     blocks = [1, 2003 / 2000, 3]
-    assert sizes(chosen(one, keys, 2000, prompt=True)) == [
+    assert sizes(reading_at_most(one, keys, 2000, prompt=True)) == [
         pytest.approx([4 * cut for cut in blocks]), pytest.approx([600 / cut for cut in blocks]),
         [1500, 3000, 3000],
     ]  # fmt: skip
     few = replace(one, q_len=3)
-    assert sizes(chosen(few, keys, 2000, prompt=False)) == [[4, 4, 12], [3, 3, 1], [1500, 2003, 2000]]
+    assert sizes(reading_at_most(few, keys, 2000, prompt=False)) == [
+        [4, 4, 12],
+        [3, 3, 1],
+        [1500, 2003, 2000],
+    ]
 
 
 def test_drafts_end_before_the_first_token_that_is_not_kept():

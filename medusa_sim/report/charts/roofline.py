@@ -8,10 +8,10 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.grid.roofline import roof_of
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, Tip, point_series
 from medusa_sim.report.words.numbers import with_prefix
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.step.roofline import roof_of
 from medusa_sim.step.workload import Phase
 from medusa_sim.units import GIGA, MEGA, TERA
 
@@ -36,7 +36,7 @@ _TIPS: tuple[Tip, ...] = (
 def roofline_chart(points: pa.Table, gpu: Gpu, dtype: str, group: str | None = None) -> LineChart:
     """FLOP/s over FLOP/byte under the roof, a look a phase. group: of `GROUPS`; None: all operators.
 
-    points: as `medusa_sim.step.roofline.roofline_points` gives them.
+    points: as `medusa_sim.grid.roofline.roofline_points` gives them.
     """
     whole = points.to_pylist()
     given = [row for row in whole if group is None or (row["part"] == "attention") == (group == "attention")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from medusa_sim.grid.axes import Grid
 from medusa_sim.plan.recommendation import Recommendation, scheduled_counts
 from medusa_sim.report.blocks import Block, Folded, Picture
 from medusa_sim.report.first_page import answer_page
@@ -16,7 +17,6 @@ from medusa_sim.report.words.caveats import caveats
 from medusa_sim.report.words.numbers import span, times, times_between
 from medusa_sim.report.words.scenario import model_name
 from medusa_sim.scenario.defaults import DEFAULT_CANDIDATES
-from medusa_sim.step.axes import Grid
 
 
 def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:

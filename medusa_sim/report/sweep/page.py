@@ -9,6 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import evenly
 from medusa_sim.doubts.doubts import doubts
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.columns import SWEEP, gain_column
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.break_even import BreakEven
@@ -27,7 +28,6 @@ from medusa_sim.report.words.caveats import caveats
 from medusa_sim.report.words.numbers import percent, spans_text, times
 from medusa_sim.report.words.scenario import model_name
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 
 _MOST_LENGTHS = 3
 _MOST_BATCHES = 8

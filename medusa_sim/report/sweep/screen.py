@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from medusa_sim.doubts.beyond import beyond_measured
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.sweep_answer import SweepAnswer
@@ -26,7 +27,6 @@ from medusa_sim.report.words.scenario import (
 from medusa_sim.report.words.standing import standing_fact
 from medusa_sim.scenario.defaults import FREE_WITHIN
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 from medusa_sim.units import GIGA
 
 _MOST_HINTS = 6

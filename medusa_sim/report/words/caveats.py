@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.doubts.doubts import doubts
+from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells
 from medusa_sim.plan.slowdowns import slower_format_us, slower_with_more
 from medusa_sim.report.words.numbers import capitalised, duration, percent
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.axes import Grid
 
 
 def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:

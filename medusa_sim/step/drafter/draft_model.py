@@ -1,7 +1,4 @@
-"""A small autoregressive model that drafts for a large one (arXiv 2211.17192).
-
-Drafters that propose all drafts in one pass over masked positions: P-EAGLE, PARD.
-"""
+"""A small autoregressive model that drafts for a large one (arXiv 2211.17192)."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes, verified_tokens
-from medusa_sim.step.drafter.layer import Eagle3
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_work import PassWork
@@ -105,61 +101,3 @@ class DraftModel(Drafter):
     def kv_slots(self) -> int:
         """The target's own token, which a model of its own has not seen."""
         return 1
-
-
-def masked(workload: Workload, depth: int) -> Workload:
-    """The rows of one parallel pass: depth + 1 that verification may have accepted and depth - 1 masks.
-
-    The last accepted row proposes the first draft, each mask one more. TensorRT-LLM counts the same 2 K rows
-    (pull request 12262).
-    """
-    return Workload(phase="verify", batch=workload.batch, seq_len=workload.seq_len, query_tokens=2 * depth)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PEagle(Eagle3):
-    """P-EAGLE (arXiv 2602.01469): four layers fed as EAGLE-3 is, all drafts in one pass.
-
-    `parallel_drafting` of vLLM's method eagle3 (pull request 32887); four layers as in the released
-    checkpoints (huggingface.co/amazon/gpt-oss-120b-p-eagle).
-    """
-
-    name: ClassVar[DrafterName] = "p-eagle"
-    title = "P-EAGLE layers"
-    has_levels = False
-    falls_as = "every"
-    profiles = ("p-eagle-",)
-    lender = "p-eagle-gpt-oss-120b"
-
-    layers: int = 4
-
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """One pass; logits of the `depth` rows that propose."""
-        network, rows = self._network(model), masked(workload, self.depth)
-        whole = self._pass(network, rows, runtime, logit_rows=self.depth * workload.batch)
-        return (replace(whole, reads_accepted=True),)
-
-    def kv_slots(self) -> int:
-        """The masks."""
-        return self.depth - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pard(DraftModel):
-    """PARD (arXiv 2504.18583): a small language model that was taught to fill masks, in one pass.
-
-    One checkpoint drafts for a family of targets; it needs none of their features.
-    """
-
-    name: ClassVar[DrafterName] = "pard"
-    title = "PARD model"
-    has_levels = False
-
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """One pass of the draft model over the new tokens and the masks; its logits on all of them."""
-        whole = self._pass(model, masked(workload, self.depth), self.runtime or runtime)
-        return (replace(whole, reads_accepted=True),)
-
-    def kv_slots(self) -> int:
-        """The masks, and the target's own token, which a model of its own has not seen."""
-        return self.depth
