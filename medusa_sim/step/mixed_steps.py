@@ -110,22 +110,31 @@ class MixedStepLaw:
     """The same where one is."""
 
     def begun(self, cells: IntArray) -> Hits:
-        """n: how many prompts begin on a step of some cells. `Hits.place` is a place among `cells`.
+        """n: how many prompts begin on a step of some cells. `Hits.place` is a place among `cells`."""
+        is_launched = self.plain_host_us > 0.0 and not prompts_apart(self.setting)
+        held, grouped = self.loop.most_held_steps.any(), is_launched and self.setting.parallel.schedulers > 1
+        begun = self._begun_held if held else self._begun_in_groups if grouped else self._begun_singly
+        return begun(cells)
 
-        Under data-parallel attention GPUs whose steps with prompts are launched kernel by kernel wait for
-        each other's, so that as many begin at once. So do prompts that are held for others to ride with them.
+    def _begun_singly(self, cells: IntArray) -> Hits:
+        """Each of b requests by itself."""
+        return binomial(self.loop.requests[cells], self.loop.begin_chance[cells])
+
+    def _begun_in_groups(self, cells: IntArray) -> Hits:
+        """One for each GPU at once: those whose steps with prompts are launched wait for each other's.
+
+        b / GPUs groups begin with the probability pi of a request, so that as many prompts begin on average.
         """
-        if self.loop.most_held_steps.any():
-            return self._begun_together(cells)
-        requests, begin_chance = self.loop.requests[cells], self.loop.begin_chance[cells]
-        waits = self.plain_host_us > 0.0 and not prompts_apart(self.setting)
-        gpus = self.setting.parallel.schedulers if waits else 1
-        together = np.minimum(float(gpus), requests)
-        hits = binomial(requests / together, begin_chance)
+        requests = self.loop.requests[cells]
+        together = np.minimum(float(self.setting.parallel.schedulers), requests)
+        hits = binomial(requests / together, self.loop.begin_chance[cells])
         return hits._replace(number=hits.number * together[hits.place])
 
-    def _begun_together(self, cells: IntArray) -> Hits:
-        """The same where the first prompt waits for those that join it: 1 + J on b pi / (1 + J) of steps."""
+    def _begun_held(self, cells: IntArray) -> Hits:
+        """The first, held for others, and J that join it: 1 + J on b pi / (1 + J) of the steps.
+
+        Where there is nobody to wait for, none joins: the one request begins with pi.
+        """
         loop = self.loop
         carry = np.minimum(loop.requests * loop.begin_chance / (1.0 + loop.joining), 1.0)[cells]
         joined = binomial(np.maximum(loop.requests[cells] - 1.0, 0.0), loop.joining_chance[cells])
