@@ -257,6 +257,8 @@ def parsed(
     except RecursionError:
         raise error(f"{named(where)}: lists or tables are nested too deep; give {what}") from None
     except ValueError as wrong:  # JSONDecodeError, TOMLDecodeError, integers of more than 4,300 digits
+        if not text.strip():
+            raise error(f"{named(where)}: is empty; give {what}") from None
         reason = " ".join(str(wrong).split())
         raise error(f"{named(where)}: cannot be parsed: {reason[:200]}; give {what}") from wrong
     level = [content]

@@ -247,6 +247,12 @@ def test_the_dash_is_stdout(capfdbinary, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_empty_file_is_told_as_one(tmp_path):
+    (tmp_path / "x.json").write_text(" \n", encoding="utf-8")
+    with pytest.raises(SpecError, match="is empty"):
+        read_json(tmp_path / "x.json", 100, "JSON")
+
+
 @pytest.mark.parametrize("name", ["out.xyz", "out", "out.jsn"])
 def test_a_suffix_that_says_nothing_is_refused(tmp_path, name):
     with pytest.raises(UsageError, match=r"cannot tell the form .*--format"):

@@ -40,7 +40,7 @@ from medusa_sim.operators.columns import (
 )
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Fault, Operator, TextArray
-from medusa_sim.reading import csv_chunks, named, parquet_parts
+from medusa_sim.reading import csv_chunks, named, opened, parquet_parts
 from medusa_sim.units import FORMATS, format_of
 
 if TYPE_CHECKING:
@@ -291,6 +291,9 @@ def _alike(columns: list[TextArray]) -> list[IndexArray]:
     return np.split(order, starts)
 
 
+_TABLE = "a .csv or .parquet of operator rows"
+
+
 def _raw_parts(path: Path, rows: int) -> Iterator[pd.DataFrame]:
     """The table as stored, in parts. CSV cells stay text: a word among numbers can then be named."""
     if path.suffix.lower() == ".csv":
@@ -299,6 +302,8 @@ def _raw_parts(path: Path, rows: int) -> Iterator[pd.DataFrame]:
         )
         return
     if path.suffix.lower() != ".parquet":
+        with opened(path, _TABLE, DataError):  # a folder or no file at all is told first
+            pass
         raise DataError(f"{named(path)}: cannot tell the format from its suffix (allowed: .csv, .parquet)")
-    for part in parquet_parts(path, rows, "a .csv or .parquet of operator rows"):
+    for part in parquet_parts(path, rows, _TABLE):
         yield part.to_pandas()

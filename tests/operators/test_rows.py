@@ -355,3 +355,10 @@ def test_a_column_that_is_not_there_is_told_with_the_first_row_that_needs_it(tmp
     )
     with pytest.raises(DataError, match=r"missing column n, which .*row 2 needs"):
         read_rows(path)
+
+
+def test_a_folder_is_no_table_of_unknown_form(tmp_path):
+    with pytest.raises(DataError, match="is a folder"):
+        read_rows(tmp_path, need_time=False)
+    with pytest.raises(DataError, match="no such file"):
+        read_rows(tmp_path / "rows", need_time=False)
