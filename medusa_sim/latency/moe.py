@@ -8,10 +8,11 @@ With t tokens, r = `rows` (token, expert) pairs, u = `hit` experts, and for each
     tiles      = slowdown waves (k + tile_k) |arithmetic, loads|_step_norm
     memory     = u n k b_w / (bandwidth_fraction bandwidth)
     product    = |memory, tiles|_memory_norm                                                              (X4)
-    passes     = 2 (2 t h + r (2 h + n_1 + i)) / (activation_ratio bandwidth)                           (X5)
-    time       = ramp_us + expert_us E + token_us t + pair_us r + passes + both products                  (X6)
+    passes     = 2 (2 t h + w (2 h + n_1 + i)) / (activation_ratio bandwidth)                           (X5)
+    time       = ramp_us + expert_us E + token_us t + pair_us w + passes + both products                  (X6)
 
 E: experts of the layer, or those of the GPU where a kernel counts problems of products (`counts_held`).
+w: r, or the pairs of all GPUs' experts where a kernel drops none of them before its products (`walks_all`).
 The library takes the tile M x N with the least time x selection penalty, one for both products.
 """
 
@@ -78,10 +79,11 @@ def _fixed_us(gpu: Gpu, kernel: ExpertKernel, operator: Experts) -> FloatArray:
     tokens, rows = as_float(operator.tokens), as_float(operator.rows)
     width = operator.first_width + as_float(operator.inter)
     hidden = as_float(operator.hidden)
-    passed = 2.0 * tokens * hidden + rows * (2.0 * hidden + width)
+    walked = np.maximum(rows, as_float(operator.topk) * tokens) if kernel.walks_all else rows
+    passed = 2.0 * tokens * hidden + walked * (2.0 * hidden + width)
     bandwidth = kernel.activation_ratio * gpu.bandwidth_bytes_per_s / US_PER_S
     experts = as_float(operator.local_experts if kernel.counts_held else operator.experts)
-    sorting = kernel.expert_us * experts + kernel.token_us * tokens + kernel.pair_us * rows
+    sorting = kernel.expert_us * experts + kernel.token_us * tokens + kernel.pair_us * walked
     fixed: FloatArray = kernel.ramp_us + sorting + _HALF_BYTES * passed / bandwidth
     return fixed
 

@@ -201,6 +201,8 @@ class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Sorting tokens by expert, for each expert of the layer."""
     counts_held: bool = False
     """Whether that is for each expert that a GPU holds: problems of a grouped product, not a sort."""
+    walks_all: bool = False
+    """Whether sorting and passes are over all pairs, those of other GPUs' experts too."""
     token_us: Us
     """The same for each token."""
     pair_us: Us

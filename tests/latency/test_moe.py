@@ -181,6 +181,18 @@ def test_a_kernel_that_counts_problems_takes_less_where_a_gpu_holds_fewer_expert
     assert experts_time(GPU, kernel, one, cold=False).time_us == pytest.approx(50.0, rel=0.15)
 
 
+def test_a_kernel_that_walks_over_all_pairs_pays_for_those_of_other_gpus():
+    """Sorting and passes as of the whole layer, products as of the pairs that a GPU has."""
+    walks = msgspec.structs.replace(KERNEL, walks_all=True)
+    whole = layer(4096)
+    own = dataclasses.replace(layer(4096, local_experts=16, hit=16), rows=4096.0)
+    dropped = 4096.0 * 7.0
+    passed_us = 2.0 * dropped * (2 * 2048 + 3 * 768) / (0.8 * GPU.bandwidth_bytes_per_s / 1e6)
+    assert time_us(own, walks) - time_us(own) == pytest.approx(0.001 * dropped + passed_us)
+    assert time_us(whole, walks) == time_us(whole)
+    assert time_us(own, walks) < time_us(whole)
+
+
 def gpu_with(**sets: KernelSet) -> Gpu:
     return dataclasses.replace(GPU, kernels=sets)
 
