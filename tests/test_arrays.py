@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medusa_sim.arrays import Band, Halves, every_to
+from medusa_sim.arrays import Band, Halves, conditional, evenly, every_to, in_quadrature, once
 
 STEP = Halves.within(np.array(80.0), np.array(100.0), np.array(150.0))
 
@@ -37,3 +37,27 @@ def test_independent_errors_join_in_quadrature_and_a_share_of_one_counts_by_itse
 def test_numbers_are_every_one_then_of_a_ratio(given, made):
     """Beyond, as many even steps of the logarithm as keep to the ratio: from 6 to 25 by 1.61."""
     assert every_to(*given).tolist() == made
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "kept"),
+    [(4, 4, [0, 1, 2, 3]), (4, 3, [0, 2, 3]), (10, 4, [0, 3, 6, 9]), (9, 2, [0, 8])],
+)
+def test_as_many_as_allowed_are_kept_evenly_with_both_ends(count, most, kept):
+    assert evenly(10 * np.arange(count), most).tolist() == [10 * each for each in kept]
+
+
+def test_rates_that_hold_with_all_before_are_divided_by_the_one_before():
+    assert conditional(np.array([0.8, 0.4, 0.0, 0.0])) == pytest.approx([0.8, 0.5, 0.0, 0.0])
+
+
+def test_what_broadcasting_repeats_is_kept_once():
+    column = np.broadcast_to(np.arange(3.0)[:, None], (3, 5))
+    assert (once(column).shape, once(column.T).shape) == ((3, 1), (1, 3))
+    assert once(column)[:, 0].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_quadrature_takes_other_shapes_together():
+    assert in_quadrature(np.array([[3.0], [5.0]]), np.array([4.0, 12.0])) == pytest.approx(
+        np.array([[5.0, np.sqrt(153.0)], [np.sqrt(41.0), 13.0]])
+    )
