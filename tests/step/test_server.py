@@ -7,57 +7,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace as with_fields
 from scipy import stats
-from scipy.optimize import brentq
+from servers import CHAT, LATENCY, full, plain, setting
 
-from medusa_sim.latency.by_name import latency_model
-from medusa_sim.latency.cached import cached
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.term import Term
-from medusa_sim.step import gathering
-from medusa_sim.step.chance import _binomial_parts, binomial, log_normal
-from medusa_sim.step.closed_loop import ClosedLoop, _in_queue
+from medusa_sim.step.chance import binomial
+from medusa_sim.step.closed_loop import _in_queue
 from medusa_sim.step.drafter import drafters
-from medusa_sim.step.first_tokens import following_us, starting_us
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us, timed_rows
 from medusa_sim.step.prompts import prompt_host_us, prompt_terms
 from medusa_sim.step.sampling import sampled
-from medusa_sim.step.server import FullServer, Server, in_server
+from medusa_sim.step.server import FullServer, in_server
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.traffic import Traffic, served_length, step_limits
-
-LATENCY = cached(latency_model(load_gpu("h100-sxm"), "calibrated", "sglang"))
-CHAT = Traffic(prompt_tokens=512.0, output_tokens=256.0, prompt_cv=0.4, output_cv=0.4)
-
-
-def setting(runtime: str | Runtime = "vllm-0.11", model: str = "llama-3.1-8b", **more: object) -> Setting:
-    named = load_runtime(runtime) if isinstance(runtime, str) else runtime
-    given = {"latency": LATENCY, "model": load_model(model), "runtime": named}
-    return Setting(**given | more, scope="model")
-
-
-def plain(
-    of: Setting, batch: object, traffic: Traffic | None, tokens: float = 1.0
-) -> tuple[np.ndarray, Server]:
-    length = served_length(of, 512, traffic)
-    step = decode_step(of, np.asarray(batch), np.asarray(length))
-    seen = in_server(
-        of, step.time_us, batch, 1, np.asarray(tokens), traffic, attention_us=step.parts_us["attention"]
-    )
-    return step.time_us, seen
-
-
-def full(of: Setting, batch: object, traffic: Traffic, tokens: float = 1.0) -> FullServer:
-    seen = plain(of, batch, traffic, tokens)[1]
-    assert isinstance(seen, FullServer)
-    return seen
 
 
 @pytest.mark.parametrize("runtime", ["cuda-graph", "hf-eager", "vllm-0.11"])
@@ -304,135 +271,6 @@ def test_a_grid_without_a_batch_has_no_times():
     seen = in_server(setting(), none, none, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
     for values in (seen.token_us, seen.tpot_us, seen.itl_us, seen.quantile_us(0.9)):
         assert values.shape == (0, 2)
-
-
-@pytest.mark.parametrize("runtime", ["vllm-0.11", "sglang-0.5"])
-def test_clients_that_begin_at_once_wait_for_half_of_all_prompts(runtime):
-    """(N19), a tenth of which a load test has in its mean."""
-    of, traffic = setting(runtime), Traffic(prompt_tokens=1024.0, output_tokens=256.0)
-    seen = full(of, np.array([64, 128]), traffic)
-    prompt = np.array([1024.0])
-    share = prompt_terms(of).share
-    each_us = share * float((linear_us(of, 8.0 * prompt) / 8.0 + prompt_attention_us(of, prompt, prompt))[0])
-    assert float(np.diff(starting_us(seen._law, seen.server_us))[0]) == pytest.approx(
-        32.0 * each_us, rel=0.15
-    )
-    later_us = 0.0 if of.runtime.engine is None else of.runtime.engine.load_test_us.value
-    tested_us = (starting_us(seen._law, seen.server_us) + 9.0 * following_us(seen._law)) / 10.0
-    assert seen.benchmark_first_token_us == pytest.approx(tested_us + later_us)
-    # as many as a step has room for are read by the same step
-    few, alone = full(of, 4, traffic), full(of, 1, traffic)
-    three_us = starting_us(few._law, few.server_us) - starting_us(alone._law, alone.server_us)
-    assert float(three_us[0]) == pytest.approx(3.0 * each_us, rel=0.25)
-
-
-def cell(requests: float, begin_chance: float, **given: float) -> ClosedLoop:
-    """One cell of 300 steps of decoding."""
-    common = {
-        "step_us": 1e4, "verified_tokens": 1.0, "tokens_per_step": 1.0, "request_attention_us": 10.0,
-        "room_tokens": 8000.0, "decode_steps": 300.0, "away_steps": 0.0, "idle_trip_us": 0.0,
-        "queued_steps": 0.0, "prompts_in_room": 8.0, "most_held_steps": 0.0,
-    }  # fmt: skip
-    values = common | {"requests": requests, "begin_chance": begin_chance} | given
-    return ClosedLoop(**{name: np.full(1, float(value)) for name, value in values.items()})
-
-
-@pytest.mark.parametrize(("requests", "chance", "most"), [(2, 0.003, 20), (64, 0.004, 20), (200, 0.002, 40)])
-def test_prompts_that_wait_for_each_other_wait_as_long_as_counted(requests, chance, most):
-    """Step by step: requests that do not wait begin with the same probability; the first opens a wait."""
-    loop = cell(requests, chance, most_held_steps=most, prompts_in_room=1e9)
-    draw, waited, opened, riding, carried = np.random.default_rng(5), [], -1, [], []
-    for step in range(60_000):
-        if riding and step - opened == most:
-            waited += [step - begun for begun in riding]
-            carried.append(len(riding))
-            riding = []
-        begun = draw.binomial(requests - len(riding), chance)
-        if begun and not riding:
-            opened = step
-        riding += [step] * begun
-    assert float(loop.held_steps[0]) == pytest.approx(np.mean(waited), rel=0.05)
-    assert 1.0 + float(loop.joining[0]) == pytest.approx(np.mean(carried), rel=0.1)
-
-
-def test_a_wait_for_others_ends_when_they_fill_a_step():
-    loop = cell(101, 0.01, most_held_steps=500, prompts_in_room=9.0)
-    assert float(loop.first_held_steps[0]) == pytest.approx(8.0)  # one begins on each step
-    assert float(cell(1, 0.01).held_steps[0]) == 0.0
-
-
-def test_prompts_that_wait_for_each_other_begin_as_often_as_others():
-    runtime = load_runtime("tensorrt-llm-1.2")
-    held = replace(runtime, engine=with_fields(runtime.engine, prompt_wait_steps=20))
-    law = full(setting(runtime=held), 64, CHAT)._law
-    unheld = full(setting(runtime=runtime), 64, CHAT)._law.loop
-    assert 1.0 / law.loop.begin_chance - 1.0 / unheld.begin_chance == pytest.approx(law.loop.held_steps)
-    begun = law.begun(np.zeros(1, dtype=np.int64))
-    assert begun.weight.sum() == pytest.approx(1.0)
-    assert begun.weight @ begun.number == pytest.approx(64.0 * float(law.loop.begin_chance[0]), rel=1e-3)
-    assert begun.number[begun.number > 0.0] @ begun.weight[begun.number > 0.0] > 1.5 * begun.weight[1:].sum()
-
-
-def test_requests_of_a_load_test_begin_together_until_their_outputs_have_parted_them(monkeypatch):
-    loop = cell(32, 1.0 / 300.0, prompts_in_room=1e9)
-
-    def chances(output_cv: float, requests_a_client: int) -> np.ndarray:
-        monkeypatch.setattr(gathering, "TESTED_CV", output_cv)
-        monkeypatch.setattr(gathering, "REQUESTS_A_CLIENT", requests_a_client)
-        return gathering.gathered_chances(loop)
-
-    np.testing.assert_allclose(chances(0.0, 10), 1.0, rtol=1e-6)
-    early, late = chances(0.064, 3), chances(0.064, 11)
-    assert early.mean() > late.mean() > 1.0 / 300.0
-    # far apart, they begin alike at all times but for the first and the last of them
-    assert np.median(chances(0.5, 101)) == pytest.approx(1.0 / 300.0, rel=0.1)
-
-
-@pytest.mark.parametrize(("requests", "prompt", "cv", "room"), [(8, 500, 0.0, 8000), (64, 2000, 0.5, 9000)])
-def test_prompts_queue_for_room_as_in_an_mg1_queue(requests, prompt, cv, room):
-    """b = rate (others + reading + wait), wait that of Pollaczek and Khinchine in steps; by bisection."""
-    traffic, others = Traffic(prompt_tokens=prompt, output_tokens=300, prompt_cv=cv), 150.0
-    share, queued = _in_queue(traffic, *(np.full(1, float(value)) for value in (requests, room, others)))
-    of_step = prompt / room
-    reading = 1.0  # no prompt fills a step
-
-    def wait(rate):
-        return rate * of_step**2 * (1 + cv**2) / 2 / (1 - rate * of_step)
-
-    def missing(rate):
-        return rate * (others + reading + wait(rate)) - requests
-
-    rate = brentq(missing, 1e-9, 0.999 / of_step, xtol=1e-14)
-    assert float(share[0]) == pytest.approx(rate / requests, rel=1e-6)
-    assert float(queued[0]) == pytest.approx(wait(rate), rel=1e-4)
-
-
-@pytest.mark.parametrize(("draws", "rate"), [(1, 0.3), (6, 0.2), (40, 0.7)])
-def test_parts_of_a_binomial_have_its_chance_of_none_and_its_mean(draws, rate):
-    """Four equally likely parts of the others, each its own mean."""
-    values, chances = _binomial_parts(float(draws), rate)
-    law = stats.binom(draws, rate)
-    assert chances == pytest.approx([law.pmf(0), *[law.sf(0) / 4] * 4])
-    assert values[0] == 0.0
-    assert values @ chances == pytest.approx(law.mean())
-    # the lowest quarter of those with any: counted down from one
-    left, lowest = law.sf(0) / 4, 0.0
-    for hits in range(1, draws + 1):
-        taken = min(left, law.pmf(hits))
-        left, lowest = left - taken, lowest + taken * hits
-    assert values[1] == pytest.approx(lowest / (law.sf(0) / 4))
-
-
-def test_log_normal_lengths_have_mean_one_and_their_spread():
-    values = log_normal(np.array([0.0, 0.5, 1.0]))
-    assert values.mean(axis=1) == pytest.approx([1.0, 1.0, 1.0])
-    assert values[0] == pytest.approx(1.0)
-    # equally likely: logarithms are as far apart as those of a normal, times its deviation
-    logs = np.log(values[1:])
-    apart = (logs - logs.mean(axis=1, keepdims=True)) / np.sqrt(np.log([[1.25], [2.0]]))
-    assert apart[0] == pytest.approx(apart[1])
-    middles = stats.norm.ppf((np.arange(apart.shape[1]) + 0.5) / apart.shape[1])
-    assert apart[0] == pytest.approx(middles / middles.std())
 
 
 @pytest.mark.parametrize("runtime", ["vllm-0.11", "sglang-0.5"])

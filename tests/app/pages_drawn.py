@@ -1,0 +1,16 @@
+"""Set-ups of links, and specifications as pictures."""
+
+import show
+from charts.style import Spec
+
+EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
+FEW = {"cards": "h100-sxm,l40s", "copies": "1", "weights": "bf16"}
+
+
+def drawn(spec: Spec) -> bytes:
+    """The chart as a picture: the specification is valid and everything that it needs is in it."""
+    picture = show.picture(spec, "png")
+    assert isinstance(picture, bytes)
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 4000
+    return picture

@@ -1,0 +1,39 @@
+"""Settings of servers, and steps seen through them."""
+
+import numpy as np
+
+from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.cached import cached
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.step.server import FullServer, Server, in_server
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step
+from medusa_sim.step.traffic import Traffic, served_length
+
+LATENCY = cached(latency_model(load_gpu("h100-sxm"), "calibrated", "sglang"))
+CHAT = Traffic(prompt_tokens=512.0, output_tokens=256.0, prompt_cv=0.4, output_cv=0.4)
+
+
+def setting(runtime: str | Runtime = "vllm-0.11", model: str = "llama-3.1-8b", **more: object) -> Setting:
+    named = load_runtime(runtime) if isinstance(runtime, str) else runtime
+    given = {"latency": LATENCY, "model": load_model(model), "runtime": named}
+    return Setting(**given | more, scope="model")
+
+
+def plain(
+    of: Setting, batch: object, traffic: Traffic | None, tokens: float = 1.0
+) -> tuple[np.ndarray, Server]:
+    length = served_length(of, 512, traffic)
+    step = decode_step(of, np.asarray(batch), np.asarray(length))
+    seen = in_server(
+        of, step.time_us, batch, 1, np.asarray(tokens), traffic, attention_us=step.parts_us["attention"]
+    )
+    return step.time_us, seen
+
+
+def full(of: Setting, batch: object, traffic: Traffic, tokens: float = 1.0) -> FullServer:
+    seen = plain(of, batch, traffic, tokens)[1]
+    assert isinstance(seen, FullServer)
+    return seen
