@@ -104,6 +104,16 @@ class Parts:
         """With every array replaced by what `change` makes of it."""
         return Parts(**{name: change(getattr(self, name)) for name in _PARTS})
 
+    def with_lengths(self, some: IntArray, of_those: Parts) -> Parts:
+        """With other parts at some places of the middle one of three axes."""
+
+        def put(own: FloatArray, other: FloatArray) -> FloatArray:
+            own = np.broadcast_to(own, self.time_us.shape).copy()
+            own[:, some] = other
+            return own
+
+        return Parts(**{name: put(getattr(self, name), getattr(of_those, name)) for name in _PARTS})
+
 
 _PARTS = tuple(field.name for field in dataclasses.fields(Parts))
 
@@ -198,12 +208,7 @@ def faster_parts(
     short = np.flatnonzero((keys <= path.split_above).any(axis=(0, 2)))
     take = partial(_of_lengths, short)
     whole, own = path_parts(gpu, path, operator.mapped(take), cold=cold, plans=plans), split.mapped(take)
-    fastest = chosen_parts(own.time_us < whole.time_us, own, whole)
-    shape = split.time_us.shape
-    parts = split.mapped(lambda own: own if own.shape == shape else np.broadcast_to(own, shape).copy())
-    for name in _PARTS:
-        getattr(parts, name)[:, short] = getattr(fastest, name)
-    return parts
+    return split.with_lengths(short, chosen_parts(own.time_us < whole.time_us, own, whole))
 
 
 def _of_lengths(some: IntArray, values: FloatArray) -> FloatArray:

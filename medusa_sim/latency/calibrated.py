@@ -40,12 +40,11 @@ KernelT = TypeVar("KernelT")
 class CalibratedLatency:
     """Kernel times from the parameters in `hardware/<gpu>.toml`.
 
-    kernels: name of the kernel set. cold: whether weights and KV come from HBM, as in every step of
-    a model; `False` predicts rows that were measured with operands left in L2. library: set of an engine's
-    own layers of experts, latent attention and collectives. engine, kernel: the set and the library's name of
-    the kernel that rows were measured with (`choose`); if the GPU has no kernel set for the engine, `kernels`
-    is used. serves: the engine whose attention verifies (`specs.backends.backend_of`); empty: kernels
-    alone. Raises SpecError where the GPU has no such kernel set.
+    kernels: name of the kernel set. cold: as in a step (`laws.Law`), else as rows were measured. library: set
+    of an engine's own layers of experts, latent attention and collectives. engine, kernel: the set and the
+    library's name of the kernel that rows were measured with (`choose`); if the GPU has no kernel set for the
+    engine, `kernels` is used. serves: the engine whose attention verifies (`specs.backends.backend_of`);
+    empty: kernels alone. Raises SpecError where the GPU has no such kernel set.
     """
 
     name = "calibrated"
@@ -184,7 +183,9 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
         time = whole_attention_time(model.gpu, decode, operator, splits=backend.splits, cold=model.cold)
     else:
         prefill = model.fused_kernel("prefill_attention")
-        time = verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
+        time = verify_attention_time(
+            model.gpu, decode, prefill, operator, cold=model.cold, plans=backend.plans
+        )
     return replace(time, place=f"{model.set_name}: {backend.name}")
 
 

@@ -30,7 +30,12 @@ class Law(Protocol):
     """Time of one launch of an operator by one fitted kernel, each of its own class."""
 
     def __call__(self, gpu: Gpu, kernel: Any, operator: Any, *, cold: bool, form: str) -> OperatorTime:
-        """Time for every shape that the operator holds. form: numeric format of the fitted kernel."""
+        """Time for every shape that the operator holds. form: numeric format of the fitted kernel.
+
+        cold: as in a step. Operands come from HBM, and nothing is faster than the roofline; requests have
+        unequal lengths (A8 to A10); the host is its runtime's (F4); a larger message is never faster (C4).
+        Else as rows were measured: one operator over and over, whose operands may lie in L2.
+        """
         ...
 
 

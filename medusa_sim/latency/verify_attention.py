@@ -63,19 +63,26 @@ WHOLE_ERROR = 0.15
 
 
 def verify_attention_time(
-    gpu: Gpu, decode: AttentionKernel, prefill: AttentionKernel, operator: Attention, *, cold: bool = True
+    gpu: Gpu,
+    decode: AttentionKernel,
+    prefill: AttentionKernel,
+    operator: Attention,
+    *,
+    cold: bool = True,
+    plans: bool = True,
 ) -> OperatorTime:
     """Time of a verification step's attention: q_len candidates of each sequence over one kv_len (A5).
 
-    Equal to `attention_time` of the decode kernel at q_len 1. The band is the product of both kernels'
-    bands, since nobody measured what lies between them. Raises SpecError as `attention_time` does.
+    Equal to `attention_time` of the decode kernel at q_len 1, whose arguments it has. The band is the product
+    of both kernels' bands, since nobody measured what lies between them. Raises SpecError as it does.
     """
     one_row = operator.with_columns(q_len=1)
-    base = kernel_parts(gpu, decode, one_row, cold=cold)
+    base = kernel_parts(gpu, decode, one_row, cold=cold, plans=plans)
     # the prefill path reads as the decode path does: long K and V, which few prefill rows have
     names = ("bandwidth_fraction", "l2_ratio", "l2_fill", "l2_sharpness")
     memory = {name: getattr(decode.wide, name) for name in names}
-    many = faster_parts(gpu, msgspec.structs.replace(prefill.wide, **memory), operator, cold=cold)
+    path = msgspec.structs.replace(prefill.wide, **memory)
+    many = faster_parts(gpu, path, operator, cold=cold, plans=plans)
     q_len = as_float(operator.q_len)
     weight = 1.0 - 1.0 / q_len
     parts = Parts(

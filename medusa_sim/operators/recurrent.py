@@ -35,12 +35,10 @@ _FLOPS_PER_ENTRY = {"gdn": 7.0, "kda": 7.0, "mamba2": 5.0}
 _CHANNELS_PER_SM = 512.0
 _TOKENS_PER_BLOCK = 512.0
 """Of a request, in a block of a convolution."""
-_ROWS = 8.0
-"""Tokens of a request that a block of a convolution takes, one after another; a library's wide loads are as
-long.
-"""
-_EACH = 1024.0
-"""Tokens of a step that each token adds to."""
+_TOKENS_IN_TURN = 8.0
+"""Of a request, that a block of a convolution takes one after another; a library's wide loads are as long."""
+_TOKENS_COPIED = 1024.0
+"""Tokens in which copies are counted (`_copies`)."""
 
 
 def chunk_flops(
@@ -189,14 +187,14 @@ class Recurrent(Stream):
                 "tokens": as_float(self.q_len) * np.ceil(waves),
                 "keys": blocks * (self.width - values),
                 "values": blocks * values,
-                **({"requests": batch, "each": self.size / _EACH} if self._copies else {}),
+                **({"requests": batch, "each": self.size / _TOKENS_COPIED} if self._copies else {}),
             }
             if self.phase == CONTEXT:
                 q_len = as_float(self.q_len) + np.zeros_like(waves)
                 steps |= {
-                    "within": np.minimum(q_len, _ROWS),
-                    "behind": np.asarray(q_len > _ROWS, dtype=np.float64),
-                    "ragged": waves * (q_len % _ROWS > 0.0),
+                    "within": np.minimum(q_len, _TOKENS_IN_TURN),
+                    "behind": np.asarray(q_len > _TOKENS_IN_TURN, dtype=np.float64),
+                    "ragged": waves * (q_len % _TOKENS_IN_TURN > 0.0),
                     "channels": self.size * self.width / (_TOKENS_PER_BLOCK * _CHANNELS_PER_SM * sms),
                 }
             return steps | self._several
