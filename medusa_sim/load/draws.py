@@ -24,7 +24,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, conditional
 from medusa_sim.load.step_table import StepTable
 
 KINDS = 64
@@ -91,9 +91,7 @@ def rates_by_kind(rates: FloatArray, spread: float) -> FloatArray:
     from scipy.optimize import brentq
     from scipy.special import expit, logit, ndtri
 
-    before = np.concatenate([[1.0], rates[:-1]])
-    conditional = np.divide(rates, before, out=np.zeros_like(rates), where=before > 0.0)
-    middle_logit = logit(np.clip(conditional, _EDGE, 1.0 - _EDGE))
+    middle_logit = logit(np.clip(conditional(rates), _EDGE, 1.0 - _EDGE))
     normal = spread * ndtri((np.arange(KINDS) + 0.5) / KINDS)
 
     def shifted(shift: float) -> FloatArray:

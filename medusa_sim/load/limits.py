@@ -143,27 +143,51 @@ def limits_of(
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
     server = server or ServerSettings()
-    engine, schedulers = scenario.runtime.engine, scenario.parallel.schedulers
-    requests, tokens = step_limits(scenario.runtime, scenario.gpu, schedulers=schedulers)
-    if option is not None:
-        requests = drafting_requests(scenario.runtime, scenario.gpu, schedulers=schedulers)
-    requests, tokens = min(requests, MOST_IN_STEP), min(tokens, MOST_TOKENS)
-    requests, block_tokens = server.max_requests or requests, server.block_tokens
-    tokens = server.token_budget or max(tokens, requests)
+    requests, tokens = _step_limits(scenario, server, drafts=option is not None)
+    blocks, held = _kv_blocks(scenario, option, requests, tokens, server.block_tokens)
+    engine = scenario.runtime.engine
     prompt_wait = 0 if engine is None else engine.prompt_wait_steps
-    drafter = None if option is None else option.drafter
-    weights, per_token, slots = drafter_bytes(scenario.shard, drafter)
-    verified = 1 if option is None else option.depth + 1
-    rows = requests * verified
-    fixed = scenario.shard.weight_bytes + weights
-    limited = 1 if engine is None else engine.limited(schedulers)
-    widest = (-(-size // limited) for size in (max(tokens, rows), requests, rows))
-    fixed += profiled_bytes(scenario.shard, engine, *widest)
-    room = scenario.usable_memory_bytes - fixed
-    positions = scenario.model.max_seq_len
-    filled = np.arange(-(-positions // block_tokens) + 2 + -(-_MOST_SLOTS // block_tokens))
-    bytes_held = cache_bytes(scenario.shard, per_token, filled * block_tokens, verified)
+    _, _, slots = drafter_bytes(scenario.shard, None if option is None else option.drafter)
+    return SchedulerLimits(
+        max_requests=requests,
+        token_budget=tokens,
+        block_tokens=server.block_tokens,
+        prompt_interval=server.prompt_interval,
+        prompt_wait=prompt_wait if server.prompt_wait is None else server.prompt_wait,
+        kv_blocks=blocks,
+        positions=scenario.model.max_seq_len,
+        prefix_hit_rate=server.prefix_hit_rate,
+        shares_prefix=server.prefix == "system",
+        lookahead=int(slots),
+        held=held,
+    )
+
+
+def _step_limits(scenario: Scenario, server: ServerSettings, *, drafts: bool) -> tuple[int, int]:
+    """(requests, tokens) of a step: those asked for, else what the engine allows on the GPU.
+
+    drafts: whether a drafter is loaded.
+    """
+    by_gpu = {"schedulers": scenario.parallel.schedulers}
+    requests, tokens = step_limits(scenario.runtime, scenario.gpu, **by_gpu)
+    if drafts:
+        requests = drafting_requests(scenario.runtime, scenario.gpu, **by_gpu)
+    requests = server.max_requests or min(requests, MOST_IN_STEP)
+    return requests, server.token_budget or max(min(tokens, MOST_TOKENS), requests)
+
+
+def _kv_blocks(
+    scenario: Scenario, option: DraftOption | None, requests: int, tokens: int, block_tokens: int
+) -> tuple[int, FloatArray | None]:
+    """(blocks of the KV cache, blocks that a request with so many filled ones holds; None: as many).
+
+    Raises UsageError where steps of so many requests and tokens leave room for none.
+    """
+    _, per_token, _ = drafter_bytes(scenario.shard, None if option is None else option.drafter)
+    filled = np.arange(-(-scenario.model.max_seq_len // block_tokens) + 2 + -(-_MOST_SLOTS // block_tokens))
+    bytes_held = cache_bytes(scenario.shard, per_token, filled * block_tokens, _verified_tokens(option))
     unit = float(bytes_held[1] - bytes_held[0])
+    room = kv_room_bytes(scenario, option, requests, tokens)
     blocks = int(np.floor(room / unit)) if unit > 0.0 else 0
     if blocks < 1:
         raise UsageError(
@@ -171,16 +195,21 @@ def limits_of(
             f"{scenario.gpu.name}; lower --max-num-seqs, or choose a larger GPU or smaller weights"
         )
     held = bytes_held / unit
-    return SchedulerLimits(
-        max_requests=requests,
-        token_budget=tokens,
-        block_tokens=block_tokens,
-        prompt_interval=server.prompt_interval,
-        prompt_wait=prompt_wait if server.prompt_wait is None else server.prompt_wait,
-        kv_blocks=blocks,
-        positions=positions,
-        prefix_hit_rate=server.prefix_hit_rate,
-        shares_prefix=server.prefix == "system",
-        lookahead=int(slots),
-        held=None if np.allclose(held, filled) else held,
+    return blocks, None if np.allclose(held, filled) else held
+
+
+def kv_room_bytes(scenario: Scenario, option: DraftOption | None, requests: int, tokens: int) -> float:
+    """Bytes that weights, drafter and the widest step of so many requests and tokens leave of a GPU."""
+    shard, engine = scenario.shard, scenario.runtime.engine
+    weights, _, _ = drafter_bytes(shard, None if option is None else option.drafter)
+    rows = requests * _verified_tokens(option)
+    limited = 1 if engine is None else engine.limited(scenario.parallel.schedulers)
+    widest = (-(-size // limited) for size in (max(tokens, rows), requests, rows))
+    return (
+        scenario.usable_memory_bytes - shard.weight_bytes - weights - profiled_bytes(shard, engine, *widest)
     )
+
+
+def _verified_tokens(option: DraftOption | None) -> int:
+    """Tokens that a step verifies of each request at most."""
+    return 1 if option is None else option.depth + 1

@@ -3,6 +3,7 @@
 Rates are stored as shares of a datasheet's peak and multiples of its bandwidth. Per multiprocessor and
 clock let F be the FLOPs of its Tensor Cores and B the bytes that memory brings it; f and a are the stored
 share and multiple, and l marks the lender's numbers. Between GPUs of one architecture
+((I1) of docs/method-kernels.md is the margin of their bands)
 
     peak_fraction = 1 / (1 + (1 / f - 1) F / F_l)    where F < F_l, else f                                (I2)
     load_ratio    = a B_l / B                             unless experts unpack weights of 4 bits         (I3)
