@@ -169,7 +169,9 @@ def tree(line: Any) -> Scored:
         drafter = scenario.options(counts)[-1].drafter
     else:
         drafter = kinds[line.drafter](depth=depth, width=nodes)
-    setting = replace(scenario.setting, drafter=drafter, method=DRAFTERS.get(line.drafter, line.drafter))
+    setting = replace(
+        scenario.setting, drafter=drafter, served_drafter=DRAFTERS.get(line.drafter, line.drafter)
+    )
     batch, length = np.asarray(float(line.batch)), np.asarray(float(prompt + output // 2))
     plain = decode_step(setting, batch, length).cost
     step = speculative_step(setting, batch, length, np.asarray(counts)).cost

@@ -239,8 +239,8 @@ def _drafter_of(drafter: str, names: dict[str, Any]) -> DrafterOf:
     """Function that makes a drafter of a given number of drafts."""
     from medusa_sim.scenario.draft_options import Drafting
     from medusa_sim.specs.models import load_model
-    from medusa_sim.step.drafter.base import Parts
+    from medusa_sim.step.drafter.base import DrafterParts
 
     draft = names["draft_model"]
-    parts = Parts(draft=None if draft is None else load_model(draft), draft_vocab=names["draft_vocab"])
+    parts = DrafterParts(draft=None if draft is None else load_model(draft), draft_vocab=names["draft_vocab"])
     return Drafting(method=drafter, parts=parts).drafter

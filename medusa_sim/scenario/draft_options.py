@@ -27,7 +27,7 @@ from medusa_sim.arrays import Band, FloatArray, Halves, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
 from medusa_sim.step.drafter import drafter_kind
-from medusa_sim.step.drafter.base import Drafter, Parts
+from medusa_sim.step.drafter.base import Drafter, DrafterParts
 
 WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
@@ -47,7 +47,7 @@ class Drafting:
     """
 
     method: str = "medusa"
-    parts: Parts = field(default_factory=Parts)
+    parts: DrafterParts = field(default_factory=DrafterParts)
     max_drafts: int = MAX_DRAFTS
 
     def __post_init__(self) -> None:

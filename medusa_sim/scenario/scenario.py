@@ -49,7 +49,7 @@ from medusa_sim.specs.prices import Price, given_price, price_of
 from medusa_sim.specs.runtime import Runtime, load_runtime, local_runtime_names
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
-from medusa_sim.step.drafter.base import Drafter, Parts
+from medusa_sim.step.drafter.base import Drafter, DrafterParts
 from medusa_sim.step.expert_union import CHAIN, TREE, Overlap, overlap_of
 from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.step.setting import Setting, step_kernels
@@ -276,7 +276,7 @@ class Scenario:
             draft = with_dtypes(draft, asked.dtype, None if own_file else asked.weight_dtype)
         return Drafting(
             method=self._kind.name,
-            parts=Parts(
+            parts=DrafterParts(
                 heads=asked.heads or (CURVE_HEADS if heads is None else heads.heads),
                 draft=draft,
                 draft_runtime=None if launched is None else _runtime(launched, asked.data_dir),
@@ -469,7 +469,7 @@ class Scenario:
             model=self.model,
             runtime=runtime.at(self.case),
             scope=self.scope,
-            method=self.drafting.method,
+            served_drafter=self.drafting.method,
             compacted_drafts=self.depth if self.guessed_from is None else self.guessed_from - 1,
             longest_drafts=self.depth,
             match_rate=self.match_rate,

@@ -111,7 +111,7 @@ class TimedLaunches:
         return tuple((launch, time, launch.count * time.time_us) for launch, time in self.timed)
 
 
-class Slices(NamedTuple):
+class Sums(NamedTuple):
     """What a step tells of its kernels, where a pass stands for several or is one of many."""
 
     parts_us: dict[Part, FloatArray]
@@ -121,10 +121,10 @@ class Slices(NamedTuple):
     @classmethod
     def of(
         cls,
-        kernels: TimedLaunches | Slices,
+        kernels: TimedLaunches | Sums,
         change: Callable[[FloatArray], FloatArray],
         sources: Callable[[CodeArray], CodeArray],
-    ) -> Slices:
+    ) -> Sums:
         """Sums of kernels that `change` and `sources` have gone over."""
         return cls(
             parts_us={part: change(time_us) for part, time_us in kernels.parts_us.items()},

@@ -14,7 +14,7 @@ from medusa_sim.specs.backends import backend_of
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.widening import least_half_width
-from medusa_sim.step.compose import Cost
+from medusa_sim.step.compose import Cost, step_us
 from medusa_sim.step.graphs import is_captured
 from medusa_sim.step.host import (
     drafting_pass_us,
@@ -58,34 +58,46 @@ def pass_cost(work: PassWork, kernels: TimedLaunches, *, whole_graph: bool = Tru
     the part by which those of one kind are off together (`Fit.together`). Of plain steps where such were
     measured a share counts (`Runtime.kernels_half_share`).
     """
-    runtime, engine = work.runtime, work.runtime.engine
+    runtime = work.runtime
     device_us = kernels.device_us + work.gaps_us
-    launches_us = np.asarray(work.kernel_count * runtime.host_us_per_launch)
-    if work.is_forward:
-        launches_us = launches_us + runtime.host_us_per_step
-    if engine is None or not work.is_forward:
-        added = Cost(host_us=launches_us)
-    elif work.of == "draft":
-        added = _drafting_in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
-    else:
-        added = _target_in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
-    if engine is None:
-        step_us = overlapped_us(device_us, launches_us)
-    else:
-        step_us = np.zeros(()) if work.of == "prompts" else device_us + added.exposed_us
+    cost = _host_and_engine(work, device_us, whole_graph=whole_graph)
     below_square, above_square = kernels.spread.squares
     if work.is_plain and runtime.kernels_half_share < 1.0:
         below_square, above_square = (
             runtime.kernels_half_share**2 * square for square in (below_square, above_square)
         )
+    own_half_us = setup_half_us(
+        runtime, _set_up_us(work, device_us, cost), kernels.parts_us.get("experts", 0.0)
+    )
     return replace(
-        added,
+        cost,
         device_us=device_us,
-        setup_half_us=setup_half_us(runtime, step_us, kernels.parts_us.get("experts", 0.0))
-        + kernels.device_half_us,
+        setup_half_us=own_half_us + kernels.device_half_us,
         below_square=below_square,
         above_square=above_square,
     )
+
+
+def _set_up_us(work: PassWork, device_us: FloatArray, cost: Cost) -> FloatArray:
+    """Microseconds of the pass that its set-up's error is a share of.
+
+    Of an engine the device and what it waits for; what prompts add counts with the step's.
+    """
+    if work.runtime.engine is None:
+        return step_us(device_us, cost.host_us)
+    return np.zeros(()) if work.of == "prompts" else device_us + cost.exposed_us
+
+
+def _host_and_engine(work: PassWork, device_us: FloatArray, *, whole_graph: bool) -> Cost:
+    """Cost of a pass beside its kernels."""
+    engine, launches_us = work.runtime.engine, np.asarray(work.kernel_count * work.runtime.host_us_per_launch)
+    if not work.is_forward:
+        return Cost(host_us=launches_us)
+    launches_us = launches_us + work.runtime.host_us_per_step
+    if engine is None:
+        return Cost(host_us=launches_us)
+    in_engine = _drafting_in_engine if work.of == "draft" else _target_in_engine
+    return in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
 
 
 def _target_in_engine(
@@ -125,13 +137,13 @@ def _drafting_in_engine(
     )
 
 
-def setup_half_us(runtime: Runtime, step_us: FloatArray, experts_us: FloatArray | float = 0.0) -> FloatArray:
+def setup_half_us(runtime: Runtime, pass_us: FloatArray, experts_us: FloatArray | float = 0.0) -> FloatArray:
     """Half-width by which steps of one set-up differ from those of others (`Cost.setup_half_us`).
 
-    step_us: of the pass; experts_us: of that its layers of experts.
+    pass_us: what it is a share of; experts_us: of that its layers of experts.
     """
     own_share = 0.0 if runtime.engine is None else runtime.engine.between_share.value
-    return np.asarray(np.hypot(own_share * step_us, least_half_width(runtime.widenings, step_us, experts_us)))
+    return np.asarray(np.hypot(own_share * pass_us, least_half_width(runtime.widenings, pass_us, experts_us)))
 
 
 def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:

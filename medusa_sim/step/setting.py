@@ -26,7 +26,7 @@ class Setting:
     scope: Scope
     drafter: Drafter | None = None
     """What drafts in a step; None: nothing does."""
-    method: str = ""
+    served_drafter: str = ""
     """Name of the drafter that verification steps serve, by which engines schedule them; empty: that of
     `drafter`."""
     compacted_drafts: int = 5
@@ -46,7 +46,7 @@ class Setting:
     @property
     def drafter_name(self) -> str:
         """Name of the drafter that verification steps serve; empty where there is none."""
-        return self.method or ("" if self.drafter is None else self.drafter.name)
+        return self.served_drafter or ("" if self.drafter is None else self.drafter.name)
 
     @cached_property
     def shard(self) -> Model:

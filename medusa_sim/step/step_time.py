@@ -11,7 +11,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.operator_time import Bound, CodeArray
 from medusa_sim.step.compose import Cost
-from medusa_sim.step.kernel_sums import WAITS, Slices, TimedLaunches
+from medusa_sim.step.kernel_sums import WAITS, Sums, TimedLaunches
 from medusa_sim.step.launch import Part
 from medusa_sim.step.pass_work import PassWork
 
@@ -22,7 +22,7 @@ class StepTime:
 
     cost: Cost
     """Device, host and engine, which give the time and its 80 % band."""
-    passes: tuple[tuple[PassWork, TimedLaunches | Slices], ...] = ()
+    passes: tuple[tuple[PassWork, TimedLaunches | Sums], ...] = ()
     """Each pass with its kernels' times by what they are for."""
 
     @property
@@ -104,7 +104,7 @@ class StepTime:
 
         The works themselves stay as they are.
         """
-        passes = tuple((work, Slices.of(kernels, change, sources)) for work, kernels in self.passes)
+        passes = tuple((work, Sums.of(kernels, change, sources)) for work, kernels in self.passes)
         return StepTime(cost=self.cost.mapped(change), passes=passes)
 
     def in_share(self, share: float) -> StepTime:
@@ -122,7 +122,7 @@ class StepTime:
             above_square=share**2 * self.cost.above_square,
         )
         passes = tuple(
-            (work, Slices.of(kernels, lambda time_us: np.asarray(share * time_us), np.asarray))
+            (work, Sums.of(kernels, lambda time_us: np.asarray(share * time_us), np.asarray))
             for work, kernels in self.passes
         )
         return StepTime(cost=cost, passes=passes)

@@ -15,7 +15,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter import drafter_names, drafters, lookups
-from medusa_sim.step.drafter.base import Parts
+from medusa_sim.step.drafter.base import DrafterParts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
 from medusa_sim.step.drafter.lookup import NGram
@@ -34,7 +34,7 @@ LLAMA = load_model("llama-3.1-8b")
 DRAFT = load_model("llama-68m")
 RUNTIME = load_runtime("cuda-graph")
 STEP = verify(batch=4, seq_len=1024, candidates=16)
-PARTS = Parts(draft=DRAFT)
+PARTS = DrafterParts(draft=DRAFT)
 PARALLEL = (PEagle, Pard, DFlash, DSpark)
 
 
@@ -229,9 +229,9 @@ def test_each_method_reserves_its_own_slots_of_the_cache():
 
 
 def test_mtp_drafts_a_multiple_of_its_modules():
-    assert Mtp.lengths(Parts(), 5) == (1, 2, 3, 4, 5)
-    assert Mtp.lengths(Parts(modules=3), 8) == (1, 2, 3, 6)
-    one, three = (Mtp.of(Parts(modules=n), 3) for n in (1, 3))
+    assert Mtp.lengths(DrafterParts(), 5) == (1, 2, 3, 4, 5)
+    assert Mtp.lengths(DrafterParts(modules=3), 8) == (1, 2, 3, 6)
+    one, three = (Mtp.of(DrafterParts(modules=n), 3) for n in (1, 3))
     assert three.weight_bytes(LLAMA) == pytest.approx(3 * one.weight_bytes(LLAMA))
     assert three.kv_bytes_per_token(LLAMA) == pytest.approx(3 * one.kv_bytes_per_token(LLAMA))
     layer = LLAMA.resized(layers=1).layers_parameter_count + 2 * LLAMA.hidden**2 + LLAMA.hidden
@@ -248,8 +248,8 @@ def test_layers_of_a_quantised_target_are_drafted_as_they_are_stored():
 
 @pytest.mark.parametrize(
     ("kind", "parts", "told"),
-    [(Pard, Parts(), "pard needs --draft-model"), (Pard, PARTS, "such a pair cannot speculate"),
-     (DFlash, PARTS, "dflash takes no --draft-model"), (Mtp, Parts(), "no MTP module")],
+    [(Pard, DrafterParts(), "pard needs --draft-model"), (Pard, PARTS, "such a pair cannot speculate"),
+     (DFlash, PARTS, "dflash takes no --draft-model"), (Mtp, DrafterParts(), "no MTP module")],
 )  # fmt: skip
 def test_parts_that_a_drafter_lacks_are_named(kind, parts, told):
     with pytest.raises(UsageError, match=told):
@@ -276,7 +276,7 @@ def test_an_mtp_module_is_a_layer_of_experts_that_wakes_its_own():
 def test_draft_layers_are_dense_whatever_the_target_is(kind):
     for name, width in (("gpt-oss-120b", 3 * 2880), ("deepseek-r1", 18432), ("qwen3-30b-a3b", 6144)):
         target = load_model(name)
-        works = kind.of(Parts(), 2).work(target, verify(4, 512, 3), RUNTIME)
+        works = kind.of(DrafterParts(), 2).work(target, verify(4, 512, 3), RUNTIME)
         assert {g.k for g in gemms(works, "down_proj")} == {width}
         assert not any(isinstance(one.operator, Experts) for work in works for one in work.launches)
 
@@ -284,7 +284,9 @@ def test_draft_layers_are_dense_whatever_the_target_is(kind):
 def test_drafters_are_split_as_the_target_is():
     target = load_model("llama-3.1-70b")
     for kind in (Eagle3, PEagle, DFlash, DSpark, DraftModel, Pard):
-        drafter = kind.of(Parts(draft=load_model("llama-3.2-1b") if kind.takes_draft_model else None), 3)
+        drafter = kind.of(
+            DrafterParts(draft=load_model("llama-3.2-1b") if kind.takes_draft_model else None), 3
+        )
         shard = on_one_gpu(target, Parallel(tp=4))
         share = drafter.weight_bytes(shard) / drafter.weight_bytes(target)
         assert 0.25 <= share < 0.45, kind.name  # what fuses features is not split

@@ -22,7 +22,7 @@ from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.specs.widening import Widening
 from medusa_sim.step.compose import RATIO_SHARE, overhead_halves
 from medusa_sim.step.drafter import drafters
-from medusa_sim.step.drafter.base import Drafter, Parts
+from medusa_sim.step.drafter.base import Drafter, DrafterParts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle, Mtp
 from medusa_sim.step.drafting import drafting_steps
@@ -91,7 +91,7 @@ def test_drafting_costs_more_with_each_pass_and_a_look_up_less_than_any(name):
 @pytest.mark.parametrize("name", drafters())
 def test_only_a_drafter_that_looks_drafts_up_pays_for_look_ups(name):
     kind, of = drafters()[name], setting("vllm-0.14")
-    of = replace(of, drafter=kind.of(Parts(draft=load_model("llama-68m")), 1))
+    of = replace(of, drafter=kind.of(DrafterParts(draft=load_model("llama-68m")), 1))
     dear = with_terms(of, engine("vllm-0.14", lookup_us_per_request=1000.0))
     free = with_terms(of, engine("vllm-0.14", lookup_us_per_request=0.0))
     added = speculative_step(dear, 8, 512, 2).time_us - speculative_step(free, 8, 512, 2).time_us
@@ -134,7 +134,7 @@ def test_what_is_hidden_is_not_added():
 def test_drafters_without_asynchronous_scheduling_pay_the_host_that_others_hide():
     """n-grams cost an engine 12 % of a step of an 8B model, where 2 % were charged."""
     asked = setting("vllm-0.14")
-    bare = [verified_us(replace(asked, method=method), 1) for method in ("eagle3", "ngram", "medusa")]
+    bare = [verified_us(replace(asked, served_drafter=method), 1) for method in ("eagle3", "ngram", "medusa")]
     assert bare[0] < 1.03 * float(decode_step(asked, 1, 512).time_us)
     hidden = engine("vllm-0.14").hidden_us_per_step.value
     assert bare[1] == bare[2] == pytest.approx(bare[0] + hidden, rel=0.01)
@@ -160,7 +160,9 @@ def test_an_fp8_cache_on_ampere_costs_a_plan_every_pass_and_a_round_in_pieces():
         """What the cache adds to a plain step and to a verification, in us."""
         latency = latency_model(load_gpu(gpu), "calibrated", "torch", serves="vllm")
         models = (with_dtypes(load_model("llama-3.1-8b"), "fp16", None, cache) for cache in (None, "fp8"))
-        asked = [setting("vllm-0.24", model=each, latency=latency, method="eagle3") for each in models]
+        asked = [
+            setting("vllm-0.24", model=each, latency=latency, served_drafter="eagle3") for each in models
+        ]
         plain, cached = ((float(decode_step(of, 1, 512).time_us), verified_us(of, 1, 6)) for of in asked)
         return np.subtract(cached, plain)
 
@@ -302,7 +304,7 @@ def test_terms_that_both_steps_share_hardly_move_a_speedup():
 
 @pytest.mark.parametrize("looks_up", [False, True])
 def test_what_published_speedups_miss_by_opens_a_speedup_and_no_step(looks_up):
-    of = setting(drafter=drafters()["ngram"].of(Parts(), 3) if looks_up else Eagle(depth=3))
+    of = setting(drafter=drafters()["ngram"].of(DrafterParts(), 3) if looks_up else Eagle(depth=3))
     term = "lookup_gain_share" if looks_up else "gain_share"
     nothing = {"gain_share": 0.0, "lookup_gain_share": 0.0}
     bare, wide = (with_terms(of, engine(**nothing | more)) for more in ({}, {term: 0.3}))
@@ -358,7 +360,7 @@ def test_eager_trees_pay_for_their_levels_and_look_ups_less_than_other_drafts():
     eager = load_runtime("hf-eager")
     added = {}
     for name in ("vicuna-7b", "vicuna-13b"):
-        of = setting("hf-eager", model=load_model(name), method="eagle")
+        of = setting("hf-eager", model=load_model(name), served_drafter="eagle")
         chain, tree = (
             drafting_steps(replace(of, drafter=Eagle(depth=5, width=width)), 1, 512, 26)[-1]
             for width in (1, 4)
@@ -367,7 +369,7 @@ def test_eager_trees_pay_for_their_levels_and_look_ups_less_than_other_drafts():
         assert float(chain.cost.time_us) == eager.host_us_per_drafted_step
     assert added["vicuna-7b"] == pytest.approx(1300.0)
     assert added["vicuna-13b"] == pytest.approx(2000.0, rel=0.03)
-    (looked_up,) = drafting_steps(setting("hf-eager", drafters()["ngram"].of(Parts(), 5)), 1, 512, 6)
+    (looked_up,) = drafting_steps(setting("hf-eager", drafters()["ngram"].of(DrafterParts(), 5)), 1, 512, 6)
     assert 1200.0 <= float(looked_up.cost.time_us) <= 2000.0
     assert looked_up.cost.has_engine_band
 

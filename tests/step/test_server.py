@@ -147,7 +147,7 @@ def test_prompts_that_fill_the_budget_queue_and_the_rest_waits():
 
 def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
     # SGLang with EAGLE: the graphs of prompts hold no hidden states; look-ups need none
-    of = setting("sglang-0.5", method="eagle3")
+    of = setting("sglang-0.5", served_drafter="eagle3")
     engine = of.runtime.engine
     assert engine is not None
     free = engine.with_terms({"prompt_us_per_launch": Term(value=0.0, source="a test")})
@@ -162,7 +162,7 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
     assert launching_us > 0.0
     assert prompt_host_us(setting(), drafts=True) == prompt_host_us(of, drafts=False) == 0.0
     for name, kind in drafters().items():
-        each_us = prompt_host_us(replace(of, method=name), drafts=True)
+        each_us = prompt_host_us(replace(of, served_drafter=name), drafts=True)
         assert each_us == (0.0 if kind.looks_up else launching_us)
     slower_us = request_us(of, short, 4) - request_us(graphs, short, 4)
     assert 0.5 * launching_us < slower_us < launching_us  # its kernels run meanwhile
@@ -228,7 +228,7 @@ def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     # its graphs hold generation alone: the whole step is launched, whatever drafts
     of = setting("tensorrt-llm")
     launching_us = prompt_host_us(of, drafts=True)
-    assert prompt_host_us(replace(of, method="ngram"), drafts=False) == launching_us > 0.0
+    assert prompt_host_us(replace(of, served_drafter="ngram"), drafts=False) == launching_us > 0.0
     eight = replace(of, model=load_model("deepseek-r1"), parallel=Parallel(tp=8, dp_attention=True))
     step, traffic = np.asarray(1e4), Traffic(prompt_tokens=16.0, output_tokens=256.0)
     seen = in_server(eight, step, 64, 1, np.ones(()), traffic)
@@ -248,7 +248,7 @@ def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server():
 
 
 def test_what_stands_beside_the_step_has_a_band():
-    of = setting("sglang-0.5", method="eagle3")
+    of = setting("sglang-0.5", served_drafter="eagle3")
     seen = in_server(of, np.full(2, 9_000.0), 64, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
     sampling, prompts, launching = seen.halves
     assert (prompts > 0.0).all()

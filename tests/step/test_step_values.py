@@ -27,7 +27,7 @@ from medusa_sim.step import memory
 from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.chance import LENGTHS, drafted_tokens, mean_drafted_tokens, normal_values, quantile
 from medusa_sim.step.compose import Cost, overhead_halves
-from medusa_sim.step.drafter.base import Parts
+from medusa_sim.step.drafter.base import DrafterParts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3, Mtp
 from medusa_sim.step.drafting import drafting_cost, drafting_steps, eager_levels_us
@@ -521,7 +521,7 @@ def test_an_engine_charges_drafting_for_the_requests_of_one_host():
         gpu="h200-sxm", model="deepseek-r1", drafter="mtp", runtime="sglang", tp=8, ep=8, dp_attention=True,
         max_drafts=1, acceptance=0.7,
     ).setting  # fmt: skip
-    of = replace(of, drafter=Mtp.of(Parts(modules=1), 1))
+    of = replace(of, drafter=Mtp.of(DrafterParts(modules=1), 1))
     *_, charged = drafting_steps(of, 17, 512, 2)
     alone = drafting_us(engine, 3, looks_up=False, width=1)
     assert float(charged.cost.exposed_us) == pytest.approx(float(alone.time_us))

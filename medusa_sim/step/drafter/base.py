@@ -22,7 +22,7 @@ from medusa_sim.step.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class DrafterParts:
     """What a drafter is made of, before its depth is chosen."""
 
     heads: int = 5
@@ -64,9 +64,9 @@ class Drafter:
     """Whose rates tell how a chain's fall beyond what was measured (`acceptance.deeper`); empty: nothing
     does."""
     takes_draft_model: ClassVar[bool] = False
-    """Whether it uses `Parts.draft`."""
+    """Whether it uses `DrafterParts.draft`."""
     takes_draft_vocab: ClassVar[bool] = False
-    """Whether it uses `Parts.draft_vocab`."""
+    """Whether it uses `DrafterParts.draft_vocab`."""
     profiles: ClassVar[tuple[str, ...]]
     """Prefixes of its shipped acceptance profiles, best first."""
     lender: ClassVar[str]
@@ -74,7 +74,7 @@ class Drafter:
     """
 
     @classmethod
-    def of(cls, parts: Parts, depth: int, width: int = 1) -> Self:
+    def of(cls, parts: DrafterParts, depth: int, width: int = 1) -> Self:
         """The drafter for draft length `depth`, `width` children a level.
 
         Of Medusa as many heads as the tree is deep: the others need not run.
@@ -92,19 +92,19 @@ class Drafter:
         return cls(**{name: value for name, value in told.items() if name in own})
 
     @classmethod
-    def lengths(cls, parts: Parts, longest: int) -> tuple[int, ...]:
+    def lengths(cls, parts: DrafterParts, longest: int) -> tuple[int, ...]:
         """Draft lengths that it can run, up to `longest`."""
         del parts
         return tuple(range(1, longest + 1))
 
     @classmethod
-    def check(cls, parts: Parts, target: Model) -> None:
+    def check(cls, parts: DrafterParts, target: Model) -> None:
         """Raise UsageError for parts that it lacks or does not take, or a target that it cannot draft for."""
         del target
         cls.check_parts(parts)
 
     @classmethod
-    def check_parts(cls, parts: Parts) -> None:
+    def check_parts(cls, parts: DrafterParts) -> None:
         """Raise UsageError for parts that it lacks or does not take."""
         if cls.takes_draft_model != (parts.draft is not None):
             needed = "needs" if cls.takes_draft_model else "takes no"

@@ -11,7 +11,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter import DrafterName
-from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes, verified_tokens
+from medusa_sim.step.drafter.base import Drafter, DrafterParts, as_drafting, level_passes, verified_tokens
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_work import PassWork
@@ -48,7 +48,7 @@ class DraftModel(Drafter):
         return self.width
 
     @classmethod
-    def check(cls, parts: Parts, target: Model) -> None:
+    def check(cls, parts: DrafterParts, target: Model) -> None:
         """Raise UsageError without a draft model, or with one of another vocabulary."""
         cls.check_parts(parts)
         draft = parts.draft

@@ -17,7 +17,7 @@ from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import DrafterName
-from medusa_sim.step.drafter.base import Drafter, Parts, as_drafting, level_passes, verified_tokens
+from medusa_sim.step.drafter.base import Drafter, DrafterParts, as_drafting, level_passes, verified_tokens
 from medusa_sim.step.exchange import logit_exchange
 from medusa_sim.step.launch import Launch, elementwise_launch, head_launch
 from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
@@ -193,12 +193,12 @@ class Mtp(LayerDrafter):
     modules: int = 1
 
     @classmethod
-    def lengths(cls, parts: Parts, longest: int) -> tuple[int, ...]:
+    def lengths(cls, parts: DrafterParts, longest: int) -> tuple[int, ...]:
         """Up to the number of modules, then its multiples."""
         return tuple(k for k in range(1, longest + 1) if k <= parts.modules or k % parts.modules == 0)
 
     @classmethod
-    def check(cls, parts: Parts, target: Model) -> None:
+    def check(cls, parts: DrafterParts, target: Model) -> None:
         """Raise UsageError for a target without such a module."""
         cls.check_parts(parts)
         if target.mtp_layers < 1:
