@@ -5,6 +5,7 @@ import timeit
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from medusa_sim.acceptance.heads import (
     tokens_per_step_by_heads,
     tokens_per_step_error,
 )
-from medusa_sim.acceptance.profile import CURVE_HEADS, isotonic_decreasing, load_acceptance
+from medusa_sim.acceptance.profile import CURVE_HEADS, _draft_accuracy, isotonic_decreasing, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecError, UsageError
 
@@ -404,3 +405,21 @@ def test_a_profile_of_heads_takes_its_first_and_a_curve_all_that_it_was_measured
     assert curve.of_heads(CURVE_HEADS) is curve
     with pytest.raises(UsageError):
         curve.of_heads(CURVE_HEADS - 1)
+
+
+def test_three_ranks_make_a_tail_of_their_power_law():
+    """Ranks 1 and 2 fall by (2/3)^s = 1/2."""
+    power = np.log(0.5) / np.log(1.5)
+    extended = HeadAccuracy.checked([[0.5, 0.2, 0.1]]).with_tail(5).accuracy[0]
+    assert extended == pytest.approx([0.5, 0.2, 0.1, 0.1 * (4 / 3) ** power, 0.1 * (5 / 3) ** power])
+    with pytest.raises(CoverageError):
+        HeadAccuracy.checked([[0.5, 0.2]]).with_tail(5)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_children_of_a_draft_vector_are_the_same_at_every_depth(depth):
+    file = SimpleNamespace(depth_max=depth, children=[0.6, 0.3], trials=50)
+    heads = _draft_accuracy(file, "made up")
+    assert heads.accuracy.tolist() == [[0.6, 0.3]] * depth
+    with pytest.raises(SpecError):
+        _draft_accuracy(SimpleNamespace(depth_max=0, children=[0.6], trials=0), "made up")

@@ -15,6 +15,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, read_tree, tree_text
 from medusa_sim.acceptance.tree_picture import node_columns, svg_tree, text_tree, write_png
 from medusa_sim.errors import OutputError, SpecError
+from medusa_sim.outside.limits import POSITIONS
 
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PUBLIC_TREES = DATA / "acceptance" / "medusa_trees.json"
@@ -171,3 +172,11 @@ def test_a_picture_has_a_node_with_its_rank_for_each():
     white = [ink == "#ffffff" for ink in re.findall(r'<text [^>]*fill="([^"]*)"', text)]
     assert white == [True, True, False, False]  # on nodes darker than 0.6, of the root of a probability
     assert re.findall(r"<title>([^<]*)</title>", text)[3] == "path [1], reached with probability 0.2500"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_one_path_that_is_too_long_is_refused_beside_short_ones(order):
+    paths = [(0,) * depth for depth in range(1, POSITIONS + 2)][::order]
+    assert len(CandidateTree.from_paths(sorted(paths)[:-1]).paths) == POSITIONS
+    with pytest.raises(SpecError):
+        CandidateTree.from_paths(paths)

@@ -258,3 +258,22 @@ def test_a_note_names_its_lengths_and_where_drafts_lose(lengths, loses, numbers)
     )
     told = [each for each in re.findall(r"\d+", length_note(answer, "--max-model-len")) if each != "64"]
     assert (told, "geometric" in length_note(answer, "x")) == (numbers, len(lengths) > 1)
+
+
+@pytest.mark.parametrize(
+    ("planned", "told"),
+    [
+        ((1.5, 1.2, 0.8), (1, 5, 2.0, 1.5)),  # 0.75 of the best, then 0.86 and 0.8
+        ((2.0, 1.4, 0.6), (64, 0, 1.0, 0.6)),
+        ((2.0, 1.0, 0.9), (8, 2, 1.4, 1.0)),
+    ],
+)
+def test_a_plan_loses_most_where_it_is_furthest_below_the_best_number(monkeypatch, planned, told):
+    speedup = np.log([[1.0, 1.5, 2.0], [1.0, 1.4, 1.2], [1.0, 0.8, 0.6]])
+    grid = SimpleNamespace(
+        batch=np.array([1, 8, 64]), drafts=np.array([0, 2, 5]), log_speedup=speedup,
+        log_speedup_of=lambda drafts: np.log(planned),
+    )  # fmt: skip
+    monkeypatch.setattr(chains, "drafts_by_batch", lambda grid, tiers: tiers)
+    plan = SimpleNamespace(grid=grid, tiers=())
+    assert chains.ChainPlan.largest_loss.fget(plan) == pytest.approx(told)

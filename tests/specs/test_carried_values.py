@@ -8,7 +8,7 @@ import pytest
 from medusa_sim.specs.carried import Chip, carried
 from medusa_sim.specs.fitted import Residual
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.inheritance import widen_band
+from medusa_sim.specs.inheritance import EVERY_ENTRY, _is_other_format, widen_band
 
 H100 = load_gpu("h100-sxm").kernels["sglang"]
 LENDER = Chip("hopper", 25e9, 7.5e12)
@@ -92,3 +92,16 @@ def test_a_band_is_wider_about_its_own_centre(factor, error, half):
     found = widen_band(band, factor, error)
     assert (found.low, found.high) == pytest.approx((centre * 2.718281828**-half, centre * 2.718281828**half))
     assert found.size_max == 8.0
+
+
+@pytest.mark.parametrize(
+    ("entry", "lent", "other"),
+    [
+        ("fp8", "fp16", True),
+        ("fp8", "fp8@vllm", False),
+        ("bf16", "fp16@sglang", False),
+        ("fp8", EVERY_ENTRY, False),
+    ],
+)  # fmt: skip
+def test_a_kernel_of_another_format_is_told_but_for_the_two_of_16_bits(entry, lent, other):
+    assert [_is_other_format(*names) for names in ((entry, lent), (lent, entry))] == [other, other]

@@ -1,6 +1,7 @@
 """Caches, states and keys of sparse and windowed attention, by hand on small layers."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.hf_config import model_of
 from medusa_sim.specs.mixers import Grouped
+from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.sparse import BlockSparse, Compressed, Indexer
@@ -100,3 +102,20 @@ def test_a_limit_of_a_step_holds_for_cards_of_its_memory_and_more():
         limit = StepLimit(tokens=1, requests=1, memory_gib=memory_gib)
         assert [limit.holds_for(gpu) for gpu in (large, small)] == held
     assert not StepLimit(tokens=1, requests=1, but=("h100",)).holds_for(large)
+
+
+@pytest.mark.parametrize(
+    ("kv_len", "q_len", "slides", "chunked"),
+    [(80, 4, 80, 80), (100, 4, 100, 100), (102, 4, 102, 54), (500, 4, 103, 54), (500, 1, 100, 51)],
+)
+def test_keys_of_a_window_are_those_before_each_query_and_half_of_a_chunk(kv_len, q_len, slides, chunked):
+    for in_chunks, keys in ((False, slides), (True, chunked)):
+        mixer = Grouped(heads=8, kv_heads=2, head_dim=64, size=100, chunked=in_chunks)
+        assert float(mixer.keys(np.array(float(kv_len)), np.array(float(q_len)))) == keys
+
+
+@pytest.mark.parametrize(("streams", "connections"), [(1, 0), (4, 2 * (24 * 401 + 3))])
+def test_norms_of_a_layer_and_what_mixes_its_streams(streams, connections):
+    """Two norms of 100 weights; a block makes 4 x 6 weights of four streams, with biases and three scales."""
+    model = SimpleNamespace(streams=streams, hidden=100, norms_per_layer=2, _norm_size=100)
+    assert Model._norms(model, SimpleNamespace(blocks=2)) == 2 * 100 + connections

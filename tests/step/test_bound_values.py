@@ -1,0 +1,53 @@
+"""What a step waits for, and what a server's tokens take of it, by hand."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from servers import CHAT, full, setting
+
+from medusa_sim.latency.operator_time import Bound
+from medusa_sim.step import watts
+from medusa_sim.step.step_time import bound_codes
+from medusa_sim.step.traffic import Traffic
+
+
+@pytest.mark.parametrize(
+    ("memory", "compute", "host", "exposed", "bound"),
+    [
+        (5, 3, 0, 0, Bound.MEMORY),  # and 2 of ramps
+        (3, 5, 0, 0, Bound.COMPUTE),
+        (5, 1, 0, 0, Bound.MEMORY),  # 4 of ramps are more than compute and fewer than memory
+        (1, 5, 0, 0, Bound.COMPUTE),
+        (4, 1, 0, 0, Bound.LATENCY),
+        (1, 4, 0, 0, Bound.LATENCY),
+        (5, 5, 0, 0, Bound.MEMORY),
+        (1, 5, 9, 1, Bound.COMPUTE),
+        (1, 5, 9, 2, Bound.HOST),
+    ],
+)
+def test_a_step_is_bound_by_what_takes_most_of_its_ten_microseconds(memory, compute, host, exposed, bound):
+    waits = {Bound.MEMORY: np.array(float(memory)), Bound.COMPUTE: np.array(float(compute))}
+    cost = SimpleNamespace(device_us=np.array(10.0), host_us=np.array(host), exposed_us=np.array(exposed))
+    assert bound_codes(waits, cost) == bound
+
+
+def test_tokens_of_a_server_share_their_mean_steps():
+    """(N10) and (N11), three tokens a step."""
+    seen = full(setting(), 8, CHAT, tokens=3.0)
+    assert float(seen.tpot_us) == pytest.approx(float(np.squeeze(seen._means.decoding_us)) / 3.0)
+    begins = float(np.squeeze(seen._loop.begin_chance))
+    whole = float(np.squeeze(seen._means.step_us)) / (begins * CHAT.output_tokens)
+    assert float(seen.token_us) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize(("candidates", "joules"), [(1, 2.0), (4, 3.0)])
+def test_prompts_draw_as_often_as_requests_begin(monkeypatch, candidates, joules):
+    """Eight requests of 80 tokens, 2.5 a step: one begins in four steps, and reads 700 tokens."""
+    read = {None: 2.0, "drafter": 3.0}
+    monkeypatch.setattr(watts, "prompt_joules", lambda gpu, power, setting, lengths, of: read[of] * lengths)
+    monkeypatch.setattr(watts, "processed_tokens", lambda setting, candidates: candidates)
+    monkeypatch.setattr(watts, "sampling_joules", lambda gpu, power, setting, rows: 0.5 * rows)
+    traffic = Traffic(prompt_tokens=700.0, output_tokens=80.0, prompt_cv=0.5, output_cv=0.3)
+    found = watts.served_joules(None, None, None, "drafter", 8, candidates, 2.5, traffic)
+    assert float(found) == pytest.approx(8 * 2.5 / 80 * joules * 700 + 0.5 * 8 * candidates, rel=1e-3)
