@@ -100,7 +100,7 @@ def test_limits_of_ranks_and_text_behind_a_list():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "cannot be parsed"), ("{}", "holds no tree"), ('{"a": [[0]], "b": [[1]]}', "holds 2 trees"),
+        ("", "is empty"), ("{}", "holds no tree"), ('{"a": [[0]], "b": [[1]]}', "holds 2 trees"),
         ('{"schema": 9, "paths": [[0]]}', "schema 9"), ('"text"', "a list of paths is needed"),
         ('{"Successors": [[1], [1]]}', "two parents"), ('{"Successors": [[5]]}', "unknown"),
         ("[" * 100_000, "nested too deep"), ("x = [[0],, [1]]", "cannot be parsed.*give a list of paths"),
