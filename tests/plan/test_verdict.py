@@ -13,6 +13,7 @@ from dataclasses import replace
 import every_setup
 import numpy as np
 import pytest
+from answer_agrees import disagreements
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -52,8 +53,8 @@ def scenarios(runtime: str) -> Iterator[Scenario]:
 
 
 def check(found: Recommendation) -> None:
-    """Everybody agrees (`every_setup`), rows hold their batches, a batch alone is answered alike."""
-    assert not list(every_setup.disagreements(found))
+    """Everybody agrees (`answer_agrees`), rows hold their batches, a batch alone is answered alike."""
+    assert not list(disagreements(found))
     cells, question = found.cells, found.question
     surface = cells.surface
     chosen = np.concatenate([[r.configuration] * (r.last + 1 - r.first) for r in found.ranges[0]])
