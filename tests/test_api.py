@@ -11,14 +11,17 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
 from one_line import one_line
+from told import numbers
 
 import medusa_sim as ms
+from medusa_sim import api
 from medusa_sim.cli import cli
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.question import Choices
@@ -297,3 +300,34 @@ def test_objects_have_no_option_and_several_cards_are_one_frame():
     frame = ms.sweep(gpu=["a40", "h100-sxm"], model="vicuna-7b", latency="roofline", candidates=4)
     assert list(frame["gpu"]) == ["a40", "h100-sxm"]
     assert ms.recommend(batch=4, latency="roofline").recommendation.question.batch_max == 4
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_question_has_the_ends_of_its_batches_and_every_length(scenario, monkeypatch, order):
+    monkeypatch.setattr(api, "recommended", lambda scenario, asked: asked)
+    asked = scenario.recommend([3, 9, 5][::order], [700, 90], request=(800, 200)).recommendation
+    assert (asked.batch_min, asked.batch_max) == (3, 9)
+    assert (asked.seq_len, asked.request) == ((700, 90), (800, 200))
+    for request in ((800,), (800, 0), (0, 200), (800, 200, 1)):
+        with pytest.raises(UsageError):
+            scenario.recommend(3, request=request)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_rows_are_warned_of_at_their_longest_and_at_both_ends_of_their_batches(scenario, monkeypatch, order):
+    told = []
+    monkeypatch.setattr(api, "beyond_measured", lambda scenario, *sizes: told.append(sizes) or ["far"])
+    monkeypatch.setattr(api, "doubts", lambda scenario, most: [f"to {most}"])
+    frame = scenario.sweep([3, 9, 5][::order], [700, 90, 500][::order], [2, 30, 1][::order])
+    assert told == [(700, (3, 9))]
+    of_counts, ends, far = frame.attrs["warnings"]
+    assert (of_counts, numbers(ends)[0], far) == ("to 30", "30", "far")
+
+
+def test_a_step_is_that_of_the_sizes_given(scenario, monkeypatch):
+    monkeypatch.setattr(api, "single_step", lambda scenario, *sizes: sizes)
+    assert scenario.step(3, 700, 2) == (3, 700, 2)
+    assert scenario.step(3, candidates=2) == (3, scenario.length, 2)
+    best = SimpleNamespace(schedule_row=SimpleNamespace(best_candidates=5))
+    monkeypatch.setattr(api.Scenario, "recommend", lambda scenario, batch, length: best)
+    assert scenario.step(3, 700) == (3, 700, 5)

@@ -26,7 +26,7 @@ from medusa_sim.acceptance.engine_counters import (
     request_spread,
 )
 from medusa_sim.acceptance.engine_records import read_counts
-from medusa_sim.acceptance.metrics_page import fetched, samples
+from medusa_sim.acceptance.metrics_page import counts_between, fetched, samples
 from medusa_sim.acceptance.profile import ACCEPTED_OF_MATCHES, load_acceptance
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import DataError, SpecError, UsageError
@@ -472,3 +472,19 @@ def test_a_histogram_has_as_many_positions_as_drafts_in_the_mean_rounded_up(tmp_
     assert (counts.steps, counts.all_steps) == (10, 20 - 1 - 8)
     path.write_text(json.dumps(record | {"num_spec_tokens": 5}))
     assert read_counts(path)[0].accepted.tolist() == [6, 2, 0, 0, 0]
+
+
+def test_what_a_page_counts_rises_from_the_page_before():
+    """Of 40 steps of two drafts; four requests took 8 ms a token, and a page may hold no lengths."""
+    before = {"m": {"drafts": 10.0, "draft_tokens": 20.0, 0: 6.0, 1: 3.0, "timed": 1.0, "token_s": 0.009}}
+    after = {"m": {"drafts": 50.0, "draft_tokens": 100.0, 0: 36.0, 1: 15.0, "timed": 5.0, "token_s": 0.041,
+                   "running": 8.0}}  # fmt: skip
+    (counts,) = counts_between(before, after, "page")
+    assert counts.tpot_us == pytest.approx(8000.0)
+    assert (counts.prompt, counts.output, counts.running) == (0.0, 0.0, 8.0)
+    lengths = {"prompts": 2800.0, "outputs": 360.0, "generated": 300.0, "finished": 4.0}
+    (counts,) = counts_between(before, {"m": after["m"] | lengths}, "page")
+    assert (counts.prompt, counts.output) == (700.0, 90.0)
+    assert counts.all_steps == 300 - 30 - 12 - 4
+    with pytest.raises(DataError):
+        counts_between(after, before, "page")
