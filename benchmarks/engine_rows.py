@@ -163,7 +163,8 @@ class Kernels:
         work = step.works[0]
         if has_whole_graph(self.setting.latency, work):
             return 0.0
-        return float(pieces_us(engine, work.layers, work.workload.query_tokens).time_us)
+        pieces = pieces_us(engine, work.layers, work.workload.query_tokens)
+        return float(work.own(pieces.time_us))
 
 
 def _step_us(device: float, hidden: float, exposed: float) -> float:

@@ -184,13 +184,15 @@ class Steps:
         power = gpu.power
         if power is None:
             return np.full((), np.nan)
-        known: dict[int, FloatArray] = {}  # drafts of every length share the launches of their first passes
+        known: dict[int, FloatArray] = {}  # passes that were timed together have their kernels in common
 
         def joules(step: StepTime) -> FloatArray:
+            total = np.zeros(())
             for work in step.works:
                 if id(work.launches) not in known:
                     known[id(work.launches)] = launch_joules(gpu, power, work.launches)
-            return sum((work.share * known[id(work.launches)] for work in step.works), start=np.zeros(()))
+                total = total + work.share * work.own(known[id(work.launches)])
+            return total
 
         return self._whole(joules)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -11,12 +10,12 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost
+from medusa_sim.step.drafter.base import PassDrafter
 from medusa_sim.step.host import drafting_us
-from medusa_sim.step.pass_time import setup_half_us
+from medusa_sim.step.pass_time import setup_half_us, work_time
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step_time import StepTime
-from medusa_sim.step.together import work_times
 from medusa_sim.step.workload import Workload, verify
 
 EAGER_BAND = 0.3
@@ -41,16 +40,48 @@ def drafting_steps_of(
 ) -> list[tuple[StepTime, ...]]:
     """The same of settings that differ in their drafter alone.
 
-    Depths of one drafter share passes, which are timed once.
+    Passes of drafters of one kind, which differ in rows alone, are timed together.
     """
-    workload = replace(verify(batch, seq_len, candidates), drafter_passes={})
-    works = [drafting_passes(setting, workload) for setting in settings]
-    every = {id(work): work for passes in works for work in passes}
-    times = work_times(settings[0].latency, list(every.values())) if every else []
-    time_of = dict(zip(every, times, strict=True))
+    workload = verify(batch, seq_len, candidates)
+    timed: dict[int, tuple[StepTime, ...]] = {}
+    alike: dict[Hashable, list[int]] = {}
+    for place, setting in enumerate(settings):
+        if (kind := _kind(setting)) is None:
+            timed[place] = tuple(
+                work_time(setting.latency, work) for work in drafting_passes(setting, workload)
+            )
+        else:
+            alike.setdefault(kind, []).append(place)
+    for places in alike.values():
+        times = _timed_together([settings[place] for place in places], workload)
+        timed |= zip(places, times, strict=True)
+    return [_steps(setting, batch, timed[place]) for place, setting in enumerate(settings)]
+
+
+def _kind(setting: Setting) -> Hashable:
+    """What drafters have in common whose depths differ in rows alone; None for one of another kind."""
+    drafter = setting.drafter
+    if setting.scope == "block" or not isinstance(drafter, PassDrafter) or not drafter.differs_in_rows:
+        return None
+    return type(drafter), drafter.width
+
+
+def _timed_together(settings: Sequence[Setting], workload: Workload) -> list[tuple[StepTime, ...]]:
+    """The timed passes of drafters of one kind: several depths, or levels, along a last axis."""
+    drafters = [setting.drafter for setting in settings if isinstance(setting.drafter, PassDrafter)]
+    longest = max(drafters, key=lambda drafter: drafter.depth)
+    runtime, latency = settings[0].runtime, settings[0].latency
+    asked = settings[0].shard, workload.mapped(lambda sizes: sizes[..., None]), runtime
+    depths = np.asarray([drafter.depth for drafter in drafters])
+    own = [work_time(latency, work) for work in longest.own_work(*asked, depths)]
+    levels: dict[int, StepTime] = {}
+    for is_first in (True, False):  # the first reads one token, each other as many as a level drafts
+        if some := [level for level in longest.levels(runtime) if (level == 0) == is_first]:
+            step = work_time(latency, longest.level_work(*asked, np.asarray(some)))
+            levels |= {level: step.one_of(place) for place, level in enumerate(some)}
     return [
-        _steps(setting, batch, passes, tuple(time_of[id(work)] for work in passes))
-        for setting, passes in zip(settings, works, strict=True)
+        (*(step.one_of(place) for step in own), *(levels[level] for level in drafter.levels(runtime)))
+        for place, drafter in enumerate(drafters)
     ]
 
 
@@ -61,18 +92,16 @@ def drafting_passes(setting: Setting, workload: Workload) -> tuple[PassWork, ...
     return setting.drafter.work(setting.shard, workload, setting.runtime)
 
 
-def _steps(
-    setting: Setting, batch: Size, passes: tuple[PassWork, ...], steps: tuple[StepTime, ...]
-) -> tuple[StepTime, ...]:
+def _steps(setting: Setting, batch: Size, steps: tuple[StepTime, ...]) -> tuple[StepTime, ...]:
     """The timed passes in the share of rounds in which they run, and what an engine adds."""
     drafter = setting.drafter
     if setting.scope == "block" or drafter is None:
         return ()
+    levels = sum(step.works[0].of == "draft" for step in steps) * (drafter.nodes_per_level > 1)
     if setting.sure_shares and drafter.has_levels:
-        shares = passes_reached(setting, len(passes))
+        shares = passes_reached(setting, len(steps))
         steps = tuple(step.in_share(share) for step, share in zip(steps, shares, strict=True))
     requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)  # of one host
-    levels = sum(work.of == "draft" for work in passes) * (drafter.nodes_per_level > 1)
     hidden = setting.model.hidden if drafter.passes_features else None
     added = drafting_cost(
         setting.runtime,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy.typing as npt
 
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.launch import Launch
@@ -33,6 +35,8 @@ class PassWork:
     share: float = 1.0
     """Share of the steps in which it runs: below 1 that of a draft behind one that a drafter may not be sure
     of."""
+    place: int | None = None
+    """Which of the passes along the last axis of its sizes it is; None: that axis is not of passes."""
 
     @property
     def is_forward(self) -> bool:
@@ -53,3 +57,9 @@ class PassWork:
     def gaps_us(self) -> float:
         """Gaps on the device between them."""
         return self.kernel_count * self.runtime.launch_us
+
+    def own(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What numbers of its sizes are of it alone."""
+        if self.place is None or not values.ndim:
+            return values
+        return values[..., self.place if values.shape[-1] > 1 else 0]

@@ -107,6 +107,14 @@ class StepTime:
         passes = tuple((work, Sums.of(kernels, change, sources)) for work, kernels in self.passes)
         return StepTime(cost=self.cost.mapped(change), passes=passes)
 
+    def one_of(self, place: int) -> StepTime:
+        """Of one pass that was timed with others, which its sizes hold along a last axis: that one."""
+        ((work, _),) = self.passes
+        work = replace(work, place=place)
+        step = self.mapped(work.own, work.own)
+        ((_, kernels),) = step.passes
+        return replace(step, passes=((work, kernels),))
+
     def in_share(self, share: float) -> StepTime:
         """Its mean over steps, if so large a share of them runs it."""
         step = self.mapped(lambda values: values * share)

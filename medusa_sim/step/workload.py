@@ -8,8 +8,8 @@ included). `network.py` makes kernels of a model and a workload.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -35,9 +35,6 @@ class Workload:
     """Rows of the linear layers where an engine runs them at a captured size."""
     overlap: Overlap = CHAIN
     """How far the new tokens of a sequence share experts."""
-    drafter_passes: dict[tuple[int, int], Any] | None = field(default=None, compare=False, repr=False)
-    """Passes that drafters of several depths share on one grid, by width and level
-    (`drafter.base.level_passes`)."""
 
     @property
     def tokens(self) -> Size:

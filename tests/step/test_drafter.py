@@ -299,15 +299,12 @@ def test_drafters_are_split_as_the_target_is():
             assert float(np.asarray(gather.message_bytes)) == int(head.m) * vocab * 2
 
 
-def test_drafters_share_passes_only_where_they_are_asked_to():
+def test_each_level_is_a_pass_of_the_drafters_own_layers():
     step = verify(4, 512, 4)
-    eagle = Eagle(depth=3).work(LLAMA, step, RUNTIME)
+    eagle = Eagle(depth=4).work(LLAMA, step, RUNTIME)
     model = DraftModel(draft=DRAFT, depth=3).work(LLAMA, step, RUNTIME)
-    assert [work.layers for work in eagle + model] == [1] * 3 + [DRAFT.layers] * 3
-    shared = replace(step, drafter_passes={})
-    short, long = (Eagle(depth=depth).work(LLAMA, shared, RUNTIME) for depth in (2, 4))
-    assert long[1] is short[1]
-    assert [int(g.m) for g in gemms(long, "draft_fusion")] == [20, 4, 4, 4]
+    assert [work.layers for work in eagle + model] == [1] * 4 + [DRAFT.layers] * 3
+    assert [int(g.m) for g in gemms(eagle, "draft_fusion")] == [20, 4, 4, 4]
 
 
 def test_names_are_listed_in_the_order_of_the_classes():

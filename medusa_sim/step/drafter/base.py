@@ -6,13 +6,14 @@ another matter (`medusa_sim.acceptance`); the two do not know each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
 import numpy as np
 
 from medusa_sim.errors import UsageError
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import DrafterName
@@ -150,31 +151,55 @@ class Drafter:
         return 0
 
 
-def level_passes(
-    workload: Workload, levels: range, width: int, make: Callable[[Workload], PassWork]
-) -> tuple[PassWork, ...]:
-    """The forward passes of some levels: one token a sequence at level 0, then `width`.
+class PassDrafter(Drafter):
+    """A drafter of forward passes: some of its own depth, then level after level the same at every depth."""
 
-    A level is the same at every depth of its drafter; `make` is asked once for each on a grid.
-    """
-    passes = {} if workload.drafter_passes is None else workload.drafter_passes
-    for level in levels:
-        if (width, level) not in passes:
-            tokens = 1 if level == 0 else width
-            of_level = Workload(
-                phase="decode" if tokens == 1 else "verify",
-                batch=workload.batch,
-                seq_len=np.asarray(workload.seq_len) + level * width,
-                query_tokens=tokens,
-            )
-            passes[width, level] = make(of_level)
-    return tuple(passes[width, level] for level in levels)
+    __slots__ = ()
+
+    differs_in_rows: ClassVar[bool] = True
+    """Whether depths differ in rows alone, so that `own_work` takes several; else in numbers of kernels."""
+
+    depth: int
+    """Drafts in a row."""
+    width: int
+    """Tokens of each sequence that a level drafts."""
+
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """Its own passes, then a pass for each level."""
+        levels = (self.level_work(model, workload, runtime, level) for level in self.levels(runtime))
+        return (*self.own_work(model, workload, runtime, self.depth), *levels)
+
+    def own_work(
+        self, model: Model, workload: Workload, runtime: Runtime, depth: Size
+    ) -> tuple[PassWork, ...]:
+        """The passes before its levels. depth: one, or several along the last axis of the workload."""
+        raise NotImplementedError
+
+    def levels(self, runtime: Runtime) -> range:
+        """Levels that it drafts one after another; none where all drafts come out of one pass."""
+        del runtime
+        return range(0)
+
+    def level_work(self, model: Model, workload: Workload, runtime: Runtime, level: Size) -> PassWork:
+        """The pass of a level. level: 0, or some beyond it, several along the last axis of the workload."""
+        raise NotImplementedError
 
 
-def verified_tokens(workload: Workload, depth: int) -> Workload:
+def tokens_of_level(workload: Workload, level: Size, width: int) -> Workload:
+    """What the pass of a level reads (`PassDrafter.level_work`): one token of each sequence, then `width`."""
+    tokens = 1 if np.max(level) == 0 else width
+    return Workload(
+        phase="decode" if tokens == 1 else "verify",
+        batch=workload.batch,
+        seq_len=np.asarray(workload.seq_len) + np.asarray(level) * width,
+        query_tokens=tokens,
+    )
+
+
+def verified_tokens(workload: Workload, depth: Size) -> Workload:
     """The depth + 1 tokens of each sequence that were verified, as a drafter reads them."""
     seq_len = np.asarray(workload.seq_len)
-    return Workload(phase="verify", batch=workload.batch, seq_len=seq_len, query_tokens=depth + 1)
+    return Workload(phase="verify", batch=workload.batch, seq_len=seq_len, query_tokens=np.asarray(depth) + 1)
 
 
 def as_drafting(launches: Iterable[Launch]) -> tuple[Launch, ...]:

@@ -6,12 +6,19 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from medusa_sim.errors import UsageError
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter import DrafterName
-from medusa_sim.step.drafter.base import Drafter, DrafterParts, as_drafting, level_passes, verified_tokens
+from medusa_sim.step.drafter.base import (
+    DrafterParts,
+    PassDrafter,
+    as_drafting,
+    tokens_of_level,
+    verified_tokens,
+)
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_work import PassWork
@@ -22,7 +29,7 @@ PADDED_VOCAB = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftModel(Drafter):
+class DraftModel(PassDrafter):
     """A small autoregressive model that drafts `depth` levels, `width` tokens of each sequence a level.
 
     It has its own runtime: the draft of a Hugging Face script is bound by its launches, the draft of
@@ -59,22 +66,25 @@ class DraftModel(Drafter):
                 f"{target.vocab:,}: such a pair cannot speculate; take a draft model of its family"
             )
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """`depth` forward passes one after another; the i-th sees i - 1 levels of its own drafts.
-
-        Where the engine has it read back, a pass of the depth + 1 verified tokens comes first.
-        """
+    def own_work(
+        self, model: Model, workload: Workload, runtime: Runtime, depth: Size
+    ) -> tuple[PassWork, ...]:
+        """None; where the engine has it read back, a pass of the depth + 1 verified tokens."""
         runtime = self.runtime or runtime
-        passes = level_passes(
-            workload, range(self.depth), self.width, lambda level: self._pass(model, level, runtime)
-        )
         if not runtime.draft_reads_back:
-            return passes
-        verified = self._pass(model, verified_tokens(workload, self.depth), runtime)
-        verified = replace(
-            verified, launches=last_logits(verified.launches, workload.batch), reads_accepted=True
-        )
-        return (verified, *passes)
+            return ()
+        verified = self._pass(model, verified_tokens(workload, depth), runtime)
+        proposing = last_logits(verified.launches, workload.batch)
+        return (replace(verified, launches=proposing, reads_accepted=True),)
+
+    def levels(self, runtime: Runtime) -> range:
+        """`depth`, of which the i-th sees i - 1 levels of its own drafts."""
+        del runtime
+        return range(self.depth)
+
+    def level_work(self, model: Model, workload: Workload, runtime: Runtime, level: Size) -> PassWork:
+        """A forward pass."""
+        return self._pass(model, tokens_of_level(workload, level, self.width), self.runtime or runtime)
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The draft model reads the prompt as well."""

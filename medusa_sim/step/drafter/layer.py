@@ -7,6 +7,7 @@ attends to features of the target; DSpark is DFlash with a small head that runs 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +18,13 @@ from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import DrafterName
-from medusa_sim.step.drafter.base import Drafter, DrafterParts, as_drafting, level_passes, verified_tokens
+from medusa_sim.step.drafter.base import (
+    DrafterParts,
+    PassDrafter,
+    as_drafting,
+    tokens_of_level,
+    verified_tokens,
+)
 from medusa_sim.step.exchange import logit_exchange
 from medusa_sim.step.launch import Launch, elementwise_launch, head_launch
 from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
@@ -32,8 +39,14 @@ As in config.json of Qwen3-30B-A3B, whose EAGLE-3 and DFlash drafters take its i
 """
 
 
+@lru_cache(maxsize=64)
+def _dense(model: Model, layers: int, width: int, vocab: int | None) -> Model:
+    """Draft layers of a model, the same in all of their passes."""
+    return model.dense(layers, width).resized(vocab=vocab)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerDrafter(Drafter):
+class LayerDrafter(PassDrafter):
     """A drafter of `layers` decoder layers of the target's width, run `depth` times.
 
     The first pass reads the depth + 1 rows that the last verification may have accepted, since it
@@ -62,7 +75,7 @@ class LayerDrafter(Drafter):
         width = model.mlp.width
         if not model.blocks(Mlp):
             width = max(width, -(-WIDTHS_OF_MLP * model.hidden // model.parallel.tp))
-        return model.dense(self.layers, width).resized(vocab=self._own_head(model))
+        return _dense(model, self.layers, width, self._own_head(model))
 
     def _own_head(self, model: Model) -> int | None:
         """Tokens of its own LM head; None where it uses the target's."""
@@ -100,25 +113,26 @@ class LayerDrafter(Drafter):
         )
         return PassWork(launches=launches, runtime=runtime, workload=workload, of="draft", layers=self.layers)
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """The draft layers' forward pass and the fusion layer, `depth` times in a row.
+    def own_work(
+        self, model: Model, workload: Workload, runtime: Runtime, depth: Size
+    ) -> tuple[PassWork, ...]:
+        """The pass that reads what was verified, and proposes the first draft.
 
-        Where the engine has a drafter read back, the first pass proposes nothing, and one more does.
+        Where the engine has a drafter read back it proposes nothing, and one more pass does.
         """
-        network, reads_back = self._network(model), runtime.draft_reads_back
-        seen = verified_tokens(workload, self.depth)
-        return (
-            replace(
-                self._pass(network, seen, runtime, logit_rows=None if reads_back else workload.batch),
-                reads_accepted=True,
-            ),
-            *level_passes(
-                workload,
-                range(0 if reads_back else 1, self.depth),
-                self.width,
-                lambda level: self._pass(network, level, runtime, logit_rows=level.tokens),
-            ),
-        )
+        network, seen = self._network(model), verified_tokens(workload, depth)
+        logit_rows = None if runtime.draft_reads_back else workload.batch
+        reading = self._pass(network, seen, runtime, logit_rows=logit_rows)
+        return (replace(reading, reads_accepted=True),)
+
+    def levels(self, runtime: Runtime) -> range:
+        """Those of drafts that the reading pass does not propose; none of a drafter of one pass."""
+        return range(0 if runtime.draft_reads_back else 1, self.depth if self.has_levels else 0)
+
+    def level_work(self, model: Model, workload: Workload, runtime: Runtime, level: Size) -> PassWork:
+        """The draft layers' forward pass and the fusion layer."""
+        read = tokens_of_level(workload, level, self.width)
+        return self._pass(self._network(model), read, runtime, logit_rows=read.tokens)
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The layers read the features of the prompt."""
@@ -240,9 +254,9 @@ class DFlash(LayerDrafter):
     layers: int = 5
     fused_inputs: int = 5
 
-    def block_tokens(self) -> int:
+    def block_tokens(self, depth: Size) -> Size:
         """Rows of the block: the target's token and the masks."""
-        return self.depth + 1
+        return np.asarray(depth) + 1
 
     def _context(self, model: Model, read: Workload) -> tuple[Launch, ...]:
         """K and V of the tokens read for every draft layer, from the target's features."""
@@ -251,21 +265,23 @@ class DFlash(LayerDrafter):
         keys = head_launch(layer, "draft_context", "drafter", rows, width, layer.hidden, self.layers)
         return (self._fusion(model, rows), keys)
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+    def own_work(
+        self, model: Model, workload: Workload, runtime: Runtime, depth: Size
+    ) -> tuple[PassWork, ...]:
         """The context of the rows that may have been accepted, the block, and logits of every draft."""
         block = Workload(
             phase="verify",
             batch=workload.batch,
             seq_len=workload.seq_len,
-            query_tokens=self.block_tokens(),
+            query_tokens=self.block_tokens(depth),
         )
         network = self._network(model)
         return (
             PassWork(
                 launches=(
-                    *self._context(model, verified_tokens(workload, self.depth)),
+                    *self._context(model, verified_tokens(workload, depth)),
                     *self._layers(network, block, runtime),
-                    *self._logits(network, self.depth * np.asarray(workload.batch)),
+                    *self._logits(network, depth * np.asarray(workload.batch)),
                 ),
                 runtime=runtime,
                 workload=block,
@@ -300,18 +316,21 @@ class DSpark(DFlash):
     title = "DSpark layers"
     profiles = ("dspark-",)
     lender = "dspark-deepseek-v4-pro"
+    differs_in_rows = False
 
     rank: int = 256
 
-    def block_tokens(self) -> int:
+    def block_tokens(self, depth: Size) -> Size:
         """Rows of the block: one for each draft."""
-        return self.depth
+        return depth
 
     def _logits(self, network: Model, rows: Size) -> tuple[Launch, ...]:
         """The LM head; tokens are chosen draft by draft, with the bias of the token before."""
         return DFlash._logits(self, network, rows)[:-1]
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+    def own_work(
+        self, model: Model, workload: Workload, runtime: Runtime, depth: Size
+    ) -> tuple[PassWork, ...]:
         """The parallel pass, then `depth` times the Markov head and the choice of a token."""
         layer = self._network(model)
         batch, vocab, times = workload.batch, layer.vocab, self.depth
@@ -323,7 +342,7 @@ class DSpark(DFlash):
             head_launch(layer, "draft_confidence", "drafter", batch, 1, layer.hidden + self.rank, times),
         )
         steps = PassWork(launches=heads, runtime=runtime, workload=workload, of="continued")
-        return (*DFlash.work(self, model, workload, runtime), steps)
+        return (*DFlash.own_work(self, model, workload, runtime, depth), steps)
 
     def weight_bytes(self, model: Model) -> float:
         """As DFlash, with both sides of the Markov head and the confidence's row."""

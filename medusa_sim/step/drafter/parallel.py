@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import DrafterName
@@ -14,7 +17,7 @@ from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.workload import Workload
 
 
-def masked(workload: Workload, depth: int) -> Workload:
+def masked(workload: Workload, depth: Size) -> Workload:
     """The rows of one parallel pass: depth + 1 that verification may have accepted and depth - 1 masks.
 
     The last accepted row proposes the first draft, each mask one more. TensorRT-LLM counts the same 2 K rows
@@ -40,10 +43,13 @@ class PEagle(Eagle3):
 
     layers: int = 4
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+    def own_work(
+        self, model: Model, workload: Workload, runtime: Runtime, depth: Size
+    ) -> tuple[PassWork, ...]:
         """One pass; logits of the `depth` rows that propose."""
-        network, rows = self._network(model), masked(workload, self.depth)
-        whole = self._pass(network, rows, runtime, logit_rows=self.depth * workload.batch)
+        network, rows = self._network(model), masked(workload, depth)
+        proposing = np.asarray(depth) * np.asarray(workload.batch)
+        whole = self._pass(network, rows, runtime, logit_rows=proposing)
         return (replace(whole, reads_accepted=True),)
 
     def kv_slots(self) -> int:
@@ -62,10 +68,17 @@ class Pard(DraftModel):
     title = "PARD model"
     has_levels = False
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+    def own_work(
+        self, model: Model, workload: Workload, runtime: Runtime, depth: Size
+    ) -> tuple[PassWork, ...]:
         """One pass of the draft model over the new tokens and the masks; its logits on all of them."""
-        whole = self._pass(model, masked(workload, self.depth), self.runtime or runtime)
+        whole = self._pass(model, masked(workload, depth), self.runtime or runtime)
         return (replace(whole, reads_accepted=True),)
+
+    def levels(self, runtime: Runtime) -> range:
+        """None: all drafts come out of one pass."""
+        del runtime
+        return range(0)
 
     def kv_slots(self) -> int:
         """The masks, and the target's own token, which a model of its own has not seen."""

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.compose import COST_FIELDS
-from medusa_sim.step.drafting import drafting_steps_of
+from medusa_sim.step.drafting import drafting_passes, drafting_steps_of
 from medusa_sim.step.pass_time import work_time
-from medusa_sim.step.together import work_times
+from medusa_sim.step.watts import launch_joules
 from medusa_sim.step.workload import verify
 
 BATCH, LENGTH = np.array([[[1]], [[24]]]), np.array([[[700], [9000]]])
-DEPTHS = (1, 3, 4, 6)
+DEPTHS, GPU = (1, 3, 4, 6), load_gpu("h100-sxm")
 
 
 def settings_of(**given):
@@ -30,6 +31,13 @@ CASES = {
         "gpu": "h100-sxm", "model": "gemma-3-27b", "drafter": "draft-model", "draft_model": "gemma-3-1b",
         "acceptance": "typical-draft-model",
     },
+    "a draft model that is read back": {
+        "gpu": "rtx-5090", "model": "qwen3-8b", "drafter": "draft-model", "draft_model": "qwen3-0.6b",
+        "runtime": "llama.cpp", "acceptance": "typical-draft-model",
+    },
+    "a block": {"gpu": "h100-sxm", "model": "qwen3-8b", "drafter": "dflash"},
+    "a block and heads": {"gpu": "h100-sxm", "model": "qwen3-8b", "drafter": "dspark"},
+    "p-eagle": {"gpu": "h100-sxm", "model": "gpt-oss-120b", "drafter": "p-eagle"},
     "heads": {"gpu": "a100-80gb-pcie", "model": "vicuna-7b"},
 }  # fmt: skip
 
@@ -43,23 +51,21 @@ def alike(one, other):
 @pytest.mark.parametrize("given", CASES.values(), ids=CASES)
 def test_passes_timed_together_have_the_times_that_each_has_alone(given):
     settings = settings_of(**given)
-    workload = replace(verify(BATCH, LENGTH, 7), drafter_passes={})
-    works = [
-        work
-        for setting in settings
-        for work in setting.drafter.work(setting.shard, workload, setting.runtime)
-    ]
-    latency = settings[0].latency
-    for together, work in zip(work_times(latency, works), works, strict=True):
-        alone = work_time(latency, work)
-        for name in COST_FIELDS:
-            assert alike(getattr(together.cost, name), getattr(alone.cost, name)), name
-        for part, time_us in alone.parts_us.items():
-            assert alike(together.parts_us[part], time_us), part
-        for code, time_us in alone.waits_us.items():
-            assert alike(together.waits_us[code], time_us), code
-        assert alike(together.source, alone.source)
-        assert together.works[0].kernel_count == work.kernel_count
+    together = drafting_steps_of(settings, BATCH, LENGTH, 7)
+    for steps, setting in zip(together, settings, strict=True):
+        works = drafting_passes(setting, verify(BATCH, LENGTH, 7))
+        for step, alone in zip(steps, (work_time(setting.latency, work) for work in works), strict=False):
+            for name in COST_FIELDS:
+                assert alike(getattr(step.cost, name), getattr(alone.cost, name)), name
+            for part, time_us in alone.parts_us.items():
+                assert alike(step.parts_us[part], time_us), part
+            for code, time_us in alone.waits_us.items():
+                assert alike(step.waits_us[code], time_us), code
+            assert alike(step.source, alone.source)
+            for work, apart in zip(step.works, alone.works, strict=True):
+                assert (work.of, work.kernel_count) == (apart.of, apart.kernel_count)
+                joules = (launch_joules(GPU, GPU.power, each.launches) for each in (work, apart))
+                assert alike(work.own(next(joules)), next(joules))
 
 
 class Asked:
