@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.arrays import Band, Halves
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, SureSteps
@@ -199,12 +200,6 @@ def test_a_look_up_that_finds_something_is_a_whole_verification():
 
 
 # Pieces of a grid.
-
-
-def test_edges_areedges_below_of_what_was_measured():
-    assert edges_below(256, np.array([1, 2000])).tolist() == [256, 512, 1024]
-    assert edges_below(256, np.array([257])).tolist() == [256]
-    assert edges_below(256, np.array([256])).size == edges_below(0, np.array([99])).size == 0
 
 
 def test_lengths_are_priced_four_at_a_time():
@@ -464,3 +459,22 @@ def test_edges_of_batches_come_before_those_of_lengths():
             return axis, halves_of(self)
 
     assert SureSteps.widened(Made(), lambda bands: "own") == (1, (0, "own"))  # type: ignore[arg-type]
+
+
+def test_ends_of_a_step_and_half_of_a_band_on_the_logarithm():
+    """100 us from 80 to 150; a speedup of 1.2 and of 2 in their own bands, of one count or of two."""
+    halves = Halves(np.log(1.25), np.log(1.5))
+    cells = SimpleNamespace(step_us=np.array([[[100.0, 200.0]]]), step_halves=halves)
+    assert Cells.low_us.fget(cells) == pytest.approx(np.array([[[80.0, 160.0]]]))
+    assert Cells.high_us.fget(cells) == pytest.approx(np.array([[[150.0, 300.0]]]))
+    band = Band(np.array([0.9, 1.8]), np.array([1.6, 2.1]))
+    found = Cells.log_speedup_half.fget(SimpleNamespace(band=band, shape=(2, 1, 2)))
+    assert found == pytest.approx(np.broadcast_to(np.log([1.6 / 0.9, 2.1 / 1.8]) / 2, (2, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("measured", "asked", "edges"),
+    [(1, 5, [1, 2, 4]), (1, 4, [1, 2]), (1, 1, []), (0, 5, []), (3, 12, [3, 6]), (3, 13, [3, 6, 12])],
+)
+def test_edges_double_below_what_is_asked_most(measured, asked, edges):
+    assert edges_below(measured, np.array([1, asked])[::-1]).tolist() == edges

@@ -21,7 +21,7 @@ from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
 from medusa_sim.setups.measured import Measured
 from medusa_sim.setups.question import Choices, Question
 from medusa_sim.setups.search import _gaps
-from medusa_sim.setups.served_figures import SERVED, Figure, by_nearness
+from medusa_sim.setups.served_figures import _WORDS, SERVED, Figure, by_nearness, differences
 from medusa_sim.setups.setup import SET_UP, name_of, setups
 from medusa_sim.specs.models import load_model
 
@@ -331,3 +331,23 @@ def test_a_rows_gpus_are_those_of_all_its_copies():
     split = found[found.tp == 2].set_index("batch")
     assert split.replicas.to_dict() == {4: 5, 7: 3}
     assert split.gpus.to_dict() == {4: 10, 7: 6}
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, ()), ({"drafter": "mtp"}, ("drafter",)), ({"drafter": "none"}, ()), ({"tp": 4}, ("tp",)),
+        ({"tp": 4, "drafter": "mtp"}, ("tp", "drafter")), ({"gpu": "h200-sxm"}, ("gpu",)),
+    ],
+)  # fmt: skip
+def test_a_figure_differs_by_what_its_set_up_has_otherwise(more, told):
+    """A plain run stands beside every drafter."""
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7", runtime="vllm", tp=2
+    )
+    set_up = {
+        "gpu": "h100-sxm", "tp": 2, "ep": 1, "dp_attention": False, "precision": "bf16", "engine": "vllm",
+        "drafter": scenario.drafting.method,
+    }  # fmt: skip
+    figure = SimpleNamespace(model="llama-3.1-8b", set_up=set_up | more)
+    assert differences(figure, scenario) == tuple(_WORDS[name] for name in _WORDS if name in told)
