@@ -11,7 +11,8 @@ from one_line import one_line
 from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, TYPES
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gguf import _FILES, _TYPES, FAMILIES, model_from_gguf, read_header
+from medusa_sim.specs.gguf import _FILES, FAMILIES, model_from_gguf
+from medusa_sim.specs.gguf_header import _TYPES, read_header
 from medusa_sim.specs.hf_families import CLASSES
 from medusa_sim.specs.models import load_model
 
