@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from medusa_sim.operators.latent import LatentAttention
 
 _LENGTH_SPREAD = 0.6
-"""Of the lengths of a step's requests about their mean, which splits are averaged over (A8): even on 1 +-
-this, a coefficient of variation of 0.35. An assumption: requests are anywhere in their answers.
+"""Half-width of the even distribution of a step's lengths about their mean, over which splits are averaged
+(A8): a coefficient of variation of 0.35. An assumption: requests are anywhere in their answers.
 """
 SPLIT_MARGIN = 1.1
 """Share of blocks beyond an even spread over the SMs that the libraries' split rule leaves."""
@@ -133,7 +133,7 @@ def attention_time(
 
 
 _APPENDS = 0.5
-"""Walks of a new key from which blocks append it themselves."""
+"""Least `append_ratio` of kernels whose blocks append new keys themselves."""
 
 
 def writing_apart(kernel: AttentionKernel) -> AttentionKernel:

@@ -83,14 +83,14 @@ def clock_under(limit_watts: float | None, gpu: Gpu) -> float:
 
 
 BESIDE_READING, MOST_BESIDE = 3.0, 0.45
-"""Half-width of arithmetic, tiles and launches: so many times that of bandwidth, at most so much. Devices
-left out differ from the law of their class by 0.12 in bandwidth, 0.35 in the others
+"""Half-width of arithmetic, tiles and launches: this many times that of bandwidth, at most the second.
+Devices left out differ from the law of their class by 0.12 in bandwidth, 0.35 in the others
 (`machine_law.SPREAD`)."""
 ALIKE = 0.9
-"""Of the band of bandwidth, what passes of any number of tokens share: of passes that take as long as one
-token's, 80 % lie within 7 % where the band is 12 to 18 (`benchmarks/local_speed.py`)."""
+"""Share of the bandwidth's band that passes of any number of tokens have in common: of passes that take as
+long as one token's, 80 % lie within 7 % where the band is 12 to 18 (`benchmarks/local_speed.py`)."""
 _LEAST_POWER = 0.4
-"""Of its power, the least limit that drivers take."""
+"""Lowest power limit that drivers accept, as a share of the board's power."""
 
 
 class LocalLatency:

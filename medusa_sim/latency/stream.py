@@ -44,7 +44,7 @@ _EAGER_US = 100.0
 """A longer floor is of eager rows, whose ramp holds some of the host too; a shorter one is the kernel's."""
 _HOST_MARGIN = 1.3
 _START_US = 5.0
-"""Of one kernel, without its host."""
+"""Start of one kernel, without its host."""
 _TINY = 1e-9
 
 

@@ -13,7 +13,7 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel
 
 _BOUND_DIGITS = 1e-4
-"""Of what a bound in single precision may be off."""
+"""Relative rounding error of a bound in single precision, at most."""
 _STEPS_KEPT = 1 << 15
 """64 kB of choices."""
 
