@@ -11,8 +11,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.grid.columns import SWEEP, gain_column
-from medusa_sim.grid.quantities import values
+from medusa_sim.grid.columns import gain_column
+from medusa_sim.grid.quantities import SWEEP, values
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.counts import cheaper_pairs, free_count, near_best
 from medusa_sim.plan.shortfall import Shortfall, shortfall

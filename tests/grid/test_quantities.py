@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,12 @@ NEW = Quantity(
     read=lambda cells: cells.tokens_per_step / np.maximum(cells.drafts, 1),
     read_run=lambda run: 1.0 + run["accepted_drafts"],
 )  # fmt: skip
+
+
+def test_every_quantity_of_cells_is_listed_wherever_it_is_declared():
+    code = "import medusa_sim.grid.quantities as _\nfrom medusa_sim.grid.quantity import with_unlisted\n"
+    code += "assert not with_unlisted(()), with_unlisted(())"  # whatever else a command imports
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_names_and_titles_are_declared_once():

@@ -14,8 +14,8 @@ from medusa_sim.doubts.doubts import beyond_known, doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
-from medusa_sim.grid.columns import BY_COUNT, SWEEP, count_table
-from medusa_sim.grid.quantities import OF_SCENARIO
+from medusa_sim.grid.columns import count_table
+from medusa_sim.grid.quantities import BY_COUNT, OF_SCENARIO, SWEEP
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.recommend import recommend

@@ -10,7 +10,8 @@ import numpy as np
 from medusa_sim.arrays import evenly
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.grid.axes import Grid
-from medusa_sim.grid.columns import SWEEP, gain_column
+from medusa_sim.grid.columns import gain_column
+from medusa_sim.grid.quantities import SWEEP
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.sweep_answer import SweepAnswer, sweep_answer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from medusa_sim.grid.columns import SWEEP, gain_column
+from medusa_sim.grid.columns import gain_column
+from medusa_sim.grid.quantities import SWEEP
 from medusa_sim.grid.quantity import BY_NAME, with_unlisted
 from medusa_sim.plan.sweep_answer import Free, SweepAnswer
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
