@@ -30,7 +30,7 @@ from medusa_sim.specs.fitted import ExpertKernel, ExpertTile
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
-SPREAD_ERROR = 0.25
+SPREAD_ERROR = 0.18
 """What kernels err beyond their band where a GPU holds some of the experts; as TRANSFER_ERROR is meant.
 
 No row of expert parallelism was fitted, for how tokens were spread over the ranks was not recorded: with it,
