@@ -126,7 +126,7 @@ class Recurrent(Stream):
 
     @property
     def of_one_token(self) -> Self | None:
-        """The kernel of a plain step, and of a verification step."""
+        """This kernel in a plain step, if it is one of a verification step; else None."""
         return replace(self, phase=GENERATION) if self.phase == VERIFY else None
 
     @property
