@@ -1,7 +1,7 @@
 """What prompts add to a step, as a table that a scheduler looks up: tokens of prompts, and their attention.
 
 (L1)  t = |t(b, s, K) + g more + g read, launches|_3 + beside      prompts ride on the step (N8)
-        = t(b, s, K) + |g linear(c) + g read, launches|_3 + beside     they have passes of their own
+        = t(b, s, K) + |g (linear(c) + logits) + g read, launches|_3 + beside   they have passes of their own
       more = linear(m + c) - (1 - k / E)^c alike - own,  m = b (1 + z K) tokens of b requests
       read = sum attention(q_i, e_i) [and the drafter's] + drafter(c) + lone(c)
       c = sum q_i tokens of prompts whose chunks end at e_i
@@ -27,6 +27,7 @@ from medusa_sim.step.prompt_kernels import (
     drafter_attention_us,
     drafter_linear_us,
     linear_us,
+    logits_us,
     lone_linear_us,
     prompt_attention_us,
     timed_rows,
@@ -51,11 +52,11 @@ class PromptTable:
     linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
     (Q,) that ends at chunk_ends (E,). drafter_s and drafter_attention_s: the same of a drafter that reads
     prompts, too. asleep: (T,) share of experts that so many tokens leave asleep; None: there are no experts.
-    lone_s: (T,) what linear_s is longer by where one GPU attends to all these tokens, gpus: that attend to
-    their own requests.
-    terms: of the engine. host_s: launches of a pass of prompts, or of the whole step that
-    prompts ride on; graph_rows: most rows of a step that a graph holds. Both have a `plain_` one of a server
-    that loads no drafter. eager_s: of the host in a step of more rows.
+    logits_s: choosing tokens behind prompts in a pass of their own. lone_s: (T,) what linear_s is longer by
+    where one GPU attends to all these tokens, gpus: that attend to their own requests. terms: of the engine.
+    host_s: launches of a pass of prompts, or of the whole step that prompts ride on; graph_rows: most rows of
+    a step that a graph holds. Both have a `plain_` one of a server that loads no drafter. eager_s: of the
+    host in a step of more rows.
     """
 
     linear_s: FloatArray
@@ -65,6 +66,7 @@ class PromptTable:
     drafter_s: FloatArray
     drafter_attention_s: FloatArray | float = 0.0
     asleep: FloatArray | None = None
+    logits_s: float = 0.0
     lone_s: FloatArray | None = None
     gpus: int = 1
     terms: PromptTerms = field(default_factory=PromptTerms)
@@ -103,7 +105,7 @@ class PromptTable:
         if not tokens:
             return 0.0
         rides, m = decoded_tokens > 0 and not self.terms.are_apart, decoded_tokens
-        more_s = linear_s[tokens]
+        more_s = linear_s[tokens] + (self.logits_s if decoded_tokens > 0 else 0.0)
         if rides:
             more_s = linear_s[m + tokens] - (linear_s[m] if own_s is None else own_s)
             if alike_s and self.asleep is not None:
@@ -169,6 +171,7 @@ def prompt_table(
         attention_s=np.broadcast_to(attention_us / US_PER_S, (chunks.size, ends.size)),
         asleep=None if setting.model.experts is None else asleep_share(setting, every.astype(np.float64)),
         gpus=gpus,
+        logits_s=logits_us(setting) / US_PER_S,
         lone_s=None if gpus == 1 else by_tokens_s(lone_linear_us(setting, tokens)),
         drafter_s=by_tokens_s(drafter_linear_us(setting, drafter, tokens)),
         drafter_attention_s=drafter_us / US_PER_S,

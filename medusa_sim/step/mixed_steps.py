@@ -9,7 +9,7 @@
           t(n, S) = |device, launches|_3 + beside             where prompts ride on steps, with
                     device = step(b) - (b - d) a + g more(S) + g read(S)
                   = t(0) + |device, launches|_3 + beside      where they have passes of their own, with
-                    device = g linear(S) + g read(S)
+                    device = g (linear(S) + logits) + g read(S)
           more(S) = linear(d c + S) - (1 - k / E)^S alike - own(b)
           read(S) = attention of n prompts + that of the drafter + drafter(S) + lone(S)
 
@@ -46,6 +46,7 @@ from medusa_sim.step.prompt_kernels import (
     drafter_linear_us,
     linear_step,
     linear_us,
+    logits_us,
     lone_linear_us,
     own_linear_us,
     prompt_attention_us,
@@ -96,6 +97,8 @@ class MixedStepLaw:
     """(R,) linear: what all tokens of a step share."""
     drafter_us: FloatArray
     """(R,) what a drafter adds for tokens of prompts, but for its attention."""
+    logits_us: float
+    """Of choosing tokens behind prompts, in a pass of their own."""
     lone_us: FloatArray
     """(R,) what linear takes longer where one GPU attends to all of these tokens."""
     prompt_attention_us: float
@@ -208,7 +211,7 @@ class MixedStepLaw:
 
     def _pass_apart_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """t(n, S) where prompts have passes of their own; tokens: (n, K), S."""
-        linear_us = np.interp(tokens, self.rows, self.linear_us) * (tokens > 0.0)
+        linear_us = (np.interp(tokens, self.rows, self.linear_us) + self.logits_us) * (tokens > 0.0)
         read_us, drafts = self._read_us(cells, prompts, tokens), self.loop.verified_tokens > 1.0
         host_us = np.where(drafts, self.drafting_host_us, self.plain_host_us)[cells][:, None]
         launched_us = np.where(tokens > 0.0, host_us, 0.0)
@@ -274,6 +277,7 @@ def mixed_step_law(
         rows=knots.astype(np.float64),
         linear_us=of_rows(knots),
         drafter_us=drafter_linear_us(setting, drafter, knots.astype(np.float64)),
+        logits_us=logits_us(setting),
         lone_us=lone_linear_us(setting, knots.astype(np.float64)),
         prompt_attention_us=float(prompt_attention_us(setting, lengths, lengths).mean()),
         drafter_attention_us=float(drafter_attention_us(setting, drafter, lengths, lengths).mean()),

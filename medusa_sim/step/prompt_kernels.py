@@ -84,6 +84,17 @@ def linear_work(setting: Setting, tokens: FloatArray) -> PassWork:
     return _not_attending(replace(work, launches=tuple(kept)))
 
 
+def logits_us(setting: Setting) -> float:
+    """Device time of choosing the token behind a prompt, of a pass that carries prompts alone, microseconds.
+
+    Of one prompt: the LM head takes as long for several, whose weights it reads once.
+    """
+    prompt = prefill(1, 1)
+    launches = model_launches(setting.shard, prompt, setting.runtime)
+    chosen = tuple(launch for launch in launches if launch.operator.name in LOGIT_OPERATORS)
+    return float(device_us(setting.latency, _of_prompts(setting, chosen, prompt)))
+
+
 def own_linear_us(
     setting: Setting, requests: FloatArray, verified_tokens: FloatArray, rows: FloatArray, rows_us: FloatArray
 ) -> FloatArray:

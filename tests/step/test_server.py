@@ -18,7 +18,7 @@ from medusa_sim.step.chance import binomial
 from medusa_sim.step.closed_loop import _in_queue
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.graphs import padded_tokens
-from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us, timed_rows
+from medusa_sim.step.prompt_kernels import linear_us, logits_us, prompt_attention_us, timed_rows
 from medusa_sim.step.prompts import prompt_host_us, prompt_terms
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.server import FullServer, in_server
@@ -315,7 +315,10 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
         reads_us = one_us * read / prompt
         if apart:
             return (
-                own_us + away_us + share * (reads_us + float(linear_us(of, np.array([read]))[0])) + beside_us
+                own_us
+                + away_us
+                + share * (reads_us + float(linear_us(of, np.array([read]))[0]) + logits_us(of))
+                + beside_us
             )
         shared = float(linear_us(of, np.array([(batch - begin) * stays + read]))[0]) - held_us
         return own_us + share * reads_us + (share if shared > 0.0 else 1.0) * shared + beside_us

@@ -11,6 +11,7 @@ from medusa_sim.step import gathering
 from medusa_sim.step.chance import log_normal, normal_values
 from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.mixed_steps import mixed_step_law
+from medusa_sim.step.prompts import prompt_terms
 from medusa_sim.step.server import FullServer, in_server
 from medusa_sim.step.sparse import _compressed_attention
 from medusa_sim.step.step import decode_step, prefill_step
@@ -66,6 +67,20 @@ def test_gpus_that_attend_to_their_own_prompts_wait_for_the_one_that_reads(promp
     steps = found._law.steps(np.array([0]), np.array([float(prompts)]))
     read_us = float(steps.time_us.mean() - found._law.empty_us[0])
     assert read_us == pytest.approx(float(prefill_step(scenario.setting, prompts, 512).time_us), rel=0.03)
+
+
+def test_a_pass_of_a_short_prompt_is_a_prefill():
+    """Of 64 tokens, of which the LM head reads as many weights as two layers do."""
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance=0.5, runtime="sglang",
+        prompt_tokens=64, output_tokens=256, length_cv=0.0,
+    )  # fmt: skip
+    found = in_server(scenario.setting, np.asarray(9_000.0), 64, 1, np.ones(()), scenario.traffic)
+    assert isinstance(found, FullServer)
+    read_us = float(found._law.steps(np.array([0]), np.ones(1)).time_us.mean() - found._law.empty_us[0])
+    alone = prefill_step(scenario.setting, 1, 64)
+    step_us = alone.cost.exposed_us - prompt_terms(scenario.setting).beside_us  # in the step already
+    assert read_us == pytest.approx(float(alone.time_us - step_us), rel=1e-3)
 
 
 @pytest.mark.parametrize("requests", [1, 64, 256])
