@@ -216,34 +216,6 @@ DECLARED = declare(
     Quantity(name="fits_memory", read=lambda cells: cells.fits, title="fits", model_only=True),
 )  # fmt: skip
 listed(*OF_SCENARIO)  # stand in the heads of documents
-SWEEP = {
-    **{name: name for name in (
-        "gpu", "model", "tp", "ep", "dp_attention", "runtime", "kernels", "scope", "latency_model", "drafter",
-        "acceptance", "baseline", "batch", "seq_len", "candidates", "drafts", "tokens_per_step",
-        "decode_step_us", "verify_only_us", "verify_step_us", "verify_low_us", "verify_high_us",
-    )},
-    "overhead": "baseline_overhead",
-    "speedup": "baseline_speedup",
-    "speedup_low": "baseline_speedup_low",
-    "speedup_high": "baseline_speedup_high",
-    **{name: name for name in (
-        "step_speedup", "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us",
-        "ttft_ms", "benchmark_ttft_ms", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens",
-        "watts", "joule_per_token",
-        "bound", "source", "memory_bytes", "fits_memory",
-    )},
-}  # fmt: skip
-"""Columns of a sweep, each with its quantity.
-
-`step_speedup` and `server_speedup` are one thing in every command. `speedup` is what a command decides by: of
-the step in rows of a sweep, whatever is served; of the server in a recommendation with requests.
-"""
-BY_COUNT = listed(
-    "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
-    "overhead", "speedup", "step_speedup", "server_speedup", "fits_memory",
-)  # fmt: skip
-"""Columns of `recommend --by-count`."""
-listed(*SWEEP, *SWEEP.values())
 
 
 def _plain(quantity: Quantity) -> Quantity:

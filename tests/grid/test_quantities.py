@@ -139,16 +139,6 @@ def test_every_interval_holds_its_value(gpu, traffic):
     assert (cells.watts * watts_band(cells)[1] <= limit * (1.0 + 1e-9)).all()
 
 
-def test_quantities_of_cells_are_listed_wherever_their_room_alone_was_imported():
-    """In a process of its own: a command that imports no rows of a sweep shows no columns of them."""
-    code = (
-        "from medusa_sim.grid import quantities, quantity;"
-        "print(*(each.name for each in quantity.unlisted() if each.read is not None))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == []
-
-
 def test_a_recommendation_tells_the_ends_of_what_it_promises():
     row = ms.recommend(batch=8, **WHERE, prompt_tokens=1024, output_tokens=256).to_dict()["schedule"][0]
     for name in ("itl_us", "tpot_us", "ttft_ms", "usd_per_million_tokens", "watts", "joule_per_token"):
