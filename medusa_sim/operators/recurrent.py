@@ -126,7 +126,7 @@ class Recurrent(Stream):
 
     @property
     def of_one_token(self) -> Self | None:
-        """This kernel in a plain step, if it is one of a verification step; else None."""
+        """The kernel of a plain step, where this is one of a verification step; else None."""
         return replace(self, phase=GENERATION) if self.phase == VERIFY else None
 
     @property

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import medusa_sim.load.quantities
+import medusa_sim.plan.quantities
+import medusa_sim.setups.quantities  # noqa: F401  # these rooms declare quantities of cells, too
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import Band, Halves
 from medusa_sim.errors import UsageError
