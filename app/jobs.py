@@ -43,7 +43,7 @@ _WAITING = (
 _THE_SAME = "Another page asked the same a moment ago; its answer is this one's."
 _TOO_LONG = (
     f"this takes more than {MOST_S:.0f} s of a processor, the most that the app gives one answer; ask for "
-    "less (fewer cards, policies or tokens), or run its command"
+    "less (fewer GPUs, policies or tokens), or run its command"
 )
 _TOO_LARGE = "this takes more memory than the app gives one answer; ask for less, or run its command"
 _TOO_MANY = (

@@ -314,7 +314,7 @@ def main() -> None:
             first_answer_s(address, process)
             point, whole, cpu = cards_s(address, process, asked.cards)
             print(
-                f"{asked.cards} on {len(CARDS)} cards: first point {point:.2f} s, all {whole:.2f} s, "
+                f"{asked.cards} on {len(CARDS)} GPUs: first point {point:.2f} s, all {whole:.2f} s, "
                 f"{cpu:.2f} s of the server's CPU beside its jobs; load average {os.getloadavg()[0]:.1f}"
             )
             return

@@ -244,13 +244,13 @@ def served_table(folders: dict[str, Path]) -> str:
         by_group = held.groupby(left[GROUP].agg(", ".join, axis=1)).mean()
         lines.append((card, len(errors), mean_bias_worst(errors), f"{100 * by_group.mean():.0f}",
                       f"{100 * by_group.min():.0f} ({by_group.idxmin()})"))  # fmt: skip
-    return table("card | served steps | mean % (bias; worst) | held %, mean over groups | least", 1, lines)
+    return table("GPU | served steps | mean % (bias; worst) | held %, mean over groups | least", 1, lines)
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("cards", nargs="*", metavar="CARD", help="those alone; without any, all of LENDERS")
+    parser.add_argument("cards", nargs="*", metavar="GPU", help="those alone; without any, all of LENDERS")
     parser.add_argument("--served", action="store_true", help="beside served steps as well")
     asked = parser.parse_args()
     found, folders = list[pd.DataFrame](), dict[str, Path]()
@@ -276,7 +276,7 @@ def main() -> None:
         for card, lender in LENDERS.items()
         if len(part := cells[(cells.card == card) & (cells.lender == lender)])
     ]
-    words = "card | lender | steps | mean % (bias; worst) | half-width % | held % | with engines' %"
+    words = "GPU | lender | steps | mean % (bias; worst) | half-width % | held % | with engines' %"
     print(table(words, 2, lines))
     print(parts_table(cells))
     print(served)

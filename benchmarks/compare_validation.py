@@ -237,7 +237,7 @@ def main() -> None:
         ("tokens of the rows, drafts of the recipes", as_told(rows)),
     ):
         print(f"\n{how}, {len(found)} of {len(rows)} cells")
-        parts = {"every card": found, "plain decoding": found[found.speculation == "none"]}
+        parts = {"every GPU": found, "plain decoding": found[found.speculation == "none"]}
         parts["runs of the newest versions"] = found[found.runtime == found.engine]
         for (gpu, weights), part in found.groupby(["gpu", "weights"]):
             parts[f"{gpu} {weights} alone"] = part
@@ -249,7 +249,7 @@ def main() -> None:
         print(scores(found)[1].to_string(index=False, float_format="{:.3f}".format))
     found = predicted(rows, between=True)
     print(f"\nshipped acceptance, between measured numbers of requests, {len(found)} cells")
-    print("every card:", *scores(found)[0], *by_certainty(found), *least_given_up(found), sep="\n  ")
+    print("every GPU:", *scores(found)[0], *by_certainty(found), *least_given_up(found), sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -266,7 +266,7 @@ def table_of(found: pd.DataFrame) -> str:
         last = part.groupby([*SETUP, "concurrency"]).runtime.transform("last") == part.runtime
         newest_run = f"{100 * part.error[last].abs().mean():.1f} of {last.sum()}"
         lines.append((group, ROUNDS[str(speculation)], len(part), *errors, newest_run))
-    words = "engine, card, weights, shared by | rounds"
+    words = "engine, GPU, weights, shared by | rounds"
     return table(f"{words} | cells | shipped % | left out % | priors % | newest runs %", 2, lines)
 
 
@@ -297,7 +297,7 @@ def borrowed_table() -> str:
         name = f"{card}, {prompt} + {output} tokens" + ("" if own else ", SGLang 0.5.9")
         factors = f"{stored_slower:g}", f"{asked:.2f}"
         lines.append((name, len(part), mean_bias_worst(part.error), *factors))
-    return table("card, traffic | cells | shipped % | slower | slower by these cells", 1, lines)
+    return table("GPU, traffic | cells | shipped % | slower | slower by these cells", 1, lines)
 
 
 def main() -> None:

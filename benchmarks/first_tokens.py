@@ -155,7 +155,7 @@ def main() -> None:
         for key in means.index
     ]
     words = " | ".join(f"{way}, mean % (bias)" for way in ways)
-    print(table(f"engine | card | weights | model | cells | {words}", 4, lines))
+    print(table(f"engine | GPU | weights | model | cells | {words}", 4, lines))
     for way in ways:
         late = np.log((cells.measured / cells[way]).to_numpy())
         order = np.argsort(late)

@@ -52,7 +52,7 @@ def error_table(fit: Fit, found: Found, outs: dict[str, FloatArray], *, of_first
         (f"{title} over groups", "", "", "", len(means), *(f"{value:.1f}" for value in values))
         for title, values in (("mean", means.mean()), ("median", means.median()))
     ]
-    return table(f"engine | card | weights | model | cells | {' | '.join(columns)}", 4, lines)
+    return table(f"engine | GPU | weights | model | cells | {' | '.join(columns)}", 4, lines)
 
 
 def terms_table(fit: Fit, found: Found) -> str:

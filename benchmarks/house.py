@@ -90,7 +90,7 @@ HOUSE = (
     ),
     Room(
         ("setups",),
-        "which set-up: all that model, card and engine allow, the frontier, the one for a target",
+        "which set-up: all that model, GPU and engine allow, the frontier, the one for a target",
         in_order(
             "quantities question setup served_figures columns pricing comparison search measured loaded"
         ),

@@ -154,7 +154,7 @@ def unseen_table() -> str:
         if each.unseen:
             by.setdefault((each.gpu, each.model), []).append(each)
     for each in ollama_speeds():
-        by.setdefault(("cards under Ollama", each.model), []).append(each)
+        by.setdefault(("GPUs under Ollama", each.model), []).append(each)
     shown = [
         (*key, len(those), percent([each.predicted / each.measured - 1.0 for each in those]),
          f"{100 * np.mean([each.low <= each.measured <= each.high for each in those]):.0f} %")
@@ -325,7 +325,7 @@ def page() -> str:
             verification_table(),
             "Plain tokens a second:",
             plain_table(),
-            "The same where nobody looked when a constant was chosen: other models, and cards under Ollama "
+            "The same where nobody looked when a constant was chosen: other models, and GPUs under Ollama "
             "(*held*: rows inside the 80 % band):",
             unseen_table(),
             "Speedups with the model's own head, at the acceptance that each run reports:",

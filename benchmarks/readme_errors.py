@@ -67,7 +67,7 @@ def lines() -> list[tuple[str, ...]]:
     regret = rows_of("validation.md", "models", "roofline: mean")
     plain = "`operator_rows.py`"
     return [
-        (f"linear layers, {', '.join(formats)}, {len(cards)} cards",
+        (f"linear layers, {', '.join(formats)}, {len(cards)} GPUs",
          span([row["roofline"] for row in linear]), span([row["held out"] for row in linear]),
          plain, "wheel; repositories"),
         ("attention, decoding and prefill", span([row["roofline"] for row in attention]),

@@ -177,7 +177,7 @@ def group_table(cells: pd.DataFrame) -> str:
                 f"{100 * part.held.mean():.0f}",
             )
         )
-    return table("engine | card | weights | model | cells | mean % | bias % | worst cell | held %", 4, lines)
+    return table("engine | GPU | weights | model | cells | mean % | bias % | worst cell | held %", 4, lines)
 
 
 def ends_table(cells: pd.DataFrame) -> str:

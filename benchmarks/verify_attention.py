@@ -88,7 +88,7 @@ def table_of(found: pd.DataFrame) -> str:
         worst = percent.iloc[int(np.argmax(percent.abs()))]
         errors = (f"{percent.abs().mean():.1f}", f"{percent.mean():+.1f}", f"{worst:+.1f}")
         lines.append((*key, len(part), *errors, f"{100 * part.held.mean():.0f}"))
-    return table("kernel | card | rows | mean % | bias % | worst % | in band %", 2, lines)
+    return table("kernel | GPU | rows | mean % | bias % | worst % | in band %", 2, lines)
 
 
 def with_memory(kernel: LatentKernel, card: str) -> LatentKernel:

@@ -32,7 +32,7 @@ STATED = {
     "method: batch # and length # of the same GPU": (
         "scenario.defaults:FIXED_BASELINE_BATCH, scenario.defaults:FIXED_BASELINE_SEQ_LEN"
     ),
-    "method: # of the bands of their single rows from a card of the same architecture, # from another": (
+    "method: # of the bands of their single rows from a GPU of the same architecture, # from another": (
         "specs.inheritance:TOGETHER_ALIKE, specs.inheritance:TOGETHER"
     ),
     "method: no drafts are made, on 1..#": "plan.coarse_search:BATCHES_SEARCHED",

@@ -107,7 +107,7 @@ def _drawn_in(place: Any) -> Callable[[Comparison], None]:
             place.vega_lite_chart(
                 lines_spec(setups_chart(part, with_basis=False), 260),
                 width="stretch",
-                alt="The cards searched so far",
+                alt="The GPUs searched so far",
             )
             drawn = time.monotonic()
 
@@ -126,11 +126,11 @@ def _asked(set_up: SetUp, above: Any, below: Any) -> tuple[Question, Choices, st
     sure = inputs.choice(row, "sure", "Certainty", _CERTAINTIES, f"{SURE:.0%}", help_text)
     help_text = "Shared out among copies, all of which are counted. Empty: what one copy carries."
     users = inputs.perhaps(row, "users", "Requests at once", 1, _MOST, help_text, empty="one full copy")
-    help_text = "Cost leaves out cards without a price; where none has one, it is tokens/s a GPU."
+    help_text = "Cost leaves out GPUs without a price; where none has one, it is tokens/s a GPU."
     measure = inputs.choice(row, "measure", "Save", tuple(COLUMN), "cost", help_text)
     prompt, output = set_up.request or (_PROMPT, _OUTPUT)
     with below.expander("What may be chosen"):
-        gpus = inputs.several(st, "cards", "Cards", bar.cards(), _CARDS, "Of every kind; more take longer.")
+        gpus = inputs.several(st, "cards", "GPUs", bar.cards(), _CARDS, "Of every kind; more take longer.")
         left, middle, right, last = st.columns(4)
         sizes, help_text = tuple(map(str, GPUS)), "Of one copy of the model."
         counts = inputs.several(left, "copies", "GPUs of a copy", sizes, sizes, help_text)
@@ -173,7 +173,7 @@ def _prices(gpus: Sequence[str]) -> tuple[str, dict[str, Any]]:
         listed.setdefault(offer.gpu, []).append(offer)
     given: dict[str, float] = {}
     places: dict[str, Any] = {}
-    st.subheader("Every card", anchor=False)
+    st.subheader("Every GPU", anchor=False)
     for gpu in gpus:
         row = st.container(key=f"card_{gpu}")
         places[gpu] = row.empty()
@@ -187,7 +187,7 @@ def _prices(gpus: Sequence[str]) -> tuple[str, dict[str, Any]]:
         usd = inputs.amount(row, f"{inputs.USD}{gpu}", "\\$ an hour", LARGEST_USD, lowest, help_text)
         given |= {} if usd is None else {gpu: usd}
     st.caption(
-        "Prices: the lowest offer listed of each card, all on demand; type yours, a reserved card's its "
+        "Prices: the lowest offer listed of each GPU, all on demand; type yours, a reserved GPU's its "
         "reserved price."
     )
     return ",".join(f"{gpu}={usd:g}" for gpu, usd in given.items()), places
@@ -203,7 +203,7 @@ def _searched(choices: Choices) -> str:
     """What was looked at, in a sentence."""
     counts, dtypes = (list(map(str, each or ())) for each in (choices.counts, choices.weight_dtypes))
     cards = choices.gpus or ()
-    of = f"{len(cards)} cards" if len(cards) > 1 else cards[0]
+    of = f"{len(cards)} kinds" if len(cards) > 1 else cards[0]
     return (
         f"Searched: copies of {_either(counts)} GPU{'' if counts == ['1'] else 's'} of {of}, weights in "
         f"{_either([*map(format_text, dtypes)])}, under {_either(list(choices.engines or ()))}."
@@ -317,13 +317,13 @@ def _chart(answer: Comparison, command: str) -> None:
     show.chart(
         lines_spec(setups_chart(answer, _AXES[what]), 380),
         name="setups",
-        caption="What nothing beats of each card: solid with drafts, dotted without; bands: 80 %. "
+        caption="What nothing beats of each GPU: solid with drafts, dotted without; bands: 80 %. "
         "Points: requests at once/drafts; dashed: the target; ringed: the answer."
         f"{left_out(answer, _AXES[what])} {show.in_words(as_sentence(measured_text(answer)))}",
         command=command,
         rows=lambda: answer.table,
         values=lambda: compare_values(answer),
-        alt="Curves of the cards: worth against tokens per second of a user",
+        alt="Curves of the GPUs: worth against tokens per second of a user",
     )
 
 

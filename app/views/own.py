@@ -185,8 +185,8 @@ def _band(answer: Recommendation) -> tuple[float, str]:
     latency = answer.scenario.latency
     assert isinstance(latency, LocalLatency)  # noqa: S101  # its engines have no other
     if answer.scenario.arguments.bench is None:
-        return latency.law.band, "a card like yours"
-    return latency.law.band, f"your card; one like it {percent(band_without_rows(latency))}"
+        return latency.law.band, "a device like yours"
+    return latency.law.band, f"your device; one like it {percent(band_without_rows(latency))}"
 
 
 def _flag(answer: Recommendation, asked: SetUp, row: ScheduleRow) -> None:

@@ -68,7 +68,7 @@ def _read(state: FileState) -> tuple[Figure, ...]:
 
 
 _WORDS = {
-    "model": "model", "gpu": "card", "engine": "engine", "precision": "precision", "tp": "number of GPUs",
+    "model": "model", "gpu": "GPU", "engine": "engine", "precision": "precision", "tp": "number of GPUs",
     "ep": "split of experts", "dp_attention": "data-parallel attention", "drafter": "drafter",
 }  # fmt: skip
 """Printed names of the fields in which set-ups differ."""

@@ -33,7 +33,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_paste_gives_the_answer_of_the_command(opened: Opened) -> None:
     page = opened("own", own_rate="0.8")
     before = text_of(page)
-    assert "a card like yours" in str(metrics(page)) + before
+    assert "a device like yours" in str(metrics(page)) + before
     assert "given: 0.8" in before
     pasted = json.dumps(ROWS)
     page.text_area(key="own_bench").set_value(pasted).run()

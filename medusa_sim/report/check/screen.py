@@ -130,6 +130,6 @@ def next_text(check: EngineCheck, part: CheckedPart) -> str:
 _FAST = {
     "acceptance": "the prompts, which are easier than the profile's; take them with `acceptance from-engine`",
     "round": "--drafts and --runtime: a shorter draft or a newer engine; else `calibrate engine`",
-    "plain": "--gpu, --weight-dtype and --runtime: a faster card, narrower weights or a newer engine",
+    "plain": "--gpu, --weight-dtype and --runtime: a faster GPU, narrower weights or a newer engine",
 }
 """Next steps for a part that is faster than predicted."""

@@ -87,7 +87,7 @@ def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
 
 def _picture(answer: Comparison, column: str) -> Picture:
     caption = (
-        f"{Y_TITLES[column]} against tokens/s a user: what nothing beats of each card, solid with "
+        f"{Y_TITLES[column]} against tokens/s a user: what nothing beats of each GPU, solid with "
         "speculation, dotted without; 80 % bands, points named by requests / drafts, the chosen one ringed."
         f"{left_out(answer, column)}"
     )

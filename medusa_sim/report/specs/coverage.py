@@ -15,7 +15,7 @@ def coverage_screen(scenario: Scenario, found: Standing) -> Screen:
     title = f"what was measured nearest to it, in groups of {LEAST} rows and more"
     lacking = (
         f"no group of {LEAST} rows and more is near it; `medusa-sim specs --kind coverage --gpu "
-        f"{scenario.gpu.name}` has those of the card"
+        f"{scenario.gpu.name}` has those of the GPU"
     )
     return Screen(
         asked="",

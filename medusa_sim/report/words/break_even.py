@@ -14,23 +14,23 @@ _SAYS: dict[Verdict, str] = {"pays": "pays", "uncertain": "is uncertain", "loses
 
 
 def break_even_text(break_even: BreakEven, what: str) -> str:
-    """`pays to batch 200, is uncertain to 400 and loses beyond (searched to 1024)`, of batches or lengths."""
+    """`pays to batch 200, is uncertain to 400 and loses beyond (searched to 1,024)`; or of lengths."""
     known = break_even.known
     if break_even.direction == "does not fit":
         return f"does not fit at any {what}"
     if len(known) == 1:
-        searched = f"every {what} that fits, {break_even.searched_from} to {break_even.searched_to}"
+        searched = f"every {what} that fits, {break_even.searched_from:,} to {break_even.searched_to:,}"
         if known[0].verdict == "uncertain":
             return f"is uncertain at {searched}{_drafted(break_even, what)}"
         return f"{_SAYS[known[0].verdict]} at {searched}"
-    searched = f"(searched to {break_even.searched_to})"
+    searched = f"(searched to {break_even.searched_to:,})"
     kinds = [stretch.verdict for stretch in known]
     if kinds in (["pays", "loses"], ["loses", "pays"]):
-        return f"{known[1].verdict} from {what} {known[1].first} on {searched}"
+        return f"{known[1].verdict} from {what} {known[1].first:,} on {searched}"
     if len(known) <= _MOST_NAMED:
         *before, last = known
-        told = [f"{_SAYS[before[0].verdict]} to {what} {before[0].last}"]
-        told += [f"{_SAYS[stretch.verdict]} to {stretch.last}" for stretch in before[1:]]
+        told = [f"{_SAYS[before[0].verdict]} to {what} {before[0].last:,}"]
+        told += [f"{_SAYS[stretch.verdict]} to {stretch.last:,}" for stretch in before[1:]]
         end = f"{_SAYS[last.verdict]} beyond{_drafted(break_even, what)}"
         return f"{', '.join(told)} and {end} {searched}"
     told = [
