@@ -12,7 +12,8 @@ from medusa_sim import data
 from medusa_sim.lab.measure.cells import STEPS
 from medusa_sim.lab.reproduce import Reproduction, reproduction
 from medusa_sim.lab.validate.generations import RunsCell, RunsValidation, validate_runs
-from medusa_sim.lab.validate.steps import DecoderValidation, StepCell, validate_decoder
+from medusa_sim.lab.validate.step_scores import StepCell
+from medusa_sim.lab.validate.steps import DecoderValidation, validate_decoder
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.operators.kinds import KINDS
 from medusa_sim.operators.table import read_rows

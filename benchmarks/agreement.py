@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from medusa_sim.lab.decoder.candidates import Draft
-from medusa_sim.lab.decoder.generate import Generation
+from medusa_sim.lab.decoder.generation import Generation
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
 

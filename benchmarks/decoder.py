@@ -34,7 +34,8 @@ from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_pr
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.lab.decoder.arguments import Acceptance
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
-from medusa_sim.lab.decoder.generate import Generation, GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
 from medusa_sim.lab.decoder.heads import MedusaHeads
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama

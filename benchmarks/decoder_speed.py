@@ -28,7 +28,8 @@ from medusa_sim.acceptance.heads import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint
-from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
 

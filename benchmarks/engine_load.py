@@ -27,7 +27,8 @@ from validate_engine import run_engine, shipped_pair, shipped_plan
 
 from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spread
 from medusa_sim.arrays import FloatArray
-from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.load.arrivals import open_loop
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.limits import SchedulerLimits

@@ -20,7 +20,8 @@ from study import measured, table
 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.lab.reproduce import scores as paper_scores
-from medusa_sim.lab.validate.operators import Score, regrets, scores
+from medusa_sim.lab.validate.operators import Score, scores
+from medusa_sim.lab.validate.regrets import regrets
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.operators.columns import SIZE_COLUMNS
 from medusa_sim.operators.kinds import KIND_OF

@@ -19,7 +19,8 @@ import torch
 from decoder import PROMPT_TOKENS, heldout_windows
 
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
-from medusa_sim.lab.decoder.generate import Generation, GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
 from medusa_sim.lab.decoder.methods import SHIPPED_DRAFT, make_method
 
 ROOT = Path(__file__).resolve().parents[1] / "profiles" / "checkpoints"

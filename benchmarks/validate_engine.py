@@ -33,7 +33,9 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.config import read_config
-from medusa_sim.lab.decoder.generate import Drafter, GenerationSettings, generate
+from medusa_sim.lab.decoder.drafter import Drafter
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.model import Llama, random_llama
 from medusa_sim.lab.decoder.model_drafter import TreeDrafter
 from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter

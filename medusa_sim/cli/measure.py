@@ -118,8 +118,8 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
     from medusa_sim.lab.measure.record import begin, write_meta
     from medusa_sim.lab.measure.shapes import case_of, cases, fill_up
     from medusa_sim.lab.measure.together import Together, require_cpu
-    from medusa_sim.lab.validate.operators import step_operators
-    from medusa_sim.lab.validate.steps import speedups_differ
+    from medusa_sim.lab.validate.step_operators import step_operators
+    from medusa_sim.lab.validate.step_scores import speedups_differ
     from medusa_sim.latency.measured import OPERATOR_PROFILES
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.measurement import SCHEMA, Meta

@@ -73,7 +73,8 @@ def _rows(
     import pandas as pd
 
     from medusa_sim.acceptance.profile import load_acceptance
-    from medusa_sim.lab.validate.operators import regrets, scores
+    from medusa_sim.lab.validate.operators import scores
+    from medusa_sim.lab.validate.regrets import regrets
     from medusa_sim.operators.table import read_rows
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.runtime import load_runtime

@@ -108,7 +108,7 @@ def test_validate_fails_above_a_threshold_with_exit_3(ops):
 
 def test_regret_of_a_perfect_and_a_wrong_prediction():
     from medusa_sim.acceptance.profile import load_acceptance
-    from medusa_sim.lab.validate.operators import regrets
+    from medusa_sim.lab.validate.regrets import regrets
 
     m = np.unique(np.outer(range(1, 17), [1, 8, *range(16, 129, 8)]))
     true = 100.0 * np.ceil(m / 64)

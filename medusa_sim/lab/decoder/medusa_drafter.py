@@ -10,7 +10,8 @@ from torch import Tensor
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.candidates import Draft, TreeShape
-from medusa_sim.lab.decoder.generate import Drafter, Generation
+from medusa_sim.lab.decoder.drafter import Drafter
+from medusa_sim.lab.decoder.generation import Generation
 from medusa_sim.lab.decoder.heads import MedusaHeads
 from medusa_sim.lab.decoder.model import Llama
 

@@ -15,7 +15,7 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.lab.decoder.arguments import METHODS, Acceptance, Match
 from medusa_sim.lab.decoder.candidates import Rule
 from medusa_sim.lab.decoder.checkpoint import Checkpoint
-from medusa_sim.lab.decoder.generate import Drafter, NoDrafter
+from medusa_sim.lab.decoder.drafter import Drafter, NoDrafter
 from medusa_sim.lab.decoder.heads import MedusaHeads
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama

@@ -15,7 +15,9 @@ from torch import Tensor
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.candidates import Draft, Rule, draft_of
-from medusa_sim.lab.decoder.generate import Drafter, Generation, prefill
+from medusa_sim.lab.decoder.drafter import Drafter
+from medusa_sim.lab.decoder.generate import prefill
+from medusa_sim.lab.decoder.generation import Generation
 from medusa_sim.lab.decoder.laws import Draws, law, padded_top
 from medusa_sim.lab.decoder.model import Llama
 

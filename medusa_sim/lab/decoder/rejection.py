@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from medusa_sim.lab.decoder.candidates import Rule
 from medusa_sim.lab.decoder.laws import Draws
+from medusa_sim.lab.draft_model.rejection import k_seq_gamma
 
 _MASS_MIN = 1e-14
 """A residual law with less mass than this is rounding: target and draft were equal."""
@@ -63,31 +63,10 @@ multi_round_rejection = partial(recursive_rejection, strikes=False)
 """Independent drafts (SpecInfer; with one, speculative decoding): their law never changes."""
 
 
-def k_seq_factor(target: Tensor, draft: Tensor, k: int) -> float:
-    """The gamma of K-SEQ: the root of gamma beta(gamma) = 1 - (1 - beta(gamma))^k in [1, k].
-
-    beta(gamma) = sum_x min(draft(x), target(x) / gamma) is the chance that one draft is kept
-    (SpecTr, algorithm 2). Below the root the residual would be negative, above it drafts are wasted.
-    """
-    target_array, draft_array = target.numpy(), draft.numpy()
-
-    def excess(gamma: float) -> float:
-        beta = float(np.minimum(draft_array, target_array / gamma).sum())
-        return gamma * beta - (1.0 - (1.0 - beta) ** k)
-
-    low, high = 1.0, float(k)
-    if excess(low) >= 0.0:
-        return low
-    for _ in range(55):  # to the last bit of fp64
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if excess(middle) >= 0.0 else (middle, high)
-    return high
-
-
 def k_seq(target: Tensor, draft: Tensor, drafted: Sequence[int], draws: Draws) -> tuple[int | None, Tensor]:
     """Independent drafts, each kept with min(1, target / (gamma draft)) (SpecTr, K-SEQ)."""
     k = len(drafted)
-    gamma = k_seq_factor(target, draft, k)
+    gamma = float(k_seq_gamma(draft.numpy(), target.numpy(), k))
     for index, token in enumerate(drafted):
         if draws.happens(_ratio(float(target[token]), gamma * float(draft[token]))):
             return index, target

@@ -16,7 +16,7 @@ from medusa_sim.lab.decoder.arguments import Request
 from medusa_sim.lab.decoder.checkpoint import DTYPES, Checkpoint, load_checkpoint
 from medusa_sim.lab.decoder.config import read_config
 from medusa_sim.lab.decoder.fixed_shapes import FORWARDS
-from medusa_sim.lab.decoder.generate import GenerationRun, GenerationSettings
+from medusa_sim.lab.decoder.generation import GenerationRun, GenerationSettings
 from medusa_sim.lab.decoder.methods import (
     CHECKPOINTS,
     SHIPPED_CHECKPOINT,

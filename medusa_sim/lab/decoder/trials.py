@@ -17,14 +17,10 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, 
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import Checkpoint
+from medusa_sim.lab.decoder.drafter import Drafter, NoDrafter
 from medusa_sim.lab.decoder.fixed_shapes import FixedForward
-from medusa_sim.lab.decoder.generate import (
-    Drafter,
-    GenerationRun,
-    GenerationSettings,
-    NoDrafter,
-    generate,
-)
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import GenerationRun, GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
 

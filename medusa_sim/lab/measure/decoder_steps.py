@@ -26,8 +26,10 @@ from medusa_sim.lab.decoder.accept import Verdict, accept_greedy
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.candidates import Draft
 from medusa_sim.lab.decoder.config import DecoderConfig, config_from_hf, read_config
+from medusa_sim.lab.decoder.drafter import NoDrafter
 from medusa_sim.lab.decoder.fixed_shapes import graphed_forward
-from medusa_sim.lab.decoder.generate import BatchDecoder, Generation, NoDrafter, eager_forward
+from medusa_sim.lab.decoder.generate import BatchDecoder, eager_forward
+from medusa_sim.lab.decoder.generation import Generation
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama

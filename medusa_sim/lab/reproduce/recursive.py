@@ -13,7 +13,8 @@ import numpy as np
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
-from medusa_sim.lab.draft_model.predict import METHODS, efficiencies, parsed_shape
+from medusa_sim.lab.draft_model.predict import efficiencies
+from medusa_sim.lab.draft_model.shape import METHODS, parsed_shape
 from medusa_sim.lab.reproduce.published import shipped
 from medusa_sim.reading import read_csv_table
 

@@ -1,33 +1,22 @@
-"""Predicted against measured: errors by operator, dtype and size, and what a wrong choice of count costs.
-
-`step_operators` gives the operators that steps of the decoder are made of: what to measure.
-"""
+"""Predicted against measured: errors by operator, dtype and size."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.lab.calibrate.errors import growth_mape, mape, ratio_mape
-from medusa_sim.lab.validate.comparison import choice_of
-from medusa_sim.lab.validate.steps import MASK, decoder_step
-from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import texts
-from medusa_sim.operators.elementwise import Elementwise
-from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.model import Model
 from medusa_sim.step.rows import CHOSEN_COLUMN
 
 if TYPE_CHECKING:
@@ -39,11 +28,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 SIZE_EDGES = (16, 64, 128, 512)
 """Upper ends of the ranges of m that are reported; 129..512 is the hard one."""
 DECIDING_MAX = 512
-REGRET_BATCHES = tuple(range(1, 17))
-REGRET_CANDIDATES = (1, 8, *range(16, 129, 8))
-_FEWEST_COUNTS = 4
 _TOLD_MORE = ("tokens", "hidden", "inter", "experts", "topk", "tp")
-_NOT_IN_A_LAYER = ("lm_head", "embed_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,22 +55,6 @@ class Score:
     ratio: float
     within_band: float
     kernels: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regret:
-    """Speedup given away by choosing the count with predicted times, for one group of linear layers.
-
-    mean, worst: over the batches, as fractions of the attainable speedup; always_64: mean of always
-    taking 64 candidates. worst_at: batch, chosen count and best count of the worst case.
-    """
-
-    model: str
-    cases: int
-    mean: float
-    worst: float
-    worst_at: str
-    always_64: float
 
 
 def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:
@@ -191,99 +160,3 @@ def _shape(row: pd.Series[float]) -> str:
     columns = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", *_TOLD_MORE)
     sizes = ", ".join(f"{c} {int(row[c])}" for c in columns if c in row and not pd.isna(row[c]))
     return f"{sizes}: {row['predicted_us']:.4g} for {row['time_us']:.4g} us"
-
-
-def regrets(frame: pd.DataFrame, acceptance: AcceptanceProfile) -> list[Regret]:
-    """Choice regret of every model whose linear layers were all measured at the same m.
-
-    A model is a value of the column `given_source` (or `model`); a layer's time is the sum over its
-    linear layers. Cases are batches 1..16; counts 1, 8, 16..128 by 8 wherever batch x count was measured.
-    """
-    groups = next((name for name in ("given_source", "model") if name in frame), None)
-    linear = frame[frame["m"].notna() & frame["n"].notna() & frame["k"].notna()]
-    linear = linear[~linear["op"].isin(_NOT_IN_A_LAYER)]
-    if groups is None or linear.empty:
-        return []
-    by_model = []
-    for model, rows in linear.groupby(groups, sort=True):
-        if rows["op"].nunique() >= 2:
-            by_model += _model_regret(str(model), rows, acceptance)
-    return by_model
-
-
-def _model_regret(model: str, rows: pd.DataFrame, acceptance: AcceptanceProfile) -> list[Regret]:
-    measured_at, predicted_at = (
-        rows.pivot_table(index="m", columns="op", values=name, aggfunc="median").dropna()
-        for name in ("time_us", "predicted_us")
-    )
-    sizes = measured_at.index.to_numpy(dtype=np.int64)
-    measured = measured_at.to_numpy(dtype=np.float64).sum(axis=1)
-    predicted = predicted_at.to_numpy(dtype=np.float64).sum(axis=1)
-    candidates = np.asarray(REGRET_CANDIDATES, dtype=np.int64)
-    tokens = acceptance.tokens_per_step(candidates)
-    regret, always, baseline = [], [], []
-    for batch in REGRET_BATCHES:
-        present = np.isin(batch * candidates, sizes)
-        if present.sum() < _FEWEST_COUNTS or not present[0]:
-            continue
-        at = np.searchsorted(sizes, batch * candidates[present])
-        counts, gain = candidates[present].tolist(), tokens[present] / measured[at]
-        choice = choice_of(model, batch, counts, gain, tokens[present] / predicted[at])
-        regret.append(choice.regret)
-        baseline.append(f"batch {batch}: {choice.predicted} for {choice.measured}")
-        if 64 in counts:
-            always.append(1.0 - float(gain[counts.index(64)] / gain.max()))
-    if not regret:
-        return []
-    worst = int(np.argmax(regret))
-    return [
-        Regret(
-            model=model,
-            cases=len(regret),
-            mean=float(np.mean(regret)),
-            worst=regret[worst],
-            worst_at=baseline[worst],
-            always_64=float(np.mean(always)) if always else float("nan"),
-        )
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A latency model that remembers what it was asked, and takes no time."""
-
-    gpu: Gpu
-    operators: list[Operator] = field(default_factory=list)
-    name: str = "asked"
-
-    def time(self, operator: Operator) -> OperatorTime:
-        self.operators.append(operator)
-        nothing = np.zeros(np.broadcast_shapes(*(np.shape(size) for size in operator.sizes.values())))
-        return OperatorTime(
-            time_us=nothing,
-            low_us=nothing,
-            high_us=nothing,
-            bound=np.full(nothing.shape, Bound.MEMORY, dtype=np.int8),
-            source=np.full(nothing.shape, Source.MEASURED, dtype=np.int8),
-        )
-
-
-def step_operators(
-    model: Model, gpu: Gpu, cells: Iterable[tuple[int, int, int]], seq_len: int
-) -> list[Gemm | Elementwise | Attention]:
-    """Each operator of the steps once, sizes whole numbers. cells: (batch, candidates, depth of the tree).
-
-    The mask is left out: it is no operator of an engine, and passes of any width tell its time.
-    """
-    asked = _Asked(gpu)
-    for batch, candidates, depth in cells:
-        decoder_step(model, asked, batch, seq_len, candidates, depth)
-    distinct: dict[tuple[object, ...], Gemm | Elementwise | Attention] = {}
-    for operator in asked.operators:
-        if operator.name == MASK or not isinstance(operator, Gemm | Elementwise | Attention):
-            continue  # the decoder has no other kinds
-        whole = operator.with_columns(**{name: int(size) for name, size in operator.sizes.items()})
-        if whole.kind != "gemm":  # a place in a model is no name of a row
-            whole = dataclasses.replace(whole, name=whole.kind)
-        distinct.setdefault((*whole.key, *whole.axes), whole)
-    return list(distinct.values())

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.lab.validate.comparison import ALLOWANCE, CountChoice, Deviation
-from medusa_sim.lab.validate.operators import Regret, Score
+from medusa_sim.lab.validate.operators import Score
+from medusa_sim.lab.validate.regrets import Regret
 from medusa_sim.lab.validate.steps import DecoderValidation
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING, percent

@@ -19,6 +19,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.candidates import Rule
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
+from medusa_sim.lab.decoder.drafter import Drafter
 from medusa_sim.lab.decoder.fixed_shapes import (
     FixedForward,
     compiled_forward,
@@ -26,7 +27,8 @@ from medusa_sim.lab.decoder.fixed_shapes import (
     scanned_slots,
     static_forward,
 )
-from medusa_sim.lab.decoder.generate import Drafter, Generation, GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.model_drafter import BeamDrafter, TreeDrafter

@@ -17,7 +17,8 @@ from medusa_sim.lab.decoder.attention import ancestor_mask, attention_mask
 from medusa_sim.lab.decoder.checkpoint import DTYPES, load_checkpoint
 from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.config import config_from_hf, read_config
-from medusa_sim.lab.decoder.generate import Generation, GenerationSettings, generate, prefill
+from medusa_sim.lab.decoder.generate import generate, prefill
+from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import random_llama
 from medusa_sim.lab.decoder.model_drafter import BeamDrafter, TreeDrafter

@@ -13,7 +13,8 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.cli import cli
 from medusa_sim.data import shipped_dir
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
-from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.methods import SHIPPED_CHECKPOINT, medusa_tree
 from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter, continuation

@@ -18,7 +18,8 @@ from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError,
 from medusa_sim.lab.decoder.arguments import SEED_MAX, Recipe
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
 from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
-from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.lab.decoder.model import Llama, random_llama
 from medusa_sim.lab.decoder.tokenizer import train_tokenizer

@@ -14,7 +14,8 @@ from decoder_models import tiny_config, tiny_llama
 from medusa_sim.lab.decoder.attention import attend
 from medusa_sim.lab.decoder.config import RopeScaling
 from medusa_sim.lab.decoder.fast_step import TwoParts, prefix_and_tree
-from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.laws import Draws, law, padded_top
 from medusa_sim.lab.decoder.model_drafter import _laws_by_parent
 from medusa_sim.lab.decoder.prompts import chat_prompt

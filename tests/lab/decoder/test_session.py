@@ -19,7 +19,8 @@ from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
 from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.config import config_from_hf, read_config
-from medusa_sim.lab.decoder.generate import Forward, GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import Forward, generate
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.methods import FOREIGN_PROFILE
 from medusa_sim.lab.decoder.model import Llama, random_llama
 from medusa_sim.lab.decoder.prompts import chat_prompt, first_allowed, read_prompt

@@ -10,23 +10,18 @@ from one_line import one_line
 from scipy import stats
 
 from medusa_sim.errors import DataError
-from medusa_sim.lab.draft_model.contexts import (
-    BLOCK_NODES,
-    ContextBank,
-    ContextFamily,
-    EaseProcess,
-    branch_block_efficiency,
-)
+from medusa_sim.lab.draft_model.block_efficiency import branch_block_efficiency
+from medusa_sim.lab.draft_model.chains import chain_through, possible
+from medusa_sim.lab.draft_model.contexts import ContextBank, ContextFamily
+from medusa_sim.lab.draft_model.ease import BLOCK_NODES, EaseProcess
 from medusa_sim.lab.draft_model.predict import (
     block_efficiency,
-    chain_through,
     context_bank,
     fitted_ease,
-    parsed_shape,
-    possible,
     predict_block_efficiency,
     prediction_band,
 )
+from medusa_sim.lab.draft_model.shape import parsed_shape
 from medusa_sim.lab.reproduce.recursive import (
     MISREAD_SPECS,
     figure_rows,

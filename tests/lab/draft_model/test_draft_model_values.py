@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from medusa_sim.lab.draft_model.contexts import ContextFamily, EaseProcess
+from medusa_sim.lab.draft_model.contexts import ContextFamily
+from medusa_sim.lab.draft_model.ease import EaseProcess
 
 FAMILY = ContextFamily(block_share=0.36, persistence=0.8, drift=0.5)
 PROCESS = EaseProcess(family=FAMILY, mean=1.0, spread=2.0)

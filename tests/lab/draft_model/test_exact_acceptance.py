@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from medusa_sim.errors import DataError
-from medusa_sim.lab.draft_model.contexts import (
-    truncate_perturbed,
-)
+from medusa_sim.lab.draft_model.block_efficiency import truncate_perturbed
 from medusa_sim.lab.draft_model.rejection import (
     bernoulli_acceptance,
     k_seq_acceptance,

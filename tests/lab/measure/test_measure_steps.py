@@ -13,12 +13,8 @@ from step_meta import META
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.lab.decoder.generate import (
-    BatchDecoder,
-    GenerationSettings,
-    eager_forward,
-    generate,
-)
+from medusa_sim.lab.decoder.generate import BatchDecoder, eager_forward, generate
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.measure.arguments import StepGrid
 from medusa_sim.lab.measure.cells import StepRow, read_steps, write_steps

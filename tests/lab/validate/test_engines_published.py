@@ -15,7 +15,8 @@ import pytest
 import torch
 from decoder_models import tiny_llama
 
-from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.model_drafter import TreeDrafter
 from medusa_sim.lab.validate.operators import scores
 from medusa_sim.specs.gpu import load_gpu

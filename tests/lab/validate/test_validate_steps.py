@@ -15,7 +15,8 @@ from step_meta import ENVIRONMENT, GPU, META
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.measure.cells import StepRow, write_steps
 from medusa_sim.lab.measure.record import write_meta
-from medusa_sim.lab.validate.steps import Gaps, decoder_step, validate_decoder
+from medusa_sim.lab.validate.decoder_step import decoder_step
+from medusa_sim.lab.validate.steps import Gaps, validate_decoder
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.hf_config import model_from_config

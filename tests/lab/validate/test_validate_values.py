@@ -14,21 +14,21 @@ from medusa_sim.lab.measure.cells import RunRow, StepRow
 from medusa_sim.lab.validate import batch_curves as curves
 from medusa_sim.lab.validate.batch_curves import batch_curves
 from medusa_sim.lab.validate.comparison import ALLOWANCE, choice_of, comparison, disagreement, halves_differ
+from medusa_sim.lab.validate.decoder_step import decoder_step
 from medusa_sim.lab.validate.generations import _cells as run_cells
 from medusa_sim.lab.validate.generations import _comparisons as run_comparisons
-from medusa_sim.lab.validate.operators import _kv_ranges, _m_ranges, _score, _token_ranges, regrets
+from medusa_sim.lab.validate.operators import _kv_ranges, _m_ranges, _score, _token_ranges
+from medusa_sim.lab.validate.regrets import regrets
 from medusa_sim.lab.validate.served import _setup, scenario_of
-from medusa_sim.lab.validate.steps import (
-    Gaps,
+from medusa_sim.lab.validate.step_scores import (
     StepCell,
     _baseline,
-    _choices,
-    _comparisons,
-    _fitted_gaps,
     _floor,
-    decoder_step,
     speedups_differ,
+    step_choices,
+    step_comparisons,
 )
+from medusa_sim.lab.validate.steps import Gaps, _fitted_gaps
 from medusa_sim.lab.validate.tree_runs import child_vectors
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.attention import Attention
@@ -85,23 +85,23 @@ WIDE = cell(16, (200.0, 200.0), 220.0, tokens=3.2)
 
 def test_steps_and_speedups_are_scored_by_hand():
     """Decoding 10 % too long, verification 20 % too short and 10 % too long."""
-    plain, verify, speedup = _comparisons([PLAIN, TREE, WIDE])
+    plain, verify, speedup = step_comparisons([PLAIN, TREE, WIDE])
     assert (plain.mean, verify.mean) == (pytest.approx(0.1), pytest.approx(0.15))
     assert (verify.worst, verify.bias) == (pytest.approx(0.2), pytest.approx(-0.05))
     ratios = [110 / 120 / (100 / 150), 110 / 220 / (100 / 200)]
     assert speedup.mean == pytest.approx(np.mean(np.abs(np.array(ratios) - 1.0)))
-    assert [each.quantity for each in _comparisons([PLAIN])] == ["decode step"]
+    assert [each.quantity for each in step_comparisons([PLAIN])] == ["decode step"]
     fitted = cell(1, (100.0, 100.0), 110.0, is_fitted=True)
-    assert [each.quantity for each in _comparisons([fitted, TREE])] == ["verify step", "speedup"]
+    assert [each.quantity for each in step_comparisons([fitted, TREE])] == ["verify step", "speedup"]
 
 
 def test_the_best_count_is_that_of_tokens_over_time():
     """3 tokens in 150 us gain 2.0 over one in 100, 3.2 in 200 gain 1.6."""
-    (found,) = _choices([WIDE, PLAIN, TREE])
+    (found,) = step_choices([WIDE, PLAIN, TREE])
     assert (found.measured, found.predicted) == (8, 8)
     assert found.gain == pytest.approx(2.0)
     assert (found.regret, found.floor) == (0.0, 0.0)
-    assert _choices([PLAIN]) == []
+    assert step_choices([PLAIN]) == []
     with pytest.raises(CoverageError, match="no decoding step"):
         _baseline([cell(1, (1.0,), 1.0, batch=2), cell(1, (1.0,), 1.0, seq_len=8)], TREE)
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from medusa_sim.errors import DataError
 from medusa_sim.lab.decoder.arguments import SEED_MAX
-from medusa_sim.lab.decoder.generate import GenerationSettings, generate
+from medusa_sim.lab.decoder.generate import generate
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.outside.limits import SPEC_BYTES
 from medusa_sim.reading import read_text

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.errors import DataError
-from medusa_sim.lab.decoder.generate import Generation
+from medusa_sim.lab.decoder.generation import Generation
 from medusa_sim.lab.decoder.heads import MedusaHeads
 from medusa_sim.lab.decoder.model import Llama
 

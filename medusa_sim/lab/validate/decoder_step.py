@@ -1,0 +1,85 @@
+"""Predicted steps of the decoder, launched as it does.
+
+Separate projections, one fused attention kernel, heads on the accepted row, and the mask over all keys as
+three passes over it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from medusa_sim.latency.model import LatencyModel
+from medusa_sim.specs.hf_config import model_from_config
+from medusa_sim.specs.model import Model, of_dtype
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.launch import elementwise_launch
+from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.pass_work import PassWork
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, speculative_step
+from medusa_sim.step.step_time import StepTime
+from medusa_sim.step.workload import verify
+
+_MASK_PASSES = 3
+"""Gather, mask and bias."""
+
+
+MASK = "mask"
+"""Name of the operator that makes the mask."""
+
+
+def decoder_runtime(launch_us: float = 0.0) -> Runtime:
+    """How this project's decoder launches its kernels."""
+    source = "medusa_sim.lab.decoder.model: what it calls; the time is fitted or given by the caller"
+    return Runtime(
+        name="decoder",
+        title="The ground-truth decoder",
+        kernels={},
+        fused_qkv=False,
+        fused_gate_up=False,
+        attention="fused",
+        head_rows="accepted",
+        launch_us=launch_us,
+        host_us_per_launch=0.0,
+        host_us_per_step=0.0,
+        sources=dict.fromkeys(("launch_us", "host_us_per_launch", "host_us_per_step"), source),
+    )
+
+
+def decoder_model(folder: Path, name: str, dtype: str) -> Model:
+    """The model that a folder of steps or runs describes, in the dtype of its rows."""
+    model = model_from_config(folder / name / "config.json")
+    return dataclasses.replace(model, name=name, **of_dtype(dtype))
+
+
+def decoder_step(
+    model: Model,
+    latency: LatencyModel,
+    batch: int,
+    seq_len: int,
+    candidates: int,
+    depth: int,
+    launch_us: float = 0.0,
+) -> StepTime:
+    """One step of the decoder: plain at one candidate, else Medusa with `depth` heads; the mask included."""
+    runtime = decoder_runtime(launch_us)
+    setting = Setting(
+        latency=latency,
+        model=model,
+        runtime=runtime,
+        scope="model",
+        drafter=Medusa(heads=depth) if depth else None,
+        compacted_drafts=depth,
+    )
+    if candidates == 1:
+        return decode_step(setting, batch, seq_len)  # one token needs no mask
+    step = speculative_step(setting, batch, seq_len, candidates)
+    keys = batch * candidates * (seq_len + candidates)
+    rows = -(-keys // model.hidden)  # as wide as rows that were measured
+    mask = elementwise_launch(model, MASK, "residual", "attention", rows, model.hidden, _MASK_PASSES)
+    workload = verify(batch, seq_len, candidates)
+    return step + work_time(
+        latency, PassWork(launches=(mask,), runtime=runtime, workload=workload, of="continued")
+    )
