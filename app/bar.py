@@ -37,7 +37,8 @@ from medusa_sim.scenario.acceptance import CONDITIONAL, LETTERS, NUMBERS
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.scenario.defaults import KERNELS_ALONE, request_length
-from medusa_sim.specs.gpu import device_names, gpu_names, load_gpu, local_names
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import device_names, gpu_names, local_names
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import (
     UNTIMED,

@@ -49,7 +49,8 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_names
 from medusa_sim.step.drafter import drafter_kind, drafter_names

@@ -30,7 +30,8 @@ from medusa_sim.scenario.machine_law import (
     scaled,
 )
 from medusa_sim.scenario.machine_rows import MachineRow
-from medusa_sim.specs.gpu import gpu_name, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_name
 from medusa_sim.specs.local import Law, local_law
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model

@@ -40,7 +40,8 @@ from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.machine_law import passes
 from medusa_sim.scenario.machine_rows import MachineRow
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import device_names, gpu_name, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import device_names, gpu_name
 from medusa_sim.specs.local import runtimes_of
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.drafting import drafting_cost

@@ -34,7 +34,8 @@ from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.sweep import grid_options
 from medusa_sim.plan.verdict import LOSES, NO_GAIN, PAYS, codes_of, drafting_spans, stretches
-from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_names
 

@@ -92,7 +92,7 @@ def test_a_wheel_holds_every_specification_and_finds_it(tmp_path):
         }
         assert shipped <= held
     code = (
-        "from medusa_sim.specs.gpu import load_gpu, gpu_names\n"
+        "from medusa_sim.specs.gpu import load_gpu\nfrom medusa_sim.specs.gpu_names import gpu_names\n"
         "from medusa_sim.specs.models import load_model\n"
         "from medusa_sim.specs.runtime import load_runtime\n"
         "import medusa_sim\n"

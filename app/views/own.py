@@ -32,7 +32,8 @@ from medusa_sim.report.words.numbers import duration, percent, times
 from medusa_sim.scenario.acceptance import LETTERS
 from medusa_sim.scenario.machine_law import band_without_rows
 from medusa_sim.scenario.machine_rows import MachineRows, asked_for, read_rows
-from medusa_sim.specs.gpu import gpu_names, load_gpu, local_names
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_names, local_names
 from medusa_sim.specs.local import runtimes_of
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime

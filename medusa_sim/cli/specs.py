@@ -111,7 +111,7 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
     from medusa_sim.doubts.standing import COLUMNS, groups, standing
     from medusa_sim.report.words.standing import groups_table, kinds_table, overview_table, standing_sentence
     from medusa_sim.scenario.scenario import Scenario
-    from medusa_sim.specs.gpu import gpu_name
+    from medusa_sim.specs.gpu_names import gpu_name
 
     if names:
         raise UsageError("--kind coverage takes no NAME; say --gpu, --model, --runtime")
@@ -159,7 +159,7 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
 def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:
     """(kind, name) of every entry to show."""
     from medusa_sim.acceptance.profile import acceptance_names
-    from medusa_sim.specs.gpu import device_names, gpu_name, gpu_names
+    from medusa_sim.specs.gpu_names import device_names, gpu_name, gpu_names
     from medusa_sim.specs.hf_families import unmodelled
     from medusa_sim.specs.models import load_model, model_names
     from medusa_sim.specs.runtime import load_runtime, local_runtime_names, runtime_aliases, runtime_names

@@ -163,7 +163,7 @@ def _listed(values: Sequence[int]) -> str:
 
 
 def _gpu(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.specs.gpu import gpu_names
+    from medusa_sim.specs.gpu_names import gpu_names
 
     return gpu_names(data_dir)
 

@@ -12,7 +12,8 @@ import numpy as np
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.surface import lengths_in_flight
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.step.memory import MemoryParts, memory_parts
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import BYTES_PER_ELEMENT

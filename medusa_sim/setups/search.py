@@ -18,7 +18,8 @@ from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.quantities import OF_LOAD_TESTS
 from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Choices, Measure, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP, setups
-from medusa_sim.specs.gpu import gpu_name, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_name
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import ModelName, load_model
 from medusa_sim.specs.runtime import load_runtime

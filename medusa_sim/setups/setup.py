@@ -11,7 +11,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.question import AUTO, FP8, GPUS, Choices
 from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.gpu import gpu_names
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import runtime_aliases

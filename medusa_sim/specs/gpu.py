@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from medusa_sim import data
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
+from medusa_sim.errors import SpecError, check_kind, shown
 from medusa_sim.outside.limits import SPEC_BYTES
 from medusa_sim.reading import FileState, file_state, read_text, toml_of
 from medusa_sim.specs.carried import Chip
+from medusa_sim.specs.gpu_names import LOCAL_HARDWARE, gpu_name, gpu_path, unknown_gpu
 from medusa_sim.specs.inheritance import (
     Inheritance,
     InheritFile,
@@ -38,8 +38,6 @@ from medusa_sim.specs.power import Power, PowerToml, check_power, scaled
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, convert
 from medusa_sim.units import BYTES_PER_ELEMENT, HALVES, SAME_TENSOR_CORES
 
-HARDWARE = "hardware"
-LOCAL_HARDWARE = "hardware/local"
 WIDE = "wide"
 """Kernel set of the collectives of more GPUs than the link joins."""
 
@@ -185,21 +183,6 @@ class _GpuFile:
     power: PowerToml | None
 
 
-def gpu_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """Names of all GPUs with kernels of servers' engines, the user's and the shipped ones."""
-    return data.stems(HARDWARE, (".toml",), data_dir)
-
-
-def local_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """Names of the devices that local engines alone run on: what stands on a desk."""
-    return data.stems(LOCAL_HARDWARE, (".toml",), data_dir)
-
-
-def device_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """Names of everything that `load_gpu` takes."""
-    return (*gpu_names(data_dir), *local_names(data_dir))
-
-
 def load_gpu(name: str, data_dir: str | os.PathLike[str] | None = None) -> Gpu:
     """The GPU of `hardware/<name>.toml`; a file in the user's data folder replaces the shipped one.
 
@@ -279,71 +262,6 @@ def _power(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Power | None:
     return Power(limit_watts=limit_watts, fit=fit, lender=lender.gpu.name)
 
 
-def gpu_name(given: str, data_dir: str | os.PathLike[str] | None = None) -> str:
-    """The name of the file of a GPU as people or drivers write it: `H100-SXM`, `NVIDIA GeForce RTX 5090`.
-
-    What is no such name stays as it is.
-    """
-    names = device_names(data_dir)
-    if given in names:
-        return given
-    typed = _folded(given)
-    alike = [name for name in names if _folded(name) == typed]
-    said = _said().get(typed)
-    if not alike and said is None:  # `RTX 3060 12GB`: a size that the GPU has anyhow
-        bare = _folded(re.sub(r"[\s_-]+\d+ ?gb$", "", given[:100].lower()))
-        alike = [name for name in local_names(data_dir) if _folded(name) == bare]
-    return alike[0] if len(alike) == 1 else said if said in names else given
-
-
-def _folded(name: str) -> str:
-    return re.sub(
-        r"[\s_()-]+", "", re.sub(r"nvidia|geforce|tesla|amd|instinct|apple|intel", "", name[:100].lower())
-    )
-
-
-DRIVER_NAMES = {
-    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
-    "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
-    "NVIDIA A100-SXM4-40GB": "a100-40gb",
-    "NVIDIA A100-PCIE-40GB": "a100-40gb",
-    "NVIDIA A40": "a40",
-    "NVIDIA B200": "b200",
-    "NVIDIA GB200": "gb200",
-    "NVIDIA H100 80GB HBM3": "h100-sxm",
-    "NVIDIA H100 NVL": "h100-nvl",
-    "NVIDIA H100 PCIe": "h100-pcie",
-    "NVIDIA H200": "h200-sxm",
-    "NVIDIA L4": "l4",
-    "NVIDIA L40S": "l40s",
-    "NVIDIA GeForce RTX 3090": "rtx-3090",
-    "NVIDIA GeForce RTX 4090": "rtx-4090",
-    "NVIDIA GeForce RTX 5090": "rtx-5090",
-    "NVIDIA RTX A6000": "rtx-a6000",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
-    "NVIDIA A10G": "a10g",
-    "NVIDIA GB10": "gb10",
-    "NVIDIA H20": "h20-sxm",
-    "NVIDIA H800": "h800-sxm",
-}
-"""The name that a driver reports -> the shipped hardware file of that GPU."""
-_WRITTEN = {
-    "A100 80GB SXM4": "a100-80gb-sxm", "H100 SXM5": "h100-sxm", "H100 80GB SXM5": "h100-sxm",
-    "MI300X OAM": "mi300x", "MI325X OAM": "mi325x",
-    "A100 SXM 80GB": "a100-80gb-sxm", "A100 PCIe 80GB": "a100-80gb-pcie", "H200": "h200-sxm",
-    "V100-PCIE-32GB": "v100", "Tesla P40": "p40", "Radeon AI PRO R9700": "r9700", "DGX Spark": "gb10",
-    "Strix Halo": "radeon-8060s", "Ryzen AI Max+ 395": "radeon-8060s", "RTX 5060 Ti 16GB": "rtx-5060-ti",
-    "RTX 4060 Ti 16GB": "rtx-4060-ti", "Jetson AGX Orin": "agx-orin", "Jetson Orin Nano": "orin-nano",
-    "Arc B70": "arc-pro-b70",
-}  # fmt: skip
-"""The same of names in data sheets and shops."""
-
-
-@cache
-def _said() -> dict[str, str]:
-    return {_folded(name): card for name, card in (DRIVER_NAMES | _WRITTEN).items()}
-
-
 def architecture_of(name: str, data_dir: str | os.PathLike[str] | None = None) -> str:
     """`Gpu.architecture` of a GPU, without reading its kernels. Raises SpecError as `load_gpu` does."""
     return _datasheet(_state_of(name, data_dir)).gpu.architecture
@@ -354,46 +272,10 @@ def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
 
 
 def _state_of(name: str, data_dir: str | os.PathLike[str] | None) -> FileState:
-    path = _path_of(name, data_dir) or _path_of(gpu_name(name, data_dir), data_dir)
+    path = gpu_path(name, data_dir) or gpu_path(gpu_name(name, data_dir), data_dir)
     if path is None:
-        raise SpecError(_unknown_gpu(name, data_dir))
+        raise SpecError(unknown_gpu(name, data_dir))
     return file_state(path)
-
-
-def _path_of(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
-    """The file of that very name."""
-    found = (data.find(folder, f"{name}.toml", data_dir) for folder in (HARDWARE, LOCAL_HARDWARE))
-    return next(filter(None, found), None)
-
-
-_RELATIVES = {
-    "a16": "a40",
-    "a30": "a100-40gb",
-    "a800": "a100-80gb-sxm",
-    "gh200": "h200-sxm",
-    "l20": "l40s",
-    "l40": "l40s",
-    "mi308": "mi300x",
-    "mi350": "mi355x",
-}
-"""GPUs without a file, by how their names begin -> the nearest of the same architecture that has one."""
-
-
-def _unknown_gpu(name: str, data_dir: str | os.PathLike[str] | None) -> str:
-    """One line for a GPU that has no file: a relative that has one, and how to write another."""
-    if (near := relative_of(name)) is None:
-        return f"{unknown_name('GPU', name, device_names(data_dir))}; {_OWN_FILE}"
-    return f"GPU {shown(name)} has no file here; its nearest relative is {near!r}; {_OWN_FILE}"
-
-
-def relative_of(name: str) -> str | None:
-    """The GPU with a file that is nearest to a known one without; None for all other names."""
-    typed = name[:100].lower().replace("_", "-").replace(" ", "-")
-    begun = [begins for begins in _RELATIVES if re.match(rf"{begins}(?![0-9])", typed)]
-    return _RELATIVES[max(begun, key=len)] if begun else None
-
-
-_OWN_FILE = "to add a GPU write hardware/NAME.toml in your data folder (docs/guide.md, 'Your own GPU')"
 
 
 _WHAT = "a hardware file"

@@ -12,7 +12,8 @@ from pages_read import charts as drawn
 
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.units import KILO
 
 SET_UPS = (

@@ -34,7 +34,7 @@ from medusa_sim.cli.app import check_address, leave_out_here, main_script, strea
 from medusa_sim.errors import UsageError
 from medusa_sim.load.policy_names import NAMES as POLICIES
 from medusa_sim.scenario.arguments import ARGUMENTS
-from medusa_sim.specs.gpu import device_names
+from medusa_sim.specs.gpu_names import device_names
 from medusa_sim.specs.runtime import runtime_aliases
 from medusa_sim.step.drafter import drafter_kind, drafter_names
 

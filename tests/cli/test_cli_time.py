@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from medusa_sim.cli.validate import validate
 from medusa_sim.errors import ThresholdError
-from medusa_sim.specs.gpu import gpu_names
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.models import model_names
 from medusa_sim.specs.runtime import load_runtime
 

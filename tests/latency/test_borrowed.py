@@ -10,7 +10,8 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.kernels import StreamKernel
 from medusa_sim.step.kernels import decomposed, kernel_time
 from medusa_sim.step.network import model_launches

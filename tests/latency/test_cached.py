@@ -22,7 +22,8 @@ from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.fitted import Residual
-from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.inheritance import (
     TRANSFER_ERROR,
     TRANSFER_ERROR_LIBRARY,

@@ -16,7 +16,8 @@ from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen
 from medusa_sim.latency.operator_time import Bound, Source
 from medusa_sim.latency.tiles import candidates_of
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 from medusa_sim.units import BYTES_PER_ELEMENT, format_of
 

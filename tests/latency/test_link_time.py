@@ -26,7 +26,8 @@ from medusa_sim.operators.dispatch import Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel
-from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import US_PER_S
 

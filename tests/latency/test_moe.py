@@ -22,7 +22,8 @@ from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.fitted import ExpertKernel, ExpertTile
-from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import BYTES_PER_ELEMENT, format_of

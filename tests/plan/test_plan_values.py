@@ -27,7 +27,8 @@ from medusa_sim.plan.slowdowns import slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share, sweep_answer
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.step.step import decode_step, drafting_steps
 
 SMALL = Scenario(

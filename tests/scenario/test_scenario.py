@@ -21,7 +21,8 @@ from medusa_sim.load.load_test import load_test
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTERS, KERNELS_ALONE, RUNS_CHAINS
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, local_runtime_names, runtime_names
 from medusa_sim.step.drafter import drafter_names, drafters

@@ -11,7 +11,8 @@ from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.carried import carried, flops_per_clock
-from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.inheritance import fitted_kernels
 
 H100, H20 = load_gpu("h100-sxm"), load_gpu("h20-sxm")

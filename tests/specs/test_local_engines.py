@@ -6,7 +6,8 @@ from one_line import one_line
 from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, NAMES, TYPES, bytes_per_weight, mean_bytes, named_file, shares
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import device_names, gpu_name, gpu_names, load_gpu, local_names
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import device_names, gpu_name, gpu_names, local_names
 from medusa_sim.specs.local import is_unopened, laws, local_law, runtimes_of
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, local_runtime_names

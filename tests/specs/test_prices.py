@@ -14,7 +14,7 @@ from one_line import one_line
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.grid.costs import usd_per_million_tokens
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import gpu_names
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.prices import STALE_DAYS, Price, given_price, price_of, prices
 
 ROW = {"gpu": "a40", "usd_per_gpu_hour": 0.5, "offer": "us", "date": "2026-11-01", "source": "a price list"}

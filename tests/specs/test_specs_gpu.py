@@ -21,7 +21,8 @@ from medusa_sim import data
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.report.specs.rows import gpu_rows, kernel_rows
-from medusa_sim.specs.gpu import Gpu, architecture_of, device_names, gpu_names, load_gpu
+from medusa_sim.specs.gpu import Gpu, architecture_of, load_gpu
+from medusa_sim.specs.gpu_names import device_names, gpu_names
 from medusa_sim.specs.kernels import SECTIONS, ElementwiseKernel, GemmKernel, KernelSet, UnfusedKernel
 
 SHIPPED = data.shipped_dir() / "hardware"

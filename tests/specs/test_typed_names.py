@@ -11,7 +11,8 @@ from medusa_sim.data import shipped_dir
 from medusa_sim.errors import SpecError
 from medusa_sim.reading import read_toml
 from medusa_sim.specs.checkpoints import stored_as
-from medusa_sim.specs.gpu import gpu_name, gpu_names, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_name, gpu_names
 from medusa_sim.specs.models import load_model
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

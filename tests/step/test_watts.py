@@ -14,7 +14,8 @@ from medusa_sim import data
 from medusa_sim.api import Scenario
 from medusa_sim.errors import SpecError
 from medusa_sim.grid.cells import price
-from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.power import Power
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches

@@ -14,7 +14,8 @@ import torch
 from medusa_sim.data import find
 from medusa_sim.lab.measure.bench import capture_calls, device_us, synchronise
 from medusa_sim.lab.measure.kernels import DTYPES, Call
-from medusa_sim.specs.gpu import HARDWARE, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import HARDWARE
 from medusa_sim.specs.measurement import SCHEMA, Environment, Rates
 from medusa_sim.units import US_PER_S
 from medusa_sim.writing import make_folder, write_text

@@ -9,7 +9,8 @@ from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.collective import Collective
 from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime
-from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import gpu_names
 
 
 def test_rows_of_the_most_ranks_are_fitted_too():
