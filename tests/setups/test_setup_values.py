@@ -16,6 +16,7 @@ from medusa_sim.load.requests import Requests
 from medusa_sim.load.sources import Drawn
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups import measured
+from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.comparison import Comparison, sureness
 from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
 from medusa_sim.setups.measured import Measured
@@ -351,3 +352,21 @@ def test_a_figure_differs_by_what_its_set_up_has_otherwise(more, told):
     }  # fmt: skip
     figure = SimpleNamespace(model="llama-3.1-8b", set_up=set_up | more)
     assert differences(figure, scenario) == tuple(_WORDS[name] for name in _WORDS if name in told)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("speed", "worth", "kept"),
+    [
+        ([60.0, 60.0, 50.0], [2.0, 3.0, 4.0], [False, True, True]),  # as fast: what is worth more
+        ([60.0, 70.0, 50.0], [3.0, 3.0, 2.0], [False, True, False]),  # worth as much: what is faster
+        ([60.0, np.nan, 50.0, 40.0], [3.0, 9.0, np.nan, 4.0], [True, False, False, True]),
+    ],
+)
+def test_on_the_frontier_is_what_no_other_row_beats(order, speed, worth, kept):
+    found = on_frontier(np.array(speed[::order]), np.array(worth[::order]))
+    assert found.tolist() == kept[::order]
+
+
+def test_of_equal_rows_the_first_is_on_the_frontier():
+    assert on_frontier(np.array([5.0, 5.0]), np.array([1.0, 1.0])).tolist() == [True, False]

@@ -8,6 +8,7 @@ from servers import CHAT, full, setting
 
 from medusa_sim.latency.operator_time import Bound
 from medusa_sim.step import watts
+from medusa_sim.step.step_means import _carrying_share_of
 from medusa_sim.step.step_time import bound_codes
 from medusa_sim.step.traffic import Traffic
 
@@ -51,3 +52,17 @@ def test_prompts_draw_as_often_as_requests_begin(monkeypatch, candidates, joules
     traffic = Traffic(prompt_tokens=700.0, output_tokens=80.0, prompt_cv=0.5, output_cv=0.3)
     found = watts.served_joules(None, None, None, "drafter", 8, candidates, 2.5, traffic)
     assert float(found) == pytest.approx(8 * 2.5 / 80 * joules * 700 + 0.5 * 8 * candidates, rel=1e-3)
+
+
+@pytest.mark.parametrize(("further", "share"), [(0.0, 0.6), (0.5, 0.9), (1.0, 1.0)])
+def test_the_share_of_steps_that_carry_prompts_is_one_at_most(further, share):
+    """On 0.4 of the steps none begins, on 0.6 one or two do; each may go on for further steps: 0.6 + 0.3, and
+    0.6 + 0.6 would be 1.2.
+    """
+    number, weight = np.array([0.0, 1.0, 2.0]), np.array([0.4, 0.4, 0.2])
+    begun = SimpleNamespace(place=np.zeros(3, dtype=np.int64), number=number, weight=weight)
+    going_on = np.stack([0.0 * number, 2 * further * (number > 0)], axis=1)  # averaged over lengths
+    law = SimpleNamespace(
+        begun=lambda cells: begun, steps=lambda cells, prompts: SimpleNamespace(further=going_on)
+    )
+    assert _carrying_share_of(law, np.array([5])).tolist() == pytest.approx([share])
