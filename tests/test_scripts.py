@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+import mutations
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -115,6 +116,11 @@ def doors() -> dict[str, str]:
 
 def test_the_list_of_doors_is_complete():
     assert doors().keys() == ALONE.keys() | QUICK.keys() | LONG.keys() | LACKING.keys() | ELSEWHERE
+
+
+def test_mutations_that_change_nothing_are_of_lines_that_are_there():
+    """Ends with those of lines that were moved or changed."""
+    assert mutations.equivalent()
 
 
 def test_every_door_has_a_help_page():
