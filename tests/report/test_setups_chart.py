@@ -153,7 +153,7 @@ def test_the_nearest_measurement_is_drawn_where_it_was_measured(tmp_path):
         ({"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "sglang"}, ("engine",)),
         (
             {"gpu": "a100-80gb-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "vllm"},
-            ("card",),
+            ("GPU",),
         ),
         ({"gpu": "h100-sxm", "model": "qwen3-32b", "drafter": "eagle3", "runtime": "vllm"}, ("model",)),
     ],
