@@ -16,11 +16,11 @@ from medusa_sim.scenario.arguments import words_of
 from medusa_sim.scenario.declare import declared
 from medusa_sim.scenario.defaults import DEFAULT_SEQ_LEN
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.question import SURE, Choices, Question, prices_of
+from medusa_sim.setups.question import SURE, SetupChoices, SetupQuestion, prices_of
 from medusa_sim.setups.search import NothingRunsError, compare, refined, together
 
 
-def options(set_up: SetUp, asked: Question, choices: Choices, prices: str) -> list[str]:
+def options(set_up: SetUp, asked: SetupQuestion, choices: SetupChoices, prices: str) -> list[str]:
     """The question as options of `medusa-sim compare`; prices: as `--price` takes them; empty: as listed."""
     given = {
         "--model": set_up.model_given,
@@ -28,13 +28,13 @@ def options(set_up: SetUp, asked: Question, choices: Choices, prices: str) -> li
         "--draft-model": set_up.draft_model,
     }
     words = [word for name, value in (given | {"--price": prices}).items() if value for word in (name, value)]
-    return words + words_of(choices.changed, declared(Choices)) + words_of(asked.changed, declared(Question))
+    return words + words_of(choices.changed, declared(SetupChoices)) + words_of(asked.changed, declared(SetupQuestion))
 
 
 def set_ups_for(
     set_up: SetUp,
-    asked: Question,
-    choices: Choices,
+    asked: SetupQuestion,
+    choices: SetupChoices,
     prices: str = "",
     watch: jobs.Watch = jobs.NOBODY,
     seen: Callable[[Comparison], object] = lambda part: None,
@@ -81,7 +81,7 @@ def set_ups_for(
 
 
 @KEPT
-def launch_of(set_up: SetUp, asked: Question, choices: Choices, prices: str) -> str:
+def launch_of(set_up: SetUp, asked: SetupQuestion, choices: SetupChoices, prices: str) -> str:
     """The command that starts what is chosen. Raises UsageError where the engine cannot be told it."""
     from medusa_sim.export.launch import chosen_command
 
@@ -105,8 +105,8 @@ def _table_bytes(answer: Comparison) -> int:
 
 def _of_one(
     model: Any,
-    asked: Question,
-    choices: Choices,
+    asked: SetupQuestion,
+    choices: SetupChoices,
     price: float | None,
     given: dict[str, Any],
     *,

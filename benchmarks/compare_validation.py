@@ -36,7 +36,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.comparison import sureness
-from medusa_sim.setups.question import BATCHES, DRAFTS, SURE, Question
+from medusa_sim.setups.question import BATCHES, DRAFTS, SURE, SetupQuestion
 from medusa_sim.specs.runtime import load_runtime
 
 TARGETS, MUCH = 10, 0.2
@@ -126,7 +126,7 @@ def choices(rows: pd.DataFrame, sure: float) -> pd.DataFrame:
     names = [told(row) for row in named_rows(rows)]
     found = []
     for target in np.geomspace(speed.min(), speed.max(), TARGETS + 2)[1:-1]:
-        asked = Question(tokens_per_s_per_user=float(target), sure=sure)
+        asked = SetupQuestion(tokens_per_s_per_user=float(target), sure=sure)
         certainty = sureness(asked, own_speed, low, high)
         keeps = certainty >= asked.sure
         chosen = int(np.argmax(np.where(keeps, own_rate, 0.0) if keeps.any() else own_speed))

@@ -71,7 +71,7 @@ HOUSE = (
         in_order(
             "quantities verdict engine_run check woken_experts slowdowns counts coarse_search break_even "
             "shortfall sweep_answer batch_ranges row_cells sensitivity other_counts schedule_row schedule "
-            "capacity recommendation recommend"
+            "capacity recommendation one_place recommend"
         ),
     ),
     Room(

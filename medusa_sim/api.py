@@ -292,18 +292,18 @@ def compare(
     unknown name, for a question that makes no sense, and where every set-up is refused.
     """
     from medusa_sim.report.compare.python import Compared
-    from medusa_sim.setups.question import Choices
-    from medusa_sim.setups.question import Question as Asked
+    from medusa_sim.setups.question import SetupChoices
+    from medusa_sim.setups.question import SetupQuestion
     from medusa_sim.setups.search import compare as compared
 
     asked, choices = (
         {name: _listed(each, given.pop(name)) for name, each in declared(kind).items() if name in given}
-        for kind in (Asked, Choices)
+        for kind in (SetupQuestion, SetupChoices)
     )
     for name in given:
         if name not in ARGUMENTS:
             raise UsageError(unknown_name("argument of a comparison", name, {*ARGUMENTS, *asked, *choices}))
-    comparison = compared(model, Asked(**asked), Choices(**choices), prices=price, advance=advance, **given)
+    comparison = compared(model, SetupQuestion(**asked), SetupChoices(**choices), prices=price, advance=advance, **given)
     return Compared(comparison=comparison)
 
 

@@ -24,7 +24,7 @@ import medusa_sim as ms
 from medusa_sim import api
 from medusa_sim.cli import cli
 from medusa_sim.errors import UsageError
-from medusa_sim.setups.question import Choices
+from medusa_sim.setups.question import SetupChoices
 from medusa_sim.setups.search import compare
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -92,7 +92,7 @@ def test_the_caller_s_process_stays_as_it_was():
     scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
     scenario.sweep(batch=[1, 8])
     scenario.recommend(batch=(1, 8))
-    choices = Choices(gpus=("h100-sxm",), counts=(1,), engines=("vllm",), weight_dtypes=("bf16",))
+    choices = SetupChoices(gpus=("h100-sxm",), counts=(1,), engines=("vllm",), weight_dtypes=("bf16",))
     compare("llama-3.1-8b", choices=choices, advance=lambda *_: during.append(state_of_the_process()))
     assert during
     assert all(state == before for state in (*during, state_of_the_process()))

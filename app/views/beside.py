@@ -16,7 +16,8 @@ from chosen import POINT, SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.plan.recommendation import Recommendation, gains_by_batch, scheduled_row_at
+from medusa_sim.plan.one_place import gains_by_batch, scheduled_row_at
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.card import short_answer
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, colour_of

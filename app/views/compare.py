@@ -31,7 +31,7 @@ from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.measured import measured_text
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
-from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Choices, Measure, Question
+from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, SetupChoices, Measure, SetupQuestion
 from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
 from medusa_sim.specs.prices import LARGEST_USD
 from medusa_sim.specs.prices import prices as offers
@@ -114,7 +114,7 @@ def _drawn_in(place: Any) -> Callable[[Comparison], None]:
     return draw
 
 
-def _asked(set_up: SetUp, above: Any, below: Any) -> tuple[Question, Choices, str, dict[str, Any]]:
+def _asked(set_up: SetUp, above: Any, below: Any) -> tuple[SetupQuestion, SetupChoices, str, dict[str, Any]]:
     """Target and traffic, then what may be chosen; prices, and a place for what is said of each GPU.
 
     above, below: where the target and the rest are asked.
@@ -146,12 +146,12 @@ def _asked(set_up: SetUp, above: Any, below: Any) -> tuple[Question, Choices, st
         st.caption("Memory and bandwidth: " + "; ".join(f"{gpu} {bar.card_text(gpu)}" for gpu in gpus) + ".")
     with below:
         prices, places = _prices(gpus)
-    asked = Question(
+    asked = SetupQuestion(
         tokens_per_s_per_user=target, prompt_tokens=prompt, output_tokens=output, users=users,
         measure=None if measure == "cost" and not prices else cast(Measure, measure),
         sure=float(sure.rstrip("%")) / 100.0,
     )  # fmt: skip
-    choices = Choices(
+    choices = SetupChoices(
         gpus=gpus, counts=tuple(map(int, counts)), engines=engines, weight_dtypes=weights,
         kv_dtypes=None if caches == (AUTO,) else caches, drafters=(PLAIN, set_up.drafter),
     )  # fmt: skip
@@ -193,13 +193,13 @@ def _prices(gpus: Sequence[str]) -> tuple[str, dict[str, Any]]:
     return ",".join(f"{gpu}={usd:g}" for gpu, usd in given.items()), places
 
 
-def _target(asked: Question) -> str:
+def _target(asked: SetupQuestion) -> str:
     """What is asked of each set-up, in a sentence."""
     saved = _AT[asked.measure or "throughput"]
     return f"Asked: {saved} at {asked.tokens_per_s_per_user:g} {_SPEED} ({workload(asked)})."
 
 
-def _searched(choices: Choices) -> str:
+def _searched(choices: SetupChoices) -> str:
     """What was looked at, in a sentence."""
     counts, dtypes = (list(map(str, each or ())) for each in (choices.counts, choices.weight_dtypes))
     cards = choices.gpus or ()

@@ -24,7 +24,7 @@ from medusa_sim.export.engines import engine_settings
 from medusa_sim.file_types import FILES, OF_MLX
 from medusa_sim.grid.columns import count_table
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.plan.recommendation import scheduled_counts, scheduled_row_at
+from medusa_sim.plan.one_place import scheduled_counts, scheduled_row_at
 from medusa_sim.reading import held
 from medusa_sim.report.charts.sweep import speedup_chart
 from medusa_sim.report.length_view import view_of

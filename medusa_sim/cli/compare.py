@@ -12,7 +12,7 @@ from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.declare import declared
 from medusa_sim.scenario.defaults import DEFAULT_MODEL
-from medusa_sim.setups.question import Choices, Question, prices_of
+from medusa_sim.setups.question import SetupChoices, SetupQuestion, prices_of
 
 if TYPE_CHECKING:
     from medusa_sim.setups.loaded import Router
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _UNTOLD = {"show_default": False}
 SAID_OTHERWISE = (
     *("gpu", "tp", "ep", "dp_attention", "dtype", "weight_dtype", "kv_dtype", "runtime", "drafter"),
-    *(name for name in ARGUMENTS if name in declared(Question)),
+    *(name for name in ARGUMENTS if name in declared(SetupQuestion)),
     *("price", "chain_only", "scope", "baseline"),
     *("heads", "match_rate", "draft_vocab", "bench"),
 )
@@ -35,8 +35,8 @@ one drafter or of one machine; every other holds for each set-up.
     "--prompt-tokens 1000 --output-tokens 1000 --tokens-per-s-per-user 50 --format csv",
     "medusa-sim compare --model llama-3.1-8b --rate 40 --tpot-ms 15 --price h100-sxm=2.5,b200=5",
 )
-@take.record("choices", Choices)
-@take.record("question", Question, batches=_UNTOLD, drafts=_UNTOLD)
+@take.record("choices", SetupChoices)
+@take.record("question", SetupQuestion, batches=_UNTOLD, drafts=_UNTOLD)
 @click.option("--price", "prices", help="Dollars per GPU-hour: 2.5, or by GPU h100-sxm=2.5,b200=5.")
 @click.option("--draft-path", help="Draft checkpoint to name in the launch command.")
 @click.option(
@@ -55,8 +55,8 @@ one drafter or of one machine; every other holds for each set-up.
 @take.output
 def compare(
     *,
-    choices: Choices,
-    question: Question,
+    choices: SetupChoices,
+    question: SetupQuestion,
     prices: str | None,
     draft_path: str | None,
     under_load: bool,

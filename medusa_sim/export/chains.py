@@ -17,7 +17,8 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths, scheduled_counts
+from medusa_sim.plan.one_place import scheduled_counts
+from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths
 from medusa_sim.plan.verdict import runs_of_equals
 from medusa_sim.specs.runtime import load_runtime
 

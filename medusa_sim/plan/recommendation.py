@@ -1,6 +1,6 @@
-"""What a recommendation answers: a schedule, where speculation stops paying, what it gains and costs.
+"""A recommendation: a schedule, where speculation stops paying, what it gains and costs.
 
-The functions below it ask about one of the batches and lengths that were searched.
+`plan.one_place` asks it about one of the batches and lengths that were searched.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.errors import UsageError
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
@@ -24,11 +23,8 @@ from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import request_length
-from medusa_sim.scenario.question import EVERY_BATCH_TO, Question
+from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, speculative_step
-from medusa_sim.step.step_time import StepTime
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -164,116 +160,6 @@ class Recommendation:
         for batch, _, count in self.free_candidates:
             free[batch] = min(count, free.get(batch, count))
         return free
-
-
-def request_at(answer: Recommendation, batch: int, seq_len: int) -> RequestLatency | None:
-    """One of `batch` requests with what the schedule runs there; None where none was asked about.
-
-    Raises UsageError for a batch or length that was not searched.
-    """
-    b, s = _place(answer, batch, seq_len)
-    if (asked := answer.question.request) is None:
-        return None
-    return request_with(answer.cells, configuration_at(answer.ranges[s], b), batch, asked)
-
-
-def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
-    """The schedule's row at one batch and length of the question, with its figures at that very batch.
-
-    `best_candidates` and `near_best` of the row say what that batch alone would take.
-    Raises UsageError for a batch or length that was not searched.
-    """
-    b, s = _place(answer, batch, seq_len)
-    row = next(row for row in answer.schedule if row.s == s and row.batches.first <= b <= row.batches.last)
-    return replace(row, b=b, batches=replace(row.batches, first=b, last=b))
-
-
-def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
-    """Batch -> the count that the schedule runs there (1: none), for every batch searched."""
-    batch = answer.cells.surface.batch
-    _, s = _place(answer, int(batch[0]), seq_len)
-    return {
-        int(batch[i]): int(answer.cells.configurations.candidates[span.configuration])
-        for span in answer.ranges[s]
-        for i in range(span.first, span.last + 1)
-    }
-
-
-def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float | int | bool]]:
-    """What the schedule gains at every batch searched, a row each.
-
-    batch, candidates, drafts (0: none), speedup, speedup_low, speedup_high (80 %), fits_memory,
-    no_room_to_draft (drafts would pay, but memory does not hold their drafter).
-    """
-    batch = answer.cells.surface.batch
-    _, s = _place(answer, int(batch[0]), seq_len)
-    rows: list[dict[str, float | int | bool]] = []
-    for row in (row for row in answer.schedule if row.s == s):
-        candidates, drafts = row.candidates, row.drafts
-        no_room_to_draft = candidates == 1 and row.verdict == "pays"
-        low, high = (np.broadcast_to(end, row.cells.shape)[:, s, 0] for end in row.cells.band)
-        rows += [
-            {
-                "batch": int(batch[b]),
-                "candidates": candidates,
-                "drafts": drafts,
-                "speedup": float(row.cells.speedup[b, s, 0]),
-                "speedup_low": float(low[b]),
-                "speedup_high": float(high[b]),
-                "fits_memory": bool(row.cells.fits[b, s, 0]),
-                "no_room_to_draft": no_room_to_draft,
-            }
-            for b in range(row.batches.first, row.batches.last + 1)
-        ]
-    return rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwoSteps:
-    """A plain step and a speculative one at a batch and length, part by part; setting: of the latter."""
-
-    setting: Setting
-    candidates: int
-    plain: StepTime
-    speculative: StepTime
-
-
-def steps_at(answer: Recommendation, batch: int, seq_len: int, *, scheduled: bool = False) -> TwoSteps:
-    """Both steps at one batch and length of the question, whether speculating pays there or not.
-
-    The speculative one is the best there; scheduled: the schedule's, where that speculates.
-    Raises UsageError for a batch or length that was not searched.
-    """
-    cells, (b, s) = answer.cells, _place(answer, batch, seq_len)
-    chosen = configuration_at(answer.ranges[s], b) if scheduled else PLAIN
-    best = 1 + int(np.argmax(cells.speedup_at(b, s)[1:])) if chosen == PLAIN else chosen
-    option = cells.configurations.option_of(best)
-    assert option is not None  # noqa: S101  # it speculates
-    setting = replace(answer.scenario.setting, drafter=option.drafter)
-    count = int(cells.configurations.candidates[best])
-    return TwoSteps(
-        setting=setting,
-        candidates=count,
-        plain=decode_step(setting, batch, seq_len),
-        speculative=speculative_step(setting, batch, seq_len, count),
-    )
-
-
-def _place(answer: Recommendation, batch: int, seq_len: int) -> tuple[int, int]:
-    """Places (b, s) of a batch and length among those searched."""
-    surface = answer.cells.surface
-    b, s = np.flatnonzero(surface.batch == batch), np.flatnonzero(surface.seq_len == seq_len)
-    if not b.size or not s.size:
-        above = int(np.searchsorted(surface.batch, batch))
-        asked = f"{surface.batch[0]}..{surface.batch[-1]}"
-        if not b.size and 0 < above < surface.batch.size:
-            nearest = f"{surface.batch[above - 1]} or {surface.batch[above]}"
-            asked = f"{nearest} (of {asked} every one to {EVERY_BATCH_TO} was, every 2 % beyond)"
-        raise UsageError(
-            f"batch {batch}, length {seq_len} was not searched; ask for batch {asked} at length "
-            f"{' or '.join(map(str, surface.seq_len))}"
-        )
-    return int(b[0]), int(s[0])
 
 
 def schedule_all_lengths(answer: Recommendation) -> tuple[ScheduleRow, ...]:

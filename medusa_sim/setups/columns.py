@@ -16,7 +16,7 @@ from medusa_sim.grid.quantity import BY_NAME, with_unlisted
 from medusa_sim.grid.surface import Surface
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.quantities import COMPARE, OF_LOAD_TESTS
-from medusa_sim.setups.question import Question
+from medusa_sim.setups.question import SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SET_UP
 from medusa_sim.units import US_PER_MS
 
@@ -58,7 +58,7 @@ class Priced:
         is_meant = (self.cells.drafts == 0) == self.plain
         return np.broadcast_to(self.cells.fits & is_meant, self.cells.shape)
 
-    def rows(self, asked: Question, *, load_tests: bool = False) -> dict[str, Any]:
+    def rows(self, asked: SetupQuestion, *, load_tests: bool = False) -> dict[str, Any]:
         """Columns of its rows: each batch that fits, with the draft length that emits most tokens.
 
         load_tests: with OF_LOAD_TESTS. What is told of all rows together (`sure`, `chosen`, ...) is added by

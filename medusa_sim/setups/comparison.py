@@ -23,7 +23,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.quantities import COMPARE
-from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, SURER, Measure, Question
+from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, SURER, Measure, SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SET_UP
 from medusa_sim.specs.model import Model
 from medusa_sim.units import US_PER_S
@@ -47,7 +47,7 @@ class Comparison:
     """
 
     model: Model
-    question: Question
+    question: SetupQuestion
     measure: Measure
     table: pd.DataFrame
     refused: tuple[Refused, ...]
@@ -179,7 +179,7 @@ class Comparison:
         return self.scenarios[self.key(row)]
 
 
-def sureness(asked: Question, speed: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+def sureness(asked: SetupQuestion, speed: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
     """(n,) probability that a stream is as fast as asked; 1 where nothing is.
 
     speed: tokens/s a user; low, high: the ends of its 80 % interval. Errors are taken as normal in the

@@ -15,7 +15,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import any_drafter, surface_of
-from medusa_sim.setups.question import Question
+from medusa_sim.setups.question import SetupQuestion
 from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures
 from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp
 from medusa_sim.specs.models import load_model
@@ -80,7 +80,7 @@ def nearest(answer: Comparison) -> Measured | None:
 
 def _priced(figure: Figure, served: Scenario, batches: tuple[int, ...]) -> dict[str, Any]:
     """Columns by batch of a scenario with the figure's requests."""
-    asked = Question(batches=batches, drafts=(figure.drafts or 1,), **figure.request)
+    asked = SetupQuestion(batches=batches, drafts=(figure.drafts or 1,), **figure.request)
     plain = figure.set_up["drafter"] == PLAIN
     return Priced.every(surface_of(served, asked, plain=plain), plain=plain).rows(asked)
 

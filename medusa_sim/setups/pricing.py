@@ -25,7 +25,7 @@ from medusa_sim.scenario.as_run import why_not_on_card
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import Priced
-from medusa_sim.setups.question import FP8, Question
+from medusa_sim.setups.question import FP8, SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SetUp
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
@@ -53,7 +53,7 @@ class Planned:
     """
 
     setup: SetUp
-    asked: Question
+    asked: SetupQuestion
     surfaces: dict[str, Surface | MedusaSimError]
     narrow: Planned | None = None
 
@@ -68,7 +68,7 @@ class Pricer:
     """
 
     model: Model
-    asked: Question
+    asked: SetupQuestion
     gpu: Gpu
     given: dict[str, Any]
     shares: dict[Any, float | MedusaSimError]
@@ -121,7 +121,7 @@ class Pricer:
                 plan.narrow = self._with_drafters(narrow, replace(self.asked, batches=beyond))
         return plan
 
-    def _with_drafters(self, setup: SetUp, asked: Question) -> Planned:
+    def _with_drafters(self, setup: SetUp, asked: SetupQuestion) -> Planned:
         """Raises _NoRoomError."""
         surfaces: dict[str, Surface | MedusaSimError] = {}
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
@@ -179,7 +179,7 @@ class Pricer:
             raise share
         return share
 
-    def _surface(self, setup: SetUp, drafter: str, asked: Question) -> Surface:
+    def _surface(self, setup: SetUp, drafter: str, asked: SetupQuestion) -> Surface:
         """A set-up with a drafter at every batch and draft length; with none, plain decoding alone.
 
         Raises _NoRoomError.
@@ -214,7 +214,7 @@ class Pricer:
         return scenario
 
 
-def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:
+def surface_of(scenario: Scenario, asked: SetupQuestion, *, plain: bool) -> Surface:
     """The steps of a question's batches and draft lengths, none of them priced yet.
 
     plain: of plain decoding alone. Raises CoverageError where nothing tells of these draft lengths.

@@ -16,7 +16,7 @@ from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.quantities import OF_LOAD_TESTS
-from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Choices, Measure, Question
+from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, SetupChoices, Measure, SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SET_UP, setups
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_name
@@ -34,8 +34,8 @@ MOST = 6
 
 def compare(
     model: ModelName,
-    question: Question | None = None,
-    choices: Choices | None = None,
+    question: SetupQuestion | None = None,
+    choices: SetupChoices | None = None,
     *,
     prices: float | Mapping[str, float] | None = None,
     advance: Callable[[int, int], None] | None = None,
@@ -53,7 +53,7 @@ def compare(
     """
     import pandas as pd
 
-    asked, allowed = question or Question(), choices or Choices()
+    asked, allowed = question or SetupQuestion(), choices or SetupChoices()
     allowed, prices = by_file(allowed, prices, scenario.get("data_dir"))
     target = model if isinstance(model, Model) else load_model(model)
     drafters = allowed.drafters or default_drafters(target, scenario)
@@ -102,7 +102,7 @@ def compare(
     return refined(found) if refine else found
 
 
-def _measure(asked: Question, table: pd.DataFrame, *, is_named: bool) -> Measure:
+def _measure(asked: SetupQuestion, table: pd.DataFrame, *, is_named: bool) -> Measure:
     """Measure to optimise; GPUs without a price that nobody named are left out, and the answer says so."""
     with_price = table.usd_per_million_tokens.notna()
     by_cost = with_price.all() if is_named else with_price.any()
@@ -150,9 +150,9 @@ def together(parts: Sequence[Comparison | NothingRunsError], *, refine: bool = T
 
 
 def by_file(
-    allowed: Choices, prices: float | Mapping[str, float] | None, data_dir: str | os.PathLike[str] | None
-) -> tuple[Choices, float | Mapping[str, float] | None]:
-    """Choices and prices with GPUs by the names of their files, however they were written."""
+    allowed: SetupChoices, prices: float | Mapping[str, float] | None, data_dir: str | os.PathLike[str] | None
+) -> tuple[SetupChoices, float | Mapping[str, float] | None]:
+    """SetupChoices and prices with GPUs by the names of their files, however they were written."""
     if allowed.gpus is not None:
         allowed = replace(allowed, gpus=tuple(gpu_name(name, data_dir) for name in allowed.gpus))
     if isinstance(prices, Mapping):

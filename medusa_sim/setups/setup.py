@@ -9,7 +9,7 @@ from typing import Any
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
-from medusa_sim.setups.question import AUTO, FP8, GPUS, Choices
+from medusa_sim.setups.question import AUTO, FP8, GPUS, SetupChoices
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.mixers import Latent
@@ -109,7 +109,7 @@ def caches(model: Model, given: Sequence[str] | None) -> tuple[str | None, ...]:
 
 
 def setups(
-    model: Model, choices: Choices, drafters: Sequence[str], data_dir: DataDir = None
+    model: Model, choices: SetupChoices, drafters: Sequence[str], data_dir: DataDir = None
 ) -> Iterator[SetUp]:
     """Every set-up worth pricing, GPUs outermost; what cannot be is for the scenario to refuse.
 

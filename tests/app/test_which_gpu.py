@@ -23,12 +23,12 @@ from pages_read import charts as chart_specs
 
 from medusa_sim.report.compare.sentences import workload
 from medusa_sim.report.words.numbers import capitalised, significant
-from medusa_sim.setups.question import Choices, Question
+from medusa_sim.setups.question import SetupChoices, SetupQuestion
 from medusa_sim.specs.prices import prices
 
 ASKED = (
-    Question(tokens_per_s_per_user=60.0, measure="cost"),
-    Choices(
+    SetupQuestion(tokens_per_s_per_user=60.0, measure="cost"),
+    SetupChoices(
         gpus=("h100-sxm", "l40s"), counts=(1,), engines=("vllm",), weight_dtypes=("bf16",),
         drafters=("none", "eagle3"),
     ),
@@ -78,8 +78,8 @@ def test_which_gpu_searches_copies_of_every_size_and_says_what_it_rests_on(opene
     assert "--gpus" not in command or "--gpus 1,2,4,8" in command
     comparison = which.set_ups_for(
         SetUp(model="deepseek-r1", drafter="mtp"),
-        Question(tokens_per_s_per_user=50),
-        Choices(
+        SetupQuestion(tokens_per_s_per_user=50),
+        SetupChoices(
             gpus=("h200-sxm", "l40s"), counts=(1, 2, 4, 8), engines=("vllm",), weight_dtypes=("fp8",),
             drafters=("none", "mtp"),
         ),

@@ -14,7 +14,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend.values import row_values
 from medusa_sim.scenario.defaults import DEFAULT_SEQ_LEN
 from medusa_sim.scenario.question import Question
-from medusa_sim.setups.question import Question as Asked
+from medusa_sim.setups.question import SetupQuestion
 
 GIVEN = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
 REQUESTS = ((8000, 500), (100, 1001), (500, 300))
@@ -137,7 +137,7 @@ def test_every_answer_begins_with_what_is_served():
 
 def test_one_default_serves_all():
     """Bare `recommend` priced a step without prompts, $0.607, where `compare` priced a server, $0.952."""
-    asked, load = Asked(), LoadArguments()
+    asked, load = SetupQuestion(), LoadArguments()
     usual = (asked.prompt_tokens, asked.output_tokens)
     assert asked.seq_len == ms.Scenario(**GIVEN).length == DEFAULT_SEQ_LEN
     assert (load.prompt_tokens, load.output_tokens) == usual

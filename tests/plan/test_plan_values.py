@@ -15,13 +15,9 @@ from medusa_sim.plan import recommendation
 from medusa_sim.plan.break_even import longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.coarse_search import CoarseSearch
+from medusa_sim.plan.one_place import gains_by_batch, scheduled_counts, scheduled_row_at
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation import (
-    Recommendation,
-    gains_by_batch,
-    scheduled_counts,
-    scheduled_row_at,
-)
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
 from medusa_sim.plan.slowdowns import slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share, sweep_answer

@@ -31,7 +31,9 @@ from medusa_sim.report.length_view import length_view
 from medusa_sim.report.load.screen import sessions_text
 from medusa_sim.report.load.sentences import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
-from medusa_sim.report.recommend.screen import _costs, _drafts, _of_the_server, drafts_told
+from medusa_sim.report.recommend.drafting_facts import _drafts
+from medusa_sim.report.recommend.server_facts import _costs, server_facts
+from medusa_sim.report.recommend.table import drafts_told
 from medusa_sim.report.sweep.page import _cards, _compared, _pays_at
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import percent
@@ -288,7 +290,7 @@ def test_the_largest_count_that_is_cheaper_is_told_up_to_twice_the_rows_own(cand
     row = SimpleNamespace(candidates=candidates, cheaper_larger=pairs, batch_max=8, seq_len=512)
     question = SimpleNamespace(seq_len=(512,), max_latency_ms=None)
     answer = SimpleNamespace(question=question, schedule=[row], chains=False, capacities=())
-    cheaper = next(each for each in _of_the_server(answer) if each.label == "Cheaper")
+    cheaper = next(each for each in server_facts(answer) if each.label == "Cheaper")
     more, less = map(int, re.findall(r"\d+", cheaper.text)[:2])
     assert (more, less) == told
 

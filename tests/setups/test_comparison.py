@@ -17,7 +17,7 @@ from medusa_sim.report.compare.values import with_warnings
 from medusa_sim.report.compare.warnings import warnings
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.quantities import COMPARE
-from medusa_sim.setups.question import BATCHES, SURE, Choices, Question
+from medusa_sim.setups.question import BATCHES, SURE, SetupChoices, SetupQuestion
 from medusa_sim.setups.search import NothingRunsError, compare, together
 from medusa_sim.setups.setup import SET_UP
 
@@ -417,9 +417,9 @@ def test_a_card_without_room_says_how_large_weights_and_memory_are():
 
 def test_cards_searched_apart_are_the_search_of_all():
     """One card at a time, then together: the same rows, choice and refusals as at once."""
-    asked = Question(tokens_per_s_per_user=50, measure="cost")
+    asked = SetupQuestion(tokens_per_s_per_user=50, measure="cost")
     cards = ("h100-sxm", "l40s", "a100-80gb-sxm")
-    of_all = Choices(
+    of_all = SetupChoices(
         gpus=cards, counts=(1,), engines=("vllm",), weight_dtypes=("bf16",), drafters=("none", "eagle3")
     )
     parts = []

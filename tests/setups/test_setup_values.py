@@ -20,7 +20,7 @@ from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.comparison import Comparison, sureness
 from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
 from medusa_sim.setups.measured import Measured
-from medusa_sim.setups.question import Choices, Question
+from medusa_sim.setups.question import SetupChoices, SetupQuestion
 from medusa_sim.setups.search import _gaps
 from medusa_sim.setups.served_figures import _WORDS, SERVED, Figure, by_nearness, differences
 from medusa_sim.setups.setup import SET_UP, name_of, setups
@@ -92,7 +92,7 @@ def test_of_many_copies_sixteen_share_a_stream_and_four_are_simulated(copies, sh
 
 def test_a_speed_is_as_sure_as_the_normal_law_of_its_interval():
     """80 % lie between low and high: a tenth below low, a tenth above high; half way to an end 74 %."""
-    asked = Question(tokens_per_s_per_user=100.0)
+    asked = SetupQuestion(tokens_per_s_per_user=100.0)
     halves = np.exp(0.2 * np.array([0.0, 1.0, -1.0, 0.5, -0.5]))
     speed = 100.0 * halves
     found = sureness(asked, speed, speed * np.exp(-0.2), speed * np.exp(0.2))
@@ -103,19 +103,19 @@ def test_a_speed_is_as_sure_as_the_normal_law_of_its_interval():
         for value in (100.0 * np.exp(0.2), 100.0 * np.exp(-0.2))
     )
     assert [*lower, *upper] == pytest.approx([0.9, 0.2608], abs=1e-3)
-    assert sureness(Question(), speed, speed, speed).tolist() == [1.0] * 5
+    assert sureness(SetupQuestion(), speed, speed, speed).tolist() == [1.0] * 5
 
 
 def test_the_stricter_limit_of_a_token_is_meant():
-    assert Question(tpot_ms=20.0).slowest_tpot_us == 20_000.0
-    assert Question(tokens_per_s_per_user=100.0).slowest_tpot_us == 10_000.0
-    assert Question(tpot_ms=20.0, tokens_per_s_per_user=100.0).slowest_tpot_us == 10_000.0
-    assert Question(tpot_ms=5.0, tokens_per_s_per_user=100.0).slowest_tpot_us == 5_000.0
+    assert SetupQuestion(tpot_ms=20.0).slowest_tpot_us == 20_000.0
+    assert SetupQuestion(tokens_per_s_per_user=100.0).slowest_tpot_us == 10_000.0
+    assert SetupQuestion(tpot_ms=20.0, tokens_per_s_per_user=100.0).slowest_tpot_us == 10_000.0
+    assert SetupQuestion(tpot_ms=5.0, tokens_per_s_per_user=100.0).slowest_tpot_us == 5_000.0
 
 
 def test_users_are_shared_out_evenly_among_the_copies_that_hold_them():
     """100 users at most 64 a copy take two copies of 50; at most 30 four of 25, at most 8 thirteen of 8."""
-    assert Question(users=100, batches=(8, 30, 64, 200)).tried == (8, 25, 50, 100)
+    assert SetupQuestion(users=100, batches=(8, 30, 64, 200)).tried == (8, 25, 50, 100)
 
 
 def row(**more: Any) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 def comparison(rows: list[dict[str, Any]], measure: Any = "cost", **asked: Any) -> Comparison:
     return Comparison(
-        model=SimpleNamespace(name="made"), question=Question(**asked), measure=measure,
+        model=SimpleNamespace(name="made"), question=SetupQuestion(**asked), measure=measure,
         table=pd.DataFrame(rows), refused=(), scenarios={},
     )  # fmt: skip  # type: ignore[arg-type]
 
@@ -246,7 +246,7 @@ def test_a_set_up_is_named_by_all_its_gpus_and_what_is_split():
 
 def tried(model: str, **given: Any) -> set[tuple[int, int, bool]]:
     """(GPUs, groups of experts, data-parallel attention) of the set-ups of a card and an engine."""
-    choices = Choices(gpus=("h200-sxm",), engines=("sglang",), weight_dtypes=("fp8",), **given)
+    choices = SetupChoices(gpus=("h200-sxm",), engines=("sglang",), weight_dtypes=("fp8",), **given)
     return {(each.tp, each.ep, each.dp_attention) for each in setups(load_model(model), choices, ("none",))}
 
 
@@ -267,21 +267,21 @@ def test_experts_are_spread_or_not_and_latent_attention_is_split_both_ways():
 
 
 def test_a_rate_is_at_most_a_million_requests_a_second_and_a_number_a_billion():
-    assert Question(rate=10**6).rate == 10**6
-    assert Question(users=10**9, prompt_tokens=10**9, ttft_ms=10**9).users == 10**9
+    assert SetupQuestion(rate=10**6).rate == 10**6
+    assert SetupQuestion(users=10**9, prompt_tokens=10**9, ttft_ms=10**9).users == 10**9
     for given in ({"rate": 10**6 + 1}, {"users": 10**9 + 1}, {"prompt_tokens": 1e9 + 1}, {"sure": 0.995}):
         with pytest.raises(UsageError):
-            Question(**given)
+            SetupQuestion(**given)
 
 
 def test_what_is_tried_where_nothing_is_chosen():
     assert {tp for tp, _, _ in tried("llama-3.1-8b")} == {1, 2, 4, 8}
-    usual = Question()
+    usual = SetupQuestion()
     assert (usual.batches[0], usual.batches[-1], usual.drafts) == (1, 512, (1, 2, 3, 5))
     assert all(1 < more / fewer <= 2 for fewer, more in pairwise(usual.batches))
-    assert (usual.sure, Question(sure=0.8).sure) == (0.7, 0.8)
+    assert (usual.sure, SetupQuestion(sure=0.8).sure) == (0.7, 0.8)
     model = load_model("llama-3.1-8b")
-    every = {each.gpu for each in setups(model, Choices(counts=(1,), engines=("vllm",)), ("none",))}
+    every = {each.gpu for each in setups(model, SetupChoices(counts=(1,), engines=("vllm",)), ("none",))}
     assert {"h100-sxm", "b200", "mi300x"} <= every
     assert not [name for name in every if name.startswith(("rtx-", "cpu-", "gb10"))]
 

@@ -10,7 +10,7 @@ from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.report.words.scenario import at_once, request_text
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.question import SURER, Question
+from medusa_sim.setups.question import SURER, SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
 from medusa_sim.units import US_PER_S
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from medusa_sim.setups.loaded import Loaded
 
 
-def limits_text(asked: Question) -> str:
+def limits_text(asked: SetupQuestion) -> str:
     """`at least 50 tokens/s a user`: what a set-up must keep."""
     limits = {
         "at least {:g} tokens/s a user": asked.tokens_per_s_per_user,
@@ -84,7 +84,7 @@ def without_text(answer: Comparison) -> str:
     return f"{what} without speculation: {where}, {measure_text(answer, plain)}"
 
 
-def workload(asked: Question) -> str:
+def workload(asked: SetupQuestion) -> str:
     """`512 in, 256 out, 2 requests/s`: what every set-up serves."""
     text = request_text(asked.prompt_tokens, asked.output_tokens)
     if asked.rate is not None:

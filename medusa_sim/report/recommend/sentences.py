@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medusa_sim.plan.counts import NEAR_BEST
-from medusa_sim.plan.recommendation import Recommendation, scheduled_row_at
+from medusa_sim.plan.one_place import scheduled_row_at
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.woken_experts import woken_experts
 from medusa_sim.report.words.break_even import break_even_text

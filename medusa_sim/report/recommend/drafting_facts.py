@@ -1,0 +1,109 @@
+"""Facts about the drafts of a schedule: why no more, what other counts give, if acceptance differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from medusa_sim.plan.counts import near_best
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.report.recommend.sentences import step_text
+from medusa_sim.report.screen import Fact
+from medusa_sim.report.words.numbers import counted, percent, span, times
+
+
+def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Iterator[Fact]:
+    """Why rows draft as many as they do, what other counts would give, and what if acceptance differs."""
+    if not rows:
+        return
+    first, last = rows[0], rows[-1]
+    several = len(answer.question.seq_len) > 1
+    reasons: dict[str, list[str]] = {}
+    for row in dict.fromkeys((first, last)):
+        where = f"{row.batch_max}" + (f" (length {row.seq_len})" if several else "")
+        reasons.setdefault(_held_by(answer, row), []).append(where)
+    for why, places in reasons.items():
+        yield Fact("Why not more", f"at batch {' and '.join(places)}, {why}", detail=True)
+    if len(answer.by_drafts) > 1:
+        yield Fact("Other counts", _drafts(answer), detail=True)
+    on_accepted = first.speedup_heads_on_accepted_row
+    if on_accepted is not None and on_accepted >= first.speedup * 1.01:
+        yield Fact(
+            "Heads",
+            f"run on the accepted row alone, not on all candidates: {times(on_accepted)} instead of "
+            f"{times(first.speedup)} at batch {first.batch_max}",
+            detail=True,
+        )
+    if first.chain_speedup is not None and first.chain_candidates is not None and not first.chain:
+        yield Fact(
+            "Tree",
+            f"{percent(first.speedup / first.chain_speedup - 1.0, 0)} faster than the best chain "
+            f"({first.chain_candidates} candidates, {times(first.chain_speedup)}) at batch "
+            f"{first.batch_max}, length {first.seq_len}",
+        )
+    if last.required_acceptance_factor is not None:
+        yield Fact(
+            "If it differs",
+            f"acceptance 10 % lower gives {times(last.speedup_acceptance_minus_10_percent)} at batch "
+            f"{last.batch_max}, 10 % higher {times(last.speedup_acceptance_plus_10_percent)}",
+        )
+        yield Fact(
+            "If it differs",
+            f"it breaks even at {last.required_tokens_per_step:.2f} tokens per step, "
+            f"{last.required_acceptance_factor:.2f} of the assumed accuracies",
+            detail=True,
+        )
+    if answer.scenario.runtime.engine is not None or answer.scenario.traffic is not None:
+        yield Fact("Decoding", partial(step_text, answer, last), detail=True)
+
+
+def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
+    match row.held_by:
+        case "shared row":
+            return (
+                f"alone it would take {counted(row.best_candidates, answer.chains)} "
+                f"({times(row.best_speedup)}, not {times(row.speedup)}), but it shares a row with batch "
+                f"{span(row.batch_min, row.batch_max)}"
+            )
+        case "memory":
+            return "more would pay, but leave no room in memory"
+        case "end of the acceptance":
+            return f"acceptance {answer.scenario.profile.name} describes no more"
+        case "end of the search":
+            return "more were not searched (--max-drafts, --candidates-max)"
+    more = row.next_count
+    if more is None:
+        return "more cost more than they give"
+    cliff = row.cliff_after
+    return (
+        f"{counted(more.candidates, answer.chains)} give {percent(more.tokens_gain)} more tokens for a "
+        f"{percent(more.step_cost)} longer step"
+        + (
+            f"; the next cliff comes after {counted(cliff, answer.chains)}"
+            if cliff is not None and cliff > 1
+            else ""
+        )
+    )
+
+
+def _drafts(answer: Recommendation) -> str:
+    """What is recommended at the smallest batch, what others would give, and which are as good."""
+    row, batch = answer.schedule[0], answer.question.batch_min
+    listed = ", ".join(f"{entry.drafts}: {times(entry.speedup)}" for entry in answer.by_drafts)
+    is_head = answer.scenario.drafting.kind.unit == "head" and not answer.chains
+    gains = np.asarray([entry.speedup for entry in answer.by_drafts])
+    counts = np.asarray([entry.drafts for entry in answer.by_drafts])
+    best = int(np.argmax(gains))
+    low, high = near_best(counts + 1, gains, np.ones(gains.size, dtype=np.bool_), best)
+    what = "heads" if is_head else "drafts"
+    text = f"{row.drafts or 'no'} {what} at batch {batch}, of {listed}"
+    if row.drafts and low - 1 <= row.drafts <= high - 1:
+        return text + (f"; {low - 1} to {high - 1} are as good, within 1 %" if low < high else "")
+    if row.drafts:
+        gain = answer.by_drafts[best].speedup / row.speedup_at_batch_min - 1.0
+        shared = span(row.batch_min, row.batch_max)
+        return f"{text}; {counts[best]} would be {percent(gain)} faster there, but the row is batch {shared}"
+    return text

@@ -1,0 +1,90 @@
+"""Facts about a server that follows a schedule: limits, memory, throughput, costs, whole requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+from medusa_sim.grid.request_latency import RequestLatency
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.report.screen import Fact
+from medusa_sim.report.words.cost import COST_COLUMNS, Costs, cost_facts
+from medusa_sim.report.words.memory import memory_text
+from medusa_sim.report.words.numbers import counted, duration, times
+
+_MOST_HINTS = 4
+
+
+def server_facts(answer: Recommendation) -> Iterator[Fact]:
+    """Limits, memory, costs and whole requests."""
+    several = len(answer.question.seq_len) > 1
+    if (limit := answer.question.max_latency_ms) is not None:
+        points = (("with speculation", answer.best_with), ("without", answer.best_without))
+        parts = [
+            f"no batch {name}"
+            if point is None
+            else f"{point.tokens_per_s:,.0f} tokens/s {name} (batch {point.batch}, length {point.seq_len})"
+            for name, point in points
+        ]
+        yield Fact("Within limit", f"{', '.join(parts)}, at {limit:g} ms a token")
+    hints = []
+    for row in answer.schedule:
+        near = [pair for pair in row.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
+        at = f"(batch {row.batch_max}, length {row.seq_len})"
+        hints += [
+            f"{counted(more, answer.chains)} take less time than {counted(less, answer.chains)} {at}"
+            for less, more in near[-1:]
+        ]
+    for hint in hints[:_MOST_HINTS]:
+        yield Fact("Cheaper", hint, detail=True)
+    for capacity in answer.capacities:
+        best, plain = capacity.with_speculation, capacity.without_speculation
+        if best is None or plain is None or capacity.gain is None:
+            continue
+        at = f" at length {capacity.seq_len}" if several else ""
+        yield Fact(
+            "Memory",
+            f"{capacity.max_batch_with} requests fit with {counted(best.candidates, answer.chains)}, the "
+            f"best for throughput, {capacity.max_batch_without} without{at}",
+        )
+        yield Fact(
+            "Memory use", f"{memory_text(best.memory)} on a GPU at batch {best.max_batch}", detail=True
+        )
+        yield Fact(
+            "Throughput",
+            f"at most {best.tokens_per_s:,.0f} tokens/s with speculation (batch {best.batch}), "
+            f"{plain.tokens_per_s:,.0f} without (batch {plain.batch}): {times(capacity.gain)}{at}",
+        )
+    yield from _costs(answer)
+    for place, request in enumerate(answer.requests):
+        yield Fact("Latency", partial(request_latency_text, request), detail=place > 0)
+
+
+def request_latency_text(request: RequestLatency) -> str:
+    """`256 requests begun together: 10.2 s (plain 10.8 s), first token after 5.51 s (plain 5.30 s)`."""
+    many = "a request alone" if request.batch == 1 else f"{request.batch} requests begun together"
+    how = "" if request.candidates > 1 else " without drafts"
+    return (
+        f"{many}: {duration(request.total_us)}{how} (plain {duration(request.plain_total_us)}), first token "
+        f"after {duration(request.first_token_us)} (plain {duration(request.plain_first_token_us)})"
+    )
+
+
+def _costs(answer: Recommendation) -> Iterator[Fact]:
+    several = len(answer.question.seq_len) > 1
+    return cost_facts(
+        answer.scenario,
+        [
+            Costs(
+                f"batch {row.batch_max}" + (f", length {row.seq_len}" if several else ""),
+                *(_known(getattr(row, name)) for name in COST_COLUMNS),
+            )
+            for row in answer.schedule
+            if row.fits_memory
+        ],
+    )
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
