@@ -49,7 +49,7 @@ HOUSE = (
         "what is asked, resolved once: arguments, defaults, acceptance -> a scenario",
         in_order(
             "defaults acceptance declare one_or_several arguments question draft_options as_run machine_rows "
-            "machine_law kernel_fits scenario"
+            "machine_law kernel_fits machine adjusted_acceptance drafting_machine scenario"
         ),
     ),
     Room(
