@@ -125,7 +125,7 @@ def mixture_cells() -> pd.DataFrame:
         batch, drafts = case.batches[len(case.batches) // 2], int(row["draft_tokens"])
         step = scenario.sweep(batch=[batch], seq_len=[case.seq_len], candidates=[drafts + 1]).iloc[-1]
         ratio = scenario.step(batch, case.seq_len, drafts + 1)
-        short = math.log(published_ratio(row) * float(ratio.plain_us / ratio.time_us))
+        short = math.log(published_ratio(row) * float(ratio.decode_step_us / ratio.time_us))
         found.append(
             {
                 "source": f"{row['source']} {scenario.model.name}",

@@ -84,7 +84,7 @@ def ratio(case: Case, runtime: str, batch: int, drafts: int, latency: LatencyNam
     """Predicted step that speculates over a plain step."""
     scenario = Scenario(**case.asked, runtime=runtime, acceptance=0.8, chain_only=True, latency=latency)
     step = scenario.step(batch, case.seq_len, drafts + 1)
-    return float(step.time_us / step.plain_us)
+    return float(step.time_us / step.decode_step_us)
 
 
 def rows(latency: LatencyName) -> Iterator[dict[str, object]]:

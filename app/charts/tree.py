@@ -115,7 +115,7 @@ def budget_chart(curve: TreeCurve, chosen: tuple[int, float, float]) -> Spec:
     names = ("tokens per step", "speedup")
     values = [
         {"candidates": int(count), "value": float(value), "what": name}
-        for name, line in zip(names, (curve.tokens_per_step, curve.speedup), strict=True)
+        for name, line in zip(names, (curve.tokens_per_step, curve.step_speedup), strict=True)
         for count, value in zip(curve.candidates, line, strict=True)
     ]
     here = [

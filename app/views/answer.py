@@ -165,7 +165,7 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
     whole = (
         show.Figure(
             "End to end",
-            times(request.speedup),
+            times(request.request_speedup),
             f"{duration(request.total_us)}, plain {duration(request.plain_total_us)}",
             "A whole request: reading the prompt and writing the output, at this batch.",
         )

@@ -51,14 +51,14 @@ def page(set_up: SetUp) -> None:
         return
     answer = answers.tree(set_up, tree, batch)
     with headline:
-        box = st.success if answer.speedup > 1.0 else st.error
+        box = st.success if answer.step_speedup > 1.0 else st.error
         box(
             f"**{set_up.title}, batch {batch}: {tree.candidates} candidates, {tree.depth} drafts deep, "
-            f"{times(answer.speedup)}**, {answer.tokens_per_step:.2f} tokens per step.",
+            f"{times(answer.step_speedup)}**, {answer.tokens_per_step:.2f} tokens per step.",
             icon=":material/account_tree:",
         )
         planned = answers.planned_warnings(set_up)
-        lines = how_sure(scenario, f"Speedup {times(answer.speedup)}", seq_len=set_up.seq_len)
+        lines = how_sure(scenario, f"Speedup {times(answer.step_speedup)}", seq_len=set_up.seq_len)
         show.how_sure(lines, *dict.fromkeys((*doubts(scenario), *planned)))
     _figures(set_up, tree, answer)
     ranks = "Numbers: ranks. " if tree.candidates <= charts.LABELLED else ""
@@ -159,7 +159,7 @@ def _figures(set_up: SetUp, tree: CandidateTree, answer: TreeAnswer) -> None:
         show.Figure("Drafts deep", str(tree.depth), None, "Heads, or draft length, that it needs."),
         show.Figure(
             "Speedup of a step" if served else "Speedup",
-            times(answer.speedup),
+            times(answer.step_speedup),
             None,
             "Over plain decoding with the engine, GPU, model, drafter and context above, at the batch above.",
         ),
@@ -185,7 +185,7 @@ def _budget(set_up: SetUp, scenario: Scenario, tree: CandidateTree, answer: Tree
     what = "chain" if set_up.chain_only else "tree"
     curve = answers.tree_curve(set_up, batch, largest)
     show.chart(
-        charts.budget_chart(curve, (tree.candidates, answer.tokens_per_step, answer.speedup)),
+        charts.budget_chart(curve, (tree.candidates, answer.tokens_per_step, answer.step_speedup)),
         name="budget",
         caption=f"The fastest {what} of every size with its drafting by {scenario.drafting.kind.title}: "
         f"{set_up.title}, batch {batch}, length {set_up.seq_len}. " + tail + notes.accuracy(scenario),

@@ -18,12 +18,15 @@ from medusa_sim.step.step import prefill_step
 
 _CONTEXTS = 33
 """Contexts between prompt and last token at which steps are timed; between them the time is linear."""
-REQUEST = (
-    "batch", "prompt_tokens", "output_tokens", "candidates", "depth", "tokens_per_step", "first_token_us",
-    "plain_first_token_us", "total_us", "plain_total_us", "per_token_us", "plain_per_token_us", "speedup",
-    "decode_speedup",
-)  # fmt: skip
-"""What JSON says of a request (`RequestLatency`)."""
+REQUEST = {
+    **{name: name for name in (
+        "batch", "prompt_tokens", "output_tokens", "candidates", "depth", "tokens_per_step", "first_token_us",
+        "plain_first_token_us", "total_us", "plain_total_us", "per_token_us", "plain_per_token_us",
+    )},
+    "speedup": "request_speedup",
+    "decode_speedup": "decode_speedup",
+}  # fmt: skip
+"""Keys of a request in JSON, each with its attribute of `RequestLatency`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,13 +101,13 @@ class RequestLatency:
         return self.plain_first_token_us + (self.output_tokens - 1) * self.plain_per_token_us
 
     @property
-    def speedup(self) -> float:
-        """End to end."""
+    def request_speedup(self) -> float:
+        """Plain decoding's time of a whole request over this one's."""
         return self.plain_total_us / self.total_us
 
     @property
     def decode_speedup(self) -> float:
-        """Of the tokens after the first alone."""
+        """The same of the tokens after the first alone."""
         return self.plain_per_token_us / self.per_token_us
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class SingleStep(Cell):
     """A step at one batch and length; its attributes are the quantities of cells too (`grid.quantity`).
 
-    tokens_per_step and speedup are None where the acceptance does not describe the count.
+    tokens_per_step and its speedups are None where the acceptance does not describe the count.
     """
 
     @property
@@ -57,17 +57,6 @@ class SingleStep(Cell):
         """80 % interval of the step, microseconds."""
         return self.verify_low_us, self.verify_high_us
 
-    @property
-    def plain_us(self) -> float:
-        """The plain decoding step at the same batch and length, microseconds."""
-        return float(self.decode_step_us)
-
-    @property
-    def speedup(self) -> float | None:
-        """Tokens per step over overhead, of the step alone as in a sweep, whatever is served."""
-        gain: float | None = self.step_speedup
-        return gain
-
     def breakdown(self) -> pd.DataFrame:
         """Its kernels, gaps and waiting: see `medusa_sim.step.breakdown.breakdown`."""
         return breakdown(self.setting, self.batch, self.seq_len, self.candidates)
@@ -75,7 +64,7 @@ class SingleStep(Cell):
     def __str__(self) -> str:
         """One line: time, band and gain."""
         low, high = self.band_us
-        gain = "" if self.speedup is None else f", {self.speedup:.2f}x"
+        gain = "" if self.step_speedup is None else f", {self.step_speedup:.2f}x"
         return (
             f"{self.candidates} candidates at batch {self.batch}, length {self.seq_len}: "
             f"{self.time_us:.0f} us (80 %: {low:.0f}-{high:.0f}), overhead {self.overhead:.2f}{gain}"

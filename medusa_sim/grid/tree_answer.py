@@ -28,16 +28,16 @@ class TreeAnswer:
     """A tree at one batch and length.
 
     probability: of each node (root first) to be accepted. tokens_error: half width of the 80 % interval of
-    the tokens per step. best_tokens_per_step: of the tree of that size that emits most. speedup: over plain
-    decoding at the same batch and length. extended: whether it uses ranks beyond the measured ones, whose
-    accuracies are those of a fitted tail.
+    the tokens per step. best_tokens_per_step: of the tree of that size that emits most. step_speedup: over
+    plain decoding at the same batch and length. extended: whether it uses ranks beyond the measured ones,
+    whose accuracies are those of a fitted tail.
     """
 
     probability: FloatArray
     tokens_per_step: float
     tokens_error: float
     best_tokens_per_step: float
-    speedup: float
+    step_speedup: float
     extended: bool
 
     @property
@@ -57,7 +57,7 @@ class TreeCurve:
 
     candidates: IntArray
     tokens_per_step: FloatArray
-    speedup: FloatArray
+    step_speedup: FloatArray
 
 
 def accuracies_of(scenario: Scenario) -> HeadAccuracy:
@@ -95,7 +95,7 @@ def tree_curve(scenario: Scenario, batch: int, seq_len: int, candidates_max: int
     return TreeCurve(
         candidates=by_count.candidates[0, 0],
         tokens_per_step=by_count.tokens_per_step[0, 0],
-        speedup=by_count.step_speedup[0, 0],
+        step_speedup=by_count.step_speedup[0, 0],
     )
 
 
@@ -126,7 +126,7 @@ def tree_answer(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: in
             max(model.full_errors(np.asarray(tokens), np.asarray(error), np.asarray(tree.depth)))
         ),
         best_tokens_per_step=float(scenario.profile.adjusted(best[-1], tree.candidates)),
-        speedup=tokens * speed,
+        step_speedup=tokens * speed,
         extended=extended,
     )
 

@@ -135,8 +135,8 @@ def test_the_command_gives_the_curve(opened: Opened, url: dict[str, Any]) -> Non
 
 def test_answers_follow_what_is_asked() -> None:
     tree = CandidateTree.cartesian([3, 2])
-    first = answers.tree(set_up(), tree, 2).speedup
-    assert answers.tree(set_up(), tree, 2).speedup == first
+    first = answers.tree(set_up(), tree, 2).step_speedup
+    assert answers.tree(set_up(), tree, 2).step_speedup == first
     others = (
         answers.tree(set_up(gpu="l40s"), tree, 2),
         answers.tree(set_up(seq_len=200), tree, 2),

@@ -312,7 +312,7 @@ def test_a_request_is_its_prompt_and_its_steps_but_one():
     assert (one.plain_per_token_us, one.per_token_us) == (10_000.0, 6_000.0)
     assert one.plain_total_us == 5_000.0 + 99 * 10_000.0
     assert one.total_us == 6_000.0 + 99 * 6_000.0
-    assert one.speedup == pytest.approx(995 / 600)
+    assert one.request_speedup == pytest.approx(995 / 600)
     assert one.decode_speedup == pytest.approx(10 / 6)
 
 

@@ -31,14 +31,14 @@ def test_best_trees_lie_on_the_curve_and_the_curve_is_the_searchs(scenario, batc
     curve = tree_curve(scenario, batch, 1024, 40)
     table = count_table(price(scenario, [batch], [1024], scenario.options(40)).by_count)
     assert curve.candidates.tolist() == table.column("candidates").to_pylist()
-    assert np.allclose(curve.speedup, table.column("speedup"), rtol=1e-12)
+    assert np.allclose(curve.step_speedup, table.column("speedup"), rtol=1e-12)
     for count in {2, 3, int(curve.candidates[-1]), int(curve.candidates[len(curve.candidates) // 2])}:
         tree = best_tree(scenario, count, batch, 1024)
         found = tree_answer(scenario, tree, batch, 1024)
         at = int(np.searchsorted(curve.candidates, count))
         assert tree.candidates == count
         assert found.tokens_per_step == pytest.approx(curve.tokens_per_step[at], rel=1e-9)
-        assert found.speedup == pytest.approx(curve.speedup[at], rel=1e-9)
+        assert found.step_speedup == pytest.approx(curve.step_speedup[at], rel=1e-9)
         assert 0.0 < found.share_of_best <= 1.0 + 1e-12
 
 
@@ -46,7 +46,9 @@ def test_best_trees_lie_on_the_curve_and_the_curve_is_the_searchs(scenario, batc
 def test_no_tree_is_faster_than_the_best_of_its_size(branches):
     tree = CandidateTree.cartesian(branches)
     curve = tree_curve(MEDUSA, 4, 1024, tree.candidates)
-    assert tree_answer(MEDUSA, tree, 4, 1024).speedup <= curve.speedup[tree.candidates - 1] * (1 + 1e-9)
+    assert tree_answer(MEDUSA, tree, 4, 1024).step_speedup <= curve.step_speedup[tree.candidates - 1] * (
+        1 + 1e-9
+    )
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -58,7 +60,7 @@ def test_a_tree_is_charged_as_many_heads_as_it_is_deep(depth):
         for step in (decode_step(charged, 4, 512), speculative_step(charged, 4, 512, depth + 1))
     )
     expected = expected_tokens_per_step(chain, accuracies_of(MEDUSA)) * plain_us / step_us
-    assert tree_answer(MEDUSA, chain, 4, 512).speedup == pytest.approx(expected)
+    assert tree_answer(MEDUSA, chain, 4, 512).step_speedup == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_drafters_that_run_level_by_level_are_charged_their_levels(scenario, kin
 
 def test_the_root_is_plain_decoding_and_trees_beyond_the_heads_are_said_or_refused():
     found = tree_answer(MEDUSA, CandidateTree(()), 8, 1024)
-    assert (found.speedup, found.tokens_per_step, found.share_of_best) == (1.0, 1.0, 1.0)
+    assert (found.step_speedup, found.tokens_per_step, found.share_of_best) == (1.0, 1.0, 1.0)
     ranks = accuracies_of(MEDUSA).ranks
     assert tree_answer(MEDUSA, CandidateTree.cartesian([ranks + 1]), 1, 1024).extended
     assert not tree_answer(MEDUSA, CandidateTree.cartesian([ranks]), 1, 1024).extended
