@@ -28,7 +28,11 @@ def options(set_up: SetUp, asked: SetupQuestion, choices: SetupChoices, prices: 
         "--draft-model": set_up.draft_model,
     }
     words = [word for name, value in (given | {"--price": prices}).items() if value for word in (name, value)]
-    return words + words_of(choices.changed, declared(SetupChoices)) + words_of(asked.changed, declared(SetupQuestion))
+    return (
+        words
+        + words_of(choices.changed, declared(SetupChoices))
+        + words_of(asked.changed, declared(SetupQuestion))
+    )
 
 
 def set_ups_for(

@@ -140,15 +140,19 @@ def set_ups(
     engines: str = "vllm",
 ) -> Act:
     """Every set-up of a model: twelve cards, eight counts, three precisions, four drafters."""
-    from medusa_sim.setups.question import Choices, Question
     from medusa_sim.setups.search import compare
 
+    asked = import_module("medusa_sim.setups.question")
+    renamed = hasattr(asked, "SetupQuestion")  # releases called them Question and Choices
+
     cards = "a100-80gb-sxm h100-sxm h100-pcie h100-nvl h200-sxm b200 b300 gb200 gb300 l40s a40 l4"
-    choices = Choices(
+    choices = getattr(asked, "SetupChoices" if renamed else "Choices")(
         gpus=tuple(cards.split()), counts=tuple(range(1, 9)), engines=tuple(engines.split()),
         drafters=tuple(drafters.split()), weight_dtypes=tuple(formats.split()),
     )  # fmt: skip
-    question = Question(prompt_tokens=1000, output_tokens=500, tokens_per_s_per_user=50)
+    question = getattr(asked, "SetupQuestion" if renamed else "Question")(
+        prompt_tokens=1000, output_tokens=500, tokens_per_s_per_user=50
+    )
 
     def act() -> str:
         seen: list[float] = []

@@ -26,7 +26,7 @@ from medusa_sim.report.recommend.python import Answer
 from medusa_sim.scenario.arguments import ARGUMENTS, words_of
 from medusa_sim.scenario.declare import FLAG, NUMBER, RUNTIME, Argument, check, declared
 from medusa_sim.scenario.defaults import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL
-from medusa_sim.scenario.one_or_several import Sizes, names, numbers, several, whole_numbers
+from medusa_sim.scenario.one_or_several import Sizes, as_list, names, numbers, whole_numbers
 from medusa_sim.scenario.question import QUESTION, Question
 from medusa_sim.scenario.scenario import Scenario as ScenarioAlone
 from medusa_sim.specs.gpu import Gpu, load_gpu
@@ -241,7 +241,7 @@ def sweep(
     """`Scenario(...).sweep(...)` over one or more GPUs, models and numbers of GPUs, GPUs outermost."""
     import pandas as pd
 
-    cards, targets, ways = several(gpu), several(model), whole_numbers("tp", tp)
+    cards, targets, ways = as_list(gpu), as_list(model), whole_numbers("tp", tp)
     for name, given in (("gpu", cards), ("model", targets), ("tp", ways)):
         if not given:
             raise UsageError(f"{name} is empty: give at least one")
@@ -286,14 +286,13 @@ def compare(
     """Which set-up, as `medusa-sim compare`: sentence, chosen, frontier, table, runners_up, refused.
 
     price: dollars per GPU-hour of every GPU, or by GPU. advance: told (set-ups priced, of so many). given:
-    fields of `medusa_sim.setups.question.Question` (tokens_per_s_per_user, rate, ...) and of
-    `medusa_sim.setups.question.Choices` (gpus: GPUs; counts, engines, drafters, ...), one value or several;
-    every other is an argument of each scenario (acceptance, latency, data_dir, ...). Raises UsageError for an
-    unknown name, for a question that makes no sense, and where every set-up is refused.
+    fields of `medusa_sim.setups.question.SetupQuestion` (tokens_per_s_per_user, rate, ...) and of
+    `medusa_sim.setups.question.SetupChoices` (gpus: GPUs; counts, engines, drafters, ...), one value or
+    several; every other is an argument of each scenario (acceptance, latency, data_dir, ...). Raises
+    UsageError for an unknown name, for a question that makes no sense, and where every set-up is refused.
     """
     from medusa_sim.report.compare.python import Compared
-    from medusa_sim.setups.question import SetupChoices
-    from medusa_sim.setups.question import SetupQuestion
+    from medusa_sim.setups.question import SetupChoices, SetupQuestion
     from medusa_sim.setups.search import compare as compared
 
     asked, choices = (
@@ -303,7 +302,9 @@ def compare(
     for name in given:
         if name not in ARGUMENTS:
             raise UsageError(unknown_name("argument of a comparison", name, {*ARGUMENTS, *asked, *choices}))
-    comparison = compared(model, SetupQuestion(**asked), SetupChoices(**choices), prices=price, advance=advance, **given)
+    comparison = compared(
+        model, SetupQuestion(**asked), SetupChoices(**choices), prices=price, advance=advance, **given
+    )
     return Compared(comparison=comparison)
 
 

@@ -315,7 +315,7 @@ def test_a_name_that_is_gone_is_missed(name):
 @pytest.mark.parametrize(
     "name",
     ["compose.step_us", "Surface.by_count", "step/compose.py", "hardware/<gpu>.toml", "gemm.fp16",
-     "np.unique", "medusa_sim.setups.question.Choices", "RATIO_SHARE", "kernel.tiles", "config.json"],
+     "np.unique", "medusa_sim.setups.question.SetupChoices", "RATIO_SHARE", "kernel.tiles", "config.json"],
 )  # fmt: skip
 def test_a_name_that_is_there_is_found(name):
     assert not is_missing(name)

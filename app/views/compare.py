@@ -31,7 +31,7 @@ from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.measured import measured_text
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
-from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, SetupChoices, Measure, SetupQuestion
+from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Measure, SetupChoices, SetupQuestion
 from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
 from medusa_sim.specs.prices import LARGEST_USD
 from medusa_sim.specs.prices import prices as offers

@@ -80,7 +80,7 @@ OF_SCENARIO: dict[str, Callable[[Scenario], str | int]] = {
     "baseline": lambda scenario: scenario.baseline,
     "precision": lambda scenario: scenario.precision,
     "kv_precision": lambda scenario: scenario.model.kv_dtype or scenario.model.dtype,
-    "engine": lambda scenario: scenario.engine,
+    "engine": lambda scenario: scenario.engine_name,
 }
 """Quantities that are constant for a scenario."""
 

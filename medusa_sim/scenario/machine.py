@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.local import LocalLatency, clock_under
+from medusa_sim.latency.model import LatencyModel
 from medusa_sim.scenario.arguments import Arguments
 from medusa_sim.scenario.as_run import as_run, formats_asked
 from medusa_sim.scenario.defaults import (
@@ -80,7 +80,7 @@ class Machine:
         return with_dtypes(self.published, *formats).precision
 
     @property
-    def engine(self) -> str:
+    def engine_name(self) -> str:
         """The runtime as it was named: `vllm` for its newest version."""
         given = self.arguments.runtime
         return given if isinstance(given, str) else self.runtime.name

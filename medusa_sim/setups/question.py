@@ -44,7 +44,7 @@ FP8, AUTO = "fp8", "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question(Declared):
+class SetupQuestion(Declared):
     """Traffic, limits and goal of a comparison.
 
     rate or users fix the traffic; without either a copy is full. measure: what is to be saved; None: cost
@@ -118,7 +118,7 @@ class Question(Declared):
         return float(min(by_time, by_rate))
 
 
-def several(of: str, help_: str, names: str, **more: Any) -> Any:
+def list_argument(of: str, help_: str, names: str, **more: Any) -> Any:
     """A field for several values of an argument; by its own option, unless `more` says another."""
     one = ARGUMENTS[of]
     kind = SIZES if one.type is WHOLE else NAMES
@@ -126,30 +126,30 @@ def several(of: str, help_: str, names: str, **more: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices(Declared):
+class SetupChoices(Declared):
     """Values that may be chosen; None: all that the model, the GPUs and the engines allow."""
 
-    gpus: tuple[str, ...] | None = several("gpu", "GPUs [all of data centres].", "cards")
-    counts: tuple[int, ...] | None = several(
+    gpus: tuple[str, ...] | None = list_argument("gpu", "GPUs [all of data centres].", "cards")
+    counts: tuple[int, ...] | None = list_argument(
         "tp", f"GPUs of one copy [{','.join(map(str, GPUS))}].", "counts", option="--gpus"
     )
-    weight_dtypes: tuple[str, ...] | None = several(
+    weight_dtypes: tuple[str, ...] | None = list_argument(
         "weight_dtype", "Precision of the weights [as published, fp8 and nvfp4].", "formats"
     )
-    kv_dtypes: tuple[str, ...] | None = several(
+    kv_dtypes: tuple[str, ...] | None = list_argument(
         "kv_dtype",
         f"KV cache, {AUTO},{FP8} for both everywhere [{AUTO}, as published; {FP8} where that has no room].",
         "caches",
     )
-    engines: tuple[str, ...] | None = several(
+    engines: tuple[str, ...] | None = list_argument(
         "runtime", "Engines [vllm, sglang and tensorrt-llm].", "engines", option="--engine"
     )
-    drafters: tuple[str, ...] | None = several(
+    drafters: tuple[str, ...] | None = list_argument(
         "drafter",
         "What proposes drafts, `none` among them [none and those whose acceptance on this model is known].",
         "drafters",
     )
-    eps: tuple[int, ...] | None = several("ep", "Groups of experts [1 and all GPUs].", "counts")
+    eps: tuple[int, ...] | None = list_argument("ep", "Groups of experts [1 and all GPUs].", "counts")
     dp_attention: bool | None = argument(
         None, FLAG,
         "Attention of other sequences on every GPU [both, where latent attention allows it].",

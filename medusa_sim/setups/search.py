@@ -16,7 +16,7 @@ from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.quantities import OF_LOAD_TESTS
-from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, SetupChoices, Measure, SetupQuestion
+from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Measure, SetupChoices, SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SET_UP, setups
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_name
@@ -152,7 +152,7 @@ def together(parts: Sequence[Comparison | NothingRunsError], *, refine: bool = T
 def by_file(
     allowed: SetupChoices, prices: float | Mapping[str, float] | None, data_dir: str | os.PathLike[str] | None
 ) -> tuple[SetupChoices, float | Mapping[str, float] | None]:
-    """SetupChoices and prices with GPUs by the names of their files, however they were written."""
+    """Choices and prices with GPUs by the names of their files, however they were written."""
     if allowed.gpus is not None:
         allowed = replace(allowed, gpus=tuple(gpu_name(name, data_dir) for name in allowed.gpus))
     if isinstance(prices, Mapping):
