@@ -54,7 +54,7 @@ class Comparison:
     scenarios: dict[tuple[Any, ...], Scenario] = field(repr=False)
 
     def for_target(self, measure: Measure | None = None, **limits: float | None) -> Comparison:
-        """The same set-ups under other limits (as in `SetupQuestion`) or by another measure; nothing is priced.
+        """The same set-ups under other limits (of `SetupQuestion`) or by another measure; nothing is priced.
 
         Raises UsageError for a limit that makes no sense, or a name that is none.
         """
