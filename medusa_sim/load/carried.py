@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Context
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +38,8 @@ _USUAL_PAIRS = 10
 """Of a policy: rates tried for the limits, and runs against plain decoding, in the middle of many loads."""
 _COMPARED = tuple(np.geomspace(0.02, 1.0, 6).tolist())
 """Shares of saturation at which drafts are compared with plain decoding."""
+_NEARLY_EVEN = 0.05
+"""Share by which drafts win or lose at most where they may do the other between this rate and the next."""
 _EDGE_PRECISION = 0.02
 """Of the rates between which drafts begin to lose, or to win."""
 BELOW_FULL = 0.97
@@ -266,22 +268,35 @@ def _spans_lost(
 ) -> Spans:
     """Spans of rates up to `top` in which the mean request takes longer than with `plain`.
 
-    By pairs of the first seed's requests. A span that begins and ends between two of `_COMPARED` is not seen.
+    By pairs of the first seed's requests, at `_COMPARED` and between two of them where one is nearly even. A
+    shorter span that begins and ends between two of these is not seen.
     """
 
-    def loses(rate: float) -> bool:
+    def slower(rate: float) -> float:
+        """The mean request's time over that with `plain`, on the logarithm."""
         with_drafts, without = (_metrics_at(test, one, rate, advance) for one in (server, plain))
-        return with_drafts["e2e_mean_s"] > without["e2e_mean_s"]
+        return float(np.log(with_drafts["e2e_mean_s"] / without["e2e_mean_s"]))
 
-    rates = [top * share for share in _COMPARED]
-    lost = [loses(rate) for rate in rates]
-    edges = [0.0] if lost[0] else []
-    for place in np.flatnonzero(np.diff(lost)):
-        low, high, loses_high = rates[place], rates[place + 1], lost[place + 1]
+    compared = {top * share: slower(top * share) for share in _COMPARED}
+    for low, high in list(pairwise(compared)):
+        ends = compared[low], compared[high]
+        if min(map(abs, ends)) < _NEARLY_EVEN and (ends[0] > 0.0) == (ends[1] > 0.0):
+            middle = float(np.sqrt(low * high))
+            compared[middle] = slower(middle)
+
+    def edge(low: float, high: float) -> float:
+        """Where drafts begin to lose, or the last rate at which they do."""
+        begins = compared[high] > 0.0
         while high > (1.0 + _EDGE_PRECISION) * low:
             middle = float(np.sqrt(low * high))
-            low, high = (low, middle) if loses(middle) == loses_high else (middle, high)
-        edges.append(high if loses_high else low)
+            low, high = (low, middle) if (slower(middle) > 0.0) == begins else (middle, high)
+        return high if begins else low
+
+    rates = sorted(compared)
+    edges = [0.0] if compared[rates[0]] > 0.0 else []
+    for low, high in pairwise(rates):
+        if (compared[low] > 0.0) != (compared[high] > 0.0):
+            edges.append(edge(low, high))
     return tuple(zip_longest(edges[::2], edges[1::2]))
 
 

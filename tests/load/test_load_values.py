@@ -351,6 +351,22 @@ def test_every_span_of_rates_in_which_drafts_lose_is_found(monkeypatch):
     assert spans(lambda rate: True) == [0.0, None]
 
 
+def test_a_span_between_two_compared_rates_is_found_where_one_of_them_is_nearly_even(monkeypatch):
+    """Rates 2 % of 100 and 4.4 %: drafts win by 4 % at the first, lose from 2.5 to 3.5."""
+    test = load_test(Scenario(model="llama-3.1-8b"), policies=("none",), requests=8, seeds=1)
+    plain, drafting = test.servers[0], replace(test.servers[0])
+
+    def spans(won: float) -> list[float | None]:
+        def metrics_at(of: object, server: object, rate: float, advance: object) -> dict[str, float]:
+            return {"e2e_mean_s": 1.0 if server is plain else 1.02 if 2.5 < rate < 3.5 else 1.0 - won}
+
+        monkeypatch.setattr(carried, "_metrics_at", metrics_at)
+        return [end for span in carried._spans_lost(test, drafting, plain, 100.0, None) for end in span]
+
+    assert spans(0.04) == [pytest.approx(2.5, rel=0.02), pytest.approx(3.5, rel=0.02)]
+    assert spans(0.2) == []  # nothing hints at it
+
+
 def test_a_run_without_work_draws_what_idle_gpus_do():
     power = load_gpu("h100-sxm").power
     energy = Energy(power=power, gpus=4, above_w=np.zeros((1, 9)), prompt_token_joule=0.0)
