@@ -22,7 +22,6 @@ def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
 DECLARED = declare(
     # of a row of a schedule or of a sweep's answer
     Quantity(name="near_best", title="as good"),
-    Quantity(name="grid_best", title="best listed count"),
     Quantity(name="free_candidates", title="free", better="more"),
     Quantity(name="speedup_acceptance_minus_10_percent", title="-10 % acceptance", unit="times"),
     Quantity(

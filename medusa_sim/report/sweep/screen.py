@@ -8,6 +8,7 @@ from dataclasses import replace
 from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.columns import SWEEP, gain_column
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.sweep_answer import SweepAnswer
 from medusa_sim.report.screen import Fact, Screen
@@ -100,6 +101,7 @@ def facts(answer: SweepAnswer) -> Iterator[Fact]:
     yield from (Fact("By batch", text) for text in by_batch(answer))
     yield from acceptance_facts(answer.scenario)
     yield from standing_fact(answer.scenario)
+    yield from _listed_counts(answer)
     yield from engine_fact(answer.in_engine)
     yield from _memory(answer)
     yield from _costs(answer)
@@ -174,6 +176,24 @@ def _memory(answer: SweepAnswer) -> Iterator[Fact]:
         "Memory use", f"{memory_text(parts)} of {room:,.1f} on a GPU at batch {batch}, length {length}",
         detail=True,
     )  # fmt: skip
+
+
+def _listed_counts(answer: SweepAnswer) -> Iterator[Fact]:
+    """The best of the counts in --candidates, where the best of all is another."""
+    listed = answer.best_on_grid
+    gains = answer.column(SWEEP[gain_column(answer.scenario)], listed).tolist()
+    names = ("candidates", "batch", "seq_len")
+    counts, batch, length = (answer.column(name, listed).tolist() for name in names)
+    several = answer.grid.seq_len.size > 1
+    told = [
+        f"{counts[i]} at batch {batch[i]}" + (f", length {length[i]}" if several else "")
+        + f" ({times(gains[i])})"
+        for i, best in enumerate(answer.column("candidates").tolist())
+        if answer.fits[i] and counts[i] != best
+    ]  # fmt: skip
+    if told:
+        ends = " and ".join(dict.fromkeys((told[0], told[-1])))
+        yield Fact("Other counts", f"of the counts in --candidates, the best is {ends}")
 
 
 def _columns(answer: SweepAnswer) -> Iterator[Fact]:

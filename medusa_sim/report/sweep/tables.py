@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from medusa_sim.grid.columns import gain_column
-from medusa_sim.grid.quantities import SWEEP
 from medusa_sim.grid.quantity import BY_NAME, with_unlisted
 from medusa_sim.plan.sweep_answer import Free, SweepAnswer
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
@@ -14,13 +12,13 @@ _TABLE = (
     "batch", "seq_len", "candidates", "near_best", "drafts", "fits_memory", "speedup", "interval",
     "step_speedup", "kernels_speedup", "tokens_per_step", "baseline_overhead", "decode_step_us",
     "verify_step_us", "tokens_per_s", "plain_tokens_per_s", "usd_per_million_tokens", "joule_per_token",
-    "grid_best", "free_candidates", "bound",
+    "free_candidates", "bound",
 )  # fmt: skip
 """Columns of the table for people."""
 
 _EXPENDABLE = (
     "joule_per_token", "usd_per_million_tokens", "near_best", "free_candidates", "decode_step_us",
-    "plain_tokens_per_s", "bound", "grid_best", "verify_step_us", "baseline_overhead", "tokens_per_s",
+    "plain_tokens_per_s", "bound", "verify_step_us", "baseline_overhead", "tokens_per_s",
     "tokens_per_step",
 )  # fmt: skip
 """Columns that a narrow terminal leaves out, the first one first."""
@@ -31,18 +29,12 @@ def best_table(answer: SweepAnswer) -> TextTable:
 
     Columns that say nothing here (one length, no throughput, everything fits) are left out.
     """
-    fits, counts = answer.fits, answer.column("candidates").tolist()
-    grid_gains = answer.column(SWEEP[gain_column(answer.scenario)], answer.best_on_grid).tolist()
-    grid_counts = answer.column("candidates", answer.best_on_grid).tolist()
+    fits = answer.fits
     worded: dict[str, list[str]] = {
         "near_best": [NOTHING if low == high else f"{span(low, high)}" for low, high in answer.near],
         "drafts": [str(value) if value else NOTHING for value in answer.column("drafts").tolist()],
         "speedup": [times(value) for value, _, _ in answer.gains],
         "interval": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],
-        "grid_best": [
-            NOTHING if count == chosen else f"{count}: {times(gain)}"
-            for count, gain, chosen in zip(grid_counts, grid_gains, counts, strict=True)
-        ],
         "free_candidates": [free_text(int(free), answer.free) for free in answer.free.whole],
     }
     unit = "heads" if answer.scenario.drafting.kind.unit == "head" else "drafts"
