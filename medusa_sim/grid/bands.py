@@ -1,8 +1,9 @@
-"""How sure the numbers of cells are: half-widths of their 80 % bands, on the logarithm.
+"""Half-widths of the 80 % bands of cells, on the logarithm.
 
     step            of its kernels, and of what an engine adds (`compose.Cost`)
     step speedup    of the overhead and of the tokens of a step, in quadrature
-    token_us        share of the step, times those of the step and its tokens; with each thing a server adds
+    token_us        the step's share of it, times the half-widths of the step and its tokens; with each
+                    thing a server adds
     server speedup  share of the step, times its speedup's; with the difference that each thing a server adds
                     makes, since it errs in both servers alike
 
@@ -26,8 +27,9 @@ from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.step.compose import overhead_halves
 
 FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER = 0.22, 0.74
-"""By how much (of the logarithm) first tokens of measured servers come sooner and later: one in ten by more,
-groups alike (`benchmarks/first_tokens.py`). Late are prompts that the host launches and those that queue."""
+"""10th and 90th percentile of measured over predicted first tokens of servers, on the logarithm, each group
+of measurements weighted equally (`benchmarks/first_tokens.py`). Prompts that the host launches and prompts
+that queue are late."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,28 +38,28 @@ class SureSteps(Steps):
 
     @cached_property
     def step_halves(self) -> Halves:
-        """Of `step_us`."""
+        """Half-widths of `step_us`."""
         return self.widened(lambda steps: steps.cost.halves)
 
     @cached_property
     def step_speedup_halves(self) -> Halves:
-        """Of tokens per step over overhead; 0 where a step emits one token."""
+        """Half-widths of tokens per step over overhead; 0 where a step emits one token."""
         overhead = self.widened(lambda steps: overhead_halves(steps.cost, steps.surface.decode.cost))
         return self._unless_plain(overhead.of_inverse.joined_by(self.token_halves))
 
     @cached_property
     def server_speedup_halves(self) -> Halves:
-        """Of plain decoding's time per token in a server over the cell's; 0 where a step emits one token."""
+        """Half-widths of the speedup in a server; 0 where a step emits one token."""
         return self._unless_plain(self.widened(SureSteps._server_speedup_halves))
 
     @cached_property
     def token_us_halves(self) -> Halves:
-        """Of the time per token in a server."""
+        """Half-widths of the time per token in a server."""
         return self.widened(SureSteps._token_us_halves)
 
     @property
     def first_token_halves(self) -> Halves:
-        """Of the time to the first token."""
+        """Half-widths of the time to the first token."""
         down, up = self.token_us_halves
         return Halves(np.hypot(down, FIRST_TOKEN_SOONER), np.hypot(up, FIRST_TOKEN_LATER))
 

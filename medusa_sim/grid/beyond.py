@@ -1,8 +1,8 @@
 """Bands beyond what was measured do not narrow.
 
-An engine's terms were fitted to servers of so many requests of so many tokens. Beyond, what it adds is a
-smaller share of a step, and the band of the step would narrow, though nobody knows more. So a band is at
-least as wide as at every edge below. Edges are what was measured and its doublings.
+An engine's terms were fitted to servers of up to some number of requests, and of tokens a request. Beyond
+these the terms are a smaller share of a step, and its band would narrow although no more is known. So a band
+is at least as wide as at every edge below. Edges are the largest value measured and its doublings.
 
 Steps of an engine that was measured with up to 64 requests, asked about with 48, 100 and 300:
 
@@ -27,7 +27,7 @@ from medusa_sim.arrays import FloatArray, IntArray
 
 
 def edges_below(measured: int, asked: IntArray) -> IntArray:
-    """What was measured (0: nothing) and its doublings, as far as they lie below the largest value asked."""
+    """The largest value measured (0: none) and its doublings, up to the largest value asked."""
     edges = []
     while 0 < measured < asked.max(initial=0):
         edges.append(measured)

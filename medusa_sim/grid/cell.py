@@ -30,7 +30,7 @@ class Cell:
         return self._read(values(self.cells, [name])[name])
 
     def _read(self, value: Any) -> Any:
-        """What has a number in every cell, here."""
+        """The number of this cell, of an array over all cells."""
         if isinstance(value, str):
             return value
         number = np.broadcast_to(value, self.cells.shape)[self.b, self.s, self.k].item()
@@ -38,7 +38,7 @@ class Cell:
 
     @property
     def memory(self) -> MemoryParts:
-        """What the largest batch that fits keeps on one GPU, bytes."""
+        """Bytes that the largest batch that fits keeps on one GPU."""
         parts = self.cells.memory_at(self.cells.max_batch)
         return MemoryParts(*(np.asarray(self._read(part)) for part in parts))
 

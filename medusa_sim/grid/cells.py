@@ -38,7 +38,7 @@ class Cells(SureSteps):
         return self.configurations.depth[self.index]
 
     def option_at(self, b: int, s: int, k: int = 0) -> DraftOption | None:
-        """How a cell drafts; None for plain decoding."""
+        """The way in which a cell drafts; None for plain decoding."""
         return self.configurations.option_of(self.configuration_at(b, s, k))
 
     def configuration_at(self, b: int, s: int, k: int = 0) -> int:
@@ -95,7 +95,7 @@ class Cells(SureSteps):
 
     @cached_property
     def with_kernels_alone(self) -> Cells | None:
-        """The same with the engine's kernels alone; None where the runtime is no engine."""
+        """These cells with the engine's kernels alone; None where the runtime is no engine."""
         surface = self.surface.kernels_alone
         return None if surface is None else self._on(surface)
 
@@ -138,7 +138,7 @@ class Cells(SureSteps):
 
     @cached_property
     def token_us(self) -> FloatArray:
-        """The same with its own prompt: batch / token_us is the rate of all requests."""
+        """Time per token of a request with its prompt: batch / token_us is the rate of all requests."""
         return self.served.token_us
 
     @cached_property
@@ -155,11 +155,11 @@ class Cells(SureSteps):
 
     @property
     def memory(self) -> MemoryParts:
-        """What one GPU keeps, bytes."""
+        """Bytes that one GPU keeps, by what they are for."""
         return self.memory_at(self.batch)
 
     def memory_at(self, batch: IntArray) -> MemoryParts:
-        """The same at other batches, which broadcast with (B, S, K)."""
+        """`memory` at other batches, which broadcast with (B, S, K)."""
         shard = self.scenario.shard
         added = self.configurations.drafter_bytes(shard)
         weights, kv, slots = (picked(row, self.index) if row.any() else 0.0 for row in added)
@@ -181,7 +181,7 @@ class Cells(SureSteps):
 
     @cached_property
     def band(self) -> Band:
-        """Of `speedup`."""
+        """80 % band of `speedup`."""
         served = self.scenario.traffic is not None
         low, high = (self.server_speedup_halves if served else self.step_speedup_halves).ratios()
         return Band(self.speedup * low, self.speedup * high)

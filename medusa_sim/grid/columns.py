@@ -29,7 +29,7 @@ def gain_column(scenario: Scenario) -> str:
 def count_table(by_count: Cells) -> pa.Table:
     """One row a length, batch and count, with the drafting that is best for that count there: BY_COUNT.
 
-    drafts: draft length (Medusa: heads run). One candidate is plain decoding. Names are those of a schedule's
+    drafts: draft length (Medusa: heads run). One candidate is plain decoding. Names are as in a schedule's
     rows: speedup is the server's where there are requests, step_speedup the step's.
     """
     import pyarrow as pa

@@ -81,7 +81,7 @@ class Configurations:
 
     @cached_property
     def places(self) -> tuple[slice, ...]:
-        """Where the configurations of each option stand."""
+        """The configurations of each option, as a slice."""
         ends = np.cumsum([1, *(option.candidates.size for option in self.options)]).tolist()
         return tuple(map(slice, ends[:-1], ends[1:]))
 
@@ -91,11 +91,11 @@ class Configurations:
         return all(option.chain for option in self.options)
 
     def of_options(self, plain: Sequence[float], values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """(J,) a number of plain decoding, then those of each option's counts."""
+        """(J,) a number of plain decoding, then the numbers of each option's counts."""
         return np.concatenate([plain, *values])
 
     def option_of(self, configuration: int) -> DraftOption | None:
-        """How a configuration drafts; None for plain decoding."""
+        """The way in which a configuration drafts; None for plain decoding."""
         return None if configuration == PLAIN else self.options[int(self.option[configuration])]
 
     def find(self, option: DraftOption | None, count: int) -> int:

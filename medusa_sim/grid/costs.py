@@ -1,4 +1,4 @@
-"""What tokens cost, in money and in energy, and how surely (docs/method.md, cost).
+"""The cost of tokens in money and in energy, with its bands (docs/method.md, cost).
 
     (W1)  $ per million tokens = 1e6 GPUs price / (3600 tokens/s)
     (W4)  joule per token      = GPUs watts / (tokens/s)
@@ -66,7 +66,7 @@ def joule_band(cells: Cells) -> Band:
 
 
 def _idle_halves(cells: Cells) -> Halves:
-    """Half-widths of a token's joules for those of its time."""
+    """Half-widths of a token's joules, from the half-widths of its time."""
     return cells.token_us_halves.times(_idle_share(cells))
 
 

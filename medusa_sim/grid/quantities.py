@@ -219,7 +219,7 @@ listed(*OF_SCENARIO)  # stand in the heads of documents
 
 
 def _plain(quantity: Quantity) -> Quantity:
-    """The same without speculation."""
+    """A quantity as plain decoding has it."""
     read = quantity.read
     title = f"plain {quantity.title}" if quantity.title else ""
     return replace(

@@ -32,7 +32,7 @@ class Quantity:
     title: str = ""
     """Heading in tables for people; empty: it stands in none."""
     unit: Unit = ""
-    """How tables show it: a time, a rate, a ratio, a speedup, a share, bytes; empty: a number."""
+    """Its form in tables: a time, a rate, a ratio, a speedup, a share, bytes; empty: a number."""
     digits: int = 3
     """Significant digits of a number."""
     axis: str = ""
@@ -56,7 +56,7 @@ class Quantity:
 
     @property
     def on_axis(self) -> str:
-        """What a chart's axis says."""
+        """Title of a chart's axis."""
         return self.axis or self.title
 
     @property

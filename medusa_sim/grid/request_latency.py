@@ -87,7 +87,7 @@ class RequestLatency:
 
     @cached_property
     def plain_per_token_us(self) -> float:
-        """The same without speculation."""
+        """`per_token_us` without speculation."""
         return _mean(self.steps.decode_us)
 
     @property
@@ -107,7 +107,7 @@ class RequestLatency:
 
     @property
     def decode_speedup(self) -> float:
-        """The same of the tokens after the first alone."""
+        """The speedup of the tokens after the first."""
         return self.plain_per_token_us / self.per_token_us
 
 

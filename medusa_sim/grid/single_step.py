@@ -28,17 +28,17 @@ class SingleStep(Cell):
 
     @property
     def scenario(self) -> Scenario:
-        """What was priced."""
+        """The scenario that was priced."""
         return self.cells.scenario
 
     @property
     def option(self) -> DraftOption | None:
-        """How it drafts; None for plain decoding."""
+        """The way of drafting; None for plain decoding."""
         return self.cells.option_at(self.b, self.s, self.k)
 
     @property
     def setting(self) -> Setting:
-        """What it shares with every other step, and its drafter."""
+        """The setting that all steps share, with this step's drafter."""
         setting = self.cells.surface.setting
         return setting if self.option is None else replace(setting, drafter=self.option.drafter)
 
@@ -85,7 +85,7 @@ def single_step(scenario: Scenario, batch: int, seq_len: int, candidates: int) -
 
 
 def _undescribed(scenario: Scenario, candidates: int) -> DraftOption:
-    """A tree of unknown shape, spread over all depths; nobody knows how many of its tokens are accepted."""
+    """A tree of unknown shape, spread over all depths; its tokens per step are unknown."""
     depth = min(candidates - 1, scenario.depth)
     width = -(-(candidates - 1) // depth)
     return DraftOption(

@@ -1,4 +1,4 @@
-"""What the steps of cells take and give, put together from the passes that a surface has priced.
+"""Time, tokens and energy of the steps of cells, put together from the passes that a surface has priced.
 
 A surface has the plain step, verification of each number of candidates, and what each way of drafting adds.
 The step of a cell is the plain one, or the verification of its count with its own drafting.
@@ -71,21 +71,21 @@ class Steps:
 
     @cached_unless_self
     def in_flight(self) -> Self:
-        """The same for the requests that a server has in flight (`Surface.in_flight`)."""
+        """Steps of the requests that a server has in flight (`Surface.in_flight`)."""
         return self._on(self.surface.in_flight)
 
     def _on(self, surface: Surface) -> Self:
-        """The same configurations on another surface; this object if it is this one's."""
+        """These configurations on another surface; this object if the surface is its own."""
         return self if surface is self.surface else replace(self, surface=surface)
 
     @property
     def scenario(self) -> Scenario:
-        """What was priced."""
+        """The scenario that was priced."""
         return self.surface.scenario
 
     @property
     def configurations(self) -> Configurations:
-        """What the index names."""
+        """The configurations that the index names."""
         return self.surface.configurations
 
     @property
@@ -140,7 +140,7 @@ class Steps:
 
     @cached_property
     def cost(self) -> Cost:
-        """Of the whole step, with what its band is made of."""
+        """Cost of the whole step, with the parts of its band."""
         return Cost(**{name: self._whole(_cost_field(name)) for name in COST_FIELDS})
 
     @property
@@ -222,11 +222,11 @@ class Steps:
         return self._served(np.asarray)
 
     def served_at(self, b: int, s: int) -> Server:
-        """(K,) the same at one batch and length."""
+        """(K,) `served` at one batch and length."""
         return self._served(lambda values: as_float(np.broadcast_to(values, self.shape)[b, s]))
 
     def served_as(self, k: int, step_us: FloatArray, tokens_per_step: FloatArray) -> Server:
-        """A cell at the first batch and length, if its step took so long and emitted so many tokens."""
+        """A cell at the first batch and length, with another step time and other tokens per step."""
         return in_server(
             self.surface.setting,
             step_us,
@@ -254,7 +254,7 @@ class Steps:
     # Reading numbers of passes.
 
     def _whole(self, field: Field) -> FloatArray:
-        """What adds up over a step: of the plain one, or of verification and drafting."""
+        """A number that adds up over a step: of the plain one, or of verification and drafting."""
         return np.asarray(self._target(field) + self._drafting(field))
 
     def _target(self, field: Field) -> npt.NDArray[Any]:
@@ -284,7 +284,7 @@ class Steps:
 
     @property
     def _drafting_steps(self) -> list[StepTime]:
-        """Those of the drafters that cost anything."""
+        """Steps of the drafters that cost anything."""
         return [step for step in self.surface.drafting if step is not None]
 
     @cached_property

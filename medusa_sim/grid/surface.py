@@ -1,4 +1,4 @@
-"""What the steps of a scenario cost at every batch and length: plain, verifying, and drafting of each option.
+"""The cost of a scenario's steps at every batch and length: plain, verifying, and drafting of each option.
 
 This is the only thing that prices a grid. Verification is priced once on the (batch, length, candidates)
 grid, the drafting of each option on the small axes that it depends on; `Cells` puts both together.
@@ -89,7 +89,7 @@ class Surface:
 
     @cached_property
     def drafting(self) -> tuple[StepTime | None, ...]:
-        """What each option adds, broadcasts with the same; None where a drafter costs nothing."""
+        """The drafting of each option, broadcasts as `verify` does; None where a drafter costs nothing."""
         settings = [replace(self.setting, drafter=option.drafter) for option in self.configurations.options]
         if not settings:
             return ()
@@ -146,7 +146,7 @@ class Surface:
 
     @cached_unless_self
     def at_batch_edges(self) -> Surface:
-        """The same steps at `batch_edges` alone; this surface if it has them among its batches."""
+        """Steps at `batch_edges`; this surface if it has them among its batches."""
         if np.isin(self.batch_edges, self.batch).all():
             return self
         sibling = None if self.sibling is None else self.sibling.at_batch_edges
@@ -154,14 +154,14 @@ class Surface:
 
     @cached_property
     def at_length_edges(self) -> Surface:
-        """The same steps at `length_edges` alone."""
+        """Steps at `length_edges`."""
         edges = self.length_edges
         as_asked = replace(self, asked_len=edges, seq_len=edges, sibling=None)
         return as_asked if np.array_equal(self.seq_len, self.asked_len) else as_asked.in_flight
 
     @cached_property
     def kernels_alone(self) -> Surface | None:
-        """The same with the engine's kernels alone; None where the runtime is no engine."""
+        """Steps with the engine's kernels alone; None where the runtime is no engine."""
         runtime = self.setting.runtime
         if runtime.engine is None:
             return None
@@ -171,7 +171,7 @@ class Surface:
 
     @property
     def loaded_drafter(self) -> Drafter | None:
-        """What reads prompts as the model does, whatever counts are asked about: with all its heads."""
+        """The drafter that reads prompts beside the model: with all its heads, whatever the counts."""
         return self.scenario.drafting.drafter(self.scenario.depth) if self.configurations.options else None
 
     @cached_property

@@ -102,7 +102,7 @@ def grid_options(scenario: Scenario, grid: Grid) -> tuple[DraftOption, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The axes of batch and length cut into numbered pieces of at most so many rows.
+    """The axes of batch and length, cut into numbered pieces of a largest number of rows.
 
     counts: rows of one batch and length, which are never cut. A piece is some whole batches with all lengths,
     or one batch with some lengths.
@@ -116,7 +116,7 @@ class Slices:
 
     @classmethod
     def of(cls, grid: Grid, counts: int, rows: int) -> Slices:
-        """Pieces of a grid with so many counts, of about `rows` rows."""
+        """Pieces of about `rows` rows of a grid with `counts` rows a batch and length."""
         batches, lengths = grid.batch.size, grid.seq_len.size
         if lengths * counts > rows:
             return cls(batches, lengths, counts, 1, max(1, rows // counts))
@@ -124,7 +124,7 @@ class Slices:
 
     @property
     def count(self) -> int:
-        """How many pieces there are."""
+        """Number of pieces."""
         return -(-self.batches // self.batch_step) * -(-self.lengths // self.length_step)
 
     def at(self, number: int) -> tuple[slice, slice]:

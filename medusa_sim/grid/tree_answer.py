@@ -42,7 +42,7 @@ class TreeAnswer:
 
     @property
     def share_of_best(self) -> float:
-        """Tokens per step over those of the best tree of the same size."""
+        """Tokens per step over the tokens per step of the best tree of the same size."""
         return self.tokens_per_step / self.best_tokens_per_step
 
     @property
@@ -87,7 +87,7 @@ def best_tree(scenario: Scenario, candidates: int, batch: int, seq_len: int) -> 
 
 
 def tree_curve(scenario: Scenario, batch: int, seq_len: int, candidates_max: int) -> TreeCurve:
-    """What the best drafting of every count emits and gains, as `count_table` lists it.
+    """Tokens per step and speedup of the best drafting of every count, as in `count_table`.
 
     Raises SpecError or CoverageError from the latency model.
     """
@@ -100,7 +100,7 @@ def tree_curve(scenario: Scenario, batch: int, seq_len: int, candidates_max: int
 
 
 def tree_answer(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: int) -> TreeAnswer:
-    """What a tree gives, charged with the scenario's drafter as deep and wide as the tree needs it.
+    """Tokens per step and speedup of a tree, drafted by the scenario's drafter as deep and wide as it needs.
 
     seq_len: committed tokens of each sequence.
     Raises UsageError for a profile that knows no shapes, CoverageError where it does not cover the tree;

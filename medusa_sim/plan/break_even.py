@@ -1,4 +1,4 @@
-"""Where speculation stops paying: the batch, the context, and in which direction.
+"""Break-even: the batch and the context at which speculation stops paying, and in which direction.
 
 Only what can be run is looked at: batches and contexts that fit in the GPU's memory, and contexts that the
 model has positions for.
@@ -34,12 +34,12 @@ Direction = Literal["loses from", "pays from", "pays throughout", "loses through
 
 SHORTEST_CONTEXT = 16
 ENDLESS_CONTEXT = 1 << 40
-"""Where memory limits no context, since every layer keeps a window alone."""
+"""The longest context where memory limits none: every layer keeps only a window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """Where speculation pays on the range searched, as far as that is known (`plan.verdict`).
+    """Stretches of the searched range in which speculation pays, loses or is uncertain (`plan.verdict`).
 
     known: what is certain and what is not, without gaps. spans: every (first, last) in which drafts are made.
     direction: of the last change of that. `loses from`: none are from `at` on; `pays from`: they are; at is
@@ -73,7 +73,7 @@ NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, sea
 
 
 def find_break_even(coded: Coded, codes_at: CodesAt) -> BreakEven:
-    """Where drafts begin and end over some whole numbers, exact to the whole number.
+    """The stretches of whole numbers in which drafts pay, with exact ends.
 
     codes_at: of the numbers between them.
     """
@@ -166,7 +166,7 @@ def break_even_context(
     longest: int,
     searched: Cells | None = None,
 ) -> BreakEven:
-    """Where speculation pays among the contexts that fit, SHORTEST_CONTEXT to `longest`, at one batch.
+    """Stretches of contexts, SHORTEST_CONTEXT to `longest`, by whether speculation pays at one batch.
 
     A long context can bring speculation back at a large batch: reading the KV cache then takes most of
     a step, and a verification step reads it once for all candidates. searched: every count at some lengths,

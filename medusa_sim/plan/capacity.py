@@ -1,4 +1,4 @@
-"""What speculation does to the largest batch that fits, and to the throughput that the GPU can reach."""
+"""The largest batch that fits and the best throughput, with speculation and without."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def capacities(
 ) -> tuple[Capacity, ...]:
     """For each length of `searched` the best operating points among all batches that fit.
 
-    coarse: the coarse search of each length, which has those of its `batches_tried` that were not searched.
+    coarse: the coarse search of each length, with the batches of `batches_tried` that were not searched.
     Batches around the best, and those that were searched, are looked at with every count. max_latency_us:
     longest time per output token of one user.
     """

@@ -94,7 +94,7 @@ class EngineCheck:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What must not be overlooked of the scenario: a plain run says nothing of acceptance."""
+        """Doubts about the scenario; those about acceptance are left out of a plain run."""
         return doubts(self.scenario, None if self.run.drafts else 1)
 
     @property
@@ -185,13 +185,13 @@ def _check_drafting(scenario: Scenario, run: EngineRun, chain: DraftOption, cell
 
 
 def _explained_us(plain: CheckedPart, round_us: float, rest_us: float) -> float:
-    """What a round takes longer where it is off by the plain step's factor; of the rest at most."""
+    """Time by which a round is longer if it errs by the plain step's factor, at most its own error."""
     same_us = round_us * (plain.measured_us / plain.predicted_us - 1.0)
     return math.copysign(min(abs(same_us), abs(rest_us)), rest_us) if same_us * rest_us > 0.0 else 0.0
 
 
 def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed_by: TimedBy) -> float:
-    """Time per token, as it was measured, with a step of `step_us` that emits so many tokens."""
+    """Time per token, as it was measured, with a step of `step_us` that emits `tokens`."""
     place = int(np.searchsorted(cells.configurations.counts, count))
     seen = cells.served_as(place, np.asarray(step_us), np.asarray(tokens))
     ways = {"tpot": seen.tpot_us, "rate": seen.token_us, "gaps": seen.itl_us / tokens}

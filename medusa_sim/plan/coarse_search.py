@@ -44,7 +44,7 @@ class CoarseSearch:
 
     @property
     def coded(self) -> Coded:
-        """What is known at `batches`."""
+        """Verdict codes at `batches`."""
         there = np.isin(self.cells.surface.batch, self.batches)
         return Coded(self.batches, np.asarray(codes_of(self.cells)[there, self.s]))
 

@@ -1,4 +1,4 @@
-"""What a curve over counts shows: what is free, where it jumps, what is near the best."""
+"""Readings of a curve over counts: free counts, jumps, counts near the best."""
 
 from __future__ import annotations
 

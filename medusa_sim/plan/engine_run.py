@@ -20,7 +20,7 @@ TimedBy = Literal["tpot", "rate", "gaps"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRun:
-    """What a running engine gave at a number of requests in flight.
+    """Measurements of a running engine at a number of requests in flight.
 
     seq_len: mean committed tokens of a request. drafts: draft tokens a step, 0: no speculation. time_us: per
     token of a request; timed_by: the mean after the first token, the rate of all requests, or the
@@ -41,7 +41,7 @@ class EngineRun:
 
     @property
     def acceptance(self) -> str:
-        """What was measured, as an acceptance of a scenario."""
+        """The measured acceptance, as an argument of a scenario."""
         shares = ",".join(f"{share:.6g}" for share in self.accepted)
         return shares or f"{self.tokens_per_step:.6g}@{self.drafts}"
 
@@ -126,9 +126,9 @@ def with_known_acceptance(scenario: Scenario, run: EngineRun) -> tuple[Scenario,
 
 
 def chain_of(scenario: Scenario, drafts: int) -> DraftOption:
-    """How the scenario makes so many drafts in a row; any way for none, which prices the plain step alike.
+    """The way to make `drafts` drafts in a row; any for 0, where only the plain step counts.
 
-    Raises CoverageError where the acceptance describes none of so many.
+    Raises CoverageError where the acceptance does not describe that many.
     """
     options = scenario.options(max(drafts + 1, 2))
     if drafts == 0:

@@ -51,7 +51,7 @@ def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
 
 
 def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float | int | bool]]:
-    """What the schedule gains at every batch searched, a row each.
+    """Gains of the schedule at every batch searched, a row each.
 
     batch, candidates, drafts (0: none), speedup, speedup_low, speedup_high (80 %), fits_memory,
     no_room_to_draft (drafts would pay, but memory does not hold their drafter).

@@ -17,8 +17,8 @@ _NEIGHBOURS = 5
 """A cliff stands out from the counts around it; a few chain lengths have none."""
 
 HeldBy = Literal["cost", "shared row", "memory", "end of the acceptance", "end of the search"]
-"""What keeps a row from a larger count: it costs more than it gives, it would pay more at the fullest batch
-but the row is shared, it does not fit, nobody knows its acceptance, or it was not searched."""
+"""Reasons that keep a row from a larger count: it costs more than it gives, it would pay more at the fullest
+batch but the row is shared, it does not fit, its acceptance is unknown, or it was not searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class NextCount:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OtherCounts(RowCells):
-    """How a row's configuration compares with others at its fullest batch, and why it is not a larger one."""
+    """A row's configuration beside others at its fullest batch, and the reason why it is not a larger one."""
 
     @cached_property
     def _best_columns(self) -> IntArray:
@@ -98,13 +98,13 @@ class OtherCounts(RowCells):
 
     @cached_property
     def _larger(self) -> IntArray:
-        """Those of them with more candidates than the row."""
+        """Configurations with more candidates than the row's."""
         sizes = self.every.configurations.candidates[self._family]
         return np.asarray(self._family[sizes > self.candidates])
 
     @property
     def next_count(self) -> NextCount | None:
-        """What the next larger count would change; None where there is none, or nothing is drafted."""
+        """Changes that the next larger count would make; None where there is none, or nothing is drafted."""
         if self._configuration == PLAIN or self._larger.size == 0:
             return None
         following = int(self._larger[0])
@@ -116,7 +116,7 @@ class OtherCounts(RowCells):
 
     @property
     def held_by(self) -> HeldBy | None:
-        """What keeps the row from more; None for a plain row."""
+        """The reason that keeps the row from more; None for a plain row."""
         option, surface = self._option, self._surface
         if option is None:
             return None

@@ -12,7 +12,7 @@ from medusa_sim.grid.quantity import Quantity, both_ends, declare, listed
 from medusa_sim.units import US_PER_MS
 
 MEMORY = ("weights_bytes", "drafter_bytes", "kv_cache_bytes", "activation_bytes")
-"""What the largest batch that fits keeps on one GPU, in the order of `MemoryParts`."""
+"""Bytes that the largest batch that fits keeps on one GPU, in the order of `MemoryParts`."""
 
 
 def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
@@ -67,11 +67,11 @@ ROW = listed(
         "usd_per_million_tokens", "watts", "joule_per_token",
     ),
 )  # fmt: skip
-"""What JSON and CSV say of a row of a schedule (`ScheduleRow`)."""
+"""Columns of a row of a schedule (`ScheduleRow`) in JSON and CSV."""
 POINT = listed(
     "batch", "seq_len", "candidates", "drafts", "max_batch", "tokens_per_s", "tokens_per_s_per_user",
     "time_per_token_ms", *MEMORY,
 )  # fmt: skip
-"""What JSON says of the best throughput."""
+"""Keys of the best throughput in JSON."""
 BY_DRAFTS = ("drafts", "candidates", "speedup")
-"""What JSON says of each draft length."""
+"""Keys of each draft length in JSON."""

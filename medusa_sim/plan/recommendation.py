@@ -62,7 +62,7 @@ class Recommendation:
 
     @cached_property
     def best_without(self) -> Cell | None:
-        """The same without speculation."""
+        """The largest throughput without speculation."""
         return best_of_lengths(self.cells, self.question.max_latency_us, speculate=False)
 
     @cached_property
@@ -98,7 +98,7 @@ class Recommendation:
 
     @cached_property
     def break_even_context(self) -> BreakEven:
-        """Where speculation pays among contexts, at batch_max."""
+        """The contexts at which speculation pays, at batch_max."""
         longest = longest_searched(self.scenario, int(self.cells.surface.seq_len.max()))
         options, batch = self.cells.configurations.options, self.question.batch_max
         return break_even_context(self.scenario, options, batch, longest, self.cells)
@@ -111,7 +111,7 @@ class Recommendation:
 
     @cached_property
     def shortfall(self) -> Shortfall | None:
-        """What is missing where a row does not fit even without speculation, and what would do.
+        """Memory that is missing where a row does not fit even without speculation, and what would fit.
 
         At the smallest batch where nothing fits at all, else at the fullest of the first row that does not.
         """

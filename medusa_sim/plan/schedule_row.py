@@ -91,7 +91,7 @@ class ScheduleRow(Sensitivity, OtherCounts):
 
     @property
     def width(self) -> int:
-        """Children that a drafter keeps on each level of its tree; 0: as many as there are."""
+        """Children that a drafter keeps on each level of its tree; 0: all of them."""
         return 0 if self._option is None else self._option.width
 
     @property

@@ -1,4 +1,4 @@
-"""What a row of a schedule would gain if its acceptance or its step were other than assumed."""
+"""Speedups of a row of a schedule under another acceptance or another step time than assumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Sensitivity(RowCells):
     """A row's speedup with other acceptance or a longer step, and the acceptance at which it breaks even."""
 
     def _speedup_if(self, times_as_long: float) -> float:
-        """The speedup if the row's step took so many times as long for each of its tokens."""
+        """The speedup if the row's step took `times_as_long` times as long for each of its tokens."""
         place = (self.b, self.s, 0)
         own_us = float((self.cells.in_flight.step_us / self.cells.tokens_per_step)[place])
         longer_us = float(self.cells.token_us[place]) + own_us * (times_as_long - 1.0)

@@ -1,4 +1,4 @@
-"""What is missing where a batch and length do not fit in memory, and what would do."""
+"""Memory that is missing for a batch and length, and changes that would make them fit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Shortfall:
 
 
 def shortfall(scenario: Scenario, batch: int, seq_len: int) -> Shortfall | None:
-    """What is missing for a batch and length, and a few changes that would do; None where both fit.
+    """Memory that is missing for a batch and length, with a few changes that would fit; None where they fit.
 
     Every change was tried: a smaller batch or context, narrower weights or KV cache, more GPUs, another GPU,
     several of another.
@@ -62,7 +62,7 @@ def shortfall(scenario: Scenario, batch: int, seq_len: int) -> Shortfall | None:
 
 
 def _plain_memory(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
-    """What a plain step of requests in flight keeps on one GPU."""
+    """Bytes that a plain step of requests in flight keeps on one GPU."""
     cached = lengths_in_flight(scenario.setting, np.asarray([seq_len]), scenario.traffic)[0]
     return memory_parts(scenario.shard, 0.0, 0.0, 0.0, batch, cached, 1)
 
@@ -77,7 +77,7 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
             if needed > room:
                 return None
             decode_step(other.setting, 1, 1)
-        except MedusaSimError:  # nobody can run that, or the GPU lacks every kernel of a format
+        except MedusaSimError:  # it cannot be run, or the GPU lacks every kernel of a format
             return None
         return Change(option=option, needed_bytes=needed, usable_bytes=room)
 

@@ -1,4 +1,4 @@
-"""What is slower than a reader may expect: one request more, a format narrower than published."""
+"""Answers that are slower than a reader expects: of one request more, of a narrower format."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.step.step import decode_step
 
 SLOWER = 0.03
-"""Of the throughput of plain decoding: what one more request may cost before an answer names it."""
+"""Share of plain throughput that one more request may cost before an answer names it."""
 
 _TOLD = 0.005
-"""Of a step: less is not seen in three digits."""
+"""Share of a step; less is not seen in three digits."""
 
 
 def slower_with_more(cells: Cells) -> tuple[tuple[int, float], ...]:

@@ -1,4 +1,4 @@
-"""What a sweep says first: the best count per batch and length, the free budget, where it stops paying."""
+"""The answer of a sweep: the best count per batch and length, the free budget, where it stops paying."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CheaperCount(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SweepAnswer:
-    """What one scenario gives over a grid.
+    """The answer of one scenario over a grid.
 
     by_count: every count at every batch and length. best: (B, S, 1) the best of those that fit; best_on_grid:
     of the counts of the grid alone. break_evens: where speculation pays, one a length. drafting_share: what
@@ -92,7 +92,7 @@ class SweepAnswer:
         return found
 
     def memory(self, place: int) -> tuple[MemoryParts, int]:
-        """What one GPU holds with the best count at a place of `fits`, and the largest batch that fits so."""
+        """Bytes on one GPU with the best count at a place of `fits`, and its largest batch."""
         at = (*divmod(place, self.best.shape[1]), 0)
         parts = (np.broadcast_to(part, self.best.shape)[at] for part in self.best.memory)
         return MemoryParts(*parts), int(np.broadcast_to(self.best.max_batch, self.best.shape)[at])
@@ -128,7 +128,7 @@ def sweep_answer(scenario: Scenario, grid: Grid) -> SweepAnswer:
 
 
 def _shortfall(by_count: Cells) -> Shortfall | None:
-    """What is missing at the first batch and length that do not fit even without speculation."""
+    """Memory that is missing at the first batch and length that do not fit without speculation."""
     unfit = np.argwhere(~by_count.fits[..., 0]).tolist()
     if not unfit:
         return None
@@ -137,7 +137,7 @@ def _shortfall(by_count: Cells) -> Shortfall | None:
 
 
 def _free(by_count: Cells) -> Free:
-    """What is free of every count, at each batch and length."""
+    """The largest count that is free, at each batch and length."""
     counts, surface = by_count.configurations.counts, by_count.surface
     alone = np.array(np.broadcast_to(surface.verify.time_us / by_count.decode_us, by_count.shape))
     alone[..., 0] = 1.0

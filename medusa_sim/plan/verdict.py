@@ -1,4 +1,4 @@
-"""Whether speculation pays, batch by batch, as far as that is known: it pays, it loses, or nobody can tell.
+"""Whether speculation pays, batch by batch, as far as that is known: it pays, it loses, or it is uncertain.
 
 A batch pays where the 80 % interval of the best speedup lies above 1, loses where it lies at or below, and is
 uncertain between. What a range says follows from its ends:
@@ -70,7 +70,7 @@ class Coded(NamedTuple):
     codes: IntArray
 
     def within(self, first: int, last: int) -> Coded:
-        """Those from `first` to `last`."""
+        """The stretches from `first` to `last`."""
         inside = (self.values >= first) & (self.values <= last)
         return Coded(self.values[inside], self.codes[inside])
 

@@ -1,4 +1,4 @@
-"""Where a mixture of experts makes drafts costly: the batches at which each draft wakes more experts.
+"""Batches at which a mixture of experts makes drafts costly: each draft wakes more experts there.
 
 At few requests a step reads few experts whatever it verifies; at many it reads nearly all of them anyway.
 Between, every further candidate of a request wakes experts that plain decoding would not have read, and a

@@ -1,1 +1,1 @@
-"""What is asked, resolved once: the GPU, model, engine, drafter and acceptance that arguments name."""
+"""A question, resolved once: the GPU, model, engine, drafter and acceptance that arguments name."""

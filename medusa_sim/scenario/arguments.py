@@ -64,7 +64,7 @@ _REQUESTS, _ASKED = "Requests", "What is asked for"
 
 @dataclass(frozen=True, eq=False)
 class Arguments(Declared):
-    """What a scenario is made from: names, files or loaded objects."""
+    """The arguments of a scenario: names, files or loaded objects."""
 
     always: ClassVar[tuple[str, ...]] = ("gpu", "model", "drafter")
 
@@ -238,7 +238,7 @@ class Arguments(Declared):
 
 
 ARGUMENTS = declared(Arguments)
-"""What a scenario takes, by name."""
+"""The arguments of a scenario by name."""
 
 
 def words_of(given: Mapping[str, object], known: Mapping[str, Argument] = ARGUMENTS) -> list[str]:

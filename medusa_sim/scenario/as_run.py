@@ -63,7 +63,7 @@ def as_run(
     weight_dtype: str | None,
     kv_dtype: str | None,
 ) -> tuple[Model, tuple[str, ...]]:
-    """A checkpoint in the formats it runs in, and those of its own that the GPU has no arithmetic for.
+    """A checkpoint in the formats it runs in, and its formats that the GPU has no arithmetic for.
 
     Raises SpecError where the engine does not run on the GPU, or the GPU not in the format.
     """

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """What a value is, in words and classes; loaded: the class of objects that may stand for a name."""
+    """The kind of a value, in words and classes; loaded: the class of objects that may stand for a name."""
 
     wanted: str
     classes: tuple[type, ...]
@@ -84,7 +84,7 @@ class Argument:
     section: str = ""
     """Heading of help pages that it stands under."""
     label: str = ""
-    """What the app calls its input; empty: the app has none."""
+    """Name of its input in the app; empty: the app has none."""
     option: str
     """`--tp`; `--chain-only/--trees` for a flag with a name for False."""
     choices: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Argument:
     others: tuple[str, ...] = ()
     """Further names, which menus leave out."""
     names: str = ""
-    """What its values are of (`gpu`, `model`, `batch`, ...): read and listed by `cli.values.NAMES`."""
+    """The kind of its values (`gpu`, `model`, `batch`, ...): read and listed by `cli.values.NAMES`."""
     required: bool = False
     many: bool = False
     """The option may be given again; the value is a tuple."""

@@ -1,4 +1,4 @@
-"""What is asked where nothing is said: the same for every command, the app and Python."""
+"""Defaults of every argument, the same for every command, the app and Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 DEFAULT_GPU = "a100-80gb-pcie"
 DEFAULT_MODEL = "vicuna-7b"
 DEFAULT_DRAFTERS = ("medusa", "eagle3", "ngram")
-"""What drafts where nothing is named: the first of these that the runtime runs."""
+"""Drafters to take where none is named: the first of these that the runtime runs."""
 DEFAULT_DRAFTER = DEFAULT_DRAFTERS[0]
 DEFAULT_SEQ_LEN = 1024
 """Committed tokens of a step where neither a length nor a request is given."""
@@ -16,7 +16,7 @@ DEFAULT_CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DEFAULT_BATCHES = (1, 64)
 """Smallest and largest batch that `recommend` searches."""
 TYPICAL = "typical-"
-"""Profiles used for a drafter whose model nobody measured: an assumption, and called one."""
+"""Profiles for drafters of models that were never measured: an assumption, and called one."""
 MAX_DRAFTS = 16
 """Longest draft that is searched."""
 LONGEST_DRAFT = 64
@@ -34,7 +34,7 @@ RUNS_CHAINS = "vllm"
 
 
 def default_drafter(runs: Sequence[str] | None) -> str:
-    """What drafts where nothing is named; runs: the drafters of the engine, None where there is none.
+    """The drafter where none is named; runs: the drafters of the engine, None where there is none.
 
     >>> default_drafter(["draft-model", "mtp", "ngram"])
     'ngram'
@@ -60,7 +60,7 @@ LENGTH_CV = 0.4
 """Coefficient of variation of prompts and outputs: the outputs of ML.ENERGY's runs show 0.36 (they make the
 requests in flight longer than the mean, docs/method-engines.md)."""
 LOAD_SHARE = 0.9
-"""Of the requests that must keep the limits for a rate to count as carried."""
+"""Share of the requests that must keep the limits for a rate to count as carried."""
 LOAD_PREFIXES = ("system", "session")
 """Whose the found part of a prompt is: one text of all requests, or what a session said before."""
 Baseline = Literal["same", "fixed"]

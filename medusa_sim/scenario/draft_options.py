@@ -41,7 +41,7 @@ _EXACT = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """What drafts, before its depth is chosen.
+    """A drafter, before its depth is chosen.
 
     method: name of a registered drafter. parts: what it is made of. max_drafts: longest draft.
     """
@@ -183,7 +183,7 @@ class DraftOption:
         return list(by_level.cumsum(axis=0).tolist())
 
     def only(self, candidates: IntArray) -> DraftOption | None:
-        """The same option with the listed counts only; None if it has none of them."""
+        """This option with the listed counts only; None if it has none of them."""
         kept = np.isin(self.candidates, candidates)
         if not kept.any():
             return None

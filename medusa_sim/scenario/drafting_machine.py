@@ -1,4 +1,4 @@
-"""What a scenario drafts: the drafter, the acceptance of its drafts, and every way of drafting."""
+"""Drafts of a scenario: the drafter, the acceptance of its drafts, and every way of drafting."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DraftingMachine(Machine):
 
     @cached_property
     def drafting(self) -> Drafting:
-        """What drafts, before its depth is chosen."""
+        """The drafter, before its depth is chosen."""
         asked, heads = self.arguments, self.profile.heads
         draft, launched = asked.draft_model, asked.draft_runtime
         if draft is not None:
@@ -94,7 +94,7 @@ class DraftingMachine(Machine):
 
     @property
     def guessed_from(self) -> int | None:
-        """The first draft whose acceptance is a guess (T9), where so many may be run."""
+        """The first draft whose acceptance is a guess (T9); None where no such draft may be run."""
         measured = self.profile.measured_drafts
         return None if measured is None or self.depth <= measured else measured + 1
 
@@ -115,7 +115,7 @@ class DraftingMachine(Machine):
 
     @property
     def where_trees_run(self) -> str:
-        """How to ask for trees where the runtime runs chains only; empty where it runs both."""
+        """The way to ask for trees where the runtime runs chains only; empty where it runs both."""
         heads = self.profile.heads
         if not (self.runtime.chain_only and self.chain_only) or heads is None or heads.ranks == 1:
             return ""
@@ -137,7 +137,7 @@ class DraftingMachine(Machine):
         return self._options[candidates_max]
 
     def covered(self, candidates: Sequence[int] | IntArray) -> IntArray:
-        """Those of the counts that some way of drafting has, in their order; 1 is plain decoding.
+        """The counts that some way of drafting has, in the order given; 1 is plain decoding.
 
         Raises CoverageError where counts above 1 were asked for and none is covered.
         """

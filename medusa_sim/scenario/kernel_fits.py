@@ -1,4 +1,4 @@
-"""How well the kernels that a step calls were fitted, on which GPU, and what stands in for them."""
+"""Fits of the kernels that a step calls: their errors, the GPU of the fit, and stand-ins."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class KernelFits:
 
     @property
     def linear(self) -> Fit | None:
-        """How well the linear layers of this model's format were fitted; None where nobody fitted them."""
+        """Fit of the linear layers in this model's format; None where there is none."""
         form = Format(self.model.dtype, self.model.weight_dtype).key
         return self.by_key.get(f"gemm.{form}", self.by_key.get(f"gemm.{self.model.dtype}"))
 
@@ -92,7 +92,7 @@ class KernelFits:
 
     @property
     def unpacks(self) -> tuple[str, ...]:
-        """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
+        """Data stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
         model = self.model
         if self.latency.name != "calibrated":
             return ()

@@ -1,4 +1,4 @@
-"""What runs a scenario: engine, GPUs, the model as they hold it, and how long their kernels take."""
+"""The machine of a scenario: engine, GPUs, the model as they hold it, and how long their kernels take."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Machine:
 
     @cached_property
     def parallel(self) -> Parallel:
-        """How the model is split over GPUs."""
+        """The split of the model over GPUs."""
         asked = self.arguments
         return Parallel(tp=asked.tp, ep=asked.ep, dp_attention=asked.dp_attention)
 
@@ -114,7 +114,7 @@ class Machine:
 
     @cached_property
     def shard(self) -> Model:
-        """What one GPU holds of the model."""
+        """The part of the model that one GPU holds."""
         return on_one_gpu(self.model, self.parallel)
 
     @property
@@ -213,7 +213,7 @@ class Machine:
 
     @cached_property
     def kernel_fits(self) -> KernelFits:
-        """How well the kernels that its steps call were fitted."""
+        """Fits of the kernels that its steps call."""
         return KernelFits(
             gpu=self.gpu,
             model=self.model,

@@ -28,11 +28,11 @@ from medusa_sim.step.step import decode_step, verification_work
 from medusa_sim.step.step_time import StepTime
 
 SPREAD = (0.12, 0.35, 0.35, 0.35)
-"""How far a device may be from its law: bandwidth, arithmetic, what is fixed and tiles, in the logarithm.
+"""Spread of devices around their law: bandwidth, arithmetic, what is fixed and tiles, in the logarithm.
 
 Plain speeds of devices that were left out err by a tenth, their slopes by a third (docs/local.md)."""
 NOISE = 0.03
-"""Of a row: two runs of llama-bench differ by one or two hundredths, more on a warm laptop."""
+"""Spread of a row: two runs of llama-bench differ by one or two hundredths, more on a warm laptop."""
 LEAST_BAND = 0.03
 
 
@@ -80,12 +80,12 @@ def band_without_rows(latency: LocalLatency) -> float:
 
 
 def replace_law(latency: LocalLatency, law: Law) -> LocalLatency:
-    """The same device with another law."""
+    """A device with another law."""
     return LocalLatency(latency.gpu, law.backend, law, latency.clock)
 
 
 def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float, tiled: float) -> Law:
-    """The law of a device that is so many times as fast in each; tiled: arithmetic of kernels in tiles."""
+    """The law of a device that is faster by a factor in each; tiled: arithmetic of kernels in tiles."""
 
     def of(kind: TypeLaw) -> TypeLaw:
         ops = {name: getattr(kind, name) / arithmetic for name in ("unpack", "column")}

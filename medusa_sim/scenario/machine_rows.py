@@ -43,7 +43,7 @@ _BACKENDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRow:
-    """The time of a forward pass: `columns` tokens of one sequence, or of so many sequences (`is_batch`).
+    """The time of a forward pass: `columns` tokens of one sequence, or of as many sequences (`is_batch`).
 
     passes: that its time is the mean of.
     """
@@ -57,7 +57,7 @@ class MachineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRows:
-    """What a paste says. told: arguments of a scenario that it names; drafted, accepted: counts of drafts.
+    """A paste, read. told: arguments of a scenario that it names; drafted, accepted: counts of drafts.
 
     rounds: of the requests that drafted; 0 where nothing tells. drafted_us: mean time of a token of these; 0
     where none did.
@@ -204,7 +204,7 @@ _DRAFTS = re.compile(
     r"(?:draft acceptance|accept)[^\n]{0,40}?\(?\s*(\d+) accepted\s*/\s*(\d+) generated", re.IGNORECASE
 )
 _MADE = re.compile(r"[^\n]{0,60}?(?<!prompt )eval time =[^/\n]{1,40}/\s*(\d{1,9}) (?:tokens|runs)")
-"""Of llama-server's log: `       eval time =  5000.00 ms /   400 tokens (...)`."""
+"""A line of llama-server's log: `       eval time =  5000.00 ms /   400 tokens (...)`."""
 _NEXT_REQUEST = "prompt eval time ="
 """The first of the timings of each request there."""
 _BATCHED = ("PP", "TG", "B")

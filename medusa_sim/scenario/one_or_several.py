@@ -1,4 +1,4 @@
-"""What a caller in Python gives for an axis: one value or several."""
+"""An axis as a caller in Python gives it: one value or several."""
 
 from __future__ import annotations
 

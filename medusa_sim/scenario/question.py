@@ -1,4 +1,4 @@
-"""What is asked: of a recommendation batches, lengths and limits; of a check what an engine gave."""
+"""Questions: batches, lengths and limits of a recommendation; measurements of an engine for a check."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BATCH_RATIO = 1.02
 
 @dataclass(frozen=True, kw_only=True)
 class Question(Declared):
-    """What is asked.
+    """The question that a recommendation answers.
 
     batch_min, batch_max: every batch between them is searched (beyond 256 every 2 %). seq_len: committed
     tokens; none: as long as the request (`Scenario.length`). request: (prompt, output) tokens; None: the
@@ -85,7 +85,7 @@ QUESTION = declared(Question)
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Declared):
-    """What a running engine gave: a speed, and with drafts how many were accepted.
+    """Measurements of a running engine: a speed, and with drafts how many were accepted.
 
     The time per token goes before the rate, and that before the gap between chunks; both times tell the
     tokens of a step, too.

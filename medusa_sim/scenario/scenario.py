@@ -32,9 +32,9 @@ from medusa_sim.step.traffic import Traffic
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class Scenario(DraftingMachine):
-    """What is run where, before batch, length and count are chosen.
+    """A model on a machine with a drafter, before batch, length and count are chosen.
 
-    Made from `scenario.arguments.Arguments`, all by name. Its other parts are what these stand for, loaded
+    Made from `scenario.arguments.Arguments`, all by name. Its other parts are loaded from these
     when it is made; it owns its GPU and its latency model.
 
     Raises SpecError, DataError or UsageError naming what is unknown or does not fit together.
@@ -105,7 +105,8 @@ class Scenario(DraftingMachine):
     def with_usual_requests(self) -> Scenario:
         """The scenario with the requests that answers are about where none are given; itself where some are.
 
-        Those of `compare` and `load`. Without an engine nothing serves requests, and steps are priced.
+        The usual requests are those of `compare` and `load`. Without an engine nothing serves requests, and
+        steps are priced.
         """
         if self.traffic is not None or self.runtime.engine is None:
             return self
@@ -121,18 +122,18 @@ class Scenario(DraftingMachine):
 
     @property
     def baseline(self) -> Baseline:
-        """What speedups divide by."""
+        """The plain step that speedups divide by."""
         return self.arguments.baseline
 
     @cached_property
     def overlap(self) -> Overlap:
-        """How far candidates of one sequence share experts."""
+        """Overlap of the experts of one sequence's candidates."""
         asked = self.arguments.overlap
         return overlap_of(asked) if asked else TREE if self.has_trees else CHAIN
 
     @cached_property
     def setting(self) -> Setting:
-        """What every step shares, a memory of kernel times too; plain decoding until a drafter is put in."""
+        """The setting of every step, with a memory of kernel times; without a drafter."""
         runtime = self.runtime
         return Setting(
             latency=cached(self.latency),

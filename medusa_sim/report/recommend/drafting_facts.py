@@ -16,7 +16,7 @@ from medusa_sim.report.words.numbers import counted, percent, span, times
 
 
 def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Iterator[Fact]:
-    """Why rows draft as many as they do, what other counts would give, and what if acceptance differs."""
+    """Reasons for the number of drafts, gains of other counts, and gains under another acceptance."""
     if not rows:
         return
     first, last = rows[0], rows[-1]
@@ -90,7 +90,7 @@ def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
 
 
 def _drafts(answer: Recommendation) -> str:
-    """What is recommended at the smallest batch, what others would give, and which are as good."""
+    """Drafts recommended at the smallest batch, speedups of other counts, and which are as good."""
     row, batch = answer.schedule[0], answer.question.batch_min
     listed = ", ".join(f"{entry.drafts}: {times(entry.speedup)}" for entry in answer.by_drafts)
     is_head = answer.scenario.drafting.kind.unit == "head" and not answer.chains

@@ -50,7 +50,7 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
 
 
 def _sure(answer: Recommendation) -> list[tuple[str, str]]:
-    """What the answer rests on, with the speedup of the smallest batches that run drafts."""
+    """The basis of the answer, with the speedup of the smallest batches that run drafts."""
     rows = [row for row in answer.schedule if row.fits_memory and row.candidates > 1]
     row = rows[0] if rows else answer.schedule[0]
     gain = times_between(row.speedup_lowest, row.speedup_highest)

@@ -58,7 +58,7 @@ class Answer:
         return self.recommendation.schedule[0]
 
     def at(self, batch: int, seq_len: int | None = None) -> ScheduleRow:
-        """What is recommended at one batch (and length; None: the first), with its figures there.
+        """The recommendation at one batch (and length; None: the first), with its figures there.
 
         `candidates`, `drafts`: what to run, the number that every page and export shows; `near_best`: which
         counts are as good at that batch alone. Raises UsageError for a batch or length that was not searched.
@@ -76,7 +76,7 @@ class Answer:
 
     @property
     def warnings(self) -> list[str]:
-        """What must not be overlooked, a line each."""
+        """Warnings, a line each."""
         from medusa_sim.report.recommend.warnings import warnings
 
         return warnings(self.recommendation)

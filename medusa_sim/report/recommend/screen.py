@@ -42,7 +42,7 @@ def recommend_screen(answer: Recommendation) -> Screen:
 
 
 def headline(answer: Recommendation) -> str:
-    """What was asked, on one line."""
+    """The question on one line."""
     question = answer.question
     requests = span(question.batch_min, question.batch_max)
     limit = f"at most {question.max_latency_ms:g} ms a token" if question.max_latency_ms else ""
@@ -50,7 +50,7 @@ def headline(answer: Recommendation) -> str:
 
 
 def facts(answer: Recommendation) -> Iterator[Fact]:
-    """What follows from the schedule, a fact each."""
+    """Facts that follow from the schedule."""
     if answer.shortfall is not None:
         yield from shortfall_facts(answer.shortfall)
     yield from (Fact("By batch", text) for text in by_batch(answer))
@@ -73,7 +73,7 @@ def facts(answer: Recommendation) -> Iterator[Fact]:
 
 
 def search_note(answer: Recommendation) -> list[str]:
-    """How many of the batches were searched, where not all were."""
+    """A line on how many batches were searched; empty where all were."""
     batch = answer.cells.surface.batch
     asked = int(batch[-1] - batch[0]) + 1
     if batch.size == asked:

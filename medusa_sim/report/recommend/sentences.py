@@ -140,7 +140,7 @@ def _gain(answer: Recommendation) -> str:
 
 
 def step_text(answer: Recommendation, row: ScheduleRow) -> str:
-    """What decoding gains without what lies around it, at a row's largest batch; empty for kernels."""
+    """The gain of decoding steps alone at a row's largest batch; empty where nothing lies around them."""
     parts = []
     if answer.scenario.traffic is not None:
         parts.append(f"{times(row.step_speedup)} without prompts between steps")
@@ -194,7 +194,7 @@ def by_length(answer: Recommendation) -> str:
 
 
 def experts(answer: Recommendation) -> list[str]:
-    """Where drafts are costly because each wakes more experts of a mixture."""
+    """Batches at which drafts are costly because each wakes more experts of a mixture."""
     woken = woken_experts(answer.cells)
     if woken is None:
         return []

@@ -90,7 +90,7 @@ def _capacity_values(capacity: Capacity) -> dict[str, Any]:
 
 
 def _steps_values(answer: Recommendation) -> dict[str, Any]:
-    """Where the time goes at the smallest batch and the first length: microseconds by part of both steps."""
+    """Times of both steps at the smallest batch and the first length: microseconds by part of both steps."""
     batch, seq_len = answer.question.batch_min, answer.question.seq_len[0]
     both = steps_at(answer, batch, seq_len)
     return {

@@ -1,4 +1,4 @@
-"""What to be warned of in a recommendation: losses, doubts, what does not fit."""
+"""Warnings of a recommendation: losses, doubts, batches that do not fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from medusa_sim.report.words.numbers import spans_text, times
 
 
 def warnings(answer: Recommendation) -> list[str]:
-    """What to be warned of, what matters most first: losses, doubts, then what the table shows."""
+    """Warnings, the most important first: losses, doubts, then what the table shows."""
     fits = [row for row in answer.schedule if row.fits_memory]
     off = [row for row in fits if row.candidates == 1]
     limit, first = answer.question.max_latency_ms, grave_doubts(answer.scenario)
