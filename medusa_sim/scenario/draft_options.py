@@ -183,7 +183,7 @@ class DraftOption:
         return list(by_level.cumsum(axis=0).tolist())
 
     def only(self, candidates: IntArray) -> DraftOption | None:
-        """This option with the listed counts only; None if it has none of them."""
+        """The option with the listed counts only; None if it has none of them."""
         kept = np.isin(self.candidates, candidates)
         if not kept.any():
             return None

@@ -132,7 +132,7 @@ def test_without_speculation_it_is_prefill_and_decode_steps():
     steps = sum(float(decode_step(SETTING, 2, 500 + i).time_us) for i in range(1, 101))
     assert r.first_token_us == r.plain_first_token_us == first
     assert r.total_us == r.plain_total_us == pytest.approx(first + steps, rel=1e-3)
-    assert r.speedup == 1.0
+    assert r.request_speedup == 1.0
 
 
 def test_speculation_divides_the_steps_and_delays_the_first_token():
@@ -142,7 +142,7 @@ def test_speculation_divides_the_steps_and_delays_the_first_token():
     assert r.tokens_per_step == pytest.approx(1 + 0.6 + 0.36 + 0.216)
     assert r.first_token_us > r.plain_first_token_us
     assert r.total_us < r.plain_total_us
-    assert r.speedup < r.plain_per_token_us / r.per_token_us  # the prompt is not accelerated
+    assert r.request_speedup < r.plain_per_token_us / r.per_token_us  # the prompt is not accelerated
 
 
 def test_one_output_token_is_the_prefill_the_context_grows_and_nothing_is_no_request():

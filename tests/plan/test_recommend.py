@@ -134,7 +134,7 @@ def test_memory_capacity_and_requests_are_exact_at_both_ends(answer):
         assert capacity.without_speculation.batch <= capacity.max_batch_without
         assert capacity.gain is not None
     assert [r.batch for r in answer.requests] == [1, 64]
-    assert answer.requests[0].speedup > 1.0
+    assert answer.requests[0].request_speedup > 1.0
     assert answer.cells.configurations.option_of(PLAIN) is None
     assert np.array_equal(answer.cells.speedup[..., PLAIN], np.ones((64, 2)))
 
