@@ -251,8 +251,8 @@ SWEEP = {
 }  # fmt: skip
 """Columns of a sweep, each with its quantity.
 
-`step_speedup` and `server_speedup` are one thing in every command. `speedup` is what a command decides by: of
-the step in rows of a sweep, whatever is served; of the server in a recommendation with requests.
+Elsewhere `speedup` is the one that decides, with requests the server's. Rows of a sweep call the one of the
+step against `baseline_us` so, whatever is served.
 """
 BY_COUNT = listed(
     "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
