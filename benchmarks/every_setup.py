@@ -45,8 +45,8 @@ from pairs import Pairs
 import medusa_sim as ms
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.one_place import scheduled_row_at
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario

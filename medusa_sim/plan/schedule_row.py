@@ -1,8 +1,8 @@
 """A row of a schedule: batches of one length that share a configuration, and what is known about it there.
 
-A row is a view of cells: what `quantities` declares is read from them by name at its fullest batch. Here
-stands what depends on all of its batches. If acceptance differs is `plan.sensitivity`, why it is this count
-`plan.other_counts`.
+A row is a view of cells: every quantity is read from them by name at its fullest batch. Here stands what
+depends on all of its batches. `plan.sensitivity` has speedups under another acceptance, `plan.other_counts`
+the reason for its count.
 """
 
 from __future__ import annotations
@@ -114,17 +114,6 @@ class ScheduleRow(Sensitivity, OtherCounts):
         """Whether a token takes no longer than was asked; None where no limit was given."""
         limit_us = self.question.max_latency_us
         return None if limit_us is None else bool(self.tpot_us <= limit_us)
-
-    @property
-    def step_speedup(self) -> float:
-        """Speedup of the step alone, without the prompts that a server reads beside it; 1 of a plain row."""
-        return float(self.cells.step_speedup[self.b, self.s, 0])
-
-    @property
-    def kernels_speedup(self) -> float | None:
-        """Speedup with the engine's kernels alone, 1 of a plain row; None where the runtime is no engine."""
-        alone = self.cells.with_kernels_alone
-        return None if alone is None else float(alone.step_speedup[self.b, self.s, 0])
 
     # What speculates: the row's configuration, or of a plain row the best that could.
 
