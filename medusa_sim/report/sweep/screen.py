@@ -8,7 +8,8 @@ from dataclasses import replace
 from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.columns import SWEEP, gain_column
+from medusa_sim.grid.columns import gain_column
+from medusa_sim.grid.quantities import SWEEP
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.sweep_answer import SweepAnswer
 from medusa_sim.report.screen import Fact, Screen
