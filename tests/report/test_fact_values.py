@@ -9,7 +9,7 @@ from told import numbers
 
 from medusa_sim.plan.shortfall import Change, Shortfall
 from medusa_sim.report.load.screen import context_text
-from medusa_sim.report.recommend import screen as recommended
+from medusa_sim.report.recommend import drafting_facts as recommended
 from medusa_sim.report.screen import Fact, Screen, screen_text
 from medusa_sim.report.sweep.screen import engine_fact
 from medusa_sim.report.words import standing
@@ -34,7 +34,7 @@ def _facts(*rows: Any, lengths: tuple[int, ...] = (512,), counts: int = 0) -> di
         scenario=SimpleNamespace(runtime=SimpleNamespace(engine=None), traffic=None),
     )  # fmt: skip
     told: dict[str, list[list[str]]] = {}
-    for fact in recommended._of_speculation(answer, rows):
+    for fact in recommended.drafting_facts(answer, rows):
         told.setdefault(fact.label, []).append(numbers(fact.text))
     return told
 
