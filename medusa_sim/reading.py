@@ -115,6 +115,8 @@ def opened(path: Path, what: str, error: type[MedusaSimError]) -> Iterator[Binar
     if found is not None and found[0] == path:
         yield io.BytesIO(found[1])
         return
+    if "\0" in str(path):
+        raise error(f"{named(path)}: a file's name holds no NUL; give {what}")
     try:
         # Without O_NONBLOCK the opening of a pipe waits for a writer.
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:

@@ -172,10 +172,10 @@ def test_a_request_stands_beside_the_decoding_gain(opened: Opened) -> None:
     told = request_at(answer, 2, 2150)
     assert told is not None
     assert "2,000 in, 300 out" in page.success[0].value
-    assert metrics(page)["End to end"] == f"{told.speedup:.2f}x"
+    assert metrics(page)["End to end"] == f"{told.request_speedup:.2f}x"
     row = scheduled_row_at(answer, 2, 2150)  # the request half way through its output
     assert metrics(page)["Speedup"] == f"{row.speedup:.2f}x"  # of a server that reads such prompts
-    assert max(told.speedup, row.speedup) < row.step_speedup
+    assert max(told.request_speedup, row.speedup) < row.step_speedup
 
 
 def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:

@@ -144,7 +144,7 @@ def test_answers_follow_what_is_asked() -> None:
         answers.tree(set_up(model="vicuna-13b"), tree, 2),
         answers.tree(set_up(), CandidateTree.cartesian([2, 2]), 2),
     )
-    assert first not in [other.speedup for other in others]
+    assert first not in [other.step_speedup for other in others]
 
 
 def test_rates_of_a_chain_have_a_short_curve(opened: Opened) -> None:

@@ -72,7 +72,7 @@ def test_which_gpu_searches_copies_of_every_size_and_says_what_it_rests_on(opene
     page = opened("compare", model="deepseek-r1", drafter="mtp", cards="h200-sxm,l40s", weights="fp8")
     assert page.success[0].value.startswith("**8 x h200-sxm, ")
     text = text_of(page)
-    assert "Searched: copies of 1, 2, 4 and 8 GPUs of 2 cards" in text
+    assert "Searched: copies of 1, 2, 4 and 8 GPUs of 2 kinds" in text
     assert "**l40s**: nothing can run; 8 x l40s" in text
     command = next(told for told in commands(page) if told.startswith("medusa-sim compare"))
     assert "--gpus" not in command or "--gpus 1,2,4,8" in command

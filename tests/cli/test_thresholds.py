@@ -324,7 +324,7 @@ def test_the_worst_operator_over_all_sizes_is_held_to_the_threshold(monkeypatch,
         for op, size, mean in scores
     ]
     monkeypatch.setattr("medusa_sim.lab.validate.operators.scores", lambda rows, card: made)
-    monkeypatch.setattr("medusa_sim.lab.validate.operators.regrets", lambda rows, profile: [])
+    monkeypatch.setattr("medusa_sim.lab.validate.regrets.regrets", lambda rows, profile: [])
     rows = tmp_path / "rows.csv"
     rows.write_text("op,m,n,k,dtype,time_us\nup_proj,1,4096,4096,fp16,20.0\n")
     words = ("validate", "rows", "--gpu", "a100-80gb-pcie", rows, "--format", "csv", "--fail-above")

@@ -15,8 +15,8 @@ from medusa_sim.cli import values
 from medusa_sim.cli.values import BATCH, CANDIDATES, MAX_VALUES, SEQ_LEN
 from medusa_sim.errors import SpecError, UsageError, unknown_name
 from medusa_sim.report.specs.rows import _modelled
-from medusa_sim.specs.gpu import _RELATIVES, load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu_names import _RELATIVES, gpu_names
 from medusa_sim.specs.hf_families import CLASSES, FAMILIES, UNMODELLED, unmodelled
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_aliases
