@@ -115,8 +115,8 @@ class Cells(SureSteps):
     def speedup(self) -> FloatArray:
         """Plain decoding's time per token over the cell's: of steps, with traffic of the server.
 
-        What a server adds to every token draws it towards 1; what it adds to every step (prompts that the host
-        launches) raises it.
+        What a server adds to every token draws it towards 1; what it adds to every step (prompts that the
+        host launches) raises it.
         """
         if self.scenario.traffic is None:
             return self.step_speedup
