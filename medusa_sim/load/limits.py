@@ -168,10 +168,10 @@ def _step_limits(scenario: Scenario, server: ServerSettings, *, drafts: bool) ->
 
     drafts: whether a drafter is loaded.
     """
-    by_gpu = {"schedulers": scenario.parallel.schedulers}
-    requests, tokens = step_limits(scenario.runtime, scenario.gpu, **by_gpu)
+    runtime, gpu, schedulers = scenario.runtime, scenario.gpu, scenario.parallel.schedulers
+    requests, tokens = step_limits(runtime, gpu, schedulers=schedulers)
     if drafts:
-        requests = drafting_requests(scenario.runtime, scenario.gpu, **by_gpu)
+        requests = drafting_requests(runtime, gpu, schedulers=schedulers)
     requests = server.max_requests or min(requests, MOST_IN_STEP)
     return requests, server.token_budget or max(min(tokens, MOST_TOKENS), requests)
 

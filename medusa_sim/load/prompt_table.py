@@ -24,11 +24,13 @@ from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.prompt_kernels import (
     asleep_share,
+    busiest_share,
     drafter_attention_us,
     drafter_linear_us,
     linear_us,
     logits_us,
     lone_linear_us,
+    lone_share,
     prompt_attention_us,
     timed_rows,
 )
@@ -110,13 +112,13 @@ class PromptTable:
             more_s = linear_s[m + tokens] - (linear_s[m] if own_s is None else own_s)
             if alike_s and self.asleep is not None:
                 more_s -= self.asleep.item(tokens) * alike_s
-        busiest = (
-            1.0 if self.gpus == 1 else max(1.0 / self.gpus, 1.0 / len(chunks))
-        )  # share of the prompts that one GPU reads
         attention_s = sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
-        read_s = drafter_s[tokens] + busiest * attention_s
-        if self.lone_s is not None:
-            read_s += (self.gpus * busiest - 1.0) / (self.gpus - 1.0) * self.lone_s.item(tokens)
+        if self.lone_s is None:
+            read_s = drafter_s[tokens] + attention_s
+        else:
+            busiest = busiest_share(self.gpus, len(chunks))
+            lone_s = float(lone_share(self.gpus, busiest)) * self.lone_s.item(tokens)
+            read_s = drafter_s[tokens] + float(busiest) * attention_s + lone_s
         host_s = self.host_s
         if not host_s and rides and m <= self.graph_rows < m + tokens:
             host_s = self.eager_s

@@ -14,9 +14,7 @@ from medusa_sim.file_types import FILES
 from medusa_sim.scenario.acceptance import measured_acceptance
 from medusa_sim.scenario.adjusted_acceptance import AdjustedAcceptance, adjusted_acceptance
 from medusa_sim.scenario.declare import WHOLE
-from medusa_sim.scenario.defaults import (
-    CANDIDATES_MAX,
-)
+from medusa_sim.scenario.defaults import CANDIDATES_MAX
 from medusa_sim.scenario.draft_options import Drafting, DraftOption, draft_options
 from medusa_sim.scenario.machine import Machine, loaded_runtime
 from medusa_sim.specs.model import Model

@@ -12,9 +12,7 @@ from medusa_sim.latency.local import LocalLatency, clock_under
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.scenario.arguments import Arguments
 from medusa_sim.scenario.as_run import as_run, formats_asked
-from medusa_sim.scenario.defaults import (
-    default_drafter,
-)
+from medusa_sim.scenario.defaults import default_drafter
 from medusa_sim.scenario.kernel_fits import KernelFits
 from medusa_sim.specs.backends import Backend, backend_of_model
 from medusa_sim.specs.case import Case, case_of

@@ -48,6 +48,7 @@ from medusa_sim.step.prompt_kernels import (
     linear_us,
     logits_us,
     lone_linear_us,
+    lone_share,
     own_linear_us,
     prompt_attention_us,
     timed_rows,
@@ -220,7 +221,8 @@ class MixedStepLaw:
 
     def _read_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """read(S): attention and drafter of so many tokens of so many prompts, at cells that draft or not."""
-        busiest, drafts = busiest_share(self.setting, prompts), (self.loop.verified_tokens > 1.0)[cells]
+        gpus, drafts = self.setting.parallel.schedulers, (self.loop.verified_tokens > 1.0)[cells]
+        busiest = busiest_share(gpus, prompts)
         attention_us = busiest * (self.prompt_attention_us + drafts * self.drafter_attention_us)
         each_us = (attention_us / self.traffic.prompt_tokens)[:, None] * tokens
         drafter_us = np.interp(tokens, self.rows, self.drafter_us) * (tokens > 0.0)
@@ -231,8 +233,8 @@ class MixedStepLaw:
         gpus = self.setting.parallel.schedulers
         if gpus == 1:
             return 0.0
-        more = (gpus * busiest - 1.0) / (gpus - 1.0)
-        return np.asarray(more[:, None] * np.interp(tokens, self.rows, self.lone_us) * (tokens > 0.0))
+        part = lone_share(gpus, busiest)[:, None]
+        return np.asarray(part * np.interp(tokens, self.rows, self.lone_us) * (tokens > 0.0))
 
 
 def mixed_step_law(

@@ -166,10 +166,18 @@ def lone_linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
     return alone_us - spread_us
 
 
-def busiest_share(setting: Setting, prompts: FloatArray) -> FloatArray:
-    """Share of so many prompts of the GPU that attends to most: an even one, but of whole prompts."""
+def busiest_share(gpus: int, prompts: Size) -> FloatArray:
+    """Share of prompts on the GPU that attends to most of them: an even share, but of whole prompts.
+
+    gpus: that attend to their own requests.
+    """
     some = np.maximum(prompts, _LEAST_PROMPTS)
-    return np.maximum(some / setting.parallel.schedulers, np.minimum(some, 1.0)) / some
+    return np.asarray(np.maximum(some / gpus, np.minimum(some, 1.0)) / some)
+
+
+def lone_share(gpus: int, busiest: FloatArray) -> FloatArray:
+    """Part of `lone_linear_us` on several GPUs: 1 where one has all prompts, 0 where all have as many."""
+    return np.asarray((gpus * busiest - 1.0) / (gpus - 1.0))
 
 
 def timed_rows(most: float) -> FloatArray:
