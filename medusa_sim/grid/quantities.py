@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import Band, FloatArray
 from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.costs import joule_band, joules, usd, watts_band
 from medusa_sim.grid.quantity import BY_NAME, Quantity, declare, listed
 from medusa_sim.latency.operator_time import Bound, Source
 from medusa_sim.scenario.defaults import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.step import decode_step, verification_step
+from medusa_sim.step.step import decode_step
 from medusa_sim.units import US_PER_MS
 
 
@@ -100,19 +99,6 @@ def _in_every_row(value_of: Callable[[Scenario], str | int]) -> Callable[[Cells]
     return read
 
 
-def verify_only_us(cells: Cells) -> FloatArray:
-    """The forward pass that verifies, without drafting; of plain decoding the plain step.
-
-    Where drafts are looked up: of a step that finds some, not the mean of all steps.
-    """
-    setting = cells.surface.setting
-    if setting.match_rate == 1.0:
-        return cells.target_us
-    found = replace(setting, match_rate=1.0)
-    verified = verification_step(found, cells.batch, cells.seq_len, cells.candidates).time_us
-    return np.where(cells.index == PLAIN, cells.decode_us, verified)
-
-
 _OVERHEAD = Quantity(
     name="overhead", read=lambda cells: cells.overhead, title="overhead", unit="ratio", better="less"
 )
@@ -158,7 +144,7 @@ DECLARED = declare(
         name="decode_step_us", read=lambda cells: cells.decode_us, title="plain step", unit="us",
         better="less",
     ),
-    Quantity(name="verify_only_us", read=verify_only_us, better="less"),
+    Quantity(name="verify_only_us", read=lambda cells: cells.target_us, better="less"),
     Quantity(
         name="verify_step_us", read=lambda cells: cells.step_us, title="step", unit="us", better="less",
         low_high=lambda cells: Band(cells.low_us, cells.high_us), ends=("verify_low_us", "verify_high_us"),
