@@ -21,7 +21,7 @@ from medusa_sim.outside.escaping import paragraph
 from medusa_sim.plan.one_place import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.verdict import LOSES, PAYS, codes_of
-from medusa_sim.report.recommend.python import Answer
+from medusa_sim.report.recommend.python import RecommendResult
 from medusa_sim.report.recommend.screen import recommend_screen
 from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.recommend.values import recommendation_values
@@ -113,7 +113,7 @@ def _forms(found: Recommendation) -> Iterator[str]:
         "text": " ".join(screen_text(screen, WIDTH, WIDTH, verbose=True).split()),
         "Markdown": screen_markdown(screen),
         "JSON": told_json["warnings"],
-        "HTML": unescape(Answer(recommendation=found)._repr_html_()),
+        "HTML": unescape(RecommendResult(answer=found)._repr_html_()),
         "the app": app,
     }
     for line in told:

@@ -23,20 +23,22 @@ if TYPE_CHECKING:
     from medusa_sim.api import time_rows as time_rows
     from medusa_sim.errors import MedusaSimError as MedusaSimError
     from medusa_sim.grid.single_step import SingleStep as SingleStep
-    from medusa_sim.report.compare.python import Compared as Compared
-    from medusa_sim.report.load.python import Simulation as Simulation
-    from medusa_sim.report.recommend.python import Answer as Answer
+    from medusa_sim.report.check.python import CheckResult as CheckResult
+    from medusa_sim.report.compare.python import CompareResult as CompareResult
+    from medusa_sim.report.load.python import LoadResult as LoadResult
+    from medusa_sim.report.recommend.python import RecommendResult as RecommendResult
     from medusa_sim.specs.gpu import load_gpu as load_gpu
     from medusa_sim.specs.models import load_model as load_model
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Answer": "medusa_sim.report.recommend.python",
-    "Compared": "medusa_sim.report.compare.python",
+    "CheckResult": "medusa_sim.report.check.python",
+    "CompareResult": "medusa_sim.report.compare.python",
+    "LoadResult": "medusa_sim.report.load.python",
     "MedusaSimError": "medusa_sim.errors",
+    "RecommendResult": "medusa_sim.report.recommend.python",
     "Scenario": "medusa_sim.api",
-    "Simulation": "medusa_sim.report.load.python",
     "SingleStep": "medusa_sim.grid.single_step",
     "compare": "medusa_sim.api",
     "load_acceptance": "medusa_sim.acceptance.profile",
@@ -49,8 +51,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "Answer", "Compared", "MedusaSimError", "Scenario", "Simulation", "SingleStep", "compare",
-    "load_acceptance", "load_gpu", "load_model", "recommend", "simulate", "sweep", "time_rows",
+    "CheckResult", "CompareResult", "LoadResult", "MedusaSimError", "RecommendResult", "Scenario",
+    "SingleStep", "compare", "load_acceptance", "load_gpu", "load_model", "recommend", "simulate", "sweep",
+    "time_rows",
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from medusa_sim.grid.single_step import SingleStep, single_step
 from medusa_sim.grid.sweep import sweep as sweep_tables
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan.recommend import recommend as recommended
-from medusa_sim.report.recommend.python import Answer
+from medusa_sim.report.recommend.python import RecommendResult
 from medusa_sim.scenario.arguments import ARGUMENTS, words_of
 from medusa_sim.scenario.declare import FLAG, NUMBER, RUNTIME, Argument, check, declared
 from medusa_sim.scenario.defaults import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from medusa_sim.latency.by_name import Fallback, LatencyName
     from medusa_sim.load.policies import Policy
-    from medusa_sim.report.check.python import Checked
-    from medusa_sim.report.compare.python import Compared
-    from medusa_sim.report.load.python import Simulation
+    from medusa_sim.report.check.python import CheckResult
+    from medusa_sim.report.compare.python import CompareResult
+    from medusa_sim.report.load.python import LoadResult
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -96,7 +96,7 @@ class Scenario(ScenarioAlone):
         *,
         request: tuple[int, int] | None = None,
         **question: Any,
-    ) -> Answer:
+    ) -> RecommendResult:
         """What `medusa-sim recommend` answers for every batch from the smallest to the largest given.
 
         request: (prompt, output) tokens, in the place of the scenario's; speedups and rates are the
@@ -122,7 +122,7 @@ class Scenario(ScenarioAlone):
             request=request,
             **question,
         )
-        return Answer(recommendation=recommended(self, asked))
+        return RecommendResult(answer=recommended(self, asked))
 
     def simulate(
         self,
@@ -132,7 +132,7 @@ class Scenario(ScenarioAlone):
         search: bool = True,
         target_rate: float | None = None,
         **load: Any,
-    ) -> Simulation:
+    ) -> LoadResult:
         """Requests over time under policies of speculation, as `medusa-sim load`.
 
         policies: names, numbers of drafts, or policies of your own (derived from
@@ -143,7 +143,7 @@ class Scenario(ScenarioAlone):
         """
         from medusa_sim.load.answer import run_load
         from medusa_sim.load.load_test import load_test
-        from medusa_sim.report.load.python import Simulation
+        from medusa_sim.report.load.python import LoadResult
 
         several = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
         named = [str(each) if isinstance(each, int) else each for each in several]
@@ -152,7 +152,7 @@ class Scenario(ScenarioAlone):
         if target_rate is not None:
             check_kind("target_rate", target_rate, NUMBER.wanted, NUMBER.allowed)
         test = load_test(self, policies=named, **load)
-        return Simulation(answer=run_load(test, asked, search=search, target_rate=target_rate))
+        return LoadResult(answer=run_load(test, asked, search=search, target_rate=target_rate))
 
     def check(
         self,
@@ -161,7 +161,7 @@ class Scenario(ScenarioAlone):
         counters: str | Path | None = None,
         before: str | Path | None = None,
         **measured: Any,
-    ) -> Checked:
+    ) -> CheckResult:
         """A running engine beside its prediction, as `medusa-sim check`: inside the band, or what is off.
 
         bench: files of load generators; counters: what the engine counted, a file (before: the page that came
@@ -174,7 +174,7 @@ class Scenario(ScenarioAlone):
         from medusa_sim.acceptance.engine_records import read_counts
         from medusa_sim.engine_runs.run import engine_run
         from medusa_sim.plan.check import check as checked
-        from medusa_sim.report.check.python import Checked
+        from medusa_sim.report.check.python import CheckResult
         from medusa_sim.scenario.question import Measured
 
         check(measured, declared(Measured), "measured quantity")
@@ -182,7 +182,7 @@ class Scenario(ScenarioAlone):
         counts = None
         if counters is not None:
             counts = combined(read_counts(Path(counters), None if before is None else Path(before)))
-        return Checked(check=checked(*engine_run(self, files, counts, Measured(**measured))))
+        return CheckResult(answer=checked(*engine_run(self, files, counts, Measured(**measured))))
 
     def step(self, batch: int = 1, seq_len: int | None = None, candidates: int | None = None) -> SingleStep:
         """One step at a batch, length and count (None: the best count; 1: plain decoding).
@@ -260,7 +260,9 @@ def sweep(
     return whole
 
 
-def recommend(*, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes | None = None, **scenario: Any) -> Answer:
+def recommend(
+    *, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes | None = None, **scenario: Any
+) -> RecommendResult:
     """`Scenario(...).recommend(...)`: parts of the question by their names, every other is the scenario's."""
     asked = {name: scenario.pop(name) for name in (*QUESTION, "request") if name in scenario}
     return Scenario(**scenario).recommend(batch, seq_len, **asked)
@@ -270,7 +272,7 @@ def simulate(
     policies: str | int | Policy | Sequence[str | int | Policy] = DEFAULT_POLICIES,
     rates: float | Iterable[float] | None = None,
     **given: Any,
-) -> Simulation:
+) -> LoadResult:
     """`Scenario(...).simulate(...)`: arguments of the load by their names, every other is the scenario's."""
     ours = {name: given.pop(name) for name in ARGUMENTS if name in given and name not in LOAD}
     return Scenario(**ours).simulate(policies, rates, **given)
@@ -282,7 +284,7 @@ def compare(
     price: float | Mapping[str, float] | None = None,
     advance: Callable[[int, int], None] | None = None,
     **given: Any,
-) -> Compared:
+) -> CompareResult:
     """Which set-up, as `medusa-sim compare`: sentence, chosen, frontier, table, runners_up, refused.
 
     price: dollars per GPU-hour of every GPU, or by GPU. advance: told (set-ups priced, of so many). given:
@@ -291,7 +293,7 @@ def compare(
     several; every other is an argument of each scenario (acceptance, latency, data_dir, ...). Raises
     UsageError for an unknown name, for a question that makes no sense, and where every set-up is refused.
     """
-    from medusa_sim.report.compare.python import Compared
+    from medusa_sim.report.compare.python import CompareResult
     from medusa_sim.setups.question import SetupChoices, SetupQuestion
     from medusa_sim.setups.search import compare as compared
 
@@ -305,7 +307,7 @@ def compare(
     comparison = compared(
         model, SetupQuestion(**asked), SetupChoices(**choices), prices=price, advance=advance, **given
     )
-    return Compared(comparison=comparison)
+    return CompareResult(answer=comparison)
 
 
 def _listed(argument: Argument, given: Any) -> Any:

@@ -29,15 +29,16 @@ from medusa_sim.setups.search import compare
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PUBLIC = (
-    "Answer", "Compared", "MedusaSimError", "Scenario", "Simulation", "SingleStep", "compare",
-    "load_acceptance", "load_gpu", "load_model", "recommend", "simulate", "sweep", "time_rows",
+    "CheckResult", "CompareResult", "LoadResult", "MedusaSimError", "RecommendResult", "Scenario",
+    "SingleStep", "compare", "load_acceptance", "load_gpu", "load_model", "recommend", "simulate", "sweep",
+    "time_rows",
 )  # fmt: skip
 
 
 def test_the_public_names_are_these():
     assert tuple(ms.__all__) == PUBLIC
     assert set(PUBLIC) < set(dir(ms))
-    with pytest.raises(AttributeError, match="public: Answer"):
+    with pytest.raises(AttributeError, match="public: CheckResult"):
         _ = ms.predict
 
 
@@ -299,13 +300,13 @@ def test_objects_have_no_option_and_several_cards_are_one_frame():
     )
     frame = ms.sweep(gpu=["a40", "h100-sxm"], model="vicuna-7b", latency="roofline", candidates=4)
     assert list(frame["gpu"]) == ["a40", "h100-sxm"]
-    assert ms.recommend(batch=4, latency="roofline").recommendation.question.batch_max == 4
+    assert ms.recommend(batch=4, latency="roofline").answer.question.batch_max == 4
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_question_has_the_ends_of_its_batches_and_every_length(scenario, monkeypatch, order):
     monkeypatch.setattr(api, "recommended", lambda scenario, asked: asked)
-    asked = scenario.recommend([3, 9, 5][::order], [700, 90], request=(800, 200)).recommendation
+    asked = scenario.recommend([3, 9, 5][::order], [700, 90], request=(800, 200)).answer
     assert (asked.batch_min, asked.batch_max) == (3, 9)
     assert (asked.seq_len, asked.request) == ((700, 90), (800, 200))
     for request in ((800,), (800, 0), (0, 200), (800, 200, 1)):

@@ -18,7 +18,7 @@ from medusa_sim.engine_runs.run import engine_run
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.check import check
 from medusa_sim.reading import held
-from medusa_sim.report.check.python import Checked
+from medusa_sim.report.check.python import CheckResult
 from medusa_sim.scenario.question import Measured
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
     taken: dict[str, str | int] = {}
     if counts is not None:
         taken["acceptance"] = ",".join(f"{share:.3f}" for share in counts.shares.tolist())
-    verdict, told = _verdict(set_up, path, counts, batch)
-    if verdict is not None:
-        run = verdict.check.run
+    result, told = _verdict(set_up, path, counts, batch)
+    if result is not None:
+        run = result.answer.run
         taken |= {"batch": run.batch} if run.batch <= answers.room(set_up) else {}
-        taken |= {"seq": run.seq_len} if verdict.check.scenario.traffic is not None else {}
-        tell = st.success if verdict.is_inside else st.warning
-        tell(show.in_words(verdict.sentence))
+        taken |= {"seq": run.seq_len} if result.answer.scenario.traffic is not None else {}
+        tell = st.success if result.is_inside else st.warning
+        tell(show.in_words(result.sentence))
         if told:
             st.caption(told)
         if counts is None and run.drafts:
@@ -84,7 +84,7 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
             f"{show.escaped(counts.engine)} counted {counts.steps:,} steps, {counts.tokens_per_step:.2f} "
             f"tokens a step; drafts accepted in {taken['acceptance']} of the steps, by position."
         )
-        if verdict is None:
+        if result is None:
             st.caption(
                 "No verdict on its speed, which it does not hold: a log with its lines of throughput does, "
                 "and so does the result of a load generator."
@@ -99,7 +99,7 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
 
 def _verdict(
     set_up: SetUp, path: Path, counts: AcceptanceCounts | None, batch: int
-) -> tuple[Checked | None, str]:
+) -> tuple[CheckResult | None, str]:
     """The verdict on a file and what this page added to it; or none, and why.
 
     A file may leave out the drafts of a step or the requests in flight: those are taken from the page.
@@ -115,9 +115,9 @@ def _verdict(
     for files, given, added in tries:
         try:
             judged_run = engine_run(scenario, files, None if files else counts, given)
-            verdict = Checked(check=check(*judged_run))
+            result = CheckResult(answer=check(*judged_run))
         except MedusaSimError as error:
             why = why or str(error)
         else:
-            return verdict, f"Not in the file, taken from this page: {added}." if added else ""
+            return result, f"Not in the file, taken from this page: {added}." if added else ""
     return None, why

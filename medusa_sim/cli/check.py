@@ -59,7 +59,7 @@ def check(
     from medusa_sim.acceptance.engine_counters import combined
     from medusa_sim.engine_runs.run import engine_run, told_by
     from medusa_sim.plan.check import check as checked
-    from medusa_sim.report.check.python import Checked
+    from medusa_sim.report.check.python import CheckResult
     from medusa_sim.report.check.screen import check_screen
 
     files, counters = sorted_out(files, counters, more)
@@ -79,15 +79,15 @@ def check(
             raise UsageError(f"{files[0]} does not say on which GPU it ran: give --gpu")
     counts = None if counters is None else combined(how.read(counters))
     (one,) = take.scenarios(given)
-    answer = Checked(check=checked(*engine_run(one, files, counts, asked)))
+    result = CheckResult(answer=checked(*engine_run(one, files, counts, asked)))
     if output.form in ("table", "md"):
-        output.screen(check_screen(answer.check))
+        output.screen(check_screen(result.answer))
     else:
-        warn(answer.check.warnings)
-        say(answer.sentence)
-        output.rows(answer.frame, "check", **answer.values)
-    if not answer.is_inside:
-        raise ThresholdError(f"{' and '.join(answer.off)} outside the 80 % band")
+        warn(result.answer.warnings)
+        say(result.sentence)
+        output.rows(result.frame, "check", **result.values)
+    if not result.is_inside:
+        raise ThresholdError(f"{' and '.join(result.off)} outside the 80 % band")
 
 
 def sorted_out(

@@ -72,7 +72,7 @@ def compare(
     csv and json carry every row.
     """
     from medusa_sim.cli.progress import progress
-    from medusa_sim.report.compare.python import Compared
+    from medusa_sim.report.compare.python import CompareResult
     from medusa_sim.report.compare.screen import compare_screen
     from medusa_sim.report.compare.values import compare_values, with_warnings
     from medusa_sim.report.compare.warnings import price_notes
@@ -93,7 +93,7 @@ def compare(
         from medusa_sim.report.compare.page import compare_blocks
 
         report.write(compare_blocks(answer, command_line()))
-    fleets = Compared(comparison=answer).under_load(router=router) if under_load else []
+    fleets = CompareResult(answer=answer).under_load(router=router) if under_load else []
     if output.form == "table":
         output.screen(compare_screen(answer, fleets, draft_path))
         return

@@ -58,12 +58,12 @@ def test_requests_that_read_their_prompts_are_no_slower_tokens(tmp_path: Path) -
     rate, path = float(run["tokens_per_s"].iloc[0]), tmp_path / "vllm.log"
     line = VLLM.format(prompts=60 * rate, rate=rate)
     path.write_text(4 * line)
-    own = scenario.check(path).check
+    own = scenario.check(path).answer
     assert (own.run.timed_by, own.run.batch) == ("rate", 8)
     assert own.run.time_us == pytest.approx(own.predicted_us, rel=0.02)
     quiet = VLLM.format(prompts=0.0, rate=1.07 * rate)
     path.write_text(line + 3 * quiet + line)
-    steps = scenario.check(path).check.run
+    steps = scenario.check(path).answer.run
     assert steps.timed_by == "tpot"
     assert steps.time_us == pytest.approx(8e6 / (1.07 * rate), rel=1e-3)
 

@@ -299,7 +299,7 @@ def test_where_settings_draft_against_the_schedule_is_said():
     set_up = ms.Scenario(
         gpu="l40s", model="gpt-oss-20b", drafter="eagle3", acceptance="0.3", runtime="vllm-0.33"
     )
-    answer = set_up.recommend(batch=(1, 64)).recommendation
+    answer = set_up.recommend(batch=(1, 64)).answer
     settings = engine_settings(answer, "vllm", draft_path="d")
     plan = plan_of(settings)
     off = {

@@ -160,7 +160,7 @@ Row = dict[str, Any]
 
 
 @functools.cache
-def compared(name: str) -> ms.Compared:
+def compared(name: str) -> ms.CompareResult:
     return ms.compare(**ASKED[name])
 
 
@@ -177,7 +177,7 @@ def commands(name: str) -> list[tuple[Row, str]]:
         new = {(row["engine"], kind, row[kind]) for kind in kinds} - seen
         if new:
             seen |= new
-            chosen.append((row, chosen_command(found.comparison, row)))
+            chosen.append((row, chosen_command(found.answer, row)))
     return chosen
 
 
@@ -222,7 +222,7 @@ def test_weights_and_drafters_are_checkpoints_that_exist():
         model = "nvidia/Llama-3.1-8B-Instruct-FP8" if loads_fp8 else "meta-llama/Llama-3.1-8B-Instruct"
         assert f" {model} " in text
     row = next(row for row, _ in commands("dense") if row["drafter"] == "eagle3")
-    assert "a/drafter" in chosen_command(compared("dense").comparison, row, "a/drafter")
+    assert "a/drafter" in chosen_command(compared("dense").answer, row, "a/drafter")
 
 
 def test_a_cache_of_16_bits_is_named_where_the_checkpoint_may_bring_one_of_fp8():
@@ -237,14 +237,14 @@ def test_a_checkpoint_that_is_not_known_is_said() -> None:
     found = ms.compare("qwen2-7b", gpus="b200", counts=1, engines="vllm", drafters=("none", "eagle3"),
                        weight_dtypes="nvfp4", batches=4)  # fmt: skip
     for row in found.table.to_dict("records"):
-        text = chosen_command(found.comparison, row)
+        text = chosen_command(found.answer, row)
         assert text.startswith("# Qwen/Qwen2-7B: its nvfp4 checkpoint has to be named instead")
         assert ("eagle3-of-qwen2-7b" in text) == (row["drafter"] == "eagle3")
 
 
 def test_an_engine_without_a_server_is_one_error():
     dense = compared("dense")
-    scenario = dense.comparison.scenario(dense.table.iloc[0])
+    scenario = dense.answer.scenario(dense.table.iloc[0])
     with pytest.raises(UsageError, match="launch command"):
         launch_command(scenario, "llama-cpp", 4, 4096, None)
 

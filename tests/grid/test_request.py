@@ -30,7 +30,7 @@ def served(request: tuple[int, int], **more: object) -> ms.Scenario:
 @pytest.mark.parametrize("users", [1, 8])
 def test_every_door_prices_a_request_alike(request_, users):
     scenario = served(request_)
-    (row,) = scenario.recommend(users).recommendation.schedule
+    (row,) = scenario.recommend(users).answer.schedule
     swept = scenario.sweep(users, candidates=[1, row.candidates]).set_index("candidates").loc[row.candidates]
     compared = ms.compare(
         GIVEN["model"], gpus=GIVEN["gpu"], counts=1, engines="vllm", weight_dtypes="bf16", drafters="eagle3",
@@ -38,7 +38,7 @@ def test_every_door_prices_a_request_alike(request_, users):
     )  # fmt: skip
     checked = scenario.check(
         batch=users, drafts=row.drafts, tpot_ms=1.0, tokens_per_step=row.tokens_per_step
-    ).check
+    ).answer
     assert row.seq_len == swept.seq_len == checked.run.seq_len == round(request_[0] + request_[1] / 2)
     chosen = compared.chosen
     assert row.tpot_us == pytest.approx(swept.tpot_us)
@@ -146,7 +146,7 @@ def test_one_default_serves_all():
         GIVEN["model"], gpus=GIVEN["gpu"], counts=1, engines="vllm", weight_dtypes="bf16", drafters="eagle3",
         drafts=3, batches=16,
     )  # fmt: skip
-    answer = ms.Scenario(**GIVEN, max_drafts=3).recommend(16).recommendation
+    answer = ms.Scenario(**GIVEN, max_drafts=3).recommend(16).answer
     (row,) = answer.schedule
     assert answer.question.request == usual
     assert row.drafts == 3
@@ -155,7 +155,7 @@ def test_one_default_serves_all():
         assert getattr(row, name) == pytest.approx(compared.chosen[of_setup]), name
     assert "896 in, 256 out" in compared.sentence
     measured = {"batch": 16, "drafts": 3, "tpot_ms": 1.0, "tokens_per_step": row.tokens_per_step}
-    checked = ms.Scenario(**GIVEN).check(**measured).check
+    checked = ms.Scenario(**GIVEN).check(**measured).answer
     assert checked.predicted_us == pytest.approx(row.tpot_us, rel=1e-5)
 
 

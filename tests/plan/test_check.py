@@ -47,10 +47,10 @@ def test_the_sweep_itself_is_inside_and_every_part_as_predicted(more):
     found = _scenario(**more).check(**_predicted(**more))
     assert found.is_inside
     assert "Inside" in found.sentence
-    for part in found.check.parts:
+    for part in found.answer.parts:
         assert part.measured_us == pytest.approx(part.predicted_us, rel=1e-6)
         assert part.low_us < part.predicted_us < part.high_us
-    assert found.check.low_us < found.check.predicted_us < found.check.high_us
+    assert found.answer.low_us < found.answer.predicted_us < found.answer.high_us
 
 
 @pytest.mark.parametrize("speed", ["tokens_per_s", "itl_ms"])
@@ -59,7 +59,7 @@ def test_any_speed_of_the_prediction_is_inside(speed):
     tpot_ms, tokens = given.pop("tpot_ms"), 1.0 + sum(given["accepted_by_position"])
     value = {"tokens_per_s": BATCH * 1e3 / tpot_ms, "itl_ms": tpot_ms * tokens}[speed]
     found = _scenario().check(**given, **{speed: value})
-    assert found.check.run.time_us == pytest.approx(1e3 * tpot_ms)
+    assert found.answer.run.time_us == pytest.approx(1e3 * tpot_ms)
     assert found.is_inside
 
 
@@ -74,13 +74,13 @@ def test_acceptance_that_is_off_is_named_by_position_and_cost():
     slower_ms = given["tpot_ms"] * tokens / fewer  # the same round
     found = _checked(accepted_by_position=[share / 2.0 for share in shares], tpot_ms=slower_ms)
     assert found.off == ("acceptance",)
-    assert found.check.position == 0
+    assert found.answer.position == 0
     assert "position 0" in found.sentence
     assert "template" in found.sentence
     expected = 1e3 * slower_ms * (1 - fewer / tokens)
     assert _parts(found)["acceptance"] == pytest.approx(expected, rel=0.02)
     assert abs(_parts(found)["round"]) < 0.02 * _parts(found)["acceptance"]
-    assert _checked(accepted_by_position=[first, *(share / 3.0 for share in later)]).check.position == 1
+    assert _checked(accepted_by_position=[first, *(share / 3.0 for share in later)]).answer.position == 1
     high = _checked(accepted_by_position=[0.98, 0.96, 0.94])
     assert high.off == ("round", "acceptance")  # at the same time per token: what is slow comes first
     assert "A part" in high.sentence
@@ -104,16 +104,16 @@ def test_slow_rounds_and_slow_plain_steps_are_named():
     found = _checked(plain_tpot_ms=plain_ms + 2.0)
     assert found.off == ("plain",)
     assert "2.00 ms too slow" in found.sentence
-    assert found.check.low_us < found.check.run.time_us < found.check.high_us
+    assert found.answer.low_us < found.answer.run.time_us < found.answer.high_us
 
 
 def test_the_parts_add_up_to_the_difference_and_plain_decoding_is_one():
     given = _predicted()
     slow = {"tpot_ms": 1.7 * given["tpot_ms"], "plain_tpot_ms": 1.2 * given["plain_tpot_ms"]}
     found = _checked(**slow, accepted_by_position=[0.5, 0.2, 0.1])
-    total = found.check.run.time_us - found.check.predicted_us
+    total = found.answer.run.time_us - found.answer.predicted_us
     assert sum(_parts(found).values()) == pytest.approx(total)
-    assert found.values["measured_us"] == found.check.run.time_us
+    assert found.values["measured_us"] == found.answer.run.time_us
     plain = {"batch": BATCH, "seq_len": SEQ, "drafts": 0, "tpot_ms": given["plain_tpot_ms"]}
     assert _scenario().check(**plain).is_inside
     assert _scenario().check(**plain | {"tpot_ms": 2.0 * plain["tpot_ms"]}).off == ("plain",)
@@ -143,12 +143,12 @@ def test_a_longer_chain_than_the_profile_describes_is_checked_by_what_was_measur
     by_position = _scenario().check(accepted_by_position=shares, **given)
     by_length = _scenario().check(tokens_per_step=1.0 + sum(shares), **given)
     assert "describes fewer than 5 drafts" in by_position.sentence
-    acceptance, round_ = by_position.check.parts[:2]
+    acceptance, round_ = by_position.answer.parts[:2]
     assert not acceptance.is_off
     assert acceptance.measured_us == pytest.approx(acceptance.predicted_us, rel=1e-4)
-    assert by_length.check.parts[1].predicted_us == pytest.approx(round_.predicted_us, rel=1e-3)
+    assert by_length.answer.parts[1].predicted_us == pytest.approx(round_.predicted_us, rel=1e-3)
     own = ms.Scenario(**DEFAULT, acceptance=shares)
-    assert own.check(accepted_by_position=shares, **given).check.run.undescribed == ""
+    assert own.check(accepted_by_position=shares, **given).answer.run.undescribed == ""
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_what_a_slow_plain_step_explains_is_no_fault_of_the_round():
     """A plain step 20 % over its prediction makes the round 20 % longer; what is left is the round's own."""
     given = _predicted()
     slow = {"tpot_ms": 1.5 * given["tpot_ms"], "plain_tpot_ms": 1.2 * given["plain_tpot_ms"]}
-    acceptance, round_, plain = _checked(**slow).check.parts
+    acceptance, round_, plain = _checked(**slow).answer.parts
     assert acceptance.costs_us == pytest.approx(0.0, abs=1e-6)
     assert plain.costs_us == pytest.approx(0.2 * round_.predicted_us)
     assert round_.costs_us == pytest.approx(0.3 * round_.predicted_us)
@@ -203,16 +203,16 @@ def test_what_a_slow_plain_step_explains_is_no_fault_of_the_round():
     # no more than the round is slower, and nothing where it is quicker
     for share, explained in ((1.1, 0.1), (1.0, 0.0), (0.9, 0.0)):
         slow = {"tpot_ms": share * given["tpot_ms"], "plain_tpot_ms": 1.2 * given["plain_tpot_ms"]}
-        _, round_, plain = _checked(**slow).check.parts
+        _, round_, plain = _checked(**slow).answer.parts
         assert plain.costs_us == pytest.approx(explained * round_.predicted_us, abs=1e-3)
     quick = {"tpot_ms": 0.7 * given["tpot_ms"], "plain_tpot_ms": 0.9 * given["plain_tpot_ms"]}
-    _, round_, plain = _checked(**quick).check.parts
+    _, round_, plain = _checked(**quick).answer.parts
     assert plain.costs_us == pytest.approx(-0.1 * round_.predicted_us)
 
 
 def test_the_whole_is_as_sure_as_acceptance_and_round_together():
     """In quadrature: fewer tokens and a longer round on one side, more and a shorter one on the other."""
-    found = _checked().check
+    found = _checked().answer
     acceptance, round_ = found.parts[:2]
     low = (
         (acceptance.predicted_us - acceptance.low_us) ** 2 + (round_.predicted_us - round_.low_us) ** 2
@@ -247,6 +247,6 @@ def test_the_position_that_moves_most_is_named(predicted, measured, position):
 
 def test_a_plain_run_emits_a_token_a_step():
     _, plain_ms, _ = _prediction(_scenario())
-    found = _scenario().check(batch=BATCH, seq_len=SEQ, drafts=0, tpot_ms=plain_ms).check
+    found = _scenario().check(batch=BATCH, seq_len=SEQ, drafts=0, tpot_ms=plain_ms).answer
     assert (found.tokens_per_step, found.tokens_low, found.tokens_high) == (1.0, 1.0, 1.0)
     assert (found.accepted, found.position) == ((), None)

@@ -111,7 +111,7 @@ def test_sweep_its_plot_and_recommend_choose_one_count_at_one_request(given):
     swept = sweep_answer(scenario, grid)
     view = length_view(scenario, grid, scenario.length)
     for batches in (1, range(1, 65)):
-        row = scenario.recommend(batches).recommendation.schedule[0]
+        row = scenario.recommend(batches).answer.schedule[0]
         assert row.candidates == swept.column("candidates")[0] == view.counts[view.best[0]]
         assert row.speedup_at_batch_min == pytest.approx(float(view.speedup[0, view.best[0]]))
 
@@ -120,7 +120,7 @@ def test_every_form_of_an_answer_tells_one_verdict():
     """Headline, sweep, JSON and rows, of a server that drafts up to somewhere within its doubt."""
     scenario = ms.Scenario(**SERVER, runtime="sglang")
     told = scenario.recommend(range(1, 65))
-    crossing_ = told.recommendation.break_even_batches[0]
+    crossing_ = told.answer.break_even_batches[0]
     kinds = [stretch.verdict for stretch in crossing_.known]
     assert kinds[0] == "pays"
     assert f"It {break_even_text(crossing_, 'batch')}." in str(told)
@@ -131,7 +131,7 @@ def test_every_form_of_an_answer_tells_one_verdict():
     (by_length,) = values["break_even_batch_by_seq_len"]
     assert [each["kind"] for each in by_length["known"]] == kinds
     assert [tuple(each) for each in by_length["drafts_made"]] == list(crossing_.spans)
-    for row in told.recommendation.schedule:
+    for row in told.answer.schedule:
         on = row.candidates > 1
         assert on == any(first <= row.batch_min and row.batch_max <= last for first, last in crossing_.spans)
         assert row.verdict in {"pays": ("pays",), "loses": ("loses",)}.get(row.verdict, ("uncertain",))

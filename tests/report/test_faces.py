@@ -32,14 +32,14 @@ def simulated() -> Any:
 
 
 def test_the_schedule_is_a_row_a_range_and_its_figures_are_the_rows_own():
-    answer = recommended()
-    rows, frame = answer.recommendation.schedule, answer.schedule
+    found = recommended()
+    rows, frame = found.answer.schedule, found.schedule
     assert len(frame) == len(rows)
     for name in ("batch_min", "batch_max", "candidates", "speedup", "speedup_low", "tokens_per_s"):
         assert frame[name].tolist() == [getattr(row, name) for row in rows]
-    assert answer.schedule_row is rows[0]
-    assert answer.enable
-    at = answer.at(rows[-1].batch_max)
+    assert found.schedule_row is rows[0]
+    assert found.enable
+    at = found.at(rows[-1].batch_max)
     assert (at.batch_max, at.seq_len, at.drafts) == (rows[-1].batch_max, DEFAULT_SEQ_LEN, rows[-1].drafts)
 
 
@@ -52,9 +52,9 @@ def test_steps_of_every_count_are_those_of_a_sweep():
 
 
 def test_a_schedules_nested_values_are_json_in_a_table():
-    answer = recommended()
-    table = schedule_arrow(answer.recommendation).to_pylist()
-    values = answer.to_dict()["schedule"]
+    found = recommended()
+    table = schedule_arrow(found.answer).to_pylist()
+    values = found.to_dict()["schedule"]
     for row, told in zip(table, values, strict=True):
         for name in ("paths", "cheaper_larger", "next_count", "near_best"):
             assert row[name] is None if told[name] is None else json.loads(row[name]) == _as_json(told[name])
@@ -76,26 +76,26 @@ def test_parts_of_both_steps_add_up_to_no_more_than_the_step():
 
 
 def test_an_export_has_the_drafts_of_the_schedule_and_refuses_a_number_as_its_engine():
-    answer = SCENARIO.recommend(batch=range(1, 17))
-    told = answer.export("vllm", draft_path="some/head").text
+    found = SCENARIO.recommend(batch=range(1, 17))
+    told = found.export("vllm", draft_path="some/head").text
     drafts = int(re.findall(r'"num_speculative_tokens": ?(\d+)', told)[0])
-    assert answer.schedule.drafts.tolist() == [drafts] == [4]
+    assert found.schedule.drafts.tolist() == [drafts] == [4]
     with pytest.raises(UsageError, match="engine"):
-        answer.export(3)
+        found.export(3)
 
 
 def test_a_load_hands_out_a_row_a_policy_and_rate_with_means_over_its_seeds():
-    answer = simulated()
-    (point,), frame = answer.answer.points, answer.frame
+    found = simulated()
+    (point,), frame = found.answer.points, found.frame
     assert frame.policy.tolist() == [point.policy]
     for name in ("tpot_mean_s", "ttft_p50_s", "tokens_per_s"):
         assert frame[name].tolist() == [np.mean([seed[name] for seed in point.values])]
     assert (frame.tpot_mean_s_low[0], frame.tpot_mean_s_high[0]) == pytest.approx(point.band("tpot_mean_s"))
-    assert answer.carried.empty
-    assert answer.to_dict()["rows"][0]["tokens_per_s"] == frame.tokens_per_s[0]
+    assert found.carried.empty
+    assert found.to_dict()["rows"][0]["tokens_per_s"] == frame.tokens_per_s[0]
     # bins of the timeline one after another, to the end of the run
-    line = timeline_arrow(answer.answer).to_pandas()
-    assert answer.timeline.equals(line)
+    line = timeline_arrow(found.answer).to_pandas()
+    assert found.timeline.equals(line)
     assert (np.diff(line.time_s) > 0.0).all()
     assert line.time_s.iloc[-1] == pytest.approx(point.first_record.end_s, rel=0.02)
     assert set(line.rate_per_s) == {4.0}
@@ -119,9 +119,9 @@ def test_a_check_hands_out_a_row_a_part_and_says_which_is_off():
 
 @pytest.mark.parametrize("face", [recommended, simulated], ids=["recommend", "simulate"])
 def test_a_notebook_shows_the_sentence_and_the_numbers(face):
-    answer = face()
-    page = answer._repr_html_()
-    assert repr(answer) == answer.sentence
+    found = face()
+    page = found._repr_html_()
+    assert repr(found) == found.sentence
     assert page.count("<tr") > 1
-    frame = answer.schedule if face is recommended else answer.frame
+    frame = found.schedule if face is recommended else found.frame
     assert f"{frame.tokens_per_s[0]:.3g}" in page

@@ -23,13 +23,13 @@ _MODEL = {"model": "llama-3.1-8b", "drafter": "eagle3"}
 
 
 def _recommended(**more):
-    answer = ms.recommend(gpu="l40s", **_MODEL, **more).recommendation
+    answer = ms.recommend(gpu="l40s", **_MODEL, **more).answer
     return recommend_blocks(answer, "c"), recommend_screen(answer)
 
 
 def _compared(**more):
     asked = {"counts": 1, "engines": "vllm", "drafters": ("none", "eagle3"), "batches": (1, 8)}
-    answer = ms.compare(_MODEL["model"], gpus="l40s", **asked, **more).comparison
+    answer = ms.compare(_MODEL["model"], gpus="l40s", **asked, **more).answer
     return compare_blocks(answer, "c"), compare_screen(answer)
 
 

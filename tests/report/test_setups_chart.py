@@ -29,7 +29,7 @@ from medusa_sim.setups.served_figures import by_nearness, differences
 
 
 @pytest.fixture(scope="module")
-def answer() -> ms.Compared:
+def found() -> ms.CompareResult:
     return ms.compare(
         "llama-3.1-8b", gpus=("h100-sxm", "l40s"), counts=1, engines="vllm", drafters=("none", "eagle3"),
         weight_dtypes=("bf16", "fp8"), batches=(1, 4, 16, 64), tokens_per_s_per_user=50,
@@ -37,8 +37,8 @@ def answer() -> ms.Compared:
 
 
 @pytest.mark.parametrize("column", Y_TITLES)
-def test_curves_fall_apart_from_nothing(answer, column):
-    chart = answer.chart(column)
+def test_curves_fall_apart_from_nothing(found, column):
+    chart = found.chart(column)
     *curves, ring = chart.series
     assert [curve.name for curve in curves] == [
         "h100-sxm, no speculation", "h100-sxm", "l40s, no speculation", "l40s",
@@ -58,11 +58,11 @@ def test_curves_fall_apart_from_nothing(answer, column):
     assert [limit.x for limit in chart.limits] == [50]
     assert ring.name == ANSWER
     assert chart.legend_names == ["h100-sxm", "l40s"]
-    assert ring.x[0] == answer.chosen["tokens_per_s_per_user"]
+    assert ring.x[0] == found.chosen["tokens_per_s_per_user"]
 
 
-def test_matplotlib_draws_the_description(answer):
-    chart = answer.chart()
+def test_matplotlib_draws_the_description(found):
+    chart = found.chart()
     axis = lines_figure(chart).axes[0]
     assert axis.get_xscale() == axis.get_yscale() == "log"
     for curve, drawn in zip(chart.series, axis.lines, strict=False):
@@ -74,9 +74,9 @@ def test_matplotlib_draws_the_description(answer):
 
 
 @pytest.mark.parametrize("slim", [False, True])
-def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(answer, slim):
+def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(found, slim):
     for column in Y_TITLES:
-        figure = lines_figure(answer.chart(column), slim=slim)
+        figure = lines_figure(found.chart(column), slim=slim)
         render(figure, ".svg")
         axis = figure.axes[0]
         ticks = [each.get_text() for each in (*axis.get_xticklabels("both"), *axis.get_yticklabels("both"))]
@@ -88,15 +88,15 @@ def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(answer
         assert (across < 5) == slim
 
 
-def test_a_card_without_a_value_is_named_and_not_drawn_and_another_axis_is_one_error(answer):
-    unpriced = answer.comparison.table.copy()
+def test_a_card_without_a_value_is_named_and_not_drawn_and_another_axis_is_one_error(found):
+    unpriced = found.answer.table.copy()
     unpriced.loc[unpriced.gpu == "l40s", "usd_per_million_tokens"] = np.nan
-    partly = replace(answer.comparison, table=unpriced)
-    assert left_out(answer.comparison, "usd_per_million_tokens") == ""
+    partly = replace(found.answer, table=unpriced)
+    assert left_out(found.answer, "usd_per_million_tokens") == ""
     assert left_out(partly, "usd_per_million_tokens") == " Not drawn, as no price is known: l40s."
     assert left_out(partly, "joule_per_token") == ""
     with pytest.raises(UsageError, match="vertical axis"):
-        answer.chart("watts")
+        found.chart("watts")
 
 
 def test_a_card_keeps_its_colour_and_neighbours_differ():
@@ -106,15 +106,15 @@ def test_a_card_keeps_its_colour_and_neighbours_differ():
     assert look_of("mine") == look_of("mine")
 
 
-def test_a_page_has_the_answer_first(answer):
-    blocks = compare_blocks(answer.comparison, "medusa-sim compare")
+def test_a_page_has_the_answer_first(found):
+    blocks = compare_blocks(found.answer, "medusa-sim compare")
     html = html_page("t", blocks)
     assert html.index("without speculation") < html.index("<svg")
     assert html.count("<img") == html.count("<svg")  # as a telephone shows it
     assert len(list(pictures_of(blocks))) == len(Y_TITLES)
-    assert answer.sentence.split(",")[0] in html
-    assert "<svg" in answer._repr_html_()
-    json.dumps(answer.to_dict(), allow_nan=False)
+    assert found.sentence.split(",")[0] in html
+    assert "<svg" in found._repr_html_()
+    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_the_nearest_measurement_is_drawn_where_it_was_measured(tmp_path):
@@ -123,7 +123,7 @@ def test_the_nearest_measurement_is_drawn_where_it_was_measured(tmp_path):
         "weight_dtypes": "fp8_block", "eps": 1, "batches": (8, 16, 32),
     }  # fmt: skip
     near = ms.compare("deepseek-r1", **asked, prompt_tokens=900, output_tokens=900)
-    found = nearest(near.comparison)
+    found = nearest(near.answer)
     assert found.near
     assert abs(found.error) < 0.2
     for column in ("tokens_per_s_per_gpu", "usd_per_million_tokens"):
@@ -136,11 +136,11 @@ def test_the_nearest_measurement_is_drawn_where_it_was_measured(tmp_path):
         )
     far = ms.compare("deepseek-r1", **asked, prompt_tokens=8000, output_tokens=900)
     assert not any(series.name == MEASURED for series in far.chart().series)
-    assert "is not drawn" in measured_text(far.comparison)
+    assert "is not drawn" in measured_text(far.answer)
     own = tmp_path / "profiles" / "served.toml"
     own.parent.mkdir()
     own.write_text("schema = 1\nfigure = []\n")
-    assert nearest(ms.compare("deepseek-r1", **asked, data_dir=tmp_path).comparison) is None
+    assert nearest(ms.compare("deepseek-r1", **asked, data_dir=tmp_path).answer) is None
     priced = near.table[near.table.batch == 16].iloc[0]
     assert found.row["tokens_per_s_per_user"] == pytest.approx(priced.tokens_per_s_per_user, rel=0.03)
 

@@ -28,12 +28,12 @@ DENSE = {
 
 
 @pytest.fixture(scope="module")
-def dense() -> ms.Compared:
+def dense() -> ms.CompareResult:
     return ms.compare(**DENSE, tokens_per_s_per_user=60)
 
 
 @pytest.fixture(scope="module")
-def experts() -> ms.Compared:
+def experts() -> ms.CompareResult:
     return ms.compare(
         "deepseek-r1", gpus=("h200-sxm", "b200"), counts=8, engines="sglang", drafters=("none", "mtp"),
         weight_dtypes=("fp8_block", "nvfp4"), batches=(4, 64), prompt_tokens=900, output_tokens=900,
@@ -42,10 +42,10 @@ def experts() -> ms.Compared:
 
 @pytest.mark.parametrize("name", ["dense", "experts"])
 def test_a_row_is_the_row_of_a_sweep(name, request):
-    found: ms.Compared = request.getfixturevalue(name)
-    question = found.comparison.question
+    found: ms.CompareResult = request.getfixturevalue(name)
+    question = found.answer.question
     for row in found.table.sample(20, random_state=1).to_dict("records"):
-        scenario = found.comparison.scenario(row)
+        scenario = found.answer.scenario(row)
         # with no kernel's time that other set-ups asked for
         alone = ms.Scenario(**{**scenario.arguments.values, "latency": "calibrated"})
         again = alone.sweep(row["batch"], question.seq_len, row["drafts"] + 1)
@@ -64,15 +64,15 @@ def test_a_row_is_the_row_of_a_sweep(name, request):
 
 def test_requests_in_flight_are_their_rate_times_their_time(dense):
     """Little's law, but for the half step that a request waits: its prompt was counted twice."""
-    table, output = dense.table, dense.comparison.question.output_tokens
+    table, output = dense.table, dense.answer.question.output_tokens
     in_flight = table.tokens_per_s_per_gpu * table.tp / output * table.e2e_ms / 1e3
     np.testing.assert_allclose(in_flight, table.batch, rtol=0.06)
 
 
 @pytest.mark.parametrize("name", ["dense", "experts"])
 def test_cost_is_as_sure_as_throughput_and_a_request_is_its_first_token_and_the_others(name, request):
-    found: ms.Compared = request.getfixturevalue(name)
-    table, output = found.table, found.comparison.question.output_tokens
+    found: ms.CompareResult = request.getfixturevalue(name)
+    table, output = found.table, found.answer.question.output_tokens
     paid = table.usd_per_million_tokens * table.tokens_per_s_per_gpu
     for cost, rate in (("low", "high"), ("high", "low")):
         beside = table[f"usd_per_million_tokens_{cost}"] * table[f"tokens_per_s_per_gpu_{rate}"]
@@ -84,7 +84,7 @@ def test_cost_is_as_sure_as_throughput_and_a_request_is_its_first_token_and_the_
 
 @pytest.mark.parametrize("name", ["dense", "experts"])
 def test_nothing_beats_the_frontier_and_all_else_is_beaten(name, request):
-    found: ms.Compared = request.getfixturevalue(name)
+    found: ms.CompareResult = request.getfixturevalue(name)
     table = found.table
     speed, worth = table.tokens_per_s_per_user.to_numpy(), -table.usd_per_million_tokens.to_numpy()
     for own_speed, own_worth, is_on in zip(speed, worth, table.on_frontier, strict=True):
@@ -113,7 +113,7 @@ def test_the_chosen_keeps_the_limits_and_costs_least(dense):
     table = dense.table
     assert ((table.sure >= 0.5) == (table.tokens_per_s_per_user >= 60)).all()
     assert ((table.sure >= 0.9) == (table.tokens_per_s_per_user_low >= 60 * (1 - 1e-4))).all()
-    surer = dense.comparison.surer.chosen
+    surer = dense.answer.surer.chosen
     assert surer is not None
     assert surer["usd_per_million_tokens"] >= dense.chosen["usd_per_million_tokens"]
     assert dense.sentence.count("at least 60") == 1
@@ -144,8 +144,8 @@ def test_times_to_the_first_token_say_what_is_known_to_be_wrong():
     asked = {**DENSE, "gpus": "h100-sxm", "counts": 1, "batches": 8, "drafters": "none"}
     for limits, told in (({}, 0), ({"ttft_ms": 500}, 1), ({"e2e_ms": 9000}, 1)):
         found = ms.compare(**asked, **limits)
-        assert sum("times to the first token" in line for line in found.comparison.warnings) == told
-        with_warnings(found.comparison)
+        assert sum("times to the first token" in line for line in found.answer.warnings) == told
+        with_warnings(found.answer)
 
 
 def test_copies_carry_the_rate_and_its_cost_is_theirs():
@@ -191,8 +191,8 @@ def test_what_lies_between_batches_is_found_as_if_every_batch_was_asked_for(aske
         "gpus": "h100-sxm", "counts": 1, "engines": "vllm", "drafters": ("none", "eagle3"), **asked,
         "weight_dtypes": "bf16", "prompt_tokens": 600, "output_tokens": 300, "measure": measure,
     }  # fmt: skip
-    found = ms.compare(**given).comparison
-    every = ms.compare(**given, batches=tuple(range(1, 257))).comparison
+    found = ms.compare(**given).answer
+    every = ms.compare(**given, batches=tuple(range(1, 257))).answer
     for best, one_by_one in ((found.chosen, every.chosen), (found.chosen_plain, every.chosen_plain)):
         assert (best["batch"], best["drafts"]) == (one_by_one["batch"], one_by_one["drafts"])
         assert best[found.column] == pytest.approx(one_by_one[found.column], rel=1e-12)
@@ -214,11 +214,11 @@ def test_bands_beyond_what_an_engine_was_measured_with_are_those_that_recommend_
     rows = found.table[found.table.batch == 1024].to_dict("records")
     assert {row["drafter"] for row in rows} == {"none", "eagle3"}
     for row in rows:
-        scenario = found.comparison.scenario(row)
+        scenario = found.answer.scenario(row)
         engine = scenario.runtime.engine
         assert engine is not None
         assert engine.measured_requests < 1024
-        cells = price(scenario, [1024], [found.comparison.question.seq_len]).by_count
+        cells = price(scenario, [1024], [found.answer.question.seq_len]).by_count
         count = cells.configurations.counts.tolist().index(row["drafts"] + 1)
         for end, other in (("low", 1), ("high", 0)):  # the longer a token takes, the lower the rate
             asked = row["tokens_per_s_per_gpu"] / cells.token_us_halves.ratios()[other][0, 0, count]
@@ -267,12 +267,12 @@ def test_cost_decides_where_every_named_card_has_a_price():
     few = {"model": "llama-3.1-8b", "counts": 1, "engines": "vllm", "drafters": "none", "batches": (8, 64),
            "weight_dtypes": "bf16"}  # fmt: skip
     named = ms.compare(**few, gpus=("h100-sxm", "b300"))
-    assert named.comparison.measure == "throughput"
+    assert named.answer.measure == "throughput"
     given = ms.compare(**few, gpus=("h100-sxm", "b300"), price={"b300": 9.0})
-    assert given.comparison.measure == "cost"
+    assert given.answer.measure == "cost"
     assert given.table.usd_per_million_tokens.notna().all()
     every = ms.compare(**few)
-    assert every.comparison.measure == "cost"
+    assert every.answer.measure == "cost"
     assert every.chosen is not None
     assert any("not chosen" in line and "b300" in line for line in every.warnings)
     assert {"a100-80gb-sxm", "b200", "b300", "h200-sxm", "mi300x"} <= set(every.table.gpu)
@@ -283,7 +283,7 @@ def test_a_model_in_several_formats_is_named_by_its_experts():
         "gpt-oss-120b", gpus="h100-sxm", counts=2, engines="vllm", drafters="none", batches=8, eps=1
     )
     assert "mxfp4" in set(found.table.precision)
-    published = found.comparison.scenario(found.table[found.table.precision == "mxfp4"].iloc[0])
+    published = found.answer.scenario(found.table[found.table.precision == "mxfp4"].iloc[0])
     assert published.arguments.weight_dtype is None
 
 
@@ -293,13 +293,13 @@ def test_another_target_answers_as_if_asked(dense):
     assert moved.chosen == asked.chosen
     assert moved.table.equals(asked.table)
     assert moved.sentence == asked.sentence
-    assert dense.for_target(measure="throughput").comparison.column == "tokens_per_s_per_gpu"
+    assert dense.for_target(measure="throughput").answer.column == "tokens_per_s_per_gpu"
     with pytest.raises(UsageError, match="limit"):
         dense.for_target(rate=3.0)
 
 
 def test_warnings_are_told_once_a_kind_and_rows_keep_their_own(experts):
-    answer = experts.comparison
+    answer = experts.answer
     rows = with_warnings(answer)
     for _, row in rows.sample(10, random_state=2).iterrows():
         own = [answer.warnings[int(number) - 1] for number in row.warnings.split()]
@@ -317,7 +317,7 @@ def test_the_first_columns_are_those_that_name_and_score_a_set_up():
 
 
 def test_the_drafts_of_a_row_are_the_best_of_the_sweep(dense):
-    answer = dense.comparison
+    answer = dense.answer
     for row in dense.table[dense.table.drafts > 1].sample(10, random_state=4).to_dict("records"):
         counts = np.asarray(answer.question.drafts) + 1
         scenario = ms.Scenario(**answer.scenario(row).arguments.values)
@@ -407,7 +407,7 @@ def test_what_is_no_choice_holds_for_every_set_up(name, option, value):
 
 
 def test_a_card_without_room_says_how_large_weights_and_memory_are():
-    found = ms.compare("llama-3.1-70b", gpus=("l40s", "h200-sxm"), counts=1, drafters="none").comparison
+    found = ms.compare("llama-3.1-70b", gpus=("l40s", "h200-sxm"), counts=1, drafters="none").answer
     reasons = {each.reason for each in found.refused if "1 x l40s, bf16" in str(each.setup)}
     assert reasons == {"141 GB of weights a GPU leave no room for a request in 52 GB"}
     long = {"prompt_tokens": 30_000, "output_tokens": 500, "batches": 32}
@@ -457,9 +457,9 @@ def test_plain_decoding_is_not_doubted_for_what_drafts_would_be_accepted_by():
     plain, both = (
         ms.compare("llama-3.1-8b", drafters=named, **asked) for named in ("none", ("none", "ngram"))
     )
-    assert not any("acceptance" in line for line in plain.comparison.warnings)
+    assert not any("acceptance" in line for line in plain.answer.warnings)
     by_drafter = {
-        key[SET_UP.index("drafter")]: lines for key, lines in both.comparison.warnings_by_set_up.items()
+        key[SET_UP.index("drafter")]: lines for key, lines in both.answer.warnings_by_set_up.items()
     }
     assert [any("acceptance" in line for line in by_drafter[name]) for name in ("none", "ngram")] == [
         False,

@@ -18,9 +18,9 @@ def test_weights_that_were_asked_for_are_unpacked_where_the_card_lacks_their_ari
     found = ms.compare(**ASKED, gpus="a100-80gb-sxm", engines=engine, weight_dtypes="fp8")
     (row,) = found.table.to_dict("records")
     assert row["precision"] == "fp8_wo"
-    own = found.comparison.scenario(row)
+    own = found.answer.scenario(row)
     assert (own.model.dtype, own.model.weight_dtype) == ("bf16", "fp8")
-    asked = found.comparison.question
+    asked = found.answer.question
     traffic = {"prompt_tokens": asked.prompt_tokens, "output_tokens": asked.output_tokens}
     formats = {"runtime": engine, "dtype": "bf16", "weight_dtype": "fp8"}
     beside = ms.Scenario(gpu="a100-80gb-sxm", model="llama-3.1-8b", drafter="ngram", **formats, **traffic)

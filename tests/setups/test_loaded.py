@@ -18,8 +18,8 @@ SMALL = {
 def test_a_full_server_is_the_steady_one():
     """A closed loop at the row's batch: the step of the row, with prompts between steps (10 %)."""
     found = ms.compare(**SMALL)
-    for row in found.comparison.best.to_dict("records"):
-        loaded = under_load(found.comparison, row, requests=300)
+    for row in found.answer.best.to_dict("records"):
+        loaded = under_load(found.answer, row, requests=300)
         assert loaded.replicas == row["replicas"] == 1
         assert loaded.point.mean["tokens_per_s"] == pytest.approx(row["tokens_per_s_per_gpu"], rel=0.1)
         assert loaded.usd_per_million_tokens == pytest.approx(row["usd_per_million_tokens"], rel=0.1)
@@ -71,13 +71,13 @@ def test_the_least_load_evens_out_unequal_lengths_where_turns_do_not():
 
 
 def test_another_router_is_one_error():
-    answer = ms.compare(**SMALL, rate=30.0).comparison
+    answer = ms.compare(**SMALL, rate=30.0).answer
     with pytest.raises(UsageError, match="least-load"):
         under_load(answer, answer.chosen, router="lots")
 
 
 def test_the_second_level_is_the_frontier_within_the_limits():
-    answer = ms.compare(**SMALL, tokens_per_s_per_user=60).comparison
+    answer = ms.compare(**SMALL, tokens_per_s_per_user=60).answer
     rows = second_level(answer)
     assert rows[0]["chosen"]
     assert answer.key(rows[1]) == answer.key(answer.chosen_plain)

@@ -23,28 +23,28 @@ def test_a_launch_command_for_a_rate_leaves_no_request_waiting(rate):
     for loaded in found.under_load(requests=200):
         assert 1e3 * loaded.point.mean["ttft_p50_s"] < QUEUED * loaded.row["ttft_ms"]
         assert queue_text(loaded) == ""
-        command = chosen_command(found.comparison, loaded.row)
+        command = chosen_command(found.answer, loaded.row)
         held = int(command.partition("--max-num-seqs ")[2].split()[0])
-        assert held == found.comparison.most_requests(loaded.row) >= 32
+        assert held == found.answer.most_requests(loaded.row) >= 32
 
 
 def test_a_limit_on_the_speed_of_a_stream_still_caps_the_requests():
     free, limited = (ms.compare(**RATED, rate=2, tpot_ms=limit) for limit in (None, 8.0))
-    most = [found.comparison.most_requests(found.chosen) for found in (free, limited)]
+    most = [found.answer.most_requests(found.chosen) for found in (free, limited)]
     assert most[0] > most[1] >= limited.chosen["batch"]
     users = ms.compare(**RATED, users=24)
-    assert users.comparison.most_requests(users.chosen) == users.chosen["batch"]
+    assert users.answer.most_requests(users.chosen) == users.chosen["batch"]
 
 
 def test_a_rate_near_what_copies_carry_is_said_to_queue():
     found = ms.compare(**RATED, rate=2)
-    carried = 2.0 / found.comparison.busy(found.chosen)
+    carried = 2.0 / found.answer.busy(found.chosen)
     near, far = (ms.compare(**RATED, rate=share * carried) for share in (0.95, 0.5))
     assert any("wait for each other" in line for line in near.warnings) == (
-        near.comparison.busy(near.chosen) > 0.85
+        near.answer.busy(near.chosen) > 0.85
     )
     assert not any("wait for each other" in line for line in far.warnings)
-    assert near.comparison.busy(near.chosen) > 0.85
+    assert near.answer.busy(near.chosen) > 0.85
 
 
 def test_queues_under_load_are_said(monkeypatch):

@@ -60,7 +60,7 @@ def test_compare_knows_cards_and_their_prices_by_any_writing():
     found = ms.compare("llama-3.1-8b", gpus="H100-SXM", counts=1, engines="vllm", drafters="none",
                        batches=8, price={"H100 SXM": 2.0})  # fmt: skip
     assert set(found.table.gpu) == {"h100-sxm"}
-    assert found.comparison.scenario(found.chosen).usd_per_gpu_hour == 2.0
+    assert found.answer.scenario(found.chosen).usd_per_gpu_hour == 2.0
 
 
 STORED = {

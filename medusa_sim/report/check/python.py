@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Checked:
+class CheckResult:
     """A running engine beside its prediction: prints as its sentence.
 
-    check: everything that was computed (`medusa_sim.plan.check.EngineCheck`).
+    answer: everything that was computed (`medusa_sim.plan.check.EngineCheck`).
     """
 
-    check: EngineCheck
+    answer: EngineCheck
 
     @property
     def is_inside(self) -> bool:
         """Whether every part that was measured is inside its band."""
-        return self.check.is_inside
+        return self.answer.is_inside
 
     @property
     def off(self) -> tuple[str, ...]:
         """Names of the parts outside their bands, slow ones first."""
-        return tuple(part.name for part in self.check.off)
+        return tuple(part.name for part in self.answer.off)
 
     @property
     def sentence(self) -> str:
         """The verdict, with the next step."""
-        return sentence(self.check)
+        return sentence(self.answer)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -42,13 +42,13 @@ class Checked:
         import pandas as pd
 
         names = ("name", "measured_us", "predicted_us", "low_us", "high_us", "costs_us", "is_off")
-        rows = [[getattr(part, name) for name in names] for part in self.check.parts]
+        rows = [[getattr(part, name) for name in names] for part in self.answer.parts]
         return pd.DataFrame(rows, columns=["part", *names[1:]])
 
     @property
     def values(self) -> dict[str, Any]:
         """Values beside the rows: the verdict and the tokens of a step, in full precision."""
-        check, run = self.check, self.check.run
+        check, run = self.answer, self.answer.run
         return {
             "inside": check.is_inside,
             "off": list(self.off),

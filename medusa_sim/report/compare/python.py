@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Compared:
+class CompareResult:
     """Result of `ms.compare`: the answer as a sentence, as frames and, in a notebook, as a page."""
 
-    comparison: Comparison
+    answer: Comparison
 
     @property
     def sentence(self) -> str:
         """The set-up for the target and what it costs, beside the best that does not speculate."""
-        return sentence(self.comparison)
+        return sentence(self.answer)
 
     @property
     def table(self) -> pd.DataFrame:
         """Every set-up at every batch, columns `medusa_sim.setups.quantities.COMPARE`."""
-        return self.comparison.table
+        return self.answer.table
 
     @property
     def frontier(self) -> pd.DataFrame:
         """Rows that nothing beats, the fastest stream first."""
-        return self.comparison.frontier
+        return self.answer.frontier
 
     @property
     def chosen(self) -> dict[str, Any] | None:
         """The row for the target; None where no set-up keeps the limits."""
-        return self.comparison.chosen
+        return self.answer.chosen
 
     @property
     def runners_up(self) -> pd.DataFrame:
         """The best row of every other set-up whose interval reaches the chosen one's."""
-        return self.comparison.runners_up
+        return self.answer.runners_up
 
     def command(self, draft_path: str | None = None) -> str:
         """Lines of the shell that start one copy of the chosen set-up; draft_path: the drafter's checkpoint.
@@ -60,12 +60,12 @@ class Compared:
         from medusa_sim.export.launch import chosen_command
 
         if self.chosen is None:
-            raise UsageError(sentence(self.comparison))
-        return chosen_command(self.comparison, self.chosen, draft_path)
+            raise UsageError(sentence(self.answer))
+        return chosen_command(self.answer, self.chosen, draft_path)
 
-    def for_target(self, **limits: Any) -> Compared:
+    def for_target(self, **limits: Any) -> CompareResult:
         """The same set-ups under other limits or by another measure; batches near them alone are priced."""
-        return Compared(comparison=refined(self.comparison.for_target(**limits)))
+        return CompareResult(answer=refined(self.answer.for_target(**limits)))
 
     def under_load(self, requests: int = REQUESTS, router: Router = "least-load") -> list[Loaded]:
         """The chosen set-up, the best without speculation and the frontier within the limits as fleets.
@@ -75,29 +75,29 @@ class Compared:
         from medusa_sim.setups.loaded import second_level, under_load
 
         return [
-            under_load(self.comparison, row, requests=requests, router=router)
-            for row in second_level(self.comparison)
+            under_load(self.answer, row, requests=requests, router=router)
+            for row in second_level(self.answer)
         ]
 
     @property
     def refused(self) -> list[dict[str, str]]:
         """Set-ups that cannot run, each with the reason."""
-        return [{"setup": item.setup, "reason": item.reason} for item in self.comparison.refused]
+        return [{"setup": item.setup, "reason": item.reason} for item in self.answer.refused]
 
     @property
     def warnings(self) -> list[str]:
         """Warnings about the set-ups shown, a line each."""
-        return warnings(self.comparison)
+        return warnings(self.answer)
 
     def chart(self, column: str | None = None) -> LineChart:
         """Chart of the set-ups; column: of `report.charts.setups.Y_TITLES` (None: the measure)."""
         from medusa_sim.report.charts.setups import setups_chart
 
-        return setups_chart(self.comparison, column)
+        return setups_chart(self.answer, column)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the rows, as `--format json` writes it before them."""
-        return compare_values(self.comparison)
+        return compare_values(self.answer)
 
     def __repr__(self) -> str:
         """The sentence."""
@@ -110,4 +110,4 @@ class Compared:
         from medusa_sim.report.formats import notebook_html
 
         drawn = render(lines_figure(self.chart(), height=5.0), ".svg").decode("utf-8")
-        return notebook_html(self.sentence, frontier_table(self.comparison), self.warnings, drawn)
+        return notebook_html(self.sentence, frontier_table(self.answer), self.warnings, drawn)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Simulation:
+class LoadResult:
     """A scenario under load: prints as its sentence, shows what each policy carries in a notebook.
 
     answer: everything that was simulated (`medusa_sim.load.answer.LoadAnswer`).

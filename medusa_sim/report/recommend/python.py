@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Answer:
+class RecommendResult:
     """A recommendation: prints as its sentence, shows its schedule in a notebook.
 
-    recommendation: everything that was computed (`medusa_sim.plan.recommendation.Recommendation`).
+    answer: everything that was computed (`medusa_sim.plan.recommendation.Recommendation`).
     """
 
-    recommendation: Recommendation
+    answer: Recommendation
 
     @property
     def enable(self) -> bool:
@@ -34,14 +34,14 @@ class Answer:
         Under `throughput` it can be False while rows of the schedule draft: no batch with them beats the best
         without.
         """
-        return self.recommendation.enable
+        return self.answer.enable
 
     @property
     def sentence(self) -> str:
         """Whether, with what and how far, in two or three sentences."""
         from medusa_sim.report.recommend.sentences import sentence
 
-        return sentence(self.recommendation)
+        return sentence(self.answer)
 
     @property
     def schedule(self) -> pd.DataFrame:
@@ -50,12 +50,12 @@ class Answer:
 
         from medusa_sim.report.recommend.values import row_values
 
-        return pd.DataFrame([row_values(row) for row in self.recommendation.schedule])
+        return pd.DataFrame([row_values(row) for row in self.answer.schedule])
 
     @property
-    def schedule_row(self) -> Any:
+    def schedule_row(self) -> ScheduleRow:
         """The first row of the schedule (`medusa_sim.plan.schedule_row.ScheduleRow`)."""
-        return self.recommendation.schedule[0]
+        return self.answer.schedule[0]
 
     def at(self, batch: int, seq_len: int | None = None) -> ScheduleRow:
         """The recommendation at one batch (and length; None: the first), with its figures there.
@@ -65,13 +65,13 @@ class Answer:
         """
         from medusa_sim.plan.one_place import scheduled_row_at
 
-        answer = self.recommendation
+        answer = self.answer
         return scheduled_row_at(answer, batch, answer.question.seq_len[0] if seq_len is None else seq_len)
 
     @property
     def by_count(self) -> pd.DataFrame:
         """Every count at every batch and length: `medusa-sim recommend --by-count`."""
-        frame: pd.DataFrame = count_table(self.recommendation.cells.by_count).to_pandas()
+        frame: pd.DataFrame = count_table(self.answer.cells.by_count).to_pandas()
         return frame
 
     @property
@@ -79,13 +79,13 @@ class Answer:
         """Warnings, a line each."""
         from medusa_sim.report.recommend.warnings import warnings
 
-        return warnings(self.recommendation)
+        return warnings(self.answer)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as `--format json` writes it."""
         from medusa_sim.report.recommend.values import recommendation_values
 
-        return recommendation_values(self.recommendation)
+        return recommendation_values(self.answer)
 
     def export(
         self, engine: str, *, version: str | None = None, draft_path: str | None = None
@@ -99,7 +99,7 @@ class Answer:
         for name, value in given.items():
             if value is not None or name == "engine":
                 check_kind(name, value, WORD.wanted, WORD.allowed)
-        return engine_settings(self.recommendation, engine, version=version, draft_path=draft_path)
+        return engine_settings(self.answer, engine, version=version, draft_path=draft_path)
 
     def __repr__(self) -> str:
         """The sentence."""
