@@ -73,5 +73,7 @@ POINT = listed(
     "time_per_token_ms", *MEMORY,
 )  # fmt: skip
 """Keys of the best throughput in JSON."""
+STREAM = ("batch", "seq_len", "candidates", "drafts", "tpot_us")
+"""Keys of the fastest stream in JSON."""
 BY_DRAFTS = ("drafts", "candidates", "speedup")
 """Keys of each draft length in JSON."""

@@ -66,6 +66,17 @@ class Recommendation:
         return best_of_lengths(self.cells, self.question.max_latency_us, speculate=False)
 
     @cached_property
+    def fastest_stream(self) -> Cell | None:
+        """The shortest time per token of a request among the cells that fit; None where none does."""
+        by_count = self.cells.by_count
+        fits = np.broadcast_to(by_count.fits, by_count.shape)
+        if not fits.any():
+            return None
+        tpot_us = np.where(fits, by_count.tpot_us, np.inf)
+        b, s, k = map(int, np.unravel_index(int(np.argmin(tpot_us)), tpot_us.shape))
+        return Cell(cells=by_count, b=b, s=s, k=k)
+
+    @cached_property
     def by_drafts(self) -> tuple[Cell, ...]:
         """The best count of each draft length of those that fit, at batch_min and the first length."""
         speedup = self.cells.speedup_at(0, 0)

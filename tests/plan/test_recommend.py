@@ -341,6 +341,15 @@ def test_throughput_objective_compares_operating_points():
     assert {row.meets_latency for row in limited.schedule} == {True, False}
 
 
+def test_a_missed_limit_names_the_shortest_time_per_token_of_any_batch(answer):
+    fastest = answer.fastest_stream
+    alone = recommend(SCENARIO, replace(answer.question, batch_max=1)).fastest_stream
+    assert (fastest.batch, fastest.seq_len) == (1, 1024)  # of more or longer requests a step takes longer
+    assert fastest.tpot_us == alone.tpot_us == answer.cells.tpot_us[answer.cells.fits].min()
+    assert answer.schedule[0].batch_max > 1  # whose figures are those of a fuller batch
+    assert answer.schedule[0].tpot_us > fastest.tpot_us
+
+
 def test_lossless_lowers_a_curve_and_leaves_accuracies():
     curve, greedy, coding = (
         SCENARIO.but(acceptance="paper-fig4-sparse", **other).profile

@@ -12,7 +12,6 @@ from medusa_sim.plan.woken_experts import woken_experts
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import as_sentence, guessed_text
 from medusa_sim.report.words.numbers import counted, duration, percent, span, spans_text, times
-from medusa_sim.units import US_PER_S
 
 
 def sentence(answer: Recommendation) -> str:
@@ -40,13 +39,12 @@ def _kept(answer: Recommendation) -> list[ScheduleRow]:
 
 def _decision(answer: Recommendation) -> list[str]:
     question = answer.question
-    if question.max_latency_ms is not None and not _kept(answer):
-        fastest = max(answer.schedule, key=lambda row: row.tokens_per_s_per_user)
-        per_token = duration(US_PER_S / fastest.tokens_per_s_per_user)
+    if not _kept(answer) and (fastest := answer.fastest_stream) is not None:
         how = counted(fastest.candidates, answer.chains) if fastest.candidates > 1 else "no drafts"
+        at = f", length {fastest.seq_len}" if len(question.seq_len) > 1 else ""
         return [
-            f"No batch stays within {question.max_latency_ms:g} ms a token, with or without speculation: at "
-            f"batch {fastest.batch_max} it takes {per_token} with {how}."
+            f"No batch stays within {question.max_latency_ms:g} ms a token, with or without speculation: the "
+            f"least is {duration(fastest.tpot_us)}, at batch {fastest.batch}{at} with {how}."
         ]
     if question.objective == "throughput":
         return [_throughput_decision(answer), *([f"Gain: {_gain(answer)}."] if answer.enable else [])]

@@ -13,7 +13,7 @@ from medusa_sim.grid.quantity import with_unlisted
 from medusa_sim.grid.request_latency import REQUEST
 from medusa_sim.plan.capacity import Capacity
 from medusa_sim.plan.one_place import steps_at
-from medusa_sim.plan.quantities import BY_DRAFTS, POINT, ROW
+from medusa_sim.plan.quantities import BY_DRAFTS, POINT, ROW, STREAM
 from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.formats import json_value
@@ -34,6 +34,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
     """The answer as JSON holds it: rows have the quantities of `ScheduleRow`, points those of `POINT`."""
     context, price = answer.break_even_context, answer.scenario.price
     best, plain = answer.best_with, answer.best_without
+    fastest = None if answer.question.max_latency_ms is None else answer.fastest_stream
     return {
         **scenario_values(answer.scenario, *_OF_THE_SCENARIO),
         "verified_by": None if answer.scenario.backend is None else answer.scenario.backend.name,
@@ -67,6 +68,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "schedule_all_lengths": [row_values(row) for row in schedule_all_lengths(answer)],
         "by_drafts": [entry.quantities(BY_DRAFTS) for entry in answer.by_drafts],
         "steps": _steps_values(answer),
+        "fastest_stream": fastest and fastest.quantities(STREAM),
         "best_with_speculation": best and best.quantities(POINT),
         "best_without_speculation": plain and plain.quantities(POINT),
         "memory": [_capacity_values(capacity) for capacity in answer.capacities],
