@@ -77,14 +77,14 @@ def deepseek_set_ups() -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
 RUNTIME = {"tensorrt-llm": "tensorrt-llm-1.2", "sglang": "sglang-0.5"}
 
 
-def experts_by(engine: str, card: str, version: str, experts_in: str, *, splits: bool) -> str:
+def experts_by(engine: str, generation: str, version: str, experts_in: str, *, splits: bool) -> str:
     """Whether a layer of experts runs as the kernel that times it, or (grouped) with launches that it lacks.
 
     TensorRT-LLM groups the experts' products where no kernel of its own was fitted (GROUPED). On Blackwell it
     has one kernel (TRTLLM) otherwise; on Hopper its CUTLASS kernels were measured whole.
     """
     is_grouped = any(
-        card == each.card
+        generation == each.generation
         and experts_in == (each.experts_in or experts_in)
         and each.splits in (None, splits)
         and (version == "old" or not each.is_old)
@@ -152,7 +152,7 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
                 {
                     "engine": line.backend,
                     "gpu": arguments["gpu"],
-                    "card": scenario.gpu.architecture,
+                    "generation": scenario.gpu.architecture,
                     "weights": formats[0],
                     "experts_in": experts_in,
                     "layers_of": "dense" if of.experts is None else experts_in,
@@ -206,4 +206,4 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
 def place_of(scenario: ms.Scenario) -> Place:
     """Where the steps of a scenario would be measured."""
     runtime, case = scenario.runtime, scenario.case
-    return Place(runtime.library, runtime.name, case.gpu, case.card, case.formats, case.sizes)
+    return Place(runtime.library, runtime.name, case.gpu, case.generation, case.formats, case.sizes)

@@ -104,9 +104,9 @@ class Fit:
 
     @staticmethod
     def _is_positive(effect: Effect, keys: tuple[str, ...], name: Name) -> bool:
-        """Times that cannot be negative: only a generation of cards may take from what an engine has."""
+        """Times that cannot be negative: only a generation of GPUs may take from what an engine has."""
         del name
-        return effect.plus and "host" not in effect.term and "card" not in keys
+        return effect.plus and "host" not in effect.term and "generation" not in keys
 
     def only_model(self, place: int) -> str:
         """The model whose cells alone tell a value; empty where models of several shapes do."""

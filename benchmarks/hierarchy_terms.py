@@ -23,8 +23,8 @@ class Effect:
     """A term: the part of a step that it is a factor on or (plus) is charged for; levels with spreads.
 
     but: engines in which it was fitted elsewhere. of_first: of first tokens alone. of_seen: what a
-    card adds is written for the forms of models that showed it (vLLM's recipe for Llama-70B on a B200 has
-    graphs of decoding alone; those of other models have the default's).
+    generation adds is written for the forms of models that showed it (vLLM's recipe for Llama-70B on a B200
+    has graphs of decoding alone; those of other models have the default's).
     """
 
     term: str
@@ -42,9 +42,9 @@ EFFECTS = (
         "linear",
         (
             (("weights",), 0.025),
-            (("card", "weights"), 0.08),
+            (("generation", "weights"), 0.08),
             (("engine", "weights"), 0.05),
-            (("engine", "card", "weights"), 0.04),
+            (("engine", "generation", "weights"), 0.04),
             (("engine", "version", "weights"), 0.08),
         ),
     ),
@@ -53,9 +53,9 @@ EFFECTS = (
         "attention",
         (
             (("engine",), 0.05),
-            (("engine", "card"), 0.05),
+            (("engine", "generation"), 0.05),
             (("engine", "form"), 0.075),
-            (("engine", "card", "form"), 0.075),
+            (("engine", "generation", "form"), 0.075),
         ),
         but=OWN_HOST,
     ),
@@ -64,23 +64,23 @@ EFFECTS = (
         "experts",
         (
             (("experts_in",), 0.1),
-            (("card", "experts_in"), 0.2),
+            (("generation", "experts_in"), 0.2),
             (("engine", "experts_in"), 0.1),
-            (("engine", "card", "experts_in"), 0.12),
+            (("engine", "generation", "experts_in"), 0.12),
             (("engine", "gpus", "experts_in"), 0.1),
         ),
     ),
     Effect(
         "exchange_share",
         "exchange",
-        ((("engine",), 0.1), (("engine", "card"), 0.1), (("engine", "gpus"), 0.1)),
+        ((("engine",), 0.1), (("engine", "generation"), 0.1), (("engine", "gpus"), 0.1)),
     ),
     Effect(
         "prompt_share",
         "prompt",
         (
             (("engine",), 0.05),
-            (("engine", "card"), 0.075),
+            (("engine", "generation"), 0.075),
             (("layers_of",), 0.3),
             (("engine", "version"), 0.1),
         ),
@@ -89,21 +89,21 @@ EFFECTS = (
     Effect(
         "host_us_per_step",
         "steps",
-        ((("engine",), 100.0), (("engine", "card"), 150.0), (("engine", "form"), 100.0)),
+        ((("engine",), 100.0), (("engine", "generation"), 150.0), (("engine", "form"), 100.0)),
         plus=True,
         but=OWN_HOST,
     ),
     Effect(
         "host_us_per_request",
         "requests",
-        ((("engine",), 1.5), (("engine", "card"), 1.5)),
+        ((("engine",), 1.5), (("engine", "generation"), 1.5)),
         plus=True,
         but=OWN_HOST,
     ),
     Effect(
         "prompt_us_per_layer",
         "prompt_layers",
-        ((("engine",), 35.0), (("engine", "card"), 55.0)),
+        ((("engine",), 35.0), (("engine", "generation"), 55.0)),
         plus=True,
         of_seen=True,
     ),
@@ -114,12 +114,12 @@ EFFECTS = (
             (("every",), 50_000.0),
             (("form",), 50_000.0),
             (("engine",), 20_000.0),
-            (("engine", "card"), 8_000.0),
+            (("engine", "generation"), 8_000.0),
         ),
         plus=True,
         of_first=True,
     ),
-    Effect("layer_us", "layers_shared", ((("engine",), 2.0), (("engine", "card"), 2.0)), plus=True),
+    Effect("layer_us", "layers_shared", ((("engine",), 2.0), (("engine", "generation"), 2.0)), plus=True),
     Effect(
         "experts_us_per_layer",
         "expert_layers",
@@ -140,12 +140,12 @@ EFFECTS = (
 
 
 class Grouped(NamedTuple):
-    """Where TensorRT-LLM groups the products of experts: a card and a format of experts.
+    """Where TensorRT-LLM groups the products of experts: a generation of GPUs and a format of experts.
 
     splits: whether attention is split over requests. is_old: before 1.2 alone. None: either, or any.
     """
 
-    card: str
+    generation: str
     experts_in: str | None
     splits: bool | None
     is_old: bool

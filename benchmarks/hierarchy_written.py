@@ -41,14 +41,14 @@ SOURCE = (
     "which aiconfigurator grades itself, InferenceX and NVIDIA, 2025-08 to 2026-04), all fitted together"
 )
 FIELDS = {
-    "card": 'cards = ["{}"]',
+    "generation": 'generations = ["{}"]',
     "form": 'forms = ["{}"]',
     "weights": 'formats = ["{}"]',
     "experts_in": 'formats = ["{}"]',
     "layers_of": 'forms = ["mixture", "latent", "sparse", "hybrid"], formats = ["{}"]',
     "gpus": f"gpus = [{MANY}, 1024]",
 }
-MEASURED = 'measured = { gpus = [1, 8], cards = ["hopper", "blackwell"], requests = 256 }'
+MEASURED = 'measured = { gpus = [1, 8], generations = ["hopper", "blackwell"], requests = 256 }'
 KEPT = r", measured = \{.*?\}, elsewhere = \[\{.*?\}\]"
 LEAST, LEAST_PLUS = 0.005, 0.05
 """Relative deviations below the first are not written, nor times per layer below the second."""
@@ -88,7 +88,7 @@ def written_terms(
                 told = at.get("experts_in", each.experts_in)
                 if told != (each.experts_in or told):
                     continue
-                there = [FIELDS["card"].format(each.card)]
+                there = [FIELDS["generation"].format(each.generation)]
                 there += [FIELDS["experts_in"].format(told)] if told else []
                 there += [f"splits = {str(each.splits).lower()}"] if each.splits is not None else []
                 lines = old if each.is_old or "version" in at else deviations

@@ -97,7 +97,12 @@ _FAR = {"engine", "format", "generation"}
 def _place_of_scenario(scenario: Scenario) -> Place:
     case, formats = scenario.case, (scenario.model.precision,)
     return Place(
-        unversioned(scenario.runtime.name), scenario.runtime.name, case.gpu, case.card, formats, case.sizes
+        unversioned(scenario.runtime.name),
+        scenario.runtime.name,
+        case.gpu,
+        case.generation,
+        formats,
+        case.sizes,
     )
 
 
@@ -105,8 +110,8 @@ def _place_of_figure(figure: Figure, data_dir: DataDir) -> Place:
     """In the words of sources: engines without their version, one format for a checkpoint."""
     engine, gpu, precision = (figure.set_up[name] for name in ("engine", "gpu", "precision"))
     runtime = figure.runtime or load_runtime(engine, data_dir).name
-    card = architecture_of(gpu, data_dir)
-    return Place(engine, runtime, gpu, card, (precision,), sizes_of(load_model(figure.model)))
+    generation = architecture_of(gpu, data_dir)
+    return Place(engine, runtime, gpu, generation, (precision,), sizes_of(load_model(figure.model)))
 
 
 def differences(figure: Figure, scenario: Scenario) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class _Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """The kernel that some engines call on GPUs of some architectures; None is no condition."""
 
     engines: tuple[str, ...]
-    cards: tuple[str, ...]
+    generations: tuple[str, ...]
     backend: Backend
     latent: bool = False
     sparse: bool = False
@@ -103,7 +103,7 @@ def backend_of(
             raise SpecError(unknown_name("attention backend", chosen, _KNOWN.backends))
         return _KNOWN.backends[chosen]
     for fact in FACTS:
-        if engine.lower() not in fact.engines or architecture not in fact.cards:
+        if engine.lower() not in fact.engines or architecture not in fact.generations:
             continue
         if (fact.sparse or fact.latent, fact.sparse) != (sparse or latent, sparse):
             continue

@@ -23,7 +23,7 @@ class Case(NamedTuple):
     """Whether the model has experts."""
     gpus: int = 1
     """GPUs that share the model."""
-    card: str = "hopper"
+    generation: str = "hopper"
     """Generation of the GPU (`Gpu.architecture`)."""
     backend: str = ""
     """Attention kernel of a verification step, by its key in `backends.toml`."""
@@ -46,7 +46,7 @@ def case_of(model: Model, gpu: Gpu, gpus: int, backend: str) -> Case:
         form=form_of(model),
         experts=model.experts is not None,
         gpus=gpus,
-        card=gpu.architecture,
+        generation=gpu.architecture,
         backend=backend,
         formats=weight_formats(model),
         gpu=gpu.name,

@@ -279,7 +279,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, case: Case) -> Engine:
         """The engine in a set-up, with every term as it is there (`Term.at`)."""
-        fused = tuple(card for card in self.fuses_shared if card == case.card)
+        fused = tuple(each for each in self.fuses_shared if each == case.generation)
         sends = tuple(gpu for gpu in self.sends_tokens if gpu == case.gpu)
         own = msgspec.structs.replace(self, fuses_shared=fused, sends_tokens=sends)
         return own.with_terms({name: term.at(case) for name, term in self.terms.items()})

@@ -18,7 +18,7 @@ class _Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """The format in which engines keep K and V where weights have one of some formats."""
 
     engines: tuple[str, ...]
-    cards: tuple[str, ...]
+    generations: tuple[str, ...]
     weights: tuple[str, ...]
     kv: str
     source: str
@@ -32,14 +32,14 @@ class _Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     form: str
     rows_of: str
     source: str
-    cards: tuple[str, ...] = ()
+    generations: tuple[str, ...] = ()
 
 
 class _Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The kernel whose products engines' layers of experts in a format run."""
 
     engines: tuple[str, ...]
-    cards: tuple[str, ...]
+    generations: tuple[str, ...]
     form: str
     products_of: str
     source: str
@@ -49,7 +49,7 @@ class _Tiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """The tiles by which engines compute linear layers in a format."""
 
     engines: tuple[str, ...]
-    cards: tuple[str, ...]
+    generations: tuple[str, ...]
     form: str
     tiles: tuple[GemmTile, ...]
     source: str
@@ -70,7 +70,7 @@ def cache_format(model: Model, library: str, architecture: str) -> str | None:
     """The format in which an engine keeps a model's K and V by default; None: as the model says."""
     weights = set(weight_formats(model))
     for entry in _KNOWN.caches:
-        if library not in entry.engines or architecture not in entry.cards:
+        if library not in entry.engines or architecture not in entry.generations:
             continue
         if entry.latent and not model.blocks(Latent):
             continue
@@ -82,8 +82,8 @@ def cache_format(model: Model, library: str, architecture: str) -> str | None:
 def linear_rows(library: str, architecture: str, form: str) -> str:
     """The format whose rows price an engine's linear layers in `form`; empty: its own rows."""
     for entry in _KNOWN.linear:
-        of_card = not entry.cards or architecture in entry.cards
-        if of_card and library in entry.engines and form == entry.form:
+        of_generation = not entry.generations or architecture in entry.generations
+        if of_generation and library in entry.engines and form == entry.form:
             return entry.rows_of
     return ""
 
@@ -91,7 +91,7 @@ def linear_rows(library: str, architecture: str, form: str) -> str:
 def linear_tiles(library: str, architecture: str, form: str) -> tuple[GemmTile, ...]:
     """The tiles by which an engine computes linear layers in `form`; empty: those of the rows' library."""
     for entry in _KNOWN.tiles:
-        if library in entry.engines and architecture in entry.cards and form == entry.form:
+        if library in entry.engines and architecture in entry.generations and form == entry.form:
             return entry.tiles
     return ()
 
@@ -99,6 +99,6 @@ def linear_tiles(library: str, architecture: str, form: str) -> tuple[GemmTile, 
 def expert_products(library: str, architecture: str, form: str) -> str:
     """The library's name of the kernel whose products an engine's experts in `form` run; empty: their own."""
     for entry in _KNOWN.experts:
-        if library in entry.engines and architecture in entry.cards and form == entry.form:
+        if library in entry.engines and architecture in entry.generations and form == entry.form:
             return entry.products_of
     return ""

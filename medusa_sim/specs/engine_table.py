@@ -5,7 +5,7 @@ inherits = "vllm-0.10"            # terms that are not given here come from ther
 title = "vLLM 0.11 through its server"
 versions = ["0.11", "0.13"]
 engine.widen = 1.0                # ... with bands this many times as wide
-engine.measured = { forms = ["dense"], gpus = [1, 1], cards = ["hopper"], requests = 256 }
+engine.measured = { forms = ["dense"], gpus = [1, 1], generations = ["hopper"], requests = 256 }
 engine.host_us_per_step = { value = 391, band = 0.6, source = "...", measured = { ... }, note = "..." }
 """
 

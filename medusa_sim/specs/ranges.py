@@ -1,11 +1,11 @@
 """Where a term of an engine was measured, and its value elsewhere.
 
     prompt_us_per_launch = { value = 145, band = 0.6, source = "...",
-        measured = { forms = ["latent"], gpus = [8, 8], cards = ["hopper"], requests = 64 },
+        measured = { forms = ["latent"], gpus = [8, 8], generations = ["hopper"], requests = 64 },
         elsewhere = [{ outside = ["forms"], value = 50, source = "...", rule = "ordinary launches" }] }
 
     linear_share = { value = 1.0, band = 0.05, source = "...",
-        deviations = [{ formats = ["fp8"], times = 0.88 }, { cards = ["ada"], times = 0.98 }] }
+        deviations = [{ formats = ["fp8"], times = 0.88 }, { generations = ["ada"], times = 0.98 }] }
 
 All deviations that hold are applied. They come from one fit of all engines' rows, with one number for each
 engine, GPU generation, format of weights and form of model (`benchmarks/hierarchy.py`).
@@ -27,9 +27,9 @@ from msgspec import Meta
 from medusa_sim.specs.case import Case, Form
 from medusa_sim.specs.strict import Text
 
-Side: TypeAlias = Literal["forms", "gpus", "cards", "backends"]
+Side: TypeAlias = Literal["forms", "gpus", "generations", "backends"]
 """A property of a set-up that a range may limit."""
-WIDEN: dict[Side, float] = {"forms": 1.5, "gpus": 1.5, "cards": 1.25, "backends": 1.5}
+WIDEN: dict[Side, float] = {"forms": 1.5, "gpus": 1.5, "generations": 1.25, "backends": 1.5}
 """Factor on a band outside a range: on another GPU that between neighbouring versions of an engine, elsewhere
 twice that step. Chosen, not fitted: too few steps outside ranges were published."""
 
@@ -49,7 +49,7 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Forms of the models."""
     gpus: tuple[_Count, _Count] | None = None
     """Fewest and most GPUs."""
-    cards: tuple[Text, ...] = ()
+    generations: tuple[Text, ...] = ()
     """Generations of the GPUs (`Gpu.architecture`)."""
     backends: tuple[Text, ...] = ()
     """Keys of attention kernels in `backends.toml`."""
@@ -67,7 +67,7 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         sides: dict[Side, bool] = {
             "forms": not self.forms or case.form in self.forms,
             "gpus": self.gpus is None or self.gpus[0] <= case.gpus <= self.gpus[1],
-            "cards": not self.cards or case.card in self.cards,
+            "generations": not self.generations or case.generation in self.generations,
             "backends": not self.backends or case.backend in self.backends,
         }
         return tuple(side for side, inside in sides.items() if not inside)
@@ -82,7 +82,7 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             gpus = "one GPU" if many == 1 else several
         limits = [f"up to {self.requests} requests"] if self.requests else []
         limits += [f"up to {self.rows} rows"] if self.rows else []
-        parts = [", ".join(self.forms), gpus, ", ".join(self.cards), ", ".join(self.backends), *limits]
+        parts = [", ".join(self.forms), gpus, ", ".join(self.generations), ", ".join(self.backends), *limits]
         return "; ".join(filter(None, [*parts, self.version]))
 
 
@@ -101,14 +101,16 @@ class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     forms: tuple[Form, ...] = ()
     """The set-up must be within these forms, and within the next three; empty: no condition."""
     gpus: tuple[_Count, _Count] | None = None
-    cards: tuple[Text, ...] = ()
+    generations: tuple[Text, ...] = ()
     backends: tuple[Text, ...] = ()
     formats: tuple[Text, ...] = ()
     """Formats of weights, in any part of the model."""
 
     def holds(self, case: Case, outside: tuple[Side, ...]) -> bool:
         """Whether it applies to a set-up that is outside these ranges."""
-        allowed = MeasuredRange(forms=self.forms, gpus=self.gpus, cards=self.cards, backends=self.backends)
+        allowed = MeasuredRange(
+            forms=self.forms, gpus=self.gpus, generations=self.generations, backends=self.backends
+        )
         is_outside = not self.outside or any(side in outside for side in self.outside)
         has_experts = self.experts in (None, case.experts)
         of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
@@ -124,7 +126,7 @@ class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """... and what is added."""
     forms: tuple[Form, ...] = ()
     gpus: tuple[_Count, _Count] | None = None
-    cards: tuple[Text, ...] = ()
+    generations: tuple[Text, ...] = ()
     formats: tuple[Text, ...] = ()
     """Formats of weights, in any part of the model."""
     splits: bool | None = None
@@ -134,7 +136,7 @@ class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def holds(self, case: Case) -> bool:
         """Whether it applies to a set-up."""
-        allowed = MeasuredRange(forms=self.forms, gpus=self.gpus, cards=self.cards)
+        allowed = MeasuredRange(forms=self.forms, gpus=self.gpus, generations=self.generations)
         of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
         return of_format and self.splits in (None, case.splits) and not allowed.outside(case)
 
@@ -143,7 +145,7 @@ class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """The deviation as text: `x 0.88 for fp8; blackwell (llama-3.1-70b alone)`."""
         gpus = "" if self.gpus is None else f"{self.gpus[0]} to {self.gpus[1]} GPUs"
         split = {None: "", True: "attention split over requests", False: "attention not split"}[self.splits]
-        names = map(", ".join, (self.formats, self.forms, self.cards))
+        names = map(", ".join, (self.formats, self.forms, self.generations))
         where = "; ".join(filter(None, [*names, gpus, split]))
         parts = [f"x {self.times:g}"] * (self.times != 1.0) + [f"{self.plus:+g}"] * (self.plus != 0.0)
         return f"{' '.join(parts)} for {where}" + (f" ({self.only} alone)" if self.only else "")

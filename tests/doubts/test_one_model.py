@@ -41,7 +41,7 @@ def test_whatever_a_term_is_charged_for_it_is_named_once(term, change, given):
     assert ONLY in line
     assert {**WORDS, **WORDS_OF_FITTED}[term] in line
     assert not told(term, Deviation(**change), **given)  # several models told it
-    assert not told(term, Deviation(**change, cards=("ada",), only=ONLY), **given)  # not charged here
+    assert not told(term, Deviation(**change, generations=("ada",), only=ONLY), **given)  # not charged here
     assert not told(term, Deviation(**change, only="llama-3.1-8b"), **given)  # this model told it
 
 
@@ -80,7 +80,7 @@ def test_every_such_term_has_words_and_a_model_that_was_served_and_no_other_ther
                 there = {
                     group.sizes for group in served_groups()
                     if group.runtime == name
-                    and (not each.cards or group.generation in each.cards)
+                    and (not each.generations or group.generation in each.generations)
                     and (not each.formats or not set(each.formats).isdisjoint(group.formats))
                 }  # fmt: skip
                 if not (each.forms or each.gpus or "expert" in key):  # of which dense models tell nothing

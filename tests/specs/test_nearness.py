@@ -298,7 +298,7 @@ def test_a_value_knows_the_model_whose_cells_alone_tell_it():
 
 
 @pytest.mark.parametrize(
-    ("card", "version", "experts_in", "splits", "by"),
+    ("generation", "version", "experts_in", "splits", "by"),
     [
         ("hopper", "new", "mxfp4", False, "grouped"), ("hopper", "new", "fp8_block", True, "fused"),
         ("blackwell", "new", "fp8_block", False, "fused"),
@@ -307,10 +307,10 @@ def test_a_value_knows_the_model_whose_cells_alone_tell_it():
     ],
 )  # fmt: skip
 def test_tensorrt_llm_groups_experts_where_no_kernel_of_its_own_was_fitted(
-    card, version, experts_in, splits, by
+    generation, version, experts_in, splits, by
 ):
-    assert hierarchy_cells.experts_by("trtllm", card, version, experts_in, splits=splits) == by
-    assert hierarchy_cells.experts_by("sglang", card, version, experts_in, splits=splits) == "fused"
+    assert hierarchy_cells.experts_by("trtllm", generation, version, experts_in, splits=splits) == by
+    assert hierarchy_cells.experts_by("sglang", generation, version, experts_in, splits=splits) == "fused"
 
 
 def test_recipes_tell_how_a_mixture_was_split_before_rows_did():
@@ -328,7 +328,8 @@ def test_recipes_tell_how_a_mixture_was_split_before_rows_did():
 def test_slopes_of_a_fit_are_those_of_its_times():
     cells = pd.DataFrame(
         {
-            "engine": "trtllm", "card": ["hopper", "blackwell", "hopper"], "weights": ["fp8", "fp8", "bf16"],
+            "engine": "trtllm", "generation": ["hopper", "blackwell", "hopper"],
+            "weights": ["fp8", "fp8", "bf16"],
             "experts_in": ["fp8_block", "fp8_block", "bf16"], "layers_of": ["mxfp4", "mxfp4", "dense"],
             "form": ["latent", "latent", "dense"], "version": ["old", "new", "new"], "gpus": "many",
             "experts_by": ["grouped", "fused", "grouped"], "every": "all", "rest": 1.0, "linear": 3.0,

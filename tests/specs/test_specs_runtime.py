@@ -152,12 +152,19 @@ def test_every_term_of_an_engine_knows_where_it_was_measured(name):
     engine = load_runtime(name).engine
     measured = engine.measured
     assert all(
-        (measured.forms, measured.gpus, measured.cards, measured.requests, measured.rows, measured.version)
+        (
+            measured.forms,
+            measured.gpus,
+            measured.generations,
+            measured.requests,
+            measured.rows,
+            measured.version,
+        )
     )
     for key, term in engine.terms.items():
         assert term.measured is not None, key
         if term.value and not term.measured.assumed:
-            assert term.measured.cards, key
+            assert term.measured.generations, key
         for other in term.elsewhere:
             assert other.outside or other.forms or other.backends, key
 
@@ -196,14 +203,14 @@ def test_deviations_of_a_term_that_hold_count_one_after_another():
     alike = Deviation(formats=("fp8",), times=0.8)
     both = (
         alike,
-        Deviation(formats=("fp8",), cards=("blackwell",), times=0.5, plus=1.0),
+        Deviation(formats=("fp8",), generations=("blackwell",), times=0.5, plus=1.0),
         Deviation(plus=-9.0),
     )
     term = Term(value=10.0, source="a test", deviations=both[:2])
     assert term.at(Case()).value == 10.0
     assert term.at(Case(formats=("bf16", "fp8"))).value == 8.0
-    assert term.at(Case(card="blackwell", formats=("fp8",))).value == 5.0
-    assert term.at(Case(card="blackwell", formats=("fp8_block",))).value == 10.0
+    assert term.at(Case(generation="blackwell", formats=("fp8",))).value == 5.0
+    assert term.at(Case(generation="blackwell", formats=("fp8_block",))).value == 10.0
     assert msgspec.structs.replace(term, deviations=both).at(Case(formats=("fp8",))).value == 0.0
     split = Term(value=10.0, source="a test", deviations=(Deviation(splits=True, plus=3.0),))
     assert [split.at(Case(splits=splits)).value for splits in (True, False)] == [13.0, 10.0]
@@ -357,13 +364,15 @@ def test_every_fact_can_be_reached_and_names_cards_that_exist():
     known = {load_gpu(name).architecture for name in ("a100-80gb-sxm", "l40s", "h100-sxm", "b200", "mi300x")}
     known.add(load_gpu("rtx-5090").architecture)
     for fact in FACTS:
-        assert set(fact.cards) <= known
+        assert set(fact.generations) <= known
         wide = 512.0 if fact.backend.name.startswith("Triton attention") else 128.0
         of_kv = fact.bytes_of_kv or 2.0
         found = {
-            backend_of(engine, card, latent=fact.latent, sparse=fact.sparse, bytes_of_kv=of_kv, head_dim=wide)
+            backend_of(
+                engine, generation, latent=fact.latent, sparse=fact.sparse, bytes_of_kv=of_kv, head_dim=wide
+            )
             for engine in fact.engines
-            for card in fact.cards
+            for generation in fact.generations
         }
         assert fact.backend in found
 

@@ -227,7 +227,7 @@ def _measured(setting: Setting, rows: Sequence[BenchRow]) -> MeasuredRange:
     return MeasuredRange(
         forms=(form_of(setting.shard),),
         gpus=(gpus, gpus),
-        cards=(setting.latency.gpu.architecture,),
+        generations=(setting.latency.gpu.architecture,),
         requests=max(round(max((row.concurrency for row in rows), default=1.0)), 1),
     )
 

@@ -209,7 +209,7 @@ def test_a_term_has_the_80_percent_band_of_its_sigma():
     """1.2816 sigma over the value; at most ten times, none of a term of 0."""
     rows = [BenchRow(source="a", tool=tool, concurrency=b, itl_us=1e4, prompt=128.0, output=512.0, drafts=k)
             for tool, b, k in (("vllm", 64.0, 0.0), ("csv", 8.0, 3.0))]  # fmt: skip
-    measured = MeasuredRange(forms=("dense",), gpus=(1, 1), cards=("hopper",), requests=64)
+    measured = MeasuredRange(forms=("dense",), gpus=(1, 1), generations=("hopper",), requests=64)
     assert _term(1000.0, 100.0, rows, measured).band == pytest.approx(0.128)
     assert _term(1.0, 100.0, rows, measured).band == 10.0
     assert _term(0.0, 100.0, rows, measured).band == 0.0
