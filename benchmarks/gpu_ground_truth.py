@@ -7,15 +7,17 @@ r"""What a GPU has to tell, in calls of under ten minutes that go on where the l
                                              all results in one file, written after every stage and read back
                                              where OUT is gone
     python benchmarks/gpu_ground_truth.py OUT --only fit,compare        later, on a machine without the GPU
-    python benchmarks/gpu_ground_truth.py OUT --device cpu --scale 0.5 \
-        --models benchmarks/models/llama-3m/config.json     a rehearsal without a GPU
+    python benchmarks/gpu_ground_truth.py OUT --device cpu --scale 0.02 \
+        --models benchmarks/models/llama-3m/config.json     a rehearsal without a GPU, two minutes
 
 First whether the GPU does what the CPU's tests promise (tests marked cuda, the decoder eager, static and as
 a CUDA graph); then whole steps and operators of Llama-7B, Llama-3-8B and Llama-13B; then fits and
 comparisons, which need the GPU no more. OUT/data is the --data-dir of every command: hardware/,
 profiles/operators/<gpu> and profiles/decoder/<gpu>-... go into the project as they are. OUT/state.json
 says what is done and on which GPU, OUT/logs why something failed: a stage that fails is told and passed
-over, --retry tries it again.
+over, --retry tries it again. A fit or a comparison that lacks rows says so and is no failure: --scale is the
+share of the usual time that is measured. The package need not be installed; kinds of stages whose packages
+are not there are passed over.
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # a CUDA torch's Python need not have the package
+
 from medusa_sim.writing import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,14 +54,28 @@ OVER_S = 45.0
 """A call ends its last stage this long after `CALL_S` at the latest: with GRACE_S under ten minutes."""
 SLACK = 1.4
 """A stage may take this many times its expected seconds before it is ended; `measure` keeps its rows then."""
+LEAST_BUDGET_S = 10.0
+"""For some rows of every kind, however small the scale."""
+START_S = 10.0
+"""Of a stage's seconds, those before it measures anything: Python, torch, a model's weights."""
 NEED_GPU = ("check", "steps", "operators")
+KINDS = (*NEED_GPU, "fit", "compare")
+TOO_FEW = re.compile("a fit needs|kernel for|larger --budget")
+"""What a log says where rows are too few: no failure."""
+DONE, FAILED, FEW = "done", "failed", "too few rows"
 DEVICE = "device"
 """Key of the GPU's name in OUT/state.json, beside the stages."""
 SIM = "from medusa_sim.cli import main; main()"
 SIM_COMMAND = (sys.executable, "-c", SIM)
-NEEDED = ("torch", "safetensors", "tokenizers", "pytest", "hypothesis")
-UNUSED = ("matplotlib", "jinja2")
-"""What the commands here need beside the requirements of every user, and what of these they do not need."""
+MEASURES = ("torch", "numpy", "click", "msgspec", "tomlkit")
+NEEDED = {
+    "check": (*MEASURES, "safetensors", "tokenizers", "pandas", "pyarrow", "pytest", "hypothesis"),
+    "steps": MEASURES,
+    "operators": MEASURES,
+    "fit": (*MEASURES, "pandas", "pyarrow", "scipy"),
+    "compare": (*MEASURES, "pandas", "pyarrow", "scipy"),
+}
+"""Packages of each kind of stages; versions are those of pyproject.toml."""
 PLAIN_GRID, LONG_GRID = "16..128:16", "16,32,64,128"
 MODELS = "llama-7b,llama-3-8b,llama-13b"
 
@@ -69,12 +89,21 @@ class Stage:
     seconds: float
     command: tuple[str, ...]
 
+    def expected_s(self, scale: float) -> float:
+        """Where so large a share of the usual time is measured; a start takes as long as ever."""
+        start_s = min(START_S, self.seconds)
+        return start_s + scale * (self.seconds - start_s)
 
-def missing_packages() -> list[str]:
-    """Requirements that this Python does not meet, as pip wants them."""
+
+def missing_packages(kind: str) -> list[str]:
+    """Requirements of a kind of stages that this Python does not meet, as pip wants them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *NEEDED]
-    return [text for text in wanted if not text.startswith(UNUSED) and not _is_met(text)]
+    known = [
+        *project["dependencies"],
+        *(text for each in project["optional-dependencies"].values() for text in each),
+    ]
+    least = {re.split("[>\\[]", text)[0]: text for text in known}
+    return [text for name in NEEDED[kind] if not _is_met(text := least.get(name, name))]
 
 
 def _is_met(requirement: str) -> bool:
@@ -113,7 +142,7 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
         return Stage(f"steps-{label}-{batches}", "steps", seconds, command)
 
     def operators(model: str, seconds: float) -> Stage:
-        budget = f"{given.scale * seconds:.0f}"
+        budget = f"{max(LEAST_BUDGET_S, given.scale * seconds):.0f}"
         words = ("--models", model, "--budget", budget, "--resume", "--data-dir", str(data))
         split = ("--tree-attention", given.tree_attention)
         command = (*SIM_COMMAND, "measure", "operators", *on_device, *words, *split)
@@ -160,20 +189,19 @@ class Run:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         self.path = given.out / "state.json"
-        self.state: dict[str, str] = {}  # by stage, and of the device
+        self.state: dict[str, str] = {}  # by stage (done, failed, too few rows), and of the device
         if self.path.is_file():
             self.state = json.loads(self.path.read_text(encoding="utf-8"))
 
     def waiting(self, name: str) -> list[Stage]:
-        """Stages that are neither done nor, without --retry, failed; no comparison where the fit failed."""
-        passed = ("done",) if self.given.retry else ("done", "failed")
-        kinds = set(self.given.only.split(",")) if self.given.only else None
+        """Stages that are neither done nor, without --retry, failed; no comparison without a fit."""
+        passed = (DONE,) if self.given.retry else (DONE, FAILED, FEW)
         return [
             stage
             for stage in stages(self.given, name)
             if self.state.get(stage.name) not in passed
-            and (kinds is None or stage.kind in kinds)
-            and (stage.kind != "compare" or self.state.get("fit") != "failed")
+            and stage.kind in self.given.kinds
+            and (stage.kind != "compare" or self.state.get("fit") not in (FAILED, FEW))
         ]
 
     def write(self) -> None:
@@ -193,11 +221,11 @@ class Run:
                 print("done" if not failed else f"done, {failed} stages failed (--retry tries them again)")
                 return 1 if failed else 0
             stage = waiting[0]
-            if stage.seconds * self.given.scale > left:
+            if stage.expected_s(self.given.scale) > left:
                 print(f"{len(waiting)} stages are left, the next is {stage.name}; call again")
                 return 0
             tried.add(stage.name)
-            failed += not self._do(stage, left)
+            failed += self._do(stage, left) == FAILED
             self.pack()
 
     def pack(self) -> None:
@@ -211,11 +239,12 @@ class Run:
             packed.add(self.given.out, ".")
         part.replace(archive)
 
-    def _do(self, stage: Stage, left_s: float) -> bool:
-        """Run a stage within what the call has left, and keep how it ended. Returns whether it ended well."""
-        usual_s = max(SLACK * stage.seconds * self.given.scale, min(60.0, left_s))
+    def _do(self, stage: Stage, left_s: float) -> str:
+        """Run a stage within what the call has left; keep and return how it ended."""
+        expected_s = stage.expected_s(self.given.scale)
+        usual_s = max(SLACK * expected_s, min(60.0, left_s))
         log = self.given.out / "logs" / f"{stage.name}.log"
-        print(f"{stage.name}: about {stage.seconds * self.given.scale:.0f} s", flush=True)
+        print(f"{stage.name}: about {expected_s:.0f} s", flush=True)
         began = time.monotonic()
         with log.open("w", encoding="utf-8") as file:
             process = subprocess.Popen(stage.command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
@@ -227,12 +256,13 @@ class Run:
             except BaseException:  # Ctrl-C, or told to end: no stage outlives its call
                 _interrupted(process)
                 raise
-        self.state[stage.name] = "failed" if status else "done"
+        (last,) = log.read_text(encoding="utf-8").strip().splitlines()[-1:] or [""]
+        ended = DONE if status == 0 else FEW if TOO_FEW.search(last) else FAILED
+        self.state[stage.name] = ended
         self.write()
-        last = log.read_text(encoding="utf-8").strip().splitlines()[-1:] or [""]
-        ended = f"FAILED ({status})" if status else "done"
-        print(f"  {ended} in {time.monotonic() - began:.0f} s: {last[0]}")
-        return status == 0
+        told = f"FAILED ({status})" if ended == FAILED else ended
+        print(f"  {told} in {time.monotonic() - began:.0f} s: {last}")
+        return ended
 
 
 def _interrupted(process: subprocess.Popen[bytes]) -> int:
@@ -258,7 +288,7 @@ def gpu_name(given: argparse.Namespace, known: str | None) -> str:
     """
     if given.name:
         return str(given.name)
-    if known and given.only and not set(given.only.split(",")) & set(NEED_GPU):
+    if known and not given.kinds & set(NEED_GPU):
         return known
     words = (
         "from medusa_sim.lab.measure.environment import environment, torch_device; import sys; "
@@ -275,11 +305,28 @@ def gpu_name(given: argparse.Namespace, known: str | None) -> str:
     return told.stdout.strip()
 
 
+def _has_packages(given: argparse.Namespace) -> bool:
+    """Takes kinds without their packages out of those asked for, and says so; whether any is left."""
+    missing = {kind: missing_packages(kind) for kind in KINDS if kind in given.kinds}
+    if not any(missing.values()):
+        return True
+    wanted = list(dict.fromkeys(text for texts in missing.values() for text in texts))
+    left = {kind for kind, texts in missing.items() if not texts}
+    passed = "" if given.dry_run or not left else f"; passed over: {', '.join(missing.keys() - left)}"
+    words = " ".join(map(repr, wanted))
+    start = "note" if given.dry_run or left else "Error"
+    told = f"{start}: missing: {', '.join(wanted)}; {sys.executable} -m pip install {words}{passed}"
+    print(told, file=sys.stderr)
+    if not given.dry_run:
+        given.kinds = left
+    return bool(given.kinds)
+
+
 def show(waiting: Sequence[Stage], scale: float, call_s: float) -> None:
     """The plan: stages by call, expected seconds, commands."""
     call, used = 1, 0.0
     for stage in waiting:
-        seconds = stage.seconds * scale
+        seconds = stage.expected_s(scale)
         if used and used + seconds > call_s:
             call, used = call + 1, 0.0
         if not used:
@@ -287,7 +334,7 @@ def show(waiting: Sequence[Stage], scale: float, call_s: float) -> None:
         used += seconds
         shown = " ".join(stage.command).replace(" ".join(SIM_COMMAND), "medusa-sim")
         print(f"  {seconds:4.0f} s  {stage.name}\n          {shown}")
-    total = sum(stage.seconds for stage in waiting) * scale
+    total = sum(stage.expected_s(scale) for stage in waiting)
     print(f"{len(waiting)} stages, {total / 60:.0f} minutes in {call} calls")
 
 
@@ -299,9 +346,9 @@ def main() -> int:
     parser.add_argument("--dtype", help="fp16 on a GPU, fp32 on a CPU")
     parser.add_argument("--models", default=MODELS, help="the first gets most, the third operators alone")
     parser.add_argument("--tree-attention", choices=("split", "masked"), default="split")
-    parser.add_argument("--only", help="kinds of stages, by commas: check, steps, operators, fit, compare")
+    parser.add_argument("--only", help=f"kinds of stages, by commas: {', '.join(KINDS)}")
     parser.add_argument("--name", help="of the device, where its own is not wanted")
-    parser.add_argument("--scale", type=float, default=1.0, help="of budgets and expected times")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the seconds that are measured")
     parser.add_argument("--call-s", type=float, default=CALL_S, help="seconds of this call")
     parser.add_argument(
         "--archive", type=Path, help="tar.gz of OUT: read first where OUT is gone, then written"
@@ -310,12 +357,11 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
     given.dtype = given.dtype or ("fp32" if given.device == "cpu" else "fp16")
-    if missing := missing_packages():
-        words = " ".join(map(repr, missing))
-        told = f"missing: {', '.join(missing)}; {sys.executable} -m pip install {words}"
-        print(f"{'note' if given.dry_run else 'Error'}: {told}", file=sys.stderr)
-        if not given.dry_run:
-            return 1
+    given.kinds = set(given.only.split(",")) if given.only else set(KINDS)
+    if unknown := given.kinds.difference(KINDS):
+        parser.error(f"--only {given.only}: no kind {min(unknown)!r} (allowed: {', '.join(KINDS)})")
+    if not _has_packages(given):
+        return 1
     if given.archive and given.archive.is_file() and not given.out.exists():
         shutil.unpack_archive(given.archive, given.out, "gztar")
     if not given.dry_run:

@@ -199,6 +199,7 @@ class CudaBench:
         """Times of one launch of the case."""
         device, rotation = self.pool.device, calls(case, self.pool)
         with torch.cuda.device(device):
+            torch.cuda.empty_cache()  # what the last case's graphs held, which no capture could take
             results = results_kept(case, rotation[0]())
         replay = capture_calls(rotation, device, results=results)
         replay()  # the first one uploads the graph

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -303,34 +304,70 @@ def test_a_fit_needs_no_gpu(tmp_path, monkeypatch):
 
 
 def test_missing_packages_are_named_before_anything_starts(tmp_path, monkeypatch, capsys):
-    assert script.missing_packages() == []
-    monkeypatch.setattr(script, "NEEDED", ("torch>=99.1", "no-such-package"))
+    assert not any(map(script.missing_packages, script.KINDS))
+    monkeypatch.setattr(
+        script, "NEEDED", dict.fromkeys(script.KINDS, ("torch", "no-such-package", "other>=2"))
+    )
     assert called(monkeypatch, tmp_path / "gpu") == 1
     told = capsys.readouterr().err
-    assert "pip install 'torch>=99.1' 'no-such-package'" in told
+    assert "pip install 'no-such-package' 'other>=2'" in told
     assert not (tmp_path / "gpu").exists()
+
+
+def test_kinds_of_stages_without_their_packages_are_passed_over(tmp_path, monkeypatch, capsys):
+    """A fit needs more than a measurement, and may be made elsewhere."""
+    monkeypatch.setattr(script, "NEEDED", dict.fromkeys(script.KINDS, ("torch",)) | {"fit": ("no-such",)})
+    made = [
+        script.Stage(kind, kind, 5, (sys.executable, "-c", f"print({kind!r})")) for kind in ("steps", "fit")
+    ]
+    monkeypatch.setattr(script, "stages", lambda given, name: iter(made))
+    assert called(monkeypatch, tmp_path / "gpu", "--name", "x", "--device", "cpu") == 0
+    assert "passed over: fit" in capsys.readouterr().err
+    state = json.loads((tmp_path / "gpu" / "state.json").read_text())
+    assert state == {"device": "x", "steps": "done"}
+
+
+def test_the_script_needs_no_installed_package(tmp_path):
+    """The Python of a GPU machine has a CUDA torch, and nothing of this project."""
+    words = (sys.executable, "-S", "-E", script.__file__, tmp_path / "gpu", "--dry-run", "--name", "x")
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "missing: torch" in done.stderr  # -S: none of the packages of this one
+
+
+def test_a_fit_without_enough_rows_says_so_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
+    few = "raise SystemExit('Error: 4 rows of rope; a fit needs 20 or more')"
+    made = [
+        script.Stage("fit", "fit", 5, (sys.executable, "-c", few)),
+        script.Stage("compare", "compare", 5, (sys.executable, "-c", "raise SystemExit('not asked')")),
+        script.Stage("steps", "steps", 5, (sys.executable, "-c", "print('fine')")),
+    ]
+    monkeypatch.setattr(script, "stages", lambda given, name: iter(made))
+    assert called(monkeypatch, tmp_path / "gpu", "--name", "x", "--device", "cpu") == 0
+    told = capsys.readouterr().out
+    assert "too few rows" in told
+    assert "4 rows of rope" in told
+    state = json.loads((tmp_path / "gpu" / "state.json").read_text())
+    assert state == {"device": "x", "fit": "too few rows", "steps": "done"}
 
 
 @pytest.mark.nightly
 def test_a_rehearsal_without_a_gpu(tmp_path, monkeypatch, capsys):
-    """Steps and operators of a tiny model under the device's name."""
-    from decoder_models import tiny_config
-
+    """Every stage but the GPU's own, of a tiny model, at the least that each needs."""
     config = tmp_path / "tiny" / "config.json"
     config.parent.mkdir()
     config.write_text(json.dumps(tiny_config(101, max_position_embeddings=9000).to_hf()), encoding="utf-8")
     out = tmp_path / "gpu"
-    out.mkdir()
-    seen = dict.fromkeys(("steps-tiny-1024-split-1", "steps-tiny-256-split-1"), "done")
-    (out / "state.json").write_text(json.dumps(seen), encoding="utf-8")
-    words = ("--device", "cpu", "--models", config, "--name", "tiny-cpu", "--only", "steps,operators")
-    status = called(monkeypatch, out, *words, "--scale", "0.03", "--call-s", "600")
+    words = ("--device", "cpu", "--models", config, "--name", "tiny-cpu", "--scale", "0.01")
+    status = called(monkeypatch, out, *words, "--call-s", "600", "--archive", tmp_path / "all.tar.gz")
     assert status == 0, capsys.readouterr().out
     state = json.loads((out / "state.json").read_text())
     assert state.pop("device") == "tiny-cpu"
-    assert set(state.values()) == {"done"}
-    assert len(state) == 4
-    (steps,) = (out / "data/profiles/decoder").glob("*/steps.csv")
-    assert steps.parent.name == "tiny-cpu-tiny-1024-masked-1"
+    ended = {kind: {state[name] for name in state if name.startswith(kind)} for kind in script.KINDS}
+    assert all(ended[kind] == {"done"} for kind in script.NEED_GPU)
+    assert ended["fit"] | ended["compare"] <= {"done", "too few rows"}
+    assert {path.parent.name for path in (out / "data/profiles/decoder").glob("*/steps.csv")} == {
+        f"tiny-cpu-tiny-{run}-1" for run in ("1024-split", "1024-masked", "256-split")
+    }
     assert (out / "data/profiles/operators/tiny-cpu/gemm_fp32.csv").is_file()
     assert (out / "data/hardware/tiny-cpu.toml").is_file()
