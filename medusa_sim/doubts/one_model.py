@@ -7,18 +7,15 @@ what those rows add, in the server that is asked about.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import as_float
+from medusa_sim.doubts.term_shares import changed_share, token_us
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.served_groups import served_groups
 from medusa_sim.specs.term import Term
-from medusa_sim.step.server import in_server
-from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step
 
 MUCH_OF_A_TOKEN = 0.05
 """Change of the time per token from which a term is named."""
@@ -31,15 +28,13 @@ def told_by_another_model(
 
     requests: fewest and most in a step. tokens: length. words: what the terms are, by name.
     """
-    setting, batch = scenario.setting, as_float(np.unique(requests))
-    without = list(_without(scenario))
-    if not without or setting.runtime.engine is None or scenario.scope == "block":
+    batch = as_float(np.unique(requests))
+    if scenario.setting.runtime.engine is None or scenario.scope == "block":
         return
-    with_all_us = _token_us(scenario, setting, batch, tokens)
+    without = list(_without(scenario))
+    priced_us = token_us(scenario, {}, batch, tokens) if without else batch
     for name, model, term in without:
-        engine = setting.runtime.engine.with_terms({name: term})
-        changed = replace(setting, runtime=replace(setting.runtime, engine=engine))
-        share = np.abs(1.0 - _token_us(scenario, changed, batch, tokens) / with_all_us)
+        share = changed_share(priced_us, token_us(scenario, {name: term}, batch, tokens))
         place = int(np.argmax(share))
         if share[place] > MUCH_OF_A_TOKEN:
             many = int(batch[place])
@@ -59,12 +54,3 @@ def _without(scenario: Scenario) -> Iterator[tuple[str, str, Term]]:
         for model in sorted(told - alike):
             others = tuple(each for each in term.deviations if each.only != model)
             yield name, model, msgspec.structs.replace(term, deviations=others).at(case)
-
-
-def _token_us(scenario: Scenario, setting: Setting, batch: FloatArray, tokens: float) -> FloatArray:
-    """Microseconds per token of plain decoding in the server."""
-    step = decode_step(setting, batch, tokens)
-    attention_us = step.parts_us["attention"]
-    return in_server(
-        setting, step.time_us, batch, 1, np.ones(()), scenario.traffic, attention_us=attention_us
-    ).token_us

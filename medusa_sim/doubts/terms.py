@@ -1,17 +1,17 @@
-"""Terms of an engine that take much of a step outside the range that they were measured in, in sentences."""
+"""Terms of an engine on which much of a token's time rests outside their measured range, in sentences."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.doubts.charges import charged_for_prompts_us, charged_us, round_of, usual_option
+from medusa_sim.doubts.term_shares import changed_share, doubled, is_share, token_us, usual_option
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.term import Term
 from medusa_sim.step.host import beyond
 
-_MUCH_OF_A_STEP = 0.1
-"""Share of a step from which a term is named."""
+MUCH_OF_A_TOKEN = 0.1
+"""Share of the time per token from which a term is named."""
 WORDS = {
     "host_us_per_step": "the host's work in every step",
     "host_us_per_request": "the host's work for each request",
@@ -35,8 +35,6 @@ WORDS = {
     "expert_parallel_us_per_layer": "spreading experts over GPUs",
 }
 """Terms that may take much of a step, in words."""
-_OF_PROMPTS = ("prompt_us_per_launch", "prefill_us_per_launch", "prompt_us_per_layer")
-"""Terms that are charged for the prompts of a step."""
 WORDS_OF_FITTED = {
     "kernels_share": "the engine's own kernels",
     "linear_share": "the engine's own linear layers",
@@ -51,36 +49,37 @@ TERM_WORDS = WORDS | WORDS_OF_FITTED
 
 
 def terms_out_of_range(scenario: Scenario, requests: tuple[int, int], tokens: float) -> list[str]:
-    """A sentence for each term that takes more than a tenth of a step outside its range.
+    """A sentence for everything in WORDS of which twice would add over a tenth to a token, out of its range.
 
     requests: fewest and most in a step. tokens: length. Of both numbers of requests the one is named at which
-    the term takes more.
+    it would add more.
     """
     engine, batch = scenario.setting.runtime.engine, as_float(np.unique(requests))
     if engine is None or scenario.scope == "block":
         return []
-    outside = {
-        name: term
-        for name, term in engine.terms.items()
-        if name in WORDS and term.value and _is_out_of_range(name, term, batch).any()
-    }
-    if not outside:
-        return []
-    made = round_of(scenario, engine, batch, tokens, usual_option(scenario))
-    us_by_term = charged_us(made)
-    if not outside.keys().isdisjoint(_OF_PROMPTS):
-        us_by_term |= charged_for_prompts_us(made)
-    lines: dict[str, str] = {}
-    for name, term in outside.items():
-        term_us = np.broadcast_to(us_by_term.get(name, 0.0), batch.shape)
-        step_us = np.broadcast_to(made.time_us, batch.shape)
-        if name in _OF_PROMPTS:  # the round is one without prompts
-            step_us = step_us + term_us
-        share = np.where(_is_out_of_range(name, term, batch), term_us / step_us, 0.0)
+    outside: dict[str, dict[str, Term]] = {}
+    for name, words in WORDS.items():
+        term = engine.terms[name]
+        if term.value and _is_out_of_range(name, term, batch).any():
+            outside.setdefault(words, {})[name] = term
+    option = usual_option(scenario)
+    priced_us = token_us(scenario, {}, batch, tokens, option)
+
+    def added(terms: dict[str, Term]) -> FloatArray:
+        return changed_share(priced_us, token_us(scenario, doubled(terms), batch, tokens, option))
+
+    times = {name: term for terms in outside.values() for name, term in terms.items() if not is_share(name)}
+    if added(times).max() <= MUCH_OF_A_TOKEN:  # nor does any one of them add more
+        outside = {words: terms for words, terms in outside.items() if any(map(is_share, terms))}
+    lines = []
+    for words, terms in outside.items():
+        is_outside = np.any([_is_out_of_range(name, term, batch) for name, term in terms.items()], axis=0)
+        share = np.where(is_outside, added(terms), 0.0)
         most = int(np.argmax(share))
-        if share[most] > _MUCH_OF_A_STEP:
-            lines[WORDS[name]] = _sentence(scenario, term, WORDS[name], float(share[most]), int(batch[most]))
-    return list(lines.values())
+        if share[most] > MUCH_OF_A_TOKEN:
+            term = next(iter(terms.values()))
+            lines.append(_sentence(scenario, term, words, float(share[most]), int(batch[most])))
+    return lines
 
 
 def _is_out_of_range(name: str, term: Term, batch: FloatArray) -> BoolArray:
@@ -90,11 +89,10 @@ def _is_out_of_range(name: str, term: Term, batch: FloatArray) -> BoolArray:
 
 
 def _sentence(scenario: Scenario, term: Term, words: str, share: float, requests: int) -> str:
-    """`at 64 requests 14 % of a step is launches of prompts: measured elsewhere (latent; 8 GPUs) ...`."""
+    """`launches of prompts: twice as long would add 14 % to the time per token at 64 requests; ...`."""
     measured = "" if term.measured is None else f" ({term.measured.text})"
-    where = f"at {requests} request{'s' * (requests > 1)}"
     here = f"priced here as {term.rule}" if term.rule else "its band is wider here"
     return (
-        f"{where} {100.0 * share:.0f} % of a step is {words}, which was measured elsewhere in "
-        f"{scenario.runtime.name}{measured}: {here}"
+        f"{words}: twice as long would add {100.0 * share:.0f} % to the time per token at {requests} "
+        f"request{'s' * (requests > 1)}; measured elsewhere in {scenario.runtime.name}{measured}, {here}"
     )

@@ -4,32 +4,24 @@ import re
 from dataclasses import replace
 from types import SimpleNamespace
 
-import msgspec
 import numpy as np
 import pytest
 
-from medusa_sim.doubts import charges
 from medusa_sim.doubts import doubts as rules
 from medusa_sim.doubts import kernels as kernel_doubts
 from medusa_sim.doubts import room as room_doubts
 from medusa_sim.doubts import terms as doubt_terms
 from medusa_sim.doubts.acceptance import lossless_as_given, workload_of_medusa
 from medusa_sim.doubts.beyond import beyond_drafting_limit
-from medusa_sim.doubts.charges import charged_for_prompts_us, charged_us, round_of, usual_option
 from medusa_sim.doubts.doubts import beyond_known, cut_scale_blocks, doubts, slow_link
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
 from medusa_sim.doubts.standing import Standing, _value, groups, span_of, standing, table_text, weights_of
-from medusa_sim.doubts.terms import terms_out_of_range
+from medusa_sim.doubts.term_shares import doubled, token_us, usual_option
+from medusa_sim.doubts.terms import WORDS, terms_out_of_range
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.served_groups import known_kinds
-from medusa_sim.step.drafting import drafting_steps
-from medusa_sim.step.graphs import is_captured
-from medusa_sim.step.host import launching_us
-from medusa_sim.step.prompts import prompt_host_us
-from medusa_sim.step.sampling import filter_us
-from medusa_sim.step.step import decode_step, verification_step
 
 RATES = "0.7,0.5,0.35"
 """Three drafts: 1 + 0.7 + 0.5 + 0.35 = 2.55 tokens a step."""
@@ -42,126 +34,39 @@ def dense(runtime: str, **more: object) -> Scenario:
 
 
 def percent(line: str) -> tuple[int, float]:
-    """(requests, per cent of a step) that a sentence names."""
-    found = re.match(r"at (\d+) requests? (\d+) %", line)
+    """(requests, per cent of the time per token) that a sentence names."""
+    found = re.search(r"add (\d+) % to the time per token at (\d+) request", line)
     assert found
-    return int(found[1]), float(found[2])
+    return int(found[2]), float(found[1])
 
 
-def round_us(scenario: Scenario, batch: int, tokens: int) -> float:
-    """Drafting and verification of three drafts."""
-    option = usual_option(scenario)
-    setting = replace(scenario.setting, drafter=option.drafter, compacted_drafts=option.depth)
-    steps = [verification_step(setting, batch, tokens, 4), *drafting_steps(setting, batch, tokens, 4)]
-    return float(sum(step.time_us for step in steps[1:])) + float(steps[0].time_us)
-
-
-def test_prompts_launched_one_by_one_take_their_share_of_the_steps_that_carry_some():
-    """Of 512 requests every step carries prompts, of 64 those on which one of them begins its own.
-
-    Each decodes for 255 / 2.55 = 100 steps, and is away for a step or two, which is 1 % of them here.
-    """
-    scenario = dense("sglang", **SERVED)
-    (line,) = terms_out_of_range(scenario, (1, 512), 640)
-    host_us = prompt_host_us(scenario.setting, drafts=True)
-    requests, told = percent(line)
-    assert requests == 512
-    assert told == pytest.approx(100 * host_us / (round_us(scenario, 512, 640) + host_us), abs=0.6)
-    carrying = (1 - (1 - 1 / 100) ** 64) * host_us
-    share = 100 * carrying / (round_us(scenario, 64, 640) + carrying)
-    found = [percent(each) for each in terms_out_of_range(scenario, (1, 64), 640)]
-    assert found == [(64, pytest.approx(share, abs=1.0))]
-
-
-@pytest.mark.parametrize(("share", "told"), [(0.095, []), (0.105, [(16, 10)]), (0.124, [(16, 12)])])
-def test_a_term_from_elsewhere_is_told_from_a_tenth_of_a_step(monkeypatch, share, told):
-    """Of drafting and verification together, of three drafts."""
-    scenario = dense("sglang")
-    us = share * round_us(scenario, 16, 640)
-    monkeypatch.setattr(
-        doubt_terms, "_is_out_of_range", lambda name, term, batch: np.ones(batch.shape, dtype=bool)
-    )
-    monkeypatch.setattr(doubt_terms, "charged_us", lambda *given: {"host_us_per_step": np.asarray(us)})
-    assert [percent(line) for line in terms_out_of_range(scenario, (16, 16), 640)] == told
-
-
-def charged(scenario: Scenario, batch: int) -> dict[str, float]:
-    """Microseconds of a step, by the term that charges them."""
-    engine, requests = scenario.setting.runtime.engine, np.array([float(batch)])
-    found = charged_us(round_of(scenario, engine, requests, 640, usual_option(scenario)))
-    return {name: float(np.ravel(us)[0]) for name, us in found.items()}
-
-
-def test_terms_charge_their_requests_layers_and_steps():
-    """16 requests in 32 layers: a term of a request sixteen times, of a layer 32 times, of a step once."""
-    scenario = dense("vllm", **SERVED)
-    value = {name: term.value for name, term in scenario.setting.runtime.engine.terms.items()}
-    found = charged(scenario, 16)
-    shown = max(value["host_us_per_step"] - value["hidden_us_per_step"], 0.0)
-    assert found["host_us_per_step"] == pytest.approx(shown)
-    assert found["host_us_per_request"] == pytest.approx(16 * value["host_us_per_request"])
-    assert found["host_us_per_token"] == pytest.approx(16 * value["host_us_per_token"])
-    assert found["draft_us_per_step"] == pytest.approx(value["draft_us_per_step"])
-    assert found["draft_us_per_request"] == pytest.approx(16 * value["draft_us_per_request"])
-    assert found["layer_us"] == pytest.approx(32 * value["layer_us"])
-    looked_up = dense("vllm", drafter="ngram", acceptance="0.5")
-    found = charged(looked_up, 16)
-    assert found["lookup_us_per_request"] == pytest.approx(16 * value["lookup_us_per_request"])
-    assert "draft_us_per_step" not in found
-    # eight schedulers hold 16 requests in twos, 17 in threes at most
-    spread = dense(
-        "sglang", gpu="h200-sxm", model="deepseek-r1", drafter="mtp", tp=8, ep=8, dp_attention=True
-    )
-    terms = spread.setting.runtime.engine.terms
-    found = charged(spread, 16)
-    assert found["host_us_per_request"] == pytest.approx(2 * terms["host_us_per_request"].value)
-    assert charged(spread, 17)["host_us_per_request"] == pytest.approx(1.5 * found["host_us_per_request"])
-    hidden = terms["host_us_per_step"].value - terms["hidden_us_per_step"].value
-    assert found["host_us_per_step"] == pytest.approx(max(hidden, 0.0))
-    layers = spread.model.layers * terms["expert_parallel_us_per_layer"].value
-    assert found["expert_parallel_us_per_layer"] == pytest.approx(layers)
-
-
-def test_a_step_without_drafts_carries_one_row_and_emits_one_token_a_request():
-    scenario = dense("tensorrt-llm", **SERVED)  # which charges layers of steps with prompts
-    engine, batch = scenario.setting.runtime.engine, np.array([16.0])
-    plain = round_of(scenario, engine, batch, 640, None)
-    found = charged_us(plain)
-    model = scenario.model
-    filtered = filter_us(engine, scenario.gpu, batch, model.filtered_vocab, top_k=model.samples_top_k)
-    for name in ("filter_bytes_per_logit", "filter_us_per_million"):
-        assert found[name] == pytest.approx(filtered)
-    prompts = charged_for_prompts_us(plain)
-    layers_us = (1 - (1 - 1 / 256) ** 16) * engine.prompt_us_per_layer.value * model.layers
-    assert prompts["prompt_us_per_layer"] == pytest.approx(layers_us, rel=0.02)  # it is away for a few of 256
-    captured = is_captured(engine, batch, 1.0)
-    assert found["eager_us_per_layer"] == pytest.approx(launching_us(engine, model.layers, captured).time_us)
-    assert not {"draft_us_per_step", "lookup_us_per_request", "expert_parallel_us_per_layer"} & set(found)
-
-
-@pytest.mark.parametrize("ep", [1, 2])
-def test_experts_are_charged_what_their_share_adds_and_what_spreading_takes(ep):
-    """Of s of the peak a kernel takes 1 / s of its own time."""
-    scenario = dense("vllm", model="qwen3-30b-a3b", tp=2, ep=ep)
-    batch = np.array([16.0])
-    plain = decode_step(scenario.setting, batch, 640)
-    found, engine = charged(scenario, 16), scenario.setting.runtime.engine
-    experts_us = float(np.ravel(plain.parts_us["experts"])[0])
-    assert experts_us > 0.0
-    assert found["experts_share"] == pytest.approx(experts_us * abs(1 / engine.experts_share.value - 1))
-    assert ("expert_parallel_us_per_layer" in found) == (ep > 1)
-
-
-@pytest.mark.parametrize(("by_layer", "name"), [(9.0, "draft_us_per_layer"), (11.0, "draft_us_per_pass")])
-def test_a_pass_of_a_drafter_is_charged_by_what_it_is_more_of(by_layer, name):
-    """A drafter of one layer: 10 us a pass, so many a layer."""
-    scenario = dense("vllm", **SERVED)
+@pytest.mark.parametrize(("runtime", "requests", "words"), [
+    ("sglang", 256, "launches of prompts"), ("vllm", 1, "the host in the drafter's passes"),
+])  # fmt: skip
+def test_what_twice_of_a_term_from_elsewhere_adds_is_told(runtime, requests, words):
+    scenario, batch = dense(runtime, **SERVED), np.array([float(requests)])
     engine, option = scenario.setting.runtime.engine, usual_option(scenario)
-    value = {"draft_us_per_pass": 10.0, "draft_us_per_layer": 20.0 - by_layer}
-    given = {key: msgspec.structs.replace(getattr(engine, key), value=us) for key, us in value.items()}
-    engine = msgspec.structs.replace(engine, **given)
-    found = charged_us(round_of(scenario, engine, np.array([16.0]), 640, option))
-    assert (name in found, len({"draft_us_per_layer", "draft_us_per_pass"} & set(found))) == (True, 1)
+    names = [name for name, text in WORDS.items() if text.startswith(words) and engine.terms[name].value]
+    terms = doubled({name: engine.terms[name] for name in names if engine.terms[name].outside})
+    once, twice = (token_us(scenario, each, batch, 640, option) for each in ({}, terms))
+    (line,) = terms_out_of_range(scenario, (1, requests), 640)
+    assert line.startswith(words)
+    assert percent(line) == (requests, pytest.approx(100 * float((twice / once - 1)[0]), abs=0.6))
+
+
+@pytest.mark.parametrize(("added", "told"), [(0.095, []), (0.105, [(16, 10)]), (0.124, [(16, 12)])])
+def test_a_term_from_elsewhere_is_told_from_a_tenth_of_a_token(monkeypatch, added, told):
+    scenario = dense("sglang")
+    monkeypatch.setattr(
+        doubt_terms, "_is_out_of_range",
+        lambda name, term, batch: np.full(batch.shape, name == "host_us_per_step"),
+    )  # fmt: skip
+    monkeypatch.setattr(
+        doubt_terms,
+        "token_us",
+        lambda scenario, terms, batch, *_: np.full(batch.shape, 1 + bool(terms) * added),
+    )
+    assert [percent(line) for line in terms_out_of_range(scenario, (16, 16), 640)] == told
 
 
 @pytest.mark.parametrize(("room", "told"), [(1.0, 0), (0.99, 1)])
@@ -196,13 +101,6 @@ def test_borrowed_kernels_tell_the_most_by_which_times_are_scaled(monkeypatch):
         SimpleNamespace(kernel_fits=fits, gpu=SimpleNamespace(name="made"))
     )
     assert re.findall(r"[\d.]+\d", line.split(":", 2)[-1]) == ["75", "1.25"]
-
-
-def test_three_drafts_stand_for_all_and_chains_before_trees():
-    assert usual_option(dense("vllm")).depth == 3
-    longer = dense("vllm", acceptance="0.7,0.5,0.35,0.2,0.1")
-    assert (usual_option(longer).depth, usual_option(longer).chain) == (3, True)
-    assert usual_option(dense("vllm", max_drafts=2)).depth == 2
 
 
 @pytest.mark.parametrize(("drafter", "acceptance", "told"), [
@@ -444,18 +342,3 @@ def test_blocks_of_scales_that_gpus_would_share_are_told_with_what_would_do(runt
     asked = dense(runtime, gpu="h200-sxm", model="qwen3-235b-a22b", dtype=dtype, **split)
     found = [re.findall(r"--[et]p \d+", line) for line in cut_scale_blocks(asked)]
     assert found == ([options] if options else [])
-
-
-def test_steps_that_terms_are_shares_of_verify_their_drafts_and_the_root(monkeypatch):
-    """Three drafts and four candidates, in drafting and in verification."""
-    seen = []
-    for name in ("drafting_steps", "verification_step"):
-        whole = getattr(charges, name)
-        monkeypatch.setattr(
-            charges, name, lambda *given, whole=whole: seen.append(given[-1]) or whole(*given)
-        )
-    monkeypatch.setattr(
-        doubt_terms, "_is_out_of_range", lambda name, term, batch: np.ones(batch.shape, dtype=bool)
-    )
-    terms_out_of_range(dense("sglang"), (16, 16), 640)
-    assert seen == [4, 4]

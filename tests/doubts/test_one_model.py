@@ -3,19 +3,16 @@
 from dataclasses import replace
 
 import msgspec
-import numpy as np
 import pytest
 
 from medusa_sim import Scenario
 from medusa_sim.doubts.beyond import beyond_measured
-from medusa_sim.doubts.one_model import MUCH_OF_A_TOKEN, _token_us
+from medusa_sim.doubts.one_model import MUCH_OF_A_TOKEN
 from medusa_sim.doubts.terms import WORDS, WORDS_OF_FITTED
-from medusa_sim.grid.cells import price
 from medusa_sim.specs.engine import UNITS
 from medusa_sim.specs.ranges import Deviation
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.specs.served_groups import served_groups
-from medusa_sim.step.traffic import served_length
 
 ONLY = "llama-3.1-70b"
 SMALL = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "ngram", "acceptance": "0.5"}
@@ -87,13 +84,3 @@ def test_every_such_term_has_words_and_a_model_that_was_served_and_no_other_ther
                     assert there <= sizes, (name, key, each.text)
     assert set(WORDS_OF_FITTED) <= set(UNITS)
     assert not set(WORDS_OF_FITTED) & set(WORDS)
-
-
-def test_the_time_of_a_token_is_that_of_plain_decoding_in_the_server():
-    scenario = Scenario(**SMALL, runtime="vllm-0.15", prompt_tokens=512, output_tokens=256)
-    batch = np.array([1.0, 8.0, 256.0])
-    plain = price(scenario, [1, 8, 256], [scenario.length]).plain
-    seen = served_length(scenario.setting, scenario.length, scenario.traffic)  # of requests in flight
-    found = _token_us(scenario, scenario.setting, batch, float(seen))
-    assert found == pytest.approx(np.ravel(plain.token_us), rel=1e-3)
-    assert np.all(found > np.ravel(plain.tpot_us))  # with its own prompt

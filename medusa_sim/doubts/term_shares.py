@@ -1,0 +1,81 @@
+"""How much of the time per token rests on some terms of an engine: it is priced anew with other values.
+
+What a term adds is left to the equations of `step/`. Twice of it is tried, not none of it: a term that hides
+behind the device's work adds nothing, but shows where it takes longer than was thought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.term import Term
+from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.server import in_server
+from medusa_sim.step.step import decode_step, verification_step
+
+_DRAFTS = 3
+"""Most drafts of the representative round."""
+
+
+def is_share(name: str) -> bool:
+    """Whether a term is a share of kernels' speed, 1 where the engine adds nothing; others are times."""
+    return name.endswith("_share")
+
+
+def usual_option(scenario: Scenario) -> DraftOption | None:
+    """The representative way of drafting: the longest chain of at most three drafts, else a tree."""
+    options = [option for option in scenario.options() if option.depth <= _DRAFTS]
+    return max(options, key=lambda option: (option.chain, option.depth), default=None)
+
+
+def token_us(
+    scenario: Scenario,
+    terms: Mapping[str, Term],
+    batch: FloatArray,
+    tokens: float,
+    option: DraftOption | None = None,
+) -> FloatArray:
+    """Microseconds per token of a request in the server, with some of its engine's terms replaced.
+
+    batch: numbers of requests. tokens: their length. option: how they draft; None: plain decoding.
+    """
+    runtime = scenario.setting.runtime
+    engine = None if runtime.engine is None else runtime.engine.with_terms(terms)
+    setting = replace(scenario.setting, runtime=replace(runtime, engine=engine))
+    if option is None:
+        step = decode_step(setting, batch, tokens)
+        step_us, drafter, candidates, emitted = step.time_us, None, 1, 1.0
+    else:
+        drafter, candidates = option.drafter, option.depth + 1
+        setting = replace(setting, drafter=drafter, compacted_drafts=option.depth)
+        step = verification_step(setting, batch, tokens, candidates)
+        step_us = step.time_us + sum(
+            (each.time_us for each in drafting_steps(setting, batch, tokens, candidates)), np.zeros(())
+        )
+        emitted = float(np.interp(candidates, option.candidates, option.tokens_per_step))
+    return in_server(
+        setting, step_us, batch, candidates, as_float(emitted), scenario.traffic,
+        attention_us=step.parts_us["attention"], drafter=drafter,
+    ).token_us  # fmt: skip
+
+
+def changed_share(token_us: FloatArray, changed_us: FloatArray) -> FloatArray:
+    """Share of the time per token by which it changes."""
+    return np.asarray(np.abs(changed_us / token_us - 1.0))
+
+
+def doubled(terms: Mapping[str, Term]) -> dict[str, Term]:
+    """The terms with twice what they add. A share s of kernels' speed adds 1 / s - 1 of their time."""
+    return {
+        name: msgspec.structs.replace(
+            term, value=1.0 / (2.0 / term.value - 1.0) if is_share(name) else 2.0 * term.value
+        )
+        for name, term in terms.items()
+    }
