@@ -89,10 +89,10 @@ def _is_out_of_range(name: str, term: Term, batch: FloatArray) -> BoolArray:
 
 
 def _sentence(scenario: Scenario, term: Term, words: str, share: float, requests: int) -> str:
-    """`launches of prompts: twice as long would add 14 % to the time per token at 64 requests; ...`."""
+    """`launches of prompts: measured elsewhere in sglang-0.5 (...), ...; if it took twice as long, ...`."""
     measured = "" if term.measured is None else f" ({term.measured.text})"
-    here = f"priced here as {term.rule}" if term.rule else "its band is wider here"
+    here = f"priced here as {term.rule}" if term.rule else "with a wider band here"
     return (
-        f"{words}: twice as long would add {100.0 * share:.0f} % to the time per token at {requests} "
-        f"request{'s' * (requests > 1)}; measured elsewhere in {scenario.runtime.name}{measured}, {here}"
+        f"{words}: measured elsewhere in {scenario.runtime.name}{measured}, {here}; if it took twice as "
+        f"long, a token would take {100.0 * share:.0f} % longer at {requests} request{'s' * (requests > 1)}"
     )

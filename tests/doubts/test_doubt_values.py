@@ -34,8 +34,8 @@ def dense(runtime: str, **more: object) -> Scenario:
 
 
 def percent(line: str) -> tuple[int, float]:
-    """(requests, per cent of the time per token) that a sentence names."""
-    found = re.search(r"add (\d+) % to the time per token at (\d+) request", line)
+    """(requests, per cent longer) that a sentence names."""
+    found = re.search(r"take (\d+) % longer at (\d+) request", line)
     assert found
     return int(found[2]), float(found[1])
 
