@@ -55,7 +55,7 @@ HOUSE = (
     Room(
         ("doubts",),
         "what a scenario rests on that was not measured for it, in sentences",
-        in_order("standing stand_ins rule acceptance kernels room doubts one_model charges terms beyond"),
+        in_order("standing stand_ins rule acceptance kernels room doubts term_shares one_model terms beyond"),
     ),
     Room(
         ("grid",),
