@@ -144,8 +144,7 @@ def chain(line: Any) -> Scored:
     found = scenario.sweep([int(line.batch)], prompt + output // 2, counts)
     plain, last = found.iloc[0], found.iloc[-1]
     tau = float(last.tokens_per_step)
-    served = "server_speedup" if not math.isnan(last.server_speedup) else "speedup"
-    halves = (math.log(last[served] / last[f"{served}_low"]), math.log(last[f"{served}_high"] / last[served]))
+    halves = (math.log(last.speedup / last.speedup_low), math.log(last.speedup_high / last.speedup))
     low, high = (float(np.hypot(half, width)) for half in halves)
     ratio = float(plain.tpot_us / last.tpot_us)
     return Scored(

@@ -10,27 +10,20 @@ import numpy.typing as npt
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.quantities import BY_COUNT, SWEEP, values
 from medusa_sim.grid.quantity import with_unlisted
-from medusa_sim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def sweep_columns() -> dict[str, str]:
-    """Columns of a sweep, each with its quantity."""
-    return SWEEP | {name: name for name in with_unlisted(())}
-
-
-def gain_column(scenario: Scenario) -> str:
-    """The column that chooses a count: the server's speedup where prompts are given, else the step's."""
-    return "speedup" if scenario.traffic is None else "server_speedup"
+def sweep_columns() -> tuple[str, ...]:
+    """Columns of a sweep: names of quantities."""
+    return with_unlisted(SWEEP)
 
 
 def count_table(by_count: Cells) -> pa.Table:
     """One row a length, batch and count, with the drafting that is best for that count there: BY_COUNT.
 
-    drafts: draft length (Medusa: heads run). One candidate is plain decoding. Names are as in a schedule's
-    rows: speedup is the server's where there are requests, step_speedup the step's.
+    drafts: draft length (Medusa: heads run). One candidate is plain decoding.
     """
     import pyarrow as pa
 

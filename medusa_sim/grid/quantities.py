@@ -136,7 +136,7 @@ DECLARED = declare(
         model_only=True,
     ),
     Quantity(
-        name="baseline_speedup", read=baseline_speedup, better="more",
+        name="baseline_speedup", read=baseline_speedup, title="baseline speedup", unit="times", better="more",
         low_high=baseline_speedup_band,
     ),
     # what a step takes
@@ -150,7 +150,10 @@ DECLARED = declare(
         low_high=lambda cells: Band(cells.low_us, cells.high_us), ends=("verify_low_us", "verify_high_us"),
     ),
     _OVERHEAD,
-    replace(_OVERHEAD, name="baseline_overhead", read=lambda cells: cells.step_us / baseline_us(cells)),
+    replace(
+        _OVERHEAD, name="baseline_overhead", title="baseline overhead",
+        read=lambda cells: cells.step_us / baseline_us(cells),
+    ),
     Quantity(
         name="bound", read=lambda cells: cells.bound, title="bound by",
         labels=tuple(code.name.lower() for code in Bound),
@@ -218,34 +221,21 @@ OF_PLAIN = ("tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "
 """Quantities that tables also show without speculation."""
 declare(*(_plain(BY_NAME[name]) for name in OF_PLAIN))
 
-SWEEP = {
-    **{name: name for name in (
-        "gpu", "model", "tp", "ep", "dp_attention", "runtime", "kernels", "scope", "latency_model", "drafter",
-        "acceptance", "baseline", "batch", "seq_len", "candidates", "drafts", "tokens_per_step",
-        "decode_step_us", "verify_only_us", "verify_step_us", "verify_low_us", "verify_high_us",
-    )},
-    "overhead": "baseline_overhead",
-    "speedup": "baseline_speedup",
-    "speedup_low": "baseline_speedup_low",
-    "speedup_high": "baseline_speedup_high",
-    **{name: name for name in (
-        "step_speedup", "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us",
-        "ttft_ms", "benchmark_ttft_ms", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens",
-        "watts", "joule_per_token",
-        "bound", "source", "memory_bytes", "fits_memory",
-    )},
-}  # fmt: skip
-"""Columns of a sweep, each with its quantity.
-
-Elsewhere `speedup` is the one that decides, with requests the server's. Rows of a sweep call the one of the
-step against `baseline_us` so, whatever is served.
-"""
+SWEEP = listed(
+    "gpu", "model", "tp", "ep", "dp_attention", "runtime", "kernels", "scope", "latency_model", "drafter",
+    "acceptance", "baseline", "batch", "seq_len", "candidates", "drafts", "tokens_per_step",
+    "decode_step_us", "verify_only_us", "verify_step_us", "verify_low_us", "verify_high_us", "overhead",
+    "speedup", "speedup_low", "speedup_high", "step_speedup", "server_speedup", "baseline_overhead",
+    "baseline_speedup", "itl_us", "tpot_us", "ttft_ms", "benchmark_ttft_ms", "tokens_per_s",
+    "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token", "bound", "source",
+    "memory_bytes", "fits_memory",
+)  # fmt: skip
+"""Columns of a sweep."""
 BY_COUNT = listed(
     "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
     "overhead", "speedup", "step_speedup", "server_speedup", "fits_memory",
 )  # fmt: skip
 """Columns of `recommend --by-count`."""
-listed(*SWEEP, *SWEEP.values())
 
 
 def values(cells: Cells, names: Iterable[str]) -> dict[str, Any]:

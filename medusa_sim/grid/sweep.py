@@ -12,7 +12,7 @@ import numpy.typing as npt
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.grid.columns import gain_column, sweep_columns
+from medusa_sim.grid.columns import sweep_columns
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.grid.quantities import values
 from medusa_sim.grid.quantity import BY_NAME
@@ -30,15 +30,11 @@ CHUNK_ROWS = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTable:
-    """Rows of a sweep: text that is the same in every row, numbers, and codes with their labels.
-
-    gain: the column by which a count is chosen.
-    """
+    """Rows of a sweep: text that is the same in every row, numbers, and codes with their labels."""
 
     text: dict[str, str]
     numbers: dict[str, npt.NDArray[np.int64] | FloatArray | npt.NDArray[np.bool_]]
     codes: dict[str, CodeArray]
-    gain: str
 
     @property
     def rows(self) -> int:
@@ -147,9 +143,7 @@ def _table(by_count: Cells, candidates: IntArray) -> SweepTable:
         is_whole = in_order or not values.ndim or values.shape[-1] == 1
         return np.broadcast_to(values if is_whole else values[..., place], shape).ravel()
 
-    names = sweep_columns()
-    by_quantity = values(by_count, names.values())
-    read = {name: by_quantity[quantity] for name, quantity in names.items()}
+    read = values(by_count, sweep_columns())
     columns = {name: column(value) for name, value in read.items() if not isinstance(value, str)}
     return SweepTable(
         text={name: value for name, value in read.items() if isinstance(value, str)},
@@ -157,5 +151,4 @@ def _table(by_count: Cells, candidates: IntArray) -> SweepTable:
         codes={
             name: value.astype(np.int8, copy=False) for name, value in columns.items() if BY_NAME[name].labels
         },
-        gain=gain_column(by_count.scenario),
     )

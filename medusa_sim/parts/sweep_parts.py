@@ -163,7 +163,7 @@ def best_rows(table: SweepTable, counts: int) -> pa.Table:
 
     counts: rows that each batch and length has, one after another.
     """
-    speedup = np.asarray(table.numbers[table.gain], dtype=np.float64).reshape(-1, counts)
+    speedup = np.asarray(table.numbers["speedup"], dtype=np.float64).reshape(-1, counts)
     fits = np.asarray(table.numbers["fits_memory"], dtype=np.bool_).reshape(-1, counts)
     allowed = fits | ~fits.any(axis=1, keepdims=True)
     best = np.argmax(np.where(allowed, speedup, -np.inf), axis=1)

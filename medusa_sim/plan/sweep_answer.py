@@ -11,8 +11,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.grid.columns import gain_column
-from medusa_sim.grid.quantities import SWEEP, values
+from medusa_sim.grid.quantities import values
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.counts import cheaper_pairs, free_count, near_best
 from medusa_sim.plan.shortfall import Shortfall, shortfall
@@ -98,10 +97,14 @@ class SweepAnswer:
         return MemoryParts(*parts), int(np.broadcast_to(self.best.max_batch, self.best.shape)[at])
 
     @property
+    def gain(self) -> str:
+        """The quantity that tells what the best gains: over plain decoding, or over a fixed baseline."""
+        return "speedup" if self.scenario.baseline == "same" else "baseline_speedup"
+
+    @property
     def gains(self) -> tuple[tuple[float, float, float], ...]:
-        """(speedup, low, high) by which the best was chosen: the server's where prompts are given."""
-        name = gain_column(self.scenario)
-        columns = (self.column(SWEEP[f"{name}{end}"]).tolist() for end in ("", "_low", "_high"))
+        """(gain, low, high) of the best at each place of `fits`."""
+        columns = (self.column(f"{self.gain}{end}").tolist() for end in ("", "_low", "_high"))
         return tuple(zip(*columns, strict=True))
 
 

@@ -79,7 +79,10 @@ def test_scope_block_has_no_throughput_and_no_memory():
 def test_a_fixed_baseline_divides_by_one_decode_step():
     rows = frame("--baseline", "fixed", "--batch", "1,4", "--seq", "1024,2048", "--scope", "block")
     one = rows[(rows["batch"] == 1) & (rows["seq_len"] == 1024)]["decode_step_us"].iloc[0]
-    np.testing.assert_allclose(rows["overhead"], rows["verify_step_us"] / one, rtol=1e-12)
+    np.testing.assert_allclose(rows["baseline_overhead"], rows["verify_step_us"] / one, rtol=1e-12)
+    over = rows["tokens_per_step"] / rows["baseline_overhead"]
+    np.testing.assert_allclose(rows["baseline_speedup"], over, rtol=1e-12)
+    np.testing.assert_allclose(rows["overhead"], rows["verify_step_us"] / rows["decode_step_us"], rtol=1e-12)
 
 
 def known(column: pd.Series) -> list[object]:

@@ -27,7 +27,7 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "seq_len": 512, "candidates": 1, "fits_memory": True, "meets_latency": None, "verdict": "loses",
         "uncertain": None, "speedup_low": 0.5, "speculative_speedup": 0.9, "speculative_speedup_low": 0.8,
         "speculative_speedup_high": 1.1, "speculative_candidates": 4, "max_batch_without": 0,
-        "required_acceptance_factor": None, "tokens_per_s_per_user": 50.0,
+        "required_acceptance_factor": None,
     }  # fmt: skip
     return SimpleNamespace(batch_min=batch_min, batch_max=batch_max, **{**given, **more})
 
@@ -78,13 +78,10 @@ def test_where_drafts_still_shorten_a_token_is_told_where_they_are_not_advised(m
 
 @ORDERS
 def test_the_fastest_is_told_where_no_row_keeps_the_limit(order):
-    """10 ms a token at 100 tokens/s, with three drafts."""
-    rows = [
-        schedule_row(1, 4, candidates=4, meets_latency=False, tokens_per_s_per_user=100.0),
-        schedule_row(5, 9, meets_latency=False, tokens_per_s_per_user=40.0),
-    ]
-    (text,) = sentences._decision(recommended(*rows[::order]))
-    assert numbers(text) == ["20", "4", "10.0", "3"]
+    rows = [schedule_row(1, 4, candidates=4, meets_latency=False), schedule_row(5, 9, meets_latency=False)]
+    fastest = SimpleNamespace(batch=1, seq_len=900, candidates=4, tpot_us=25e3)
+    (text,) = sentences._decision(recommended(*rows[::order], fastest_stream=fastest))
+    assert numbers(text) == ["20", "25.0", "1", "900", "3"]
 
 
 def test_batches_are_told_once_where_every_length_has_the_same():

@@ -10,8 +10,6 @@ import numpy as np
 from medusa_sim.arrays import evenly
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.grid.axes import Grid
-from medusa_sim.grid.columns import gain_column
-from medusa_sim.grid.quantities import SWEEP
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.sweep_answer import SweepAnswer, sweep_answer
@@ -64,7 +62,7 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[SweepAnswer]) -> T
     for item, answered in zip(settings, answers, strict=True):
         counts, gains = (
             answered.column(name).reshape(grid.batch.size, -1)[:, 0].tolist()
-            for name in ("candidates", SWEEP[gain_column(item)])
+            for name in ("candidates", answered.gain)
         )
         rows.append((item.cards, model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
     return TextTable(

@@ -8,8 +8,6 @@ from dataclasses import replace
 from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.columns import gain_column
-from medusa_sim.grid.quantities import SWEEP
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.sweep_answer import SweepAnswer
 from medusa_sim.report.screen import Fact, Screen
@@ -182,7 +180,7 @@ def _memory(answer: SweepAnswer) -> Iterator[Fact]:
 def _listed_counts(answer: SweepAnswer) -> Iterator[Fact]:
     """The best of the counts in --candidates, where the best of all is another."""
     listed = answer.best_on_grid
-    gains = answer.column(SWEEP[gain_column(answer.scenario)], listed).tolist()
+    gains = answer.column(answer.gain, listed).tolist()
     names = ("candidates", "batch", "seq_len")
     counts, batch, length = (answer.column(name, listed).tolist() for name in names)
     several = answer.grid.seq_len.size > 1
@@ -199,7 +197,7 @@ def _listed_counts(answer: SweepAnswer) -> Iterator[Fact]:
 
 def _columns(answer: SweepAnswer) -> Iterator[Fact]:
     """Meaning of columns whose heading does not tell it."""
-    if answer.scenario.traffic is not None:
+    if answer.scenario.traffic is not None and answer.gain == "speedup":
         yield Fact("Columns", "speedup: with the prompts that a server reads; step alone: without them")
     within = percent(NEAR_BEST, 0)
     yield Fact("Columns", f"as good: candidates within {within} of the best speedup", detail=True)

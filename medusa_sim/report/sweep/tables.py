@@ -9,19 +9,22 @@ from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING, span, times
 
 _TABLE = (
-    "batch", "seq_len", "candidates", "near_best", "drafts", "fits_memory", "speedup", "interval",
-    "step_speedup", "kernels_speedup", "tokens_per_step", "baseline_overhead", "decode_step_us",
-    "verify_step_us", "tokens_per_s", "plain_tokens_per_s", "usd_per_million_tokens", "joule_per_token",
-    "free_candidates", "bound",
+    "batch", "seq_len", "candidates", "near_best", "drafts", "fits_memory", "speedup",
+    "baseline_speedup", "interval", "step_speedup", "kernels_speedup", "tokens_per_step", "overhead",
+    "baseline_overhead", "decode_step_us", "verify_step_us", "tokens_per_s", "plain_tokens_per_s",
+    "usd_per_million_tokens", "joule_per_token", "free_candidates", "bound",
 )  # fmt: skip
 """Columns of the table for people."""
 
 _EXPENDABLE = (
     "joule_per_token", "usd_per_million_tokens", "near_best", "free_candidates", "decode_step_us",
-    "plain_tokens_per_s", "bound", "verify_step_us", "baseline_overhead", "tokens_per_s",
-    "tokens_per_step",
+    "plain_tokens_per_s", "bound", "verify_step_us", "overhead", "baseline_overhead",
+    "tokens_per_s", "tokens_per_step",
 )  # fmt: skip
 """Columns that a narrow terminal leaves out, the first one first."""
+
+_OVER_PLAIN, _OVER_BASELINE = ("speedup", "overhead"), ("baseline_speedup", "baseline_overhead")
+"""Columns that compare with plain decoding at the same batch and length, and with a fixed baseline."""
 
 
 def best_table(answer: SweepAnswer) -> TextTable:
@@ -33,7 +36,7 @@ def best_table(answer: SweepAnswer) -> TextTable:
     worded: dict[str, list[str]] = {
         "near_best": [NOTHING if low == high else f"{span(low, high)}" for low, high in answer.near],
         "drafts": [str(value) if value else NOTHING for value in answer.column("drafts").tolist()],
-        "speedup": [times(value) for value, _, _ in answer.gains],
+        answer.gain: [times(value) for value, _, _ in answer.gains],
         "interval": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],
         "free_candidates": [free_text(int(free), answer.free) for free in answer.free.whole],
     }
@@ -41,6 +44,7 @@ def best_table(answer: SweepAnswer) -> TextTable:
     left_out = {
         *(["seq_len"] if answer.grid.seq_len.size == 1 else []),
         *(["fits_memory"] if all(fits) else []),
+        *(_OVER_PLAIN if answer.scenario.baseline == "fixed" else _OVER_BASELINE),
         *(["step_speedup"] if answer.scenario.traffic is None else []),
     }
     columns: dict[str, list[str]] = {}
