@@ -28,6 +28,7 @@ from medusa_sim.reading import (
     read_json,
     read_text,
     read_toml,
+    short_lines_of,
 )
 from medusa_sim.writing import RECORD, STDOUT, atomic, check_folder, check_writable, write_folder, write_text
 
@@ -181,6 +182,9 @@ def test_parquet_is_read_in_parts_and_texts_are_limited(tmp_path, monkeypatch):
     assert len(list(parquet_parts(path, 2, "rows"))) == 2
     with pytest.raises(DataError, match="texts of more than 4 bytes"):
         list(parquet_parts(path, 3, "rows"))
+    monkeypatch.setattr(reading, "TABLE_BYTES", 0)
+    parquet.write_table(pa.table({"name": pa.array([None, ""], pa.string()), "n": [1, 2]}), path)
+    assert [part.num_rows for part in parquet_parts(path, 2, "rows")] == [2]  # texts of no bytes
     parquet.write_table(pa.table({"n": pa.array([], pa.int64())}), path)
     assert [part.num_rows for part in parquet_parts(path, 2, "rows")] == [0]
 
@@ -339,6 +343,11 @@ def test_error_lines_are_short(tmp_path, monkeypatch):
         assert len(line) == 1, ended.stderr[:300]
         assert len(line[0]) < 1_100, (args[:2], len(line[0]))
     answered("acceptance", "show", "heads.csv")  # a column of another name is no rank, and is left out
+
+
+def test_lines_of_a_log_hold_more_than_blanks_and_at_most_ten_thousand_characters():
+    lines = ["first", "x" * 10_000, "y" * 10_001, "", "  ", "last"]
+    assert list(short_lines_of("\r\n".join(lines))) == ["first", "x" * 10_000, "last"]
 
 
 def test_a_data_folder_that_is_not_there_is_said(tmp_path):

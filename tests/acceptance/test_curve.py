@@ -6,8 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.interpolate import PchipInterpolator
 
-from medusa_sim.acceptance.curve import LogCurve, TableCurve, fitted_log_slope, pchip_slopes
-from medusa_sim.errors import DataError
+from medusa_sim.acceptance.curve import (
+    LogCurve,
+    TableCurve,
+    checked_candidates,
+    fitted_log_slope,
+    pchip_slopes,
+)
+from medusa_sim.errors import CoverageError, DataError, UsageError
 
 
 def test_a_table_is_joined_by_monotone_cubics_of_the_logarithm():
@@ -85,3 +91,14 @@ def test_a_curve_rises_by_one_at_most_and_covers_a_candidate_at_least(slope, mos
     else:
         with pytest.raises(DataError):
             LogCurve("edge", slope, most)
+
+
+def test_counts_are_whole_and_the_largest_was_measured():
+    assert checked_candidates([[1, 7], [64, 2]], 64, "c").tolist() == [[1.0, 7.0], [64.0, 2.0]]
+    assert checked_candidates([], 64, "c").size == 0
+    for counts in ([65], [1, 65], [65, 1], [1, 65, 2]):
+        with pytest.raises(CoverageError, match=r"1\.\.64, given 65"):
+            checked_candidates(counts, 64, "c")
+    for counts, first in (([2, 0, -1], "0"), ([1, 2.5], "2.5"), ([64, 0.5], "0.5")):
+        with pytest.raises(UsageError, match=f"candidates {first}:"):
+            checked_candidates(counts, 64, "c")

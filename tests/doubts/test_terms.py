@@ -156,8 +156,11 @@ def test_first_tokens_are_known_in_the_engine_that_they_were_measured_in(runtime
     assert len(first_token_doubts(scenario)) == lines
 
 
-def test_a_rate_as_llama_cpp_logs_it_is_given_in_percent():
+@pytest.mark.parametrize(("drafts", "told"), [(1, False), (2, True), (3, True)])
+def test_a_rate_as_llama_cpp_logs_it_is_given_in_percent(drafts, told):
+    """Of one draft the chance of each is the share of all."""
     scenario = Scenario(
-        gpu="rtx-4090", model="llama-3.1-8b", runtime="llama.cpp-cuda", drafter="ngram", acceptance=0.5
-    )
-    assert any("50%@3" in line for line in typed_acceptance(scenario))
+        gpu="rtx-4090", model="llama-3.1-8b", runtime="llama.cpp-cuda", drafter="ngram", acceptance=0.5,
+        max_drafts=drafts,
+    )  # fmt: skip
+    assert any("50%@3" in line for line in typed_acceptance(scenario)) is told

@@ -1,6 +1,7 @@
 """What launch commands are given, by hand."""
 
 import re
+from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -203,13 +204,16 @@ def test_the_tree_that_would_have_gained_most_over_its_chain_is_told():
             fits_memory=True, chain=False, candidates=8, speedup=tree, chain_speedup=chain, batch_max=batch,
             seq_len=1024,
         )
-        for batch, tree, chain in ((1, 2.0, 1.9), (16, 1.5, 1.2))
+        for batch, tree, chain in ((1, 2.0, 1.9), (16, 1.5, 1.2), (64, 1.6, 1.4))
     ]  # fmt: skip
     (note,) = forgone_tree(SimpleNamespace(schedule=rows))  # type: ignore[arg-type]
     assert re.findall(r"batch (\d+)|([\d.]+)x|([+-]\d+%)", note) == [
         ("16", "", ""), ("", "1.20", ""), ("", "1.50", ""), ("", "", "+25%"),
     ]  # fmt: skip
     assert forgone_tree(SimpleNamespace(schedule=[])) == ()  # type: ignore[arg-type]
+    for is_none in ({"fits_memory": False}, {"chain": True}, {"candidates": 1}, {"chain_speedup": None}):
+        told = [SimpleNamespace(**{**vars(row), **is_none}) for row in rows]
+        assert forgone_tree(SimpleNamespace(schedule=told)) == ()  # type: ignore[arg-type]
 
 
 def test_batches_count_by_the_doublings_that_they_stand_for():
@@ -277,3 +281,89 @@ def test_a_plan_loses_most_where_it_is_furthest_below_the_best_number(monkeypatc
     monkeypatch.setattr(chains, "drafts_by_batch", lambda grid, tiers: tiers)
     plan = SimpleNamespace(grid=grid, tiers=())
     assert chains.ChainPlan.largest_loss.fget(plan) == pytest.approx(told)
+
+
+def falling(grid: chains.ChainGrid, ends: list[int], switch: float) -> list[int]:
+    """Drafts of the best sum of weighted log speedups less the switches: every falling order is tried."""
+    edges = [grid.batch[0] - 1, *ends, grid.batch[-1]]
+    inside = [(grid.batch > low) & (grid.batch <= high) for low, high in pairwise(edges)]
+    every = product(range(grid.drafts.size), repeat=len(inside))
+    worth = {
+        columns: sum(
+            float((grid.weight * grid.log_speedup[:, column])[rows].sum())
+            for rows, column in zip(inside, columns, strict=True)
+        )
+        - switch * sum(before != after for before, after in pairwise(columns))
+        for columns in every
+        if all(before >= after for before, after in pairwise(columns))
+    }
+    best = max(worth, key=lambda columns: worth[columns])
+    return [int(grid.drafts[column]) for column in best]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("gain", [0.0, 0.02, 0.2])
+def test_tiers_are_the_best_of_all_that_never_rise(seed, gain):
+    random = np.random.default_rng(seed)
+    batch, drafts = np.array([1, 2, 3, 8, 12, 40, 100]), np.array([0, 1, 3, 4])
+    speedup = np.hstack([np.zeros((batch.size, 1)), random.normal(0.05, 0.2, (batch.size, drafts.size - 1))])
+    grid = chains.ChainGrid(
+        batch=batch, drafts=drafts, log_speedup=speedup, max_batch=np.full(4, 100), searched_to=100,
+        rates=np.array([0.8, 0.5, 0.4, 0.3]),
+    )  # fmt: skip
+    best = falling(grid, [2, 8, 40], np.log1p(gain))
+    found = chains.best_tiers(grid, (2, 8, 40, 100, 256), gain=gain, idle_cost=lambda batch: 0.0)
+    starts = [1, 3, 9, 41]
+    assert [next(tier.drafts for tier in found if tier.batch_max >= start) for start in starts] == best
+    assert (found[0].batch_min, found[-1].batch_max) == (1, 100)
+    assert all(before.batch_max + 1 == after.batch_min for before, after in pairwise(found))
+    assert all(before.drafts > after.drafts for before, after in pairwise(found))
+
+
+@pytest.mark.parametrize(
+    ("chain", "tree", "counted"),
+    [
+        # a tree gains where chains lose, and the other way round; where neither pays, nothing counts
+        ((-0.1, -0.1, -0.1), (0.3, -0.1, -0.2), [0]),
+        ((0.1, 0.2, -0.1), (0.3, -0.3, -9.0), None),
+        ((0.1, 0.2, -0.1), (0.5, 0.2, -9.0), [0, 1]),
+        ((0.1, 0.1, 0.1), (0.12, 0.12, 0.12), None),  # 2 % is not worth 3
+    ],
+)
+def test_a_tree_is_worth_its_gain_where_it_or_a_chain_pays(chain, tree, counted):
+    """Batches 1, 2 and 4, of equal weights but for the first's."""
+    batch = np.array([1, 2, 4])
+    grid = chains.ChainGrid(
+        batch=batch, drafts=np.array([0, 2]), log_speedup=np.array([np.zeros(3), chain]).T,
+        max_batch=np.full(2, 4), searched_to=4, rates=np.array([0.8, 0.6]),
+    )  # fmt: skip
+    options = (SimpleNamespace(width=1, depth=2), SimpleNamespace(width=3, depth=2))
+    configurations = SimpleNamespace(
+        options=options, option=np.array([-1, 0, 1]), candidates=np.array([1, 3, 9]),
+        option_of=lambda column: options[1],
+    )  # fmt: skip
+    speedup = np.exp(np.array([np.zeros(3), chain, tree]).T[:, None, :])
+    cells = SimpleNamespace(
+        surface=SimpleNamespace(batch=batch), configurations=configurations, speedup=speedup,
+        fits=np.ones(speedup.shape, dtype=bool),
+    )  # fmt: skip
+    answer = SimpleNamespace(
+        cells=cells, scenario=SimpleNamespace(chain_only=False), question=SimpleNamespace(switching_gain=0.03)
+    )
+    plan = SimpleNamespace(grid=grid, tiers=(chains.Tier(1, 4, 2),))
+    found = chains.best_tree(answer, plan, lambda shape: True)  # type: ignore[arg-type]
+    gain = counted and np.average((np.array(tree) - chain)[counted], weights=grid.weight[counted])
+    assert found == (counted and chains.TreeShape(2, 3, 9, pytest.approx(np.expm1(gain))))
+
+
+def test_batches_at_which_a_plan_of_one_draft_loses_or_is_unsure_are_told(monkeypatch):
+    grid = chains.ChainGrid(
+        batch=np.array([1, 2, 4, 8, 16]), drafts=np.array([0, 1]),
+        log_speedup=np.array([np.zeros(5), [0.3, 0.2, 0.1, 0.0, -0.1]]).T,
+        max_batch=np.full(2, 16), searched_to=16, rates=np.array([0.8]),
+    )  # fmt: skip
+    answer = SimpleNamespace(chains=False, schedule=(), question=SimpleNamespace(switching_gain=0.03))
+    monkeypatch.setattr(chains, "chain_grid", lambda answer: grid)
+    monkeypatch.setattr(chains, "speculates", lambda answer, batch: batch <= 1)
+    plan = chains.chain_plan(answer, (), scheduled=False, margin=0.0)  # type: ignore[arg-type]
+    assert (plan.drafts, plan.unsure, plan.loses, plan.rates) == (1, ((2, 4),), ((8, 16),), (0.8,))

@@ -350,12 +350,13 @@ def test_eight_cards_of_a_gb200_talk_like_those_of_a_b200(library):
 
 @pytest.mark.parametrize(("ranks", "wider"), [(2, 1.0), (4, 1.5), (8, 1.5)])
 def test_a_band_among_more_ranks_than_were_measured_is_half_as_wide_again(ranks, wider):
-    """Of a kernel of two ranks, beside one that knows more."""
+    """Of a kernel of two ranks, beside one that a picosecond a rank makes one of many."""
     regime = CollectiveRegime(start_us=20.0, rank_us=0.0, copy_passes=0.1, link_passes=1.1)
     of_two = CollectiveKernel(regimes=(regime,), fit=FIT, most_ranks=2)
+    of_many = CollectiveKernel(regimes=(msgspec.structs.replace(regime, rank_us=1e-6),), fit=FIT)
     gpu, operator = load_gpu("h100-sxm"), all_reduce(1e6, ranks)
-    known = collective_time(gpu, msgspec.structs.replace(of_two, most_ranks=8), operator)
+    known = collective_time(gpu, of_many, operator)
     found = collective_time(gpu, of_two, operator)
-    assert not of_two.knows_ranks
+    assert (of_two.knows_ranks, of_many.knows_ranks) == (False, True)
     assert float(found.high_us) == pytest.approx(wider * float(known.high_us))
     assert float(found.low_us) == pytest.approx(float(known.low_us) / wider)

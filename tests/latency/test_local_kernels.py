@@ -175,12 +175,15 @@ PEAK_PER_US = CLOCK * GPU.peak("fp16") / 1e6
         ("f16", 1, 0.9, 1, 2, 0),
         ("f16", 7, 0.9, 1, 6 + 3 * 2, 0),  # a block of four columns and three of one
         ("f16", 9, 0.7, 1, 5, 16),
+        ("bf16", 1, 0.9, 1, 2, 0),
+        ("fp16", 7, 0.9, 1, 6 + 3 * 2, 0),
+        ("fp8", 9, 0.7, 1, 5, 16),  # a type that no local engine has is read in 16 bits
     ],
 )
 def test_a_product_is_that_of_the_equations(stored, m, share, reads, ops, columns):
     """(local 1) and (local 2): reads of the matrix, operations a weight, columns of whole tiles."""
     weights = 14336 * 4096
-    memory = reads * weights * {"q8_0": 34 / 32, "f16": 2.0}[stored] / (share * BYTES_PER_US)
+    memory = reads * weights * (34 / 32 if stored == "q8_0" else 2.0) / (share * BYTES_PER_US)
     work = weights * ops / OPS_PER_US + 2 * weights * columns / (0.4 * PEAK_PER_US)
     found = MADE_UP.time(linear(m, stored))
     told = 1 + 3 + np.hypot(memory, work)

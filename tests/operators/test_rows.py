@@ -19,7 +19,9 @@ from medusa_sim.operators.dispatch import Dispatch, DispatchKind
 from medusa_sim.operators.elementwise import Elementwise, ElementwiseKind
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
+from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.table import check_rows, operators_of, read_rows
+from medusa_sim.units import FORMATS
 
 HEADER = "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us"
 GOOD = [
@@ -362,3 +364,12 @@ def test_a_folder_is_no_table_of_unknown_form(tmp_path):
         read_rows(tmp_path, need_time=False)
     with pytest.raises(DataError, match="no such file"):
         read_rows(tmp_path / "rows", need_time=False)
+
+
+@pytest.mark.parametrize(("kind", "engine", "dtype"), [
+    ("gdn", "trtllm", "bf16"), ("gdn", "vllm", "fp32"), ("gdn", "another", "fp32"),
+    ("mamba2", "trtllm", "fp32"),
+])  # fmt: skip
+def test_states_have_the_dtype_that_the_engine_keeps(kind, engine, dtype):
+    made = Recurrent.row_fields(kind, FORMATS["bf16"], {}, {"engine": [engine, "vllm"]})
+    assert made == {"state_dtype": dtype}

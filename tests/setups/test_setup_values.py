@@ -20,6 +20,7 @@ from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.comparison import Comparison, sureness
 from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
 from medusa_sim.setups.measured import Measured
+from medusa_sim.setups.pricing import surface_of
 from medusa_sim.setups.question import SetupChoices, SetupQuestion
 from medusa_sim.setups.search import _gaps
 from medusa_sim.setups.served_figures import _WORDS, SERVED, Figure, by_nearness, differences
@@ -370,3 +371,13 @@ def test_on_the_frontier_is_what_no_other_row_beats(order, speed, worth, kept):
 
 def test_of_equal_rows_the_first_is_on_the_frontier():
     assert on_frontier(np.array([5.0, 5.0]), np.array([1.0, 1.0])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("drafts", "plain", "counts"), [
+    ((2, 5), False, [1, 3, 6]), ((5, 2), False, [1, 3, 6]), ((1,), False, [1, 2]), ((1, 3), True, [1]),
+])  # fmt: skip
+def test_a_set_up_verifies_a_token_more_than_its_drafts(drafts, plain, counts):
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm", drafter="ngram", acceptance=0.6)
+    surface = surface_of(scenario, SetupQuestion(drafts=drafts, batches=(4, 16)), plain=plain)
+    assert sorted(surface.configurations.candidates.tolist()) == counts
+    assert surface.batch.tolist() == [4, 16]

@@ -1,0 +1,37 @@
+"""Largest trees, and tables of heads with gaps, by hand."""
+
+import numpy as np
+import pytest
+
+from medusa_sim.acceptance.head_table import read_accuracies
+from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.acceptance.shaped import ShapedAcceptance
+from medusa_sim.errors import CoverageError, DataError
+
+
+def test_trees_grow_to_1024_candidates():
+    """Four heads of eight ranks have 8 + 64 + 512 + 4,096 nodes and more than that."""
+    accuracy = 0.4 * 0.6 ** np.arange(8) * np.ones((4, 1))
+    shaped = ShapedAcceptance("wide", HeadAccuracy.checked(accuracy))
+    assert shaped.candidates_max == shaped.tree(1024).candidates == 1024
+    with pytest.raises(CoverageError):
+        shaped.tree(1025)
+
+
+LONG = "head,rank,accuracy\n"
+WHOLE = [(0, 0, 0.6), (0, 1, 0.2), (1, 0, 0.5), (2, 0, 0.4), (2, 1, 0.1), (2, 2, 0.05)]
+
+
+@pytest.mark.parametrize(("head", "rank"), [(0, 0), (1, 0), (2, 0), (2, 1)])
+def test_a_row_that_is_missing_between_others_is_named(tmp_path, head, rank):
+    rows = [row for row in WHOLE if row[:2] != (head, rank)]
+    path = tmp_path / "table.csv"
+    path.write_text(LONG + "".join(f"{','.join(map(str, row))}\n" for row in rows))
+    with pytest.raises(DataError, match=f"{rank if head != 1 else head} is missing; count from 0"):
+        read_accuracies(path)
+
+
+def test_ranks_that_a_head_lacks_are_never_right(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text(LONG + "".join(f"{','.join(map(str, row))}\n" for row in reversed(WHOLE)))
+    assert read_accuracies(path).accuracy.tolist() == [[0.6, 0.2, 0.0], [0.5, 0.0, 0.0], [0.4, 0.1, 0.05]]
