@@ -140,7 +140,7 @@ MIXTURES = "_moe"
 NAMES: tuple[str, ...] = (*FILES, *_ALSO)
 """What `--weight-dtype` takes of them, in lower case."""
 
-_SIZES: dict[Role, float] = {"linear": 0.563, "keys": 0.019, "values": 0.019, "output": 0.077, "down": 0.269}
+_SIZES: dict[Role, float] = {"linear": 0.615, "keys": 0.019, "values": 0.019, "output": 0.077, "down": 0.269}
 """Shares of the weights of a layer of Llama-3.1-8B by role, at which files are told apart by one number."""
 
 

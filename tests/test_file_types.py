@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from medusa_sim.file_types import FILES, TYPES, bytes_per_weight, shares
+from medusa_sim.file_types import (
+    FILES,
+    NAMES,
+    TYPES,
+    bytes_per_weight,
+    mean_bytes,
+    named_file,
+    read_by,
+    shares,
+)
 
 # (weights of a block, bits of a weight, bytes of scales, minima and signs beside them): the structures of
 # llama.cpp's ggml-common.h and of MLX's affine quantisation, 16-bit scales of super-blocks included.
@@ -41,3 +50,30 @@ def test_a_weight_of_a_file_is_the_mean_over_the_layers_that_have_each_type(file
     assert bytes_per_weight(file, role) == pytest.approx(np.average(
         [TYPES[of] for of, _ in mix], weights=[share for _, share in mix]
     ))  # fmt: skip
+
+
+def test_a_number_for_a_file_weighs_the_matrices_of_a_layer():
+    """Of Llama-3.1-8B: queries, gate and up are `linear`. Shares are written with three digits."""
+    hidden, width, keys_width = 4096, 14336, 8 * 128
+    queries, keys, down = hidden * hidden, hidden * keys_width, hidden * width
+    weights = {"linear": queries + 2 * down, "keys": keys, "values": keys, "output": queries, "down": down}
+    for name in ("q2_k", "q3_k_l", "q4_k_m", "iq2_xxs", "iq3_m", "mlx-4bit"):
+        by_role = [bytes_per_weight(name, role) for role in weights]  # type: ignore[arg-type]
+        assert mean_bytes(name) == pytest.approx(np.average(by_role, weights=[*weights.values()]), rel=1e-3)
+    assert mean_bytes("mxfp4_moe") == bytes_per_weight("mxfp4_moe", "experts")
+
+
+def test_experts_without_a_type_are_gate_up_and_down():
+    named = bytes_per_weight("q4_k_m", "linear"), bytes_per_weight("q4_k_m", "down")
+    assert named[0] < named[1]
+    assert bytes_per_weight("q4_k_m", "experts") == pytest.approx((named[0] + named[0] + named[1]) / 3)
+
+
+def test_files_are_called_by_their_bits_and_by_their_tools():
+    for bits in (2, 3, 4, 5, 6, 8):
+        assert named_file(f"{bits}bit") == named_file(f"{bits}-bit") == f"mlx-{bits}bit"
+    assert all(named_file(name) in FILES for name in NAMES)
+    assert {name.startswith("mlx-") for name in read_by("mlx")} == {True}
+    assert {name.startswith("mlx-") for name in read_by("llama.cpp-cuda")} == {False}
+    assert len(read_by("mlx")) + len(read_by("llama.cpp-cuda")) == len(FILES)
+    assert read_by("vllm") == ()
