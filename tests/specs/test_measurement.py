@@ -22,7 +22,8 @@ MEASURED = Meta(
     environment=Environment(
         name="our-card", device="A Card", kind="cuda", units=100, cache_bytes=40_000_000,
         memory_bytes=80_000_000_000, driver="1.2", clocks_mhz={"sm": 1980.0},
-        current_clocks_mhz={"sm": 345.0}, torch="2.9.0", threads=4, commit="abc", date="2026-01-02T03:04:05Z", load_average=0.1,
+        current_clocks_mhz={"sm": 345.0}, torch="2.9.0", threads=4, commit="abc",
+        date="2026-01-02T03:04:05Z", load_average=0.1,
     ),
     rates=Rates(copy_bytes_per_s=1e12, read_bytes_per_s=1e12, flops_per_s={"fp16": 1e14}, launch_eager_us=5),
 )  # fmt: skip
