@@ -133,13 +133,13 @@ def by(found: Sequence[Group], names: str) -> str:
 
 
 BY = {
-    "served": "engine card weights family model",
-    "load": "what engine card weights family",
-    "step": "engine card weights family model",
-    "round": "engine card weights family model",
-    "speedup": "engine card weights family model",
-    "kernel": "engine card what weights",
-    "local": "what engine card",
+    "served": "engine gpu weights family model",
+    "load": "what engine gpu weights family",
+    "step": "engine gpu weights family model",
+    "round": "engine gpu weights family model",
+    "speedup": "engine gpu weights family model",
+    "kernel": "engine gpu what weights",
+    "local": "what engine gpu",
     "acceptance": "what engine model",
 }
 """Columns of the page's table of each kind, in its order."""
@@ -154,7 +154,7 @@ def overview(found: Sequence[Group]) -> str:
             continue
         held = [group.held for group in own if group.held is not None]
         worst = max(own, key=lambda group: group.error)
-        place = " ".join(filter(None, (worst.what, worst.engine, worst.card, worst.model, worst.weights)))
+        place = " ".join(filter(None, (worst.what, worst.engine, worst.gpu, worst.model, worst.weights)))
         lines.append((
             kind, says, f"{sum(group.rows for group in own):,}", len(own), told(mean_of(own, "error")),
             told(float(np.mean(held)) if held else math.nan, 0), told(mean_of(own, "left_out")),

@@ -190,7 +190,7 @@ def pairs() -> pd.DataFrame:
         pd.DataFrame({
             "what": np.where(drafts, "time per token with MTP", "time per token"), "engine": rows.engine,
             "version": rows.image.str.extract(r":v?(\d+\.\d+\.\d+)", expand=False).fillna(""),
-            "card": rows.gpu.map(GPUS), "weights": rows.weights.map({"fp8": "fp8_block", "fp4": "nvfp4"}),
+            "gpu": rows.gpu.map(GPUS), "weights": rows.weights.map({"fp8": "fp8_block", "fp4": "nvfp4"}),
             "gpus": rows.tp, "requests": rows.concurrency,
             "measured": rows.median_tpot_ms, "predicted": time_ms,
             "tokens": rows.prompt_tokens.astype(str) + " + " + rows.output_tokens.astype(str),

@@ -31,7 +31,7 @@ def pairs() -> pd.DataFrame:
     return joined(
         pairs_of(
             own.assign(measured=own.published, model=own["pair"], cell=own.decoder + " " + own.spec),
-            kind="acceptance", what="tokens of a step, from chains", engine="draft model", card="", family="",
+            kind="acceptance", what="tokens of a step, from chains", engine="draft model", gpu="", family="",
             fitted="no", data=path.relative_to(ROOT).as_posix(),
         )
         for path, own in found.items()

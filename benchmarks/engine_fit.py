@@ -153,7 +153,7 @@ def pairs() -> pd.DataFrame:
     return joined(
         pairs_of(
             own.assign(
-                engine=names[0], version=names[2].str.removeprefix("v"), card=own.gpu,
+                engine=names[0], version=names[2].str.removeprefix("v"), gpu=own.gpu,
                 gpus=own.tp, requests=own.batch,
                 half_width=(own.low + own.high) / 2.0, data=own.source.map(data_of),
                 cell=own.source + " " + own.cell,

@@ -15,14 +15,14 @@ SIGMA, FIRST_SIGMA, ROBUST, LARGEST = 0.04, 0.2, 2.0, 30.0
 """Error of a cell and of its first token, errors (in these) from which one counts less, cells that a group
 counts as at most."""
 HELD_OUT = (
-    ("a card", ("engine", "gpu")),
-    ("a card in every engine", ("gpu",)),
+    ("a GPU", ("engine", "gpu")),
+    ("a GPU in every engine", ("gpu",)),
     ("a format", ("engine", "weights")),
-    ("card and format", ("engine", "gpu", "weights")),
+    ("GPU and format", ("engine", "gpu", "weights")),
     ("a model", ("family",)),
     ("an engine", ("engine",)),
     ("a version", ("engine", "version")),
-    ("card and model", ("engine", "gpu", "family")),
+    ("GPU and model", ("engine", "gpu", "family")),
 )
 GROUP = ["engine", "gpu", "weights", "model"]
 STEPS = 60

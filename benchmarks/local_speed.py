@@ -96,8 +96,8 @@ def ollama_speeds() -> Iterator[Speed]:
     """
     rows: Any = pd.read_csv(measured("local/decode.csv"))
     rows = rows[rows["backend"].eq("Ollama GPU") & rows["model"].isin(UNSEEN_MODELS)]
-    rows = rows.assign(card=[_card_of(str(device)) for device in rows["device"]])
-    for (card, model), group in rows[rows["card"].isin(device_names())].groupby(["card", "model"]):
+    rows = rows.assign(gpu=[_card_of(str(device)) for device in rows["device"]])
+    for (card, model), group in rows[rows["gpu"].isin(device_names())].groupby(["gpu", "model"]):
         place = card, runtimes_of(load_gpu(card).local)[0], UNSEEN_MODELS[model], "q4_k_m"
         yield speed(*place, OLLAMA_DEPTH, float(group["value"].median()), unseen=True)
 
@@ -214,7 +214,7 @@ def runs_table() -> str:
 def pairs() -> pd.DataFrame:
     """Passes of several tokens, plain speeds and speedups as pairs (`measured_pairs.py`)."""
     passes = [
-        {"engine": curve.runtime, "card": curve.gpu, "model": curve.model, "weights": curve.form,
+        {"engine": curve.runtime, "gpu": curve.gpu, "model": curve.model, "weights": curve.form,
          "measured": ratio, "predicted": own_ratio, "requests": m if curve.is_batch else 1,
          "cell": f"{m} tokens", "low": low, "high": high, "left_out": outside}
         for curve in curves()
@@ -223,13 +223,13 @@ def pairs() -> pd.DataFrame:
         )
     ]  # fmt: skip
     speeds = [
-        {"engine": each.runtime, "card": each.gpu, "model": each.model, "weights": each.form,
+        {"engine": each.runtime, "gpu": each.gpu, "model": each.model, "weights": each.form,
          "measured": each.measured, "predicted": each.predicted, "low": each.low, "high": each.high,
          "fitted": "no" if each.unseen else "yes"}
         for each in (*plain_speeds(), *ollama_speeds())
     ]  # fmt: skip
     gains = [
-        {"engine": runtime, "card": gpu, "model": name, "weights": form, "measured": told, "predicted": gain,
+        {"engine": runtime, "gpu": gpu, "model": name, "weights": form, "measured": told, "predicted": gain,
          "cell": f"{drafts} drafts"}
         for gpu, runtime, name, form, drafts, gain, told in speedups()
     ]  # fmt: skip

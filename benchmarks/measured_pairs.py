@@ -26,7 +26,7 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import CHOSEN_COLUMN
 
 COLUMNS = (
-    "kind", "what", "engine", "version", "card", "model", "family", "weights", "dtype", "gpus", "requests",
+    "kind", "what", "engine", "version", "gpu", "model", "family", "weights", "dtype", "gpus", "requests",
     "tokens", "measured", "predicted", "error", "half_width", "held", "left_out", "fitted", "data", "cell",
 )  # fmt: skip
 """Of a pair. error: predicted / measured - 1. half_width: of the 80 % band, on the logarithm. left_out: the
@@ -64,9 +64,9 @@ SOURCES = {
     "profiles/": "clone",
 }
 """How a file of rows begins -> where anybody finds them; the first that fits."""
-JOINED = (("model",), ("version",), ("card", "family"), ("weights",))
+JOINED = (("model",), ("version",), ("gpu", "family"), ("weights",))
 """What small groups of one kind are told apart by no more, in this order."""
-KEYS = ("kind", "what", "engine", "card", "model", "family", "weights", "data")
+KEYS = ("kind", "what", "engine", "gpu", "model", "family", "weights", "data")
 
 
 def source_of(data: str) -> str:
@@ -139,7 +139,7 @@ def kernel_pairs(
         yield pairs_of(
             own[list(_TIMES)].rename(columns=_TIMES),
             kind="kernel", what=f"{title}{what}", engine=str(first.engine) if "engine" in own else engine,
-            version=str(first.version) if "version" in own else "", card=gpu.name, weights=str(form),
+            version=str(first.version) if "version" in own else "", gpu=gpu.name, weights=str(form),
             dtype=str(operator.dtype), fitted="yes" if is_own and not what else "no", data=data,
             left_out=fit.heldout_error if fit is not None and is_own else np.nan, gpus=1, cell=place,
         )  # fmt: skip

@@ -15,7 +15,7 @@ def pairs() -> pd.DataFrame:
         pairs_of(
             runs.assign(
                 engine=runs.runtime.str.rpartition("-")[0], version=runs.runtime.str.rpartition("-")[2],
-                card=runs.gpu, gpus=runs.tp.fillna(1), requests=runs.concurrency, measured=runs.measured_ms,
+                gpu=runs.gpu, gpus=runs.tp.fillna(1), requests=runs.concurrency, measured=runs.measured_ms,
                 predicted=runs.predicted_ms, low=runs.low_ms, high=runs.high_ms, dtype=runs.dtype.fillna(""),
                 tokens=runs.prompt.astype(str) + " + " + runs.output.astype(str), cell=path.stem,
                 what=["time per token with drafts" if drafts else "time per token" for drafts in runs.drafts],

@@ -204,7 +204,7 @@ def compared() -> pd.DataFrame:
         tells_rate = "tok/s" in str(line.unit)
         place = {"id": line.id, "engine": line.engine, "runtime": runtime_of(line), "drafter": line.drafter}
         place |= {
-            "card": line.gpu,
+            "gpu": line.gpu,
             "model": line.model,
             "precision": line.precision,
             "gpus": int(line.n_gpus),
@@ -278,7 +278,7 @@ def main() -> None:
         shown = rows.assign(error=(100 * rows.error).round(1)).round(3)
         print(
             shown.drop(
-                columns=["engine", "drafter", "given", "card", "model", "precision", "gpus", "requests"]
+                columns=["engine", "drafter", "given", "gpu", "model", "precision", "gpus", "requests"]
             ).to_string()
         )
 

@@ -149,7 +149,7 @@ def pairs() -> pd.DataFrame:
     cells = scored(served_cells())
     return pairs_of(
         cells.assign(
-            version=cells.backend_version.fillna(""), card=cells.gpu, gpus=cells.tp,
+            version=cells.backend_version.fillna(""), gpu=cells.gpu, gpus=cells.tp,
             tokens=[f"{isl:g} + {osl:g}" for isl, osl in zip(cells.isl, cells.osl, strict=True)],
             engine=cells.engine.replace("trtllm", "tensorrt-llm"), dtype=cells.dtype.fillna(""),
             measured=cells.measured_ms, predicted=cells.predicted_ms, low=cells.low_ms, high=cells.high_ms,

@@ -105,7 +105,7 @@ def pairs() -> pd.DataFrame:
             pd.DataFrame({
                 "measured": rows[f"{name} s"], "predicted": rows[f"{name} s"] * (1.0 + rows[name]),
                 **({"low": rows[f"{name} low"], "high": rows[f"{name} high"]} if "p99" not in ours else {}),
-                "model": rows.model, "gpus": rows.tp, "card": lines.gpu, "weights": lines.dtype,
+                "model": rows.model, "gpus": rows.tp, "gpu": lines.gpu, "weights": lines.dtype,
                 "tokens": lines.prompt_tokens.astype(str) + " + " + lines.output_tokens.astype(str),
                 "cell": [f"{rate:g}/s" for rate in rows.rate],
             }),

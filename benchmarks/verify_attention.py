@@ -60,7 +60,7 @@ def _row(line: Any) -> dict[str, object] | None:
     latent = width == LATENT_DIM
     kind = "mla_decode" if latent else "decode_attention" if line.q_len == 1 else "verify_attention"
     return {
-        "op": kind, "card": card, "kernel": name, "dtype": str(line.dtype).partition("_")[0],
+        "op": kind, "gpu": card, "kernel": name, "dtype": str(line.dtype).partition("_")[0],
         "kv_dtype": str(line.kv_dtype).partition("_")[0],
         "batch": line.batch, "q_len": line.q_len, "kv_len": line.kv_len, "heads": float(heads),
         "kv_heads": np.nan if latent else float(kv_heads), "head_dim": np.nan if latent else width,
@@ -71,10 +71,10 @@ def _row(line: Any) -> dict[str, object] | None:
 def scored(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with what `medusa-sim time` predicts."""
     parts = []
-    for card, part in rows.groupby("card"):
-        asked = check_rows(part.drop(columns="card").reset_index(drop=True), "rows", need_time=True)
+    for card, part in rows.groupby("gpu"):
+        asked = check_rows(part.drop(columns="gpu").reset_index(drop=True), "rows", need_time=True)
         parts.append(predicted_rows(asked, load_gpu(str(card)), load_runtime("kernel"), cold=True))
-        parts[-1]["card"] = card
+        parts[-1]["gpu"] = card
     found = pd.concat(parts, ignore_index=True)
     held = (found.low_us <= found.time_us) & (found.time_us <= found.high_us)
     return found.assign(error=found.predicted_us / found.time_us - 1.0, held=held)
@@ -83,7 +83,7 @@ def scored(rows: pd.DataFrame) -> pd.DataFrame:
 def table_of(found: pd.DataFrame) -> str:
     """Mean, bias and worst error, and the share that bands hold, by kernel."""
     lines = []
-    for key, part in found.groupby(["kernel", "card"], sort=False):
+    for key, part in found.groupby(["kernel", "gpu"], sort=False):
         percent = 100.0 * part.error
         worst = percent.iloc[int(np.argmax(percent.abs()))]
         errors = (f"{percent.abs().mean():.1f}", f"{percent.mean():+.1f}", f"{worst:+.1f}")

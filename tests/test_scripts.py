@@ -24,7 +24,7 @@ TREES = ("app", "benchmarks", "docs", "hardware", "medusa_sim", "profiles")
 PAIR = "profiles/checkpoints/python-stdlib-medusa-1"
 
 ALONE = {
-    "cards_left_out.py": "rtx-pro-6000",
+    "gpus_left_out.py": "rtx-pro-6000",
     "build_site.py": "--pages out/pages",
     "decoder.py": f"{PAIR} --prompts 2 --sizes 1 4",
     "decoder_speed.py": f"{PAIR} --rounds 1 --new-tokens 3 --sizes 1",

@@ -129,12 +129,12 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
             "expected_error": place.expected, "half_width": place.half_width, "between_share": place.between,
         }  # fmt: skip
     elif given:
-        known = {"gpu": "card", "weight_dtype": "weights", "model": "model"}
+        known = {"gpu": "gpu", "weight_dtype": "weights", "model": "model"}
         if other := next((name for name in given if name not in (*known, "runtime")), None):
             raise UsageError(f"--{other.replace('_', '-')} belongs to a set-up; give --gpu and --model too")
         asked = {known[name]: value for name, value in given.items() if name in known}
-        if "card" in asked:
-            asked["card"] = gpu_name(asked["card"], data_dir)
+        if "gpu" in asked:
+            asked["gpu"] = gpu_name(asked["gpu"], data_dir)
         engine = str(given.get("runtime", ""))
         found = tuple(
             group for group in found

@@ -65,7 +65,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     kind: str
     what: str
     engine: str
-    card: str
+    gpu: str
     model: str
     family: str
     weights: str
@@ -200,7 +200,7 @@ def standing(scenario: Scenario) -> Standing:
     known, engine = found.group, unversioned(found.group.runtime)
     near = tuple(
         group for group in groups(scenario.arguments.data_dir)
-        if (group.engine, group.card) == (engine, known.gpu) and group.weights in known.formats
+        if (group.engine, group.gpu) == (engine, known.gpu) and group.weights in known.formats
         and group.model in (known.model, scenario.model.name)
     )  # fmt: skip
     beside = float(found.widening.half_width(1.0, experts))
@@ -211,7 +211,7 @@ def _on_device(scenario: Scenario, half_width: float) -> Standing:
     """Standing of a local engine: groups on the same device, else on all measured ones."""
     runtime = scenario.runtime.name
     every = tuple(group for group in groups(scenario.arguments.data_dir) if group.engine == runtime)
-    own = tuple(group for group in every if group.card == scenario.gpu.name)
+    own = tuple(group for group in every if group.gpu == scenario.gpu.name)
     known = DEVICE if own else OTHER_DEVICES if every else UNSERVED
     return Standing(nearness=None, near_groups=own or every, half_width=half_width, unserved=known)
 
@@ -220,7 +220,7 @@ def together(found: Iterable[Group]) -> tuple[Group, ...]:
     """Groups that agree in every column a table shows, joined: means over their rows."""
     parts: dict[tuple[str, ...], list[Group]] = {}
     for group in found:
-        place = (group.kind, group.what, group.engine, group.card, group.model, group.weights)
+        place = (group.kind, group.what, group.engine, group.gpu, group.model, group.weights)
         parts.setdefault(place, []).append(group)
     return tuple(map(_joined, parts.values()))
 

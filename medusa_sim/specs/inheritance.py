@@ -65,7 +65,7 @@ TOGETHER_ALIKE, TOGETHER = 0.13, 0.38
 
 Bands are those of single rows, at all sizes and from any GPU; whole steps by another GPU's kernels err by
 less. With these parts 80 % bands hold 80 % of plain steps on average over pairs of GPUs, of the same
-architecture and of another one (kinds in quadrature). Source: `python benchmarks/cards_left_out.py`.
+architecture and of another one (kinds in quadrature). Source: `python benchmarks/gpus_left_out.py`.
 """
 GRACE = frozenset({"gb200", "gb300"})
 """GPUs whose host is on their board; the others' are x86 servers."""

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from medusa_sim.specs.model import Model
 
-Kind: TypeAlias = Literal["measured", "version", "card", "generation", "model", "format", "engine"]
+Kind: TypeAlias = Literal["measured", "version", "gpu", "generation", "model", "format", "engine"]
 """The largest difference from a measured set-up: none, the engine's version, another GPU of the same
 generation, the generation, the model, the format of its weights, the engine. Smaller ones may come with it; a
 new engine always brings a new version."""
@@ -63,7 +63,7 @@ def difference(place: Place, other: Place) -> Difference:
         "format": place.formats != other.formats,
         "model": place.sizes != other.sizes,
         "generation": place.generation != other.generation,
-        "card": place.gpu != other.gpu,
+        "gpu": place.gpu != other.gpu,
         "version": place.runtime != other.runtime,
     }
     kinds = tuple(kind for kind in reversed(KINDS) if is_new.get(kind))

@@ -228,8 +228,8 @@ def test_charts_of_a_reproduction_stand_three_in_a_row(monkeypatch, tmp_path, ch
 def test_coverage_is_listed_of_a_card_a_model_or_an_engine():
     every = frame("specs", "--kind", "coverage")
     engine = str(every.engine[0])
-    named = every.dropna(subset=["card", "model"])
-    for option, column in (("--gpu", "card"), ("--model", "model")):
+    named = every.dropna(subset=["gpu", "model"])
+    for option, column in (("--gpu", "gpu"), ("--model", "model")):
         value = named[column].iloc[0]
         found = frame("specs", "--kind", "coverage", option, value)
         assert len(found) == (every[column] == value).sum()

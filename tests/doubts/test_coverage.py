@@ -47,7 +47,7 @@ def some_pairs(*sizes, model="llama-3.1-8b", error=0.1, held=1.0):
     parts = [
         measured_pairs.pairs_of(
             pd.DataFrame({"measured": np.ones(size), "predicted": np.full(size, 1.0 + error), "held": held}),
-            kind="step", what="plain step", engine="vllm", card="a40", model=model + "x" * place, family="",
+            kind="step", what="plain step", engine="vllm", gpu="a40", model=model + "x" * place, family="",
             weights="bf16", data="engines/published_2026.csv", fitted="no",
         )
         for place, size in enumerate(sizes)
@@ -150,7 +150,7 @@ def of(**given):
 def test_a_set_up_that_was_measured_and_one_without_a_server():
     served = standing(of(gpu="h200-sxm", model="llama-3.1-70b", runtime="vllm-0.15", dtype="fp8", tp=4))
     assert served.kind == "measured"
-    assert {group.card for group in served.near_groups} == {"h200-sxm"}
+    assert {group.gpu for group in served.near_groups} == {"h200-sxm"}
     assert standing(of(gpu="a40", model="llama-3.1-8b", runtime="cuda-graph")).kind == UNSERVED
 
 
@@ -177,7 +177,7 @@ def test_a_machine_of_ones_own_stands_beside_speeds_of_its_engine():
         standing(of(gpu=gpu, model="llama-3.1-8b", runtime="llama.cpp-cuda")) for gpu in ("gb10", "rtx-4090")
     )
     assert (own.kind, other.kind) == (DEVICE, OTHER_DEVICES)
-    assert {group.card for group in own.near_groups} == {"gb10"}
+    assert {group.gpu for group in own.near_groups} == {"gb10"}
     assert {group.engine for group in other.near_groups} == {"llama.cpp-cuda"}
     assert own.expected is None
 
@@ -192,7 +192,7 @@ def test_groups_with_the_same_words_are_joined():
     assert (joined.rows, joined.worst, joined.held, joined.fitted) == (40, -0.5, 0.5, "in part")
     assert joined.error == pytest.approx(0.175)
     assert joined.bias == pytest.approx(-0.05)
-    assert len(together([one, msgspec.structs.replace(more, card="other")])) == 2
+    assert len(together([one, msgspec.structs.replace(more, gpu="other")])) == 2
 
 
 def ran(*words):
@@ -259,7 +259,7 @@ def test_a_malformed_table_is_refused_with_its_place(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "column"), [("--gpu", "h100-sxm", "card"), ("--model", "llama-3.1-8b", "model")]
+    ("option", "value", "column"), [("--gpu", "h100-sxm", "gpu"), ("--model", "llama-3.1-8b", "model")]
 )
 def test_groups_of_one_card_or_model_are_listed(option, value, column):
     rows = json.loads(

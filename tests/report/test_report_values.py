@@ -113,14 +113,14 @@ def test_a_roof_is_drawn_from_below_the_least_intensity_to_above_the_ridge():
 
 def test_an_overview_weighs_groups_by_their_rows():
     """10 rows err by 10 % and 30 by 2 %: 4 % on average; the furthest off is 30 % too fast."""
-    same = {"kind": "step", "what": "", "engine": "vllm", "card": "h100-sxm", "model": "m", "family": "f",
+    same = {"kind": "step", "what": "", "engine": "vllm", "gpu": "h100-sxm", "model": "m", "family": "f",
             "weights": "bf16", "version": "", "gpus": "1", "requests": "1", "bias": 0.0, "fitted": "",
             "data": "", "source": ""}  # fmt: skip
     groups = [
         Group(**same, rows=10, error=0.10, worst=0.2, held=0.5, half_width=0.1, left_out=None),
         Group(**same, rows=30, error=0.02, worst=-0.3, held=0.9, half_width=0.1, left_out=None),
     ]
-    other = msgspec.structs.replace(groups[0], card="b200")
+    other = msgspec.structs.replace(groups[0], gpu="b200")
     (one, two) = overview_table([*groups, other]).rows
     assert one[-4:] == ("40", percent(0.04), percent(0.8), "-30 %")
     assert two[-4:] == ("10", percent(0.1), percent(0.5), "+20 %")

@@ -54,7 +54,7 @@ def test_every_measured_group_is_measured_and_what_is_new_is_named_by_its_worst(
         both = nearness(HOME._replace(**CHANGES[one] | CHANGES[other]), 0.0).difference
         assert both.kind == max(one, other, key=KINDS.index), (one, other)
     others = [place for place in SERVED if place.gpu != HOME.gpu]
-    assert difference(HOME, nearest(HOME, others)).kind in ("card", "generation", "model")
+    assert difference(HOME, nearest(HOME, others)).kind in ("gpu", "generation", "model")
 
 
 def test_a_set_up_is_judged_by_the_group_that_its_band_goes_by():
@@ -135,9 +135,9 @@ def test_an_engine_is_as_wide_as_its_groups_lie_from_fits_without_them():
     assert wide["another"] == (kinds["model"].step_share, kinds["model"].experts_share)
     assert wide["vllm"].step_share < wide["another"].step_share < wide["sglang"].step_share
     assert wide["vllm"].experts_share == wide["another"].experts_share  # it has one mixture
-    least = max(kinds["card"].step_share, kinds["version"].step_share)
+    least = max(kinds["gpu"].step_share, kinds["version"].step_share)
     for library in ("vllm", "another"):
-        assert widening_by(library, Difference(("card", "version"), (0, 1, 0))).step_share == least
+        assert widening_by(library, Difference(("gpu", "version"), (0, 1, 0))).step_share == least
     for new in (Difference((), (0, 0, 0)), Difference(("version",), (0, 1, 0))):
         assert widening_by("vllm", new) == widening_by("sglang", new)
 
@@ -199,7 +199,7 @@ def left_out(kind, engine, off, *, experts=0.0):
     """Cells of one group whose errors are spread evenly to `off` either way."""
     return pd.DataFrame(
         {
-            "way": "a card", "group": f"{engine}, {off:g}, {experts:g}", "kind": kind, "faster": 0.01,
+            "way": "a GPU", "group": f"{engine}, {off:g}, {experts:g}", "kind": kind, "faster": 0.01,
             "slower": 0.01, "kernels_faster": 1.0, "kernels_slower": 1.0,
             "experts": experts, "short": np.linspace(-off, off, 41), "library": engine,
             "is_other_version": False, "spread": 1.0, "experts_spread": 1.0,
@@ -213,7 +213,7 @@ def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_
             *(left_out("generation", engine, 0.1) for engine in ("vllm", "sglang")),
             *(left_out("generation", engine, 0.3, experts=0.5) for engine in ("vllm", "sglang")),
             *(left_out("engine", engine, 0.05) for engine in ("vllm", "sglang")),
-            left_out("card", "vllm", 0.02), left_out("version", "trtllm", 0.2, experts=0.5),
+            left_out("gpu", "vllm", 0.02), left_out("version", "trtllm", 0.2, experts=0.5),
         ],
         ignore_index=True,
     )  # fmt: skip
@@ -225,7 +225,7 @@ def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_
     assert both == pytest.approx(0.24, abs=0.02)
     # a farther kind is never known better, and one engine's cards tell nothing of another's
     for share in ("step_share", "experts_share"):
-        assert found["engine"][share] == found["card"][share] == generation[share]
+        assert found["engine"][share] == found["gpu"][share] == generation[share]
     nothing = {"step_share": hierarchy_bands.NIGHTS, "experts_share": 0.0, "kernels_half_share": 0.0}
     assert found["measured"] | nothing == found["measured"]
     assert found["version"]["step_share"] == pytest.approx(0.16, abs=0.012)
@@ -259,13 +259,13 @@ def test_a_plain_step_that_was_measured_has_a_share_of_its_kernels_band_and_no_o
 
 def test_engines_spread_as_their_groups_lie_from_fits_without_them():
     parts = [
-        ("card", "vllm", 0.1),
+        ("gpu", "vllm", 0.1),
         ("model", "sglang", 0.4),
         ("measured", "vllm", 0.9),
         ("engine", "sglang", 1),
     ]
     lines = pd.concat([left_out(*part) for part in parts], ignore_index=True)
-    out = lines[lines.kind.isin(["card", "model"])]
+    out = lines[lines.kind.isin(["gpu", "model"])]
     assert hierarchy_bands.spreads_of(lines) == {
         "sglang": Spread(steps=2.0, experts=2.0), "vllm": Spread(steps=0.5, experts=1.0)
     }  # fmt: skip

@@ -25,7 +25,7 @@ from medusa_sim.units import format_text
 WHAT_IS_NEW = {
     "measured": "inside what was measured",
     "version": "measured in another version of the engine",
-    "card": "measured on another GPU of its generation",
+    "gpu": "measured on another GPU of its generation",
     "generation": "measured on another generation of GPUs",
     "model": "another model was measured",
     "format": "another format of weights was measured",
@@ -92,7 +92,7 @@ def groups_table(found: Sequence[Group], title: str = "") -> TextTable:
         "kind": lambda group: group.kind,
         "what": lambda group: group.what,
         "engine": lambda group: group.engine,
-        "card": lambda group: group.card,
+        "gpu": lambda group: group.gpu,
         "model": lambda group: group.model,
         "weights": lambda group: format_text(group.weights),
         "rows": lambda group: f"{group.rows:,}",
@@ -107,7 +107,7 @@ def groups_table(found: Sequence[Group], title: str = "") -> TextTable:
     for header, name in (("in band", "held"), ("left out", "left_out")):
         if all(getattr(group, name) is None for group in found):  # no group of this kind has it
             del columns[header]
-    words = ("kind", "what", "engine", "card", "model", "weights", "fitted", "rows are in")
+    words = ("kind", "what", "engine", "gpu", "model", "weights", "fitted", "rows are in")
     expendable = ("rows are in", "left out", "bias", "fitted")
     return TextTable.by_row(found, columns, words=words, title=title, expendable=expendable)
 
@@ -116,7 +116,7 @@ def overview_table(found: Sequence[Group]) -> TextTable:
     """A line for each engine, GPU and format of kinds of an engine; kernels by GPU."""
     parts: dict[tuple[str, ...], list[Group]] = {}
     for group in found:
-        place = (group.kind, "" if group.kind == "kernel" else group.engine, group.card)
+        place = (group.kind, "" if group.kind == "kernel" else group.engine, group.gpu)
         parts.setdefault((*place, "" if group.kind == "kernel" else group.weights), []).append(group)
 
     def mean(some: Sequence[Group], name: str) -> str:
@@ -129,7 +129,7 @@ def overview_table(found: Sequence[Group]) -> TextTable:
     columns: dict[str, Callable[[tuple[tuple[str, ...], list[Group]]], str]] = {
         "kind": lambda part: part[0][0],
         "engine": lambda part: part[0][1] or NOTHING,
-        "card": lambda part: part[0][2] or NOTHING,
+        "gpu": lambda part: part[0][2] or NOTHING,
         "weights": lambda part: format_text(part[0][3]) or NOTHING,
         "models": lambda part: models(part[1]),
         "rows": lambda part: f"{sum(group.rows for group in part[1]):,}",
@@ -139,7 +139,7 @@ def overview_table(found: Sequence[Group]) -> TextTable:
             max((group.worst for group in part[1]), key=abs), 0, signed=True
         ),
     }  # fmt: skip
-    words = ("kind", "engine", "card", "weights", "models")
+    words = ("kind", "engine", "gpu", "weights", "models")
     expendable = ("models", "furthest off", "in band")
     return TextTable.by_row(
         parts.items(), columns, words=words, title="what was measured", expendable=expendable

@@ -1,15 +1,15 @@
-"""Each measured card as if nobody had measured it: its plain steps with kernels borrowed from another card.
+"""Each measured GPU as if nobody had measured it: its plain steps with kernels borrowed from another GPU.
 
-    python benchmarks/cards_left_out.py [CARD ...]   # beside its own kernels: error, and what its bands hold
-    python benchmarks/cards_left_out.py --served     # beside its served steps as well, which no term saw
+    python benchmarks/gpus_left_out.py [GPU ...]    # beside its own kernels: error, and what its bands hold
+    python benchmarks/gpus_left_out.py --served     # beside its served steps as well, which no term saw
 
-A card keeps its data sheet and loses every kernel; all are borrowed from one relative, as a card's file says
+A GPU keeps its data sheet and loses every kernel; all are borrowed from one relative, as a GPU's file says
 it (`specs/inheritance.py`). Beside its own kernels engines' terms are the same in both. For served steps they
-come from a fit without the card's cells (`hierarchy.py`), and the band from what is then new about it.
+come from a fit without the GPU's cells (`hierarchy.py`), and the band from what is then new about it.
 
 What borrowed kernels of one kind are off by together (`inheritance.TOGETHER`) follows from all pairs of
 LENDERS and OTHERS: the part of single rows' bands with which bands of steps hold 80 % on average over pairs,
-of the same architecture and of another one. Held out: what a card's bands hold by the part of pairs that it
+of the same architecture and of another one. Held out: what a GPU's bands hold by the part of pairs that it
 is no part of.
 """
 
@@ -52,7 +52,7 @@ LENDERS = {
     "a100-80gb-sxm": "h100-sxm",
     "rtx-pro-6000": "l40s",
 }
-"""Card -> who lends it kernels, as its file would say it."""
+"""GPU -> who lends it kernels, as its file would say it."""
 OTHERS = {
     "h100-sxm": ("l40s",),
     "h200-sxm": ("l40s",),
@@ -62,7 +62,7 @@ OTHERS = {
     "a100-80gb-sxm": ("h200-sxm", "l40s"),
     "rtx-pro-6000": ("h100-sxm", "h200-sxm"),
 }
-"""Card -> who could as well. An A100's kernels lend to no card newer than an L40S: none shipped borrows them,
+"""GPU -> who could as well. An A100's kernels lend to no GPU newer than an L40S: none shipped borrows them,
 since their attention is FlashAttention 2."""
 SMOOTH = {
     "h100-sxm": "a100-80gb-pcie",
@@ -73,7 +73,7 @@ SMOOTH = {
     "a100-80gb-sxm": "h100-sxm",
     "rtx-pro-6000": "a40",
 }
-"""Card -> who lends it norms and rope, which few cards were measured with."""
+"""GPU -> who lends it norms and rope, which few GPUs were measured with."""
 PARTS = np.arange(0.01, 1.0, 0.01)
 SET_UPS: tuple[dict[str, Any], ...] = (
     {"model": "llama-3.1-8b"},
@@ -87,14 +87,14 @@ BATCHES, LENGTHS = (1, 8, 32, 128, 256), (1024, 8192)
 HALVES = ("bf16", "fp16")
 
 
-def borrowing(card: str, lender: str) -> str:
-    """The file of a card that has nothing of its own but its data sheet.
+def borrowing(gpu: str, lender: str) -> str:
+    """The file of a GPU that has nothing of its own but its data sheet.
 
     What its lender borrows itself comes from there: attention of a B200 from an H200.
     """
-    smooth = SMOOTH[card]
+    smooth = SMOOTH[gpu]
     own, lent = (
-        tomllib.loads((ROOT / f"hardware/{name}.toml").read_text(encoding="utf-8")) for name in (card, lender)
+        tomllib.loads((ROOT / f"hardware/{name}.toml").read_text(encoding="utf-8")) for name in (gpu, lender)
     )
     kernels: dict[str, Any] = {}
     attention = f"{lender}:sglang"
@@ -110,10 +110,10 @@ def borrowing(card: str, lender: str) -> str:
             named["elementwise"] = f"{smooth}:torch"
             attention = named.setdefault("attention", sections.get("inherit", {}).get("attention", attention))
         if named:
-            kernels[name] = {"inherit": {"reason": "as if nobody had measured the card", **named}}
+            kernels[name] = {"inherit": {"reason": "as if nobody had measured the GPU", **named}}
     kernels["torch"] = {
         "inherit": {
-            "reason": "as if nobody had measured the card",
+            "reason": "as if nobody had measured the GPU",
             "gemm": dict.fromkeys(HALVES, f"{lender}:sglang:bf16"),
             "attention": attention if ":" in attention else f"{attention}:sglang",
             "elementwise": f"{smooth}:torch",
@@ -139,7 +139,7 @@ def inside_kernels(step: StepTime, measured_us: FloatArray, share: float) -> Boo
     return np.asarray((fast_us <= measured_us) & (measured_us <= slow_us)).ravel()
 
 
-def steps(card: str, lender: str, folder: Path) -> Iterator[pd.DataFrame]:
+def steps(gpu: str, lender: str, folder: Path) -> Iterator[pd.DataFrame]:
     """A line of every plain step: by its own kernels, by borrowed ones, and whether their band holds it.
 
     held: by the band of borrowed kernels alone; with_engines: by that of the whole step, which has more for
@@ -147,24 +147,24 @@ def steps(card: str, lender: str, folder: Path) -> Iterator[pd.DataFrame]:
     whose band would hold.
     """
     batch, length = np.array(BATCHES)[:, None], np.array(LENGTHS)
-    is_alike = load_gpu(card).architecture == load_gpu(lender).architecture
+    is_alike = load_gpu(gpu).architecture == load_gpu(lender).architecture
     shipped = TOGETHER_ALIKE if is_alike else TOGETHER
     for asked in SET_UPS:
         for runtime in RUNTIMES:
             borrowed: tuple[dict[str, Any], ...] = ({}, {"data_dir": str(folder)})
-            given = asked | {"gpu": card, "runtime": runtime, "drafter": "ngram", "acceptance": "0.5"}
+            given = asked | {"gpu": gpu, "runtime": runtime, "drafter": "ngram", "acceptance": "0.5"}
             try:
                 own, step = (
                     decode_step(ms.Scenario(**given, **more).setting, batch, length) for more in borrowed
                 )
             except MedusaSimError as refused:
-                print(f"{card}, {asked}, {runtime}: {refused}")
+                print(f"{gpu}, {asked}, {runtime}: {refused}")
                 continue
             own_us, lent = own.time_us, step.cost
             inside = np.array([inside_kernels(step, own_us, part / shipped) for part in PARTS])
             yield pd.DataFrame(
                 {
-                    "card": card,
+                    "gpu": gpu,
                     "lender": lender,
                     "is_alike": is_alike,
                     "error": (lent.time_us / own_us - 1.0).ravel(),
@@ -179,26 +179,26 @@ def steps(card: str, lender: str, folder: Path) -> Iterator[pd.DataFrame]:
 def part_of(cells: pd.DataFrame) -> float:
     """The least part with which the bands of steps hold PROMISED on average over pairs."""
     for part in PARTS:
-        if (cells.needed <= part).groupby([cells.card, cells.lender]).mean().mean() >= PROMISED:
+        if (cells.needed <= part).groupby([cells.gpu, cells.lender]).mean().mean() >= PROMISED:
             return float(part)
     return float("inf")
 
 
 def parts_table(cells: pd.DataFrame) -> str:
-    """What pairs ask for, and what each card's bands hold by the part of pairs without it."""
+    """What pairs ask for, and what each GPU's bands hold by the part of pairs without it."""
     lines = []
     for is_alike, own in cells.groupby("is_alike"):
         name = "alike" if is_alike else "another"
-        pairs = (own.needed <= part_of(own)).groupby(own.card + " from " + own.lender).mean()
+        pairs = (own.needed <= part_of(own)).groupby(own.gpu + " from " + own.lender).mean()
         lines.append((name, "all", f"{part_of(own):.2f}", len(pairs), f"{100 * pairs.mean():.0f}",
                       f"{100 * pairs.min():.0f} ({pairs.idxmin()})"))  # fmt: skip
-        for card, left in own.groupby("card", sort=False):
-            others = own[(own.card != card) & (own.lender != card)]
+        for gpu, left in own.groupby("gpu", sort=False):
+            others = own[(own.gpu != gpu) & (own.lender != gpu)]
             if others.empty:
                 continue
             part = part_of(others)
             pairs = (left.needed <= part).groupby(left.lender).mean()
-            lines.append((name, f"without {card}", f"{part:.2f}", len(pairs), f"{100 * pairs.mean():.0f}",
+            lines.append((name, f"without {gpu}", f"{part:.2f}", len(pairs), f"{100 * pairs.mean():.0f}",
                           f"{100 * pairs.min():.0f} (from {pairs.idxmin()})"))  # fmt: skip
     return table("architecture | pairs | part | of | held % | least", 2, lines)
 
@@ -217,16 +217,16 @@ def priced(pairs: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataFrame
 
 
 def served_table(folders: dict[str, Path]) -> str:
-    """Served steps of each card, by borrowed kernels and terms that saw nothing of the card."""
+    """Served steps of each GPU, by borrowed kernels and terms that saw nothing of the GPU."""
     rows = served_cells()
     cells = parts_of(set_ups(rows))
     lines = []
-    for card, folder in folders.items():
+    for gpu, folder in folders.items():
         pairs = ((named | {"data_dir": str(folder)}, part) for named, part in set_ups(rows))
-        own = priced(pair for pair in pairs if pair[0]["gpu"] == card)
+        own = priced(pair for pair in pairs if pair[0]["gpu"] == gpu)
         if own.empty:
             continue
-        others = cells[cells.gpu != card]
+        others = cells[cells.gpu != gpu]
         both = pd.concat([others, own], ignore_index=True)
         seen = np.arange(len(both)) < len(others)
         fit = Fit(both)
@@ -242,7 +242,7 @@ def served_table(folders: dict[str, Path]) -> str:
         inside = (short <= np.hypot(left.slower, share)) & (short >= -np.hypot(left.faster, share))
         held = pd.Series(inside, index=left.index)
         by_group = held.groupby(left[GROUP].agg(", ".join, axis=1)).mean()
-        lines.append((card, len(errors), mean_bias_worst(errors), f"{100 * by_group.mean():.0f}",
+        lines.append((gpu, len(errors), mean_bias_worst(errors), f"{100 * by_group.mean():.0f}",
                       f"{100 * by_group.min():.0f} ({by_group.idxmin()})"))  # fmt: skip
     return table("GPU | served steps | mean % (bias; worst) | held %, mean over groups | least", 1, lines)
 
@@ -250,31 +250,31 @@ def served_table(folders: dict[str, Path]) -> str:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("cards", nargs="*", metavar="GPU", help="those alone; without any, all of LENDERS")
+    parser.add_argument("gpus", nargs="*", metavar="GPU", help="those alone; without any, all of LENDERS")
     parser.add_argument("--served", action="store_true", help="beside served steps as well")
     asked = parser.parse_args()
     found, folders = list[pd.DataFrame](), dict[str, Path]()
     with tempfile.TemporaryDirectory() as name:
-        for card in asked.cards or LENDERS:
-            for lender in (LENDERS[card], *OTHERS[card]):
-                folder = Path(name) / f"{card} {lender}"
-                folders.setdefault(card, folder)
+        for gpu in asked.gpus or LENDERS:
+            for lender in (LENDERS[gpu], *OTHERS[gpu]):
+                folder = Path(name) / f"{gpu} {lender}"
+                folders.setdefault(gpu, folder)
                 (folder / "hardware").mkdir(parents=True)
-                text = borrowing(card, lender)
-                (folder / "hardware" / f"{card}.toml").write_text(text, encoding="utf-8")
-                found += steps(card, lender, folder)
+                text = borrowing(gpu, lender)
+                (folder / "hardware" / f"{gpu}.toml").write_text(text, encoding="utf-8")
+                found += steps(gpu, lender, folder)
         served = served_table(folders) if asked.served else ""
     cells = pd.concat(found, ignore_index=True)
     lines = [
         (
-            card,
+            gpu,
             lender,
             len(part),
             mean_bias_worst(part.error),
             *(f"{100 * part[name].mean():.0f}" for name in ("half", "held", "with_engines")),
         )
-        for card, lender in LENDERS.items()
-        if len(part := cells[(cells.card == card) & (cells.lender == lender)])
+        for gpu, lender in LENDERS.items()
+        if len(part := cells[(cells.gpu == gpu) & (cells.lender == lender)])
     ]
     words = "GPU | lender | steps | mean % (bias; worst) | half-width % | held % | with engines' %"
     print(table(words, 2, lines))
