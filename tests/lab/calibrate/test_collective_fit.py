@@ -44,6 +44,22 @@ def test_a_switch_adds_up_halves_of_an_all_reduce_over_fast_links(card, kind, dt
     assert found.fit.fit_error < 1e-3
 
 
+def test_where_a_regime_ends_falls_with_ranks_as_it_was_made():
+    """Between 2^18 and 2^19 bytes at two ranks, between 2^17 and 2^18 at eight."""
+    gpu, fit = load_gpu("h100-pcie"), made_up_fit((2.0**24, 0.9, 1.1), rows=24, errors=(0.05, 0.06))
+    ends = 2.0**18.5
+    first = CollectiveRegime(
+        start_us=9.0, rank_us=0.5, copy_passes=0.2, link_passes=1.0, bytes_max=ends, growth=-0.5
+    )
+    second = CollectiveRegime(start_us=60.0, rank_us=4.0, copy_passes=0.4, link_passes=1.5)
+    made = CollectiveKernel(regimes=(first, second), fit=fit)
+    message, ranks = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(12, 25), [2.0, 8.0]))
+    rows = Collective(name="g", kind="all_gather", dtype="bf16", message_bytes=message, ranks=ranks)
+    found = fit_collective(Rows(rows, collective_time(gpu, made, rows).time_us), gpu, source="made up")
+    assert [regime.growth for regime in found.regimes] == pytest.approx([-0.5, 0.0])
+    assert found.regimes[0].bytes_max == pytest.approx(ends)
+
+
 def test_the_switch_costs_what_stored_kernels_were_fitted_with():
     stored = {
         (gpu.architecture, regime.in_switch)

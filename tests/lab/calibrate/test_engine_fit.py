@@ -74,6 +74,8 @@ def test_two_numbers_of_requests_give_the_others_whatever_is_inherited(inherited
     found = replace(setting(runtime=inherited), runtime=fitted.runtime)
     errors = [predicted_us(found, row, None) / row.step_us - 1.0 for row in made]
     assert np.abs(errors).max() < 0.05
+    held = ("hidden_us_per_step", "host_us_per_token", "filter_us")
+    assert [fitted.runtime.engine.terms[name].value for name in held] == [0.0] * 3
 
 
 def test_draft_terms_are_what_is_left_beside_plain_runs():

@@ -294,6 +294,23 @@ def test_a_path_of_few_rows_is_tried_where_both_have_a_hundred(monkeypatch, few,
     assert seen == [few + many, many, few][:paths]
 
 
+@pytest.mark.parametrize(("kind", "is_tried"), [("decode_attention", False), ("prefill_attention", True)])
+def test_rows_of_one_query_pack_and_store_next_to_nothing(monkeypatch, kind, is_tried):
+    tried = {}
+
+    def searched(start, choices, *given):
+        tried.update(start=start, choices=choices)
+        return start, None
+
+    monkeypatch.setattr(attention_fits, "_refined_path", lambda path, rows, law: path)
+    monkeypatch.setattr(attention_fits, "coordinate_search", searched)
+    rows = SimpleNamespace(operator=SimpleNamespace(kind=kind))
+    given = attention_fits._STYLES[0] | {"packs_gqa": False, "store_passes": 0.5}
+    attention_fits._coordinate_search(given, rows, None)
+    assert ("packs_gqa" in tried["choices"], tried["start"].packs_gqa) == (is_tried, not is_tried)
+    assert tried["start"].store_passes == (0.5 if is_tried else 0.0)
+
+
 class _Paths(msgspec.Struct):
     narrow: Any = None
     narrow_rows: int = 0

@@ -266,3 +266,20 @@ def test_errors_of_targets_lie_between_the_least_and_the_most_differences_left_o
     assert [row[4:6] for row in screen.tables[0].rows] == [
         ("2.0 %", "30.0 %"), ("1.0 %", "10.0 %"), ("0.500", "0.900"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("figure", "axis", "places"), [(4, "draft_length", [2, 3]), (5, "budget", [6, 14])])
+def test_of_every_method_a_figure_of_recursive_decoding_shows_the_best_tree(figure, axis, places):
+    """Each column by itself: the tree of the most published tokens need not be that of the most predicted."""
+    each = {"pair": "p", "decoder": "d", "length": 2, "budget": 6, "experiments": "length and budget"}
+    first, second, third = (2.0, 2.2, 1.4, 1.5), (2.1, 2.0, 1.3, 1.6), (2.5, 2.6, 1.1, 1.2)
+    values = ("published", "predicted", "published_mbsu", "predicted_mbsu")
+    rows = [
+        each | dict(zip(values, first, strict=True)),
+        each | dict(zip(values, second, strict=True)),
+        each | {"length": 3, "budget": 14} | dict(zip(values, third, strict=True)),
+        each | {"experiments": "neither"} | dict.fromkeys(values, 9.0),
+    ]
+    best = recursive.figure_rows(pd.DataFrame(rows), figure)
+    assert best[axis].tolist() == places
+    assert best[[*values]].to_numpy().tolist() == [[2.1, 2.2, 1.4, 1.6], list(third)]
