@@ -20,7 +20,7 @@ from medusa_sim.grid.surface import surface_at
 from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.memory import MemoryParts, memory_parts
+from medusa_sim.step.memory import DrafterMemory, MemoryParts, memory_parts
 from medusa_sim.units import US_PER_S
 
 _TIE = 1e-12
@@ -161,11 +161,9 @@ class Cells(SureSteps):
     def memory_at(self, batch: IntArray) -> MemoryParts:
         """`memory` at other batches, which broadcast with (B, S, K)."""
         shard = self.scenario.shard
-        added = self.configurations.drafter_bytes(shard)
-        weights, kv, slots = (picked(row, self.index) if row.any() else 0.0 for row in added)
-        return memory_parts(
-            shard, weights, kv, slots, batch, self.surface.served_len[None, :, None], self.candidates
-        )
+        added = self.configurations.drafter_memory(shard)
+        drafters = DrafterMemory(*(picked(each, self.index) for each in map(np.asarray, added)))
+        return memory_parts(shard, drafters, batch, self.surface.served_len[None, :, None], self.candidates)
 
     @cached_property
     def max_batch(self) -> IntArray:

@@ -14,7 +14,7 @@ from medusa_sim.arrays import FloatArray, Halves, IntArray
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.model import Model
-from medusa_sim.step.memory import drafter_bytes, memory_parts
+from medusa_sim.step.memory import NO_DRAFTER, DrafterMemory, drafter_memory, largest_batch
 
 PLAIN = 0
 """The configuration that does not speculate."""
@@ -122,24 +122,20 @@ class Configurations:
         members = np.flatnonzero(np.isin(self.option, alike))
         return members[np.argsort(self.candidates[members], kind="stable")]
 
-    def drafter_bytes(self, shard: Model) -> FloatArray:
-        """(3, J) of the drafter: bytes of weights, of KV cache a token, tokens of KV cache a request."""
-        added = np.asarray([*(drafter_bytes(shard, option.drafter) for option in self.options), (0.0,) * 3])
-        return np.asarray(added[self.option].T)  # plain decoding, option -1, stands last
+    def drafter_memory(self, shard: Model) -> DrafterMemory:
+        """(J,) what the drafter of each adds to the memory of a GPU that holds `shard`."""
+        added = [*(drafter_memory(shard, option.drafter) for option in self.options), NO_DRAFTER]
+        # plain decoding, option -1, stands last
+        return DrafterMemory(*np.asarray(added)[self.option].T)
 
     def max_batch(self, scenario: Scenario, seq_len: IntArray) -> IntArray:
         """(S, J) largest batch whose weights, drafter, KV cache and activations fit; 0 where none does."""
         lengths, shard = seq_len[:, None], scenario.shard
         if scenario.scope == "block":
             return np.full((lengths.size, self.candidates.size), NO_LIMIT)
-        weights, kv, slots = self.drafter_bytes(shard)
-        # each sequence adds the same bytes
-        none, one = (
-            memory_parts(shard, weights, kv, slots, batch, lengths, self.candidates).total for batch in (0, 1)
-        )
-        return np.maximum(np.floor((scenario.usable_memory_bytes - none) / (one - none)), 0.0).astype(
-            np.int64
-        )
+        drafters, usable_bytes = self.drafter_memory(shard), scenario.usable_memory_bytes
+        most = largest_batch(shard, drafters, usable_bytes, lengths, self.candidates)
+        return most.astype(np.int64)
 
 
 def at_counts(options: Sequence[DraftOption], candidates: IntArray) -> tuple[DraftOption, ...]:

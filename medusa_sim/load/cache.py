@@ -14,8 +14,8 @@ _ROUNDING = 1e-9
 class Cache:
     """Blocks in use by a batch and by prompts that are being read.
 
-    blocks: that there are, beside those of a text that all requests share. reserved: by prompts, for all of
-    each from its start. most_used: an upper bound of the blocks in use at any time.
+    blocks: that there are, beside those of a text that all requests share. reserved: by the prompts that are
+    being read, for all of each from its start. most_used: an upper bound of the blocks in use at any time.
 
     A request fills ceil((tokens + drafts + slots) / block) blocks (L2) if every draft is accepted. Counting
     them takes a pass over the batch, so a bound stands in wherever it is enough: the one where the last block
@@ -24,13 +24,28 @@ class Cache:
     """
 
     def __init__(self, limits: SchedulerLimits, batch: Batch, longest_prompt: int) -> None:
-        self.blocks = limits.kv_blocks - limits.shared_blocks(longest_prompt)
-        self.reserved = self.most_used = 0
+        self._longest_prompt = longest_prompt
+        self.blocks = limits.kv_blocks_for(limits.schedulers, longest_prompt)
+        self.reserved = self.most_used = self._prompts = 0
         self._limits, self._batch = limits, batch
         self._block_tokens, self._slots = limits.block_tokens, 1 + limits.lookahead
         self._held = None if limits.held is None else limits.held.tolist()
         self._counted_in: tuple[int, ...] = ()
         self._counted: dict[int, int] = {}
+
+    def reserve(self, blocks: int) -> None:
+        """Keep blocks for a prompt that begins to be read."""
+        self.reserved += blocks
+        self._prompts += 1
+
+    def release(self, blocks: int) -> None:
+        """Take back what a prompt had reserved."""
+        self.reserved -= blocks
+        self._prompts -= 1
+
+    def blocks_for(self, more: int = 0) -> int:
+        """Blocks for those that decode or read their prompts, and for so many more requests."""
+        return self._limits.kv_blocks_for(len(self._batch) + self._prompts + more, self._longest_prompt)
 
     def needed(self, drafts: int) -> int:
         """Blocks in the next step, counted request by request."""
@@ -65,12 +80,12 @@ class Cache:
 
     def fits(self, drafts: int, prompt_blocks: int = 0) -> bool:
         """Whether the next step has room, and a prompt of so many blocks beside it."""
-        free = self.blocks - prompt_blocks
+        free = self.blocks_for(1 if prompt_blocks else 0) - prompt_blocks
         return self.at_most(drafts) <= free or self.needed(drafts) <= free
 
     def steps_that_fit(self, drafts: int) -> int:
         """Steps that are sure to find room, at least the next one."""
-        room = (self.blocks - self.reserved + self._batch.shared) * self._block_tokens
+        room = (self.blocks_for() - self.reserved + self._batch.shared) * self._block_tokens
         free_tokens = room - self._tokens_at_most(drafts, steps=1)
         return 1 + max(free_tokens // (len(self._batch) * (drafts + 1)), 0)
 

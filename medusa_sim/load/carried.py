@@ -142,9 +142,10 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
 def requests_held(test: LoadTest, server: PolicyServer) -> int:
     """Requests of the mean length that the KV cache of a server holds at once, at most those of a step."""
     limits = server.limits
-    shared = limits.shared_blocks(round(test.sample.prompt_tokens.mean()))
-    blocks = limits.blocks_of(max(round(test.mean_length), 1)) - shared
-    return min(limits.max_requests, max((limits.kv_blocks - shared) // max(blocks, 1), 1))
+    prompt = round(test.sample.prompt_tokens.mean())
+    blocks = limits.blocks_of(max(round(test.mean_length), 1)) - limits.shared_blocks(prompt)
+    held = limits.schedulers * (limits.kv_blocks_for(1, prompt) // max(blocks, 1))
+    return min(limits.max_requests, max(held, 1))
 
 
 def off_from(table: StepTable, policy: Policy, length: float, most: int) -> int | None:

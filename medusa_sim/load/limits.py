@@ -13,7 +13,7 @@ from medusa_sim.load.arguments import BLOCK_TOKENS
 from medusa_sim.scenario.defaults import LOAD_PREFIXES
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.memory import cache_bytes, drafter_bytes, profiled_bytes
+from medusa_sim.step.memory import DrafterMemory, drafter_memory, profiled_bytes, request_bytes
 from medusa_sim.step.traffic import MAX_REQUESTS, TOKEN_BUDGET, drafting_requests, step_limits
 
 MOST_IN_STEP, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
@@ -59,7 +59,8 @@ class SchedulerLimits:
     """Limits of the scheduler.
 
     max_requests: in one step (`max_num_seqs`). token_budget: tokens of one step, those of prompts among them
-    (`max_num_batched_tokens`). block_tokens: of one KV block of all layers; kv_blocks: of the GPU.
+    (`max_num_batched_tokens`). block_tokens: of one KV block of all layers; kv_blocks: of the caches of all
+    schedulers (`Parallel.schedulers`), each of which fills its own alone.
     prompt_interval: steps from one that carries prompts to the next that may, while any request decodes
     (vLLM's `prefill_schedule_interval`, SGLang's `--prefill-decode-interval`). prompt_wait: steps that the
     first of several prompts waits for others meanwhile, until they fill a step (TensorRT-LLM's
@@ -78,6 +79,7 @@ class SchedulerLimits:
     prompt_interval: int = 1
     prompt_wait: int = 0
     kv_blocks: int
+    schedulers: int = 1
     positions: int
     prefix_hit_rate: float = 0.0
     shares_prefix: bool = False
@@ -98,8 +100,23 @@ class SchedulerLimits:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds in all layers."""
+        """Tokens that the KV caches hold in all layers."""
         return self.kv_blocks * self.block_tokens
+
+    @property
+    def own_kv_tokens(self) -> int:
+        """Tokens that the cache of one scheduler holds: no request has more."""
+        return self.kv_tokens // self.schedulers
+
+    def kv_blocks_for(self, requests: int, prompt_tokens: int = 0) -> int:
+        """Blocks that so many requests of like lengths can fill between them, beside those that they share.
+
+        Schedulers take whole requests: their caches are not full where one has a request more than others.
+        prompt_tokens: of which every cache holds the shared ones once.
+        """
+        own = self.kv_blocks // self.schedulers - self.shared_blocks(prompt_tokens)
+        fullest = max(-(-requests // self.schedulers), 1)
+        return own * max(requests, 1) // fullest
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks that one request of so many tokens holds, with the slots of a step without drafts."""
@@ -129,9 +146,9 @@ class SchedulerLimits:
 
     def longest_request(self, drafts: int) -> int:
         """Most prompt and output tokens that one request may have with room for the drafts of a step."""
-        blocks = self.kv_blocks
+        blocks = self.kv_blocks_for(1)
         if self.held is not None:
-            blocks = int(np.searchsorted(self.held, self.kv_blocks, side="right")) - 1
+            blocks = int(np.searchsorted(self.held, blocks, side="right")) - 1
         return min(self.positions, blocks * self.block_tokens - drafts - 1 - self.lookahead)
 
 
@@ -144,21 +161,28 @@ def limits_of(
     """
     server = server or ServerSettings()
     requests, tokens = _step_limits(scenario, server, drafts=option is not None)
-    blocks, held = _kv_blocks(scenario, option, requests, tokens, server.block_tokens)
-    engine = scenario.runtime.engine
+    drafter = drafter_memory(scenario.shard, None if option is None else option.drafter)
+    room_bytes = kv_room_bytes(scenario, drafter, _verified_tokens(option), requests, tokens)
+    blocks, held = _kv_blocks(scenario, drafter, _verified_tokens(option), room_bytes, server.block_tokens)
+    if blocks < 1:
+        raise UsageError(
+            f"{scenario.model.name} with {requests} requests leaves no room for a KV cache on "
+            f"{scenario.gpu.name}; lower --max-num-seqs, or choose a larger GPU or smaller weights"
+        )
+    engine, schedulers = scenario.runtime.engine, scenario.parallel.schedulers
     prompt_wait = 0 if engine is None else engine.prompt_wait_steps
-    _, _, slots = drafter_bytes(scenario.shard, None if option is None else option.drafter)
     return SchedulerLimits(
         max_requests=requests,
         token_budget=tokens,
         block_tokens=server.block_tokens,
         prompt_interval=server.prompt_interval,
         prompt_wait=prompt_wait if server.prompt_wait is None else server.prompt_wait,
-        kv_blocks=blocks,
+        kv_blocks=schedulers * blocks,
+        schedulers=schedulers,
         positions=scenario.model.max_seq_len,
         prefix_hit_rate=server.prefix_hit_rate,
         shares_prefix=server.prefix == "system",
-        lookahead=int(slots),
+        lookahead=int(drafter.kv_slots),
         held=held,
     )
 
@@ -177,37 +201,34 @@ def _step_limits(scenario: Scenario, server: ServerSettings, *, drafts: bool) ->
 
 
 def _kv_blocks(
-    scenario: Scenario, option: DraftOption | None, requests: int, tokens: int, block_tokens: int
+    scenario: Scenario, drafter: DrafterMemory, verified: int, room_bytes: float, block_tokens: int
 ) -> tuple[int, FloatArray | None]:
-    """(blocks of the KV cache, blocks that a request with so many filled ones holds; None: as many).
+    """(blocks of one GPU's cache, blocks that a request with so many filled ones holds; None: as many).
 
-    Raises UsageError where steps of so many requests and tokens leave room for none.
+    verified: tokens of each request in a step. room_bytes: of the cache.
     """
-    _, per_token, _ = drafter_bytes(scenario.shard, None if option is None else option.drafter)
     filled = np.arange(-(-scenario.model.max_seq_len // block_tokens) + 2 + -(-_MOST_SLOTS // block_tokens))
-    bytes_held = cache_bytes(scenario.shard, per_token, filled * block_tokens, _verified_tokens(option))
+    tokens = filled * block_tokens
+    bytes_held = request_bytes(scenario.shard, tokens, verified) + tokens * drafter.kv_bytes_per_token
     unit = float(bytes_held[1] - bytes_held[0])
-    room = kv_room_bytes(scenario, option, requests, tokens)
-    blocks = int(np.floor(room / unit)) if unit > 0.0 else 0
-    if blocks < 1:
-        raise UsageError(
-            f"{scenario.model.name} with {requests} requests leaves no room for a KV cache on "
-            f"{scenario.gpu.name}; lower --max-num-seqs, or choose a larger GPU or smaller weights"
-        )
-    held = bytes_held / unit
+    held = bytes_held / unit if unit > 0.0 else bytes_held
+    blocks = int(np.floor(room_bytes / unit)) if unit > 0.0 else 0
     return blocks, None if np.allclose(held, filled) else held
 
 
-def kv_room_bytes(scenario: Scenario, option: DraftOption | None, requests: int, tokens: int) -> float:
-    """Bytes that weights, drafter and the widest step of so many requests and tokens leave of a GPU."""
+def kv_room_bytes(
+    scenario: Scenario, drafter: DrafterMemory, verified: int, requests: int, tokens: int
+) -> float:
+    """Bytes that weights, drafter and the widest step of so many requests and tokens leave of a GPU.
+
+    verified: tokens of each request in a step.
+    """
     shard, engine = scenario.shard, scenario.runtime.engine
-    weights, _, _ = drafter_bytes(shard, None if option is None else option.drafter)
-    rows = requests * _verified_tokens(option)
+    rows = requests * verified
     limited = 1 if engine is None else engine.limited(scenario.parallel.schedulers)
     widest = (-(-size // limited) for size in (max(tokens, rows), requests, rows))
-    return (
-        scenario.usable_memory_bytes - shard.weight_bytes - weights - profiled_bytes(shard, engine, *widest)
-    )
+    beside = shard.weight_bytes + float(drafter.weight_bytes) + profiled_bytes(shard, engine, *widest)
+    return scenario.usable_memory_bytes - beside
 
 
 def _verified_tokens(option: DraftOption | None) -> int:

@@ -159,7 +159,7 @@ class Requests:
             why = (
                 f"the model has {limits.positions} positions"
                 if most == limits.positions
-                else f"the GPU's KV cache holds {limits.kv_tokens} tokens, the drafts' slots among them"
+                else f"the GPU's KV cache holds {limits.own_kv_tokens} tokens, the drafts' slots among them"
             )
             raise UsageError(
                 f"{int(too_long.sum())} of {self.count} requests are too long, the first is request {first} "

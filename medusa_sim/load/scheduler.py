@@ -116,7 +116,7 @@ class Scheduler:
         self.preemptions += 1
         if self.reading:
             request = self.reading.pop()
-            self.cache.reserved -= request.blocks
+            self.cache.release(request.blocks)
             self._unread -= request.unread
         else:
             request = self.batch.drop_last()
@@ -138,7 +138,7 @@ class Scheduler:
                 return
             self.waiting.popleft()
             self.reading.append(request)
-            cache.reserved += request.blocks
+            cache.reserve(request.blocks)
             request.unread = self._uncached(request)
             self._unread += request.unread
             budget -= request.unread
@@ -152,7 +152,7 @@ class Scheduler:
             self._unread -= chunk.tokens
             if not request.unread:
                 ended.append(request)
-                self.cache.reserved -= request.blocks
+                self.cache.release(request.blocks)
         if ended:
             self.reading = [request for request in self.reading if request.unread]
         return ended

@@ -71,10 +71,10 @@ class ServingLoop:
         self.batch = Batch(Draws(table, requests.output_tokens, seed, spread))
         self.cache = Cache(limits, self.batch, int(requests.prompt_tokens.max()))
         self.scheduler = Scheduler(limits, self.batch, self.cache, table.drafts_max)
-        if limits.blocks_of(requests.longest + table.drafts_max) > self.cache.blocks:
+        if limits.blocks_of(requests.longest + table.drafts_max) > self.cache.blocks_for(1):
             raise UsageError(
                 f"a request of {requests.longest} tokens and {table.drafts_max} drafts does not fit into "
-                f"{limits.kv_tokens} tokens of KV cache; leave it out or choose a larger GPU"
+                f"{limits.own_kv_tokens} tokens of KV cache; leave it out or choose a larger GPU"
             )
         self.policy = AskedPolicy(policy, self.batch, self.cache, limits, table.drafts_max)
         self.recorder = Recorder(requests, table.drafts_max, table.requests_max)

@@ -16,7 +16,7 @@ from medusa_sim.step.pass_time import setup_half_us, work_time
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step_time import StepTime
-from medusa_sim.step.workload import Workload, verify
+from medusa_sim.step.workload import Workload, of_fullest, verify
 
 EAGER_BAND = 0.3
 """80 % half-width of what eager code takes around drafts: twice what its plain steps differ by on two
@@ -101,11 +101,10 @@ def _steps(setting: Setting, batch: Size, steps: tuple[StepTime, ...]) -> tuple[
     if setting.sure_shares and drafter.has_levels:
         shares = passes_reached(setting, len(steps))
         steps = tuple(step.in_share(share) for step, share in zip(steps, shares, strict=True))
-    requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)  # of one host
     hidden = setting.model.hidden if drafter.passes_features else None
     added = drafting_cost(
         setting.runtime,
-        requests,
+        of_fullest(batch, setting.parallel),
         looks_up=drafter.looks_up,
         width=drafter.nodes_per_level,
         levels_us=eager_levels_us(setting.runtime, levels, hidden),

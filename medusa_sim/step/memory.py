@@ -1,4 +1,12 @@
-"""What a step keeps in GPU memory."""
+"""What a step keeps in GPU memory, and the most requests and tokens for which it has room.
+
+    (R10) kept bytes = weights + drafter + ceil(b / g) bytes per request
+          bytes per request = (s + c + slots) KV bytes + g c (widest MLP rows + fp32 logits)
+
+b requests with s tokens in the cache and c verified ones, g schedulers: with data-parallel attention as many
+as GPUs, of which the fullest keeps the cache of ceil(b / g) whole requests and, as all, runs the rows of
+everybody's.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +23,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.workload import of_fullest
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 USABLE_MEMORY_SHARE = 0.9
@@ -35,22 +44,26 @@ LINKED_BYTES = 0.45e9
 """More of it on a GPU that is one of several: vLLM 0.11.0 logs 0.13 GiB alone and 0.55 GiB as one of two."""
 
 
-def step_memory_bytes(
-    model: Model, drafter: Drafter | None, batch: Size, seq_len: Size, candidates: Size
-) -> FloatArray:
-    """Weights, drafter, KV cache with room for the tree, and the widest activations of one GPU, bytes.
+class DrafterMemory(NamedTuple):
+    """What a drafter adds to the memory of one GPU; numbers, or arrays of several drafters."""
 
-    model: what that GPU holds. The activations of one step: the MLP's widest rows and the logits (fp32, as
-    samplers keep them).
-    """
-    return memory_parts(model, *drafter_bytes(model, drafter), batch, seq_len, candidates).total
+    weight_bytes: FloatArray | float = 0.0
+    kv_bytes_per_token: FloatArray | float = 0.0
+    """Of the requests whose cache the GPU keeps."""
+    kv_slots: FloatArray | float = 0.0
+    """Tokens of KV cache, the target's too, that a request holds for drafting beside its own."""
 
 
-def drafter_bytes(model: Model, drafter: Drafter | None) -> tuple[float, float, float]:
-    """(bytes of weights, bytes of KV cache a token, tokens of KV cache a request) that a drafter adds."""
+NO_DRAFTER = DrafterMemory()
+
+
+def drafter_memory(model: Model, drafter: Drafter | None) -> DrafterMemory:
+    """What a drafter adds on a GPU that holds `model`; nothing for None."""
     if drafter is None:
-        return 0.0, 0.0, 0.0
-    return drafter.weight_bytes(model), drafter.kv_bytes_per_token(model), float(drafter.kv_slots())
+        return NO_DRAFTER
+    return DrafterMemory(
+        drafter.weight_bytes(model), drafter.kv_bytes_per_token(model), float(drafter.kv_slots())
+    )
 
 
 class MemoryParts(NamedTuple):
@@ -68,44 +81,51 @@ class MemoryParts(NamedTuple):
         return np.asarray(self.weights + self.activations + self.drafter + self.kv_cache)
 
 
+def step_memory_bytes(
+    model: Model, drafter: Drafter | None, batch: Size, seq_len: Size, candidates: Size
+) -> FloatArray:
+    """Weights, drafter, KV cache with room for the tree, and the widest activations of one GPU, bytes.
+
+    model: what that GPU holds. Sizes broadcast.
+    """
+    return memory_parts(model, drafter_memory(model, drafter), batch, seq_len, candidates).total
+
+
 def memory_parts(
-    model: Model,
-    drafter_weights: FloatArray | float,
-    drafter_kv_per_token: FloatArray | float,
-    drafter_kv_slots: FloatArray | float,
-    batch: Size,
-    seq_len: Size,
-    candidates: Size,
+    model: Model, drafter: DrafterMemory, batch: Size, seq_len: Size, candidates: Size
 ) -> MemoryParts:
-    """`step_memory_bytes` by what it holds, with what the drafter adds as arrays; all broadcast."""
-    sequences = np.asarray(batch, dtype=np.float64)
+    """(R10) by what the bytes are for; all broadcast."""
     counts = np.asarray(candidates, dtype=np.float64)
-    tokens = np.asarray(seq_len, dtype=np.float64) + counts + drafter_kv_slots
-    rows = sequences * counts
-    own = sequences * cache_bytes(model, 0.0, tokens, counts)
-    drafter = np.asarray(drafter_weights)
-    if np.any(drafter_kv_per_token):
-        drafter = drafter + sequences * cache_bytes(model, drafter_kv_per_token, tokens, counts) - own
+    tokens = np.asarray(seq_len, dtype=np.float64) + counts + drafter.kv_slots
+    requests = of_fullest(batch, model.parallel)
+    rows = model.parallel.schedulers * requests * counts
     return MemoryParts(
         weights=np.asarray(float(model.weight_bytes)),
-        drafter=drafter,
-        kv_cache=own,
+        drafter=np.asarray(drafter.weight_bytes + requests * tokens * drafter.kv_bytes_per_token),
+        kv_cache=requests * request_bytes(model, tokens, counts),
         activations=activation_bytes(model, rows, rows),
     )
 
 
-def cache_bytes(
-    model: Model, drafter_kv_per_token: FloatArray | float, tokens: Size, verified: Size = 1
+def largest_batch(
+    model: Model, drafter: DrafterMemory, usable_bytes: float, seq_len: Size, candidates: Size
 ) -> FloatArray:
-    """Cache and states of one request of so many tokens on one GPU, bytes: what every layer keeps of it.
+    """The most requests whose step fits into `usable_bytes` of each GPU; 0 where none does (R10)."""
+    schedulers = model.parallel.schedulers
+    none, one = (  # on each GPU
+        memory_parts(model, drafter, each * schedulers, seq_len, candidates).total for each in (0, 1)
+    )
+    return np.asarray(schedulers * np.maximum(np.floor((usable_bytes - none) / (one - none)), 0.0))
+
+
+def request_bytes(model: Model, tokens: Size, verified: Size = 1) -> FloatArray:
+    """Cache and states of one request of so many tokens on a GPU that keeps it, bytes: those of every layer.
 
     verified: tokens of a verification step, for each of which recurrent layers keep a state. The one place
     that says so: sweep, recommend, capacity and the blocks of `load` read it.
     """
-    kept = np.asarray(tokens, dtype=np.float64)
     states = model.state_bytes + model.draft_state_bytes * (np.asarray(verified, dtype=np.float64) - 1.0)
-    whole = model.kv_bytes(kept) + kept * drafter_kv_per_token + states
-    return np.asarray(whole / model.parallel.tp if model.parallel.dp_attention else whole)
+    return np.asarray(model.kv_bytes(np.asarray(tokens, dtype=np.float64)) + states)
 
 
 def activation_bytes(model: Model, tokens: Size, logit_rows: Size) -> FloatArray:

@@ -19,6 +19,7 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.host import Added
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import processed_tokens
+from medusa_sim.step.workload import of_fullest
 from medusa_sim.units import US_PER_S
 
 
@@ -30,7 +31,7 @@ def sampled(setting: Setting, batch: Size, candidates: Size, tokens_per_step: Si
     engine = setting.runtime.engine
     if engine is None or setting.scope == "block":
         return Added(np.zeros(()), np.zeros(()))
-    own = np.ceil(np.asarray(batch, dtype=np.float64) / setting.parallel.schedulers)
+    own = of_fullest(batch, setting.parallel)
     rows = own * processed_tokens(setting, candidates)
     model = setting.model
     filtered_us = filter_us(

@@ -65,8 +65,13 @@ class Workload:
         """The sequences whose attention one GPU computes: all, but for data-parallel attention."""
         if not parallel.dp_attention:
             return self
-        rows = None if self.padded_rows is None else np.ceil(np.asarray(self.padded_rows) / parallel.tp)
-        return replace(self, batch=np.ceil(np.asarray(self.batch) / parallel.tp), padded_rows=rows)
+        rows = None if self.padded_rows is None else of_fullest(self.padded_rows, parallel)
+        return replace(self, batch=of_fullest(self.batch, parallel), padded_rows=rows)
+
+
+def of_fullest(count: Size, parallel: Parallel) -> FloatArray:
+    """Of so many requests, or rows, those of the scheduler that has most, for which the others wait."""
+    return np.asarray(np.ceil(np.asarray(count, dtype=np.float64) / parallel.schedulers))
 
 
 def prefill(batch: Size, seq_len: Size) -> Workload:

@@ -401,10 +401,9 @@ def test_as_many_requests_fit_as_there_is_room_beside_weights():
     """Each holds its cache and its activations; what is left of the next one is no request."""
     cells = price(SERVED, [1], [SERVED.length]).by_count
     of, shard = cells.configurations, SERVED.shard
-    weights, kv, slots = of.drafter_bytes(shard)
     length = np.array([SERVED.length])
     one, three = (
-        memory_parts(shard, weights, kv, slots, batch, length, of.candidates).total for batch in (1, 3)
+        memory_parts(shard, of.drafter_memory(shard), batch, length, of.candidates).total for batch in (1, 3)
     )
     each = (three - one) / 2
     beside = SERVED.usable_memory_bytes - (one - each)

@@ -24,7 +24,7 @@ from medusa_sim.load.serving_loop import run
 from medusa_sim.load.trace import read_trace
 from medusa_sim.report.load.screen import server_facts, sessions_text
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.memory import cache_bytes
+from medusa_sim.step.memory import request_bytes
 from medusa_sim.step.traffic import step_limits
 
 GOOD = "arrival_s,prompt_tokens,output_tokens\n1.5,10,3\n1.5,20,4\n4.0,5,1\n"
@@ -295,6 +295,20 @@ def test_load_holds_as_many_requests_as_a_sweep_fits(model, length):
     assert found.kv_blocks / found.blocks_of(length) == pytest.approx(swept, rel=0.03, abs=1.0)
 
 
+def test_each_gpu_keeps_the_cache_of_its_own_requests():
+    """DeepSeek-R1 on eight H200s: as many requests as a sweep fits, none longer than one GPU's cache."""
+    length = 131_072
+    scenario = Scenario(gpu="h200-sxm", model="deepseek-r1", runtime="sglang", drafter="mtp", tp=8, ep=8,
+                        dp_attention=True)  # fmt: skip
+    found = limits_of(scenario, None, ServerSettings(max_requests=64, token_budget=64))
+    swept = int(price(scenario, [1], [length], ()).surface.max_batch[0, 0])
+    assert swept == 32
+    each = found.blocks_of(length)
+    fits = [n for n in range(1, 65) if n * each <= found.kv_blocks_for(n)]
+    assert fits == list(range(1, swept + 1))
+    assert length < found.longest_request(0) <= found.own_kv_tokens == found.kv_tokens / 8
+
+
 @pytest.mark.parametrize(
     ("model", "dtype", "tp", "logged_gib"),
     [
@@ -310,7 +324,7 @@ def test_the_cache_is_as_large_as_an_engine_logs(model, dtype, tp, logged_gib):
     scenario = Scenario(gpu="h100-sxm", model=model, runtime="vllm-0.11", drafter="ngram", acceptance=0.5,
                         dtype=dtype, tp=tp)  # fmt: skip
     found = limits_of(scenario, None)
-    a_block = float(np.diff(cache_bytes(scenario.shard, 0.0, np.array([0, 16])))[0])
+    a_block = float(np.diff(request_bytes(scenario.shard, np.array([0, 16])))[0])
     assert found.kv_blocks * a_block / 2**30 == pytest.approx(logged_gib, rel=0.012)
 
 

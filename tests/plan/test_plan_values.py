@@ -165,11 +165,15 @@ def test_a_shortfall_is_weights_cache_and_activations():
 
 def test_the_longest_context_is_the_last_that_fits():
     """One token more does not: 16 bits of K and V of 8 heads of 128 in 32 layers are 131,072 bytes each."""
-    options = SMALL.options(4)
-    for batch in (1, 4):
-        length = longest_context(SMALL, options, batch)
-        fits = price(SMALL, [batch], [length, length + 1], options).fits[0, :, 1:].any(axis=-1)
-        assert fits.tolist() == [True, False]
+    split = Scenario(gpu="h200-sxm", model="deepseek-r1", runtime="sglang", drafter="mtp", tp=8, ep=8,
+                     dp_attention=True, weight_dtype="fp8_block", max_drafts=2)  # fmt: skip
+    for scenario, batches in ((SMALL, (1, 4)), (split, (1, 8, 9))):
+        options = scenario.options(4)
+        lengths = [longest_context(scenario, options, batch) for batch in batches]
+        for batch, length in zip(batches, lengths, strict=True):
+            fits = price(scenario, [batch], [length, length + 1], options).fits[0, :, 1:].any(axis=-1)
+            assert fits.tolist() == [True, False]
+    assert lengths[0] == lengths[1] > 1.9 * lengths[2]  # two requests on one of eight GPUs
 
 
 def test_gains_batch_by_batch_are_those_of_the_schedule():

@@ -13,8 +13,17 @@ from medusa_sim.grid.cells import price
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
+from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3, Mtp
-from medusa_sim.step.memory import activation_bytes, cache_bytes, step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.drafter.parallel import PEagle
+from medusa_sim.step.memory import (
+    activation_bytes,
+    drafter_memory,
+    largest_batch,
+    request_bytes,
+    step_memory_bytes,
+    usable_memory_bytes,
+)
 
 MODEL = load_model("kimi-linear-48b-a3b")
 STATE_BYTES = 20 * (32 * 128 * 128 * 4 + 3 * (3 * 4096) * 2)
@@ -26,21 +35,63 @@ ROW_BYTES = 2 * (3 * 9216 + 2 * 2304) + 4 * 163840
 
 @pytest.mark.parametrize("verified", [1, 2, 5, np.array([1, 4])])
 def test_a_request_keeps_its_tokens_and_a_state_for_each_verified_token(verified):
-    kept = cache_bytes(MODEL, 0.0, 1000, verified)
+    kept = request_bytes(MODEL, 1000, verified)
     assert kept == pytest.approx(1000 * TOKEN_BYTES + verified * STATE_BYTES, rel=1e-12)
-    drafted = cache_bytes(MODEL, 16.0, 1000, verified)
-    assert drafted - kept == pytest.approx(16_000.0)
 
 
 def test_a_model_without_states_keeps_its_tokens_alone():
     llama = load_model("llama-3.1-8b")
     for verified in (1, 4):
-        assert cache_bytes(llama, 0.0, 1000, verified) == 1000 * 32 * 2 * 8 * 128 * 2
+        assert request_bytes(llama, 1000, verified) == 1000 * 32 * 2 * 8 * 128 * 2
 
 
-def test_attention_on_every_gpu_shares_the_requests():
-    shard = on_one_gpu(load_model("deepseek-r1"), Parallel(tp=8, ep=8, dp_attention=True))
-    assert cache_bytes(shard, 0.0, 1000) == pytest.approx(1000 * 61 * (512 + 64) * 2 / 8)
+SPLITS = [
+    ("deepseek-r1", {"tp": 8}, Mtp(depth=3)),
+    ("deepseek-r1", {"tp": 8, "ep": 8}, Eagle3(depth=3)),
+    ("deepseek-r1", {"tp": 8, "ep": 8, "dp_attention": True}, Mtp(depth=3)),
+    ("deepseek-r1", {"tp": 8, "dp_attention": True}, PEagle(depth=3)),
+    ("gpt-oss-120b", {"tp": 2}, DraftModel(draft=load_model("gpt-oss-20b"), depth=3)),
+    ("gpt-oss-120b", {"tp": 4, "dp_attention": True}, DraftModel(draft=load_model("gpt-oss-20b"), depth=3)),
+    ("kimi-linear-48b-a3b", {}, None),
+    ("qwen3.5-27b", {"tp": 2}, Mtp(depth=2)),
+]
+
+
+@pytest.mark.parametrize(("model", "ways", "drafter"), SPLITS)
+@pytest.mark.parametrize("length", [500, 131_072])
+def test_every_batch_up_to_the_largest_fits_and_no_other(model, ways, drafter, length):
+    """On each of the GPUs; where each attends to its own requests the fullest has a whole one more."""
+    shard, usable = on_one_gpu(load_model(model), Parallel(**ways)), 170e9
+    asked = length, 1 if drafter is None else 4
+    most = int(largest_batch(shard, drafter_memory(shard, drafter), usable, *asked))
+    needed = step_memory_bytes(shard, drafter, np.arange(1, 2 * most + 2), *asked)
+    assert most > 0
+    assert (needed[:most] <= usable).all()
+    assert (needed[most:] > usable).all()
+    assert most % shard.parallel.schedulers == 0
+
+
+def test_a_request_lies_whole_on_one_gpu():
+    """DeepSeek-R1 on eight GPUs: 33 requests put five on one of them, as 40 do."""
+    model, length = load_model("deepseek-r1"), 131_072
+    of_all, of_own = (on_one_gpu(model, Parallel(tp=8, ep=8, dp_attention=own)) for own in (False, True))
+    assert request_bytes(of_own, length) == request_bytes(of_all, length) == length * 61 * (512 + 64) * 2
+    one, eight, some, full = (float(step_memory_bytes(of_own, None, n, length, 1)) for n in (1, 8, 33, 40))
+    assert one == eight
+    assert some == full
+    rows_bytes = float(activation_bytes(of_own, 32, 32))  # gathered from all GPUs
+    assert full - eight == pytest.approx(4 * float(request_bytes(of_own, length + 1)) + rows_bytes)
+
+
+def test_a_draft_that_is_split_over_gpus_keeps_its_part_of_every_request():
+    """However the target's attention is split: a token of the draft is 24 x 8 x 64 x 2 elements."""
+    model, draft = load_model("gpt-oss-120b"), DraftModel(draft=load_model("gpt-oss-20b"), depth=3)
+    for own in (False, True):
+        shard = on_one_gpu(model, Parallel(tp=4, dp_attention=own))
+        slots = 1 + draft.kv_slots()
+        cache = step_memory_bytes(shard, draft, 8, np.array([4000, 5000]), 1)
+        cache = np.diff(cache - step_memory_bytes(shard, None, 8, np.array([4000, 5000]) + slots - 1, 1))
+        assert cache == pytest.approx(8 * 1000 * 24 * 8 * 64 * 2 * 2 / 4, rel=1e-9)
 
 
 @pytest.mark.parametrize("candidates", [1, 4])

@@ -105,8 +105,11 @@ class DraftModel(PassDrafter):
         return self._shard(model).weight_bytes
 
     def kv_bytes_per_token(self, model: Model) -> float:
-        """The draft model keeps a cache of its own."""
-        return self._shard(model).kv_bytes_per_token
+        """The draft model keeps a cache of its own.
+
+        Where GPUs attend to their own requests, each keeps its part of the draft's cache of everybody's.
+        """
+        return self._shard(model).kv_bytes_per_token * model.parallel.schedulers
 
     def kv_slots(self) -> int:
         """The target's own token, which a model of its own has not seen."""
