@@ -5,7 +5,7 @@
 Tokens of a round follow from mean chunks of a stream (`deepseek_rows`), not from times per token or rates.
 One share of every conditional rate of the published profile (real prompts; here they are random) is fitted to
 all draft lengths at once. Prints it by stated output length, and what tokens of a round err with the share of
-the other cards; the shares stand in profiles/acceptance/mtp-deepseek-r1.toml.
+the other GPUs; the shares stand in profiles/acceptance/mtp-deepseek-r1.toml.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def fitted(rows: pd.DataFrame) -> float:
 
 
 def main() -> None:
-    """Print shares by output length, and errors with each card held out."""
+    """Print shares by output length, and errors with each GPU held out."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     for length, part in rounds().groupby("output_tokens"):
         told = f"outputs of {STATED_SHARE * float(str(length)):.0f} tokens"

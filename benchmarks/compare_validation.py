@@ -2,10 +2,10 @@
 
     python benchmarks/compare_validation.py
 
-Prints what the choice gives up beside the best measured cell, over every card and for each alone, how sure it
+Prints what the choice gives up beside the best measured cell, over every GPU and for each alone, how sure it
 was, the errors of time per token and tokens/s a GPU, and every choice.
 
-Every measured cell (card, engine, format, split, speculation, concurrency) is predicted by `ms.compare`, by
+Every measured cell (GPU, engine, format, split, speculation, concurrency) is predicted by `ms.compare`, by
 the version of the engine that ran it. For each traffic, ten speeds between the slowest and the fastest
 measured stream are targets: the cell that is predicted to give most tokens/s a GPU among those predicted to
 keep the target with SURE is chosen, and what it measured is held against the best measured cell that keeps
@@ -228,7 +228,7 @@ def passed_over(table: pd.DataFrame) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print scores of all cells and of each card and format alone, and every choice."""
+    """Print scores of all cells and of each GPU and format alone, and every choice."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     rows = measured()
     for how, found in (

@@ -1,6 +1,6 @@
 r"""DeepSeek-R1 as served on four and eight GPUs (InferenceX), plain and with MTP: terms, errors, held out.
 
-    python benchmarks/deepseek_rows.py            # errors, each engine, card and format held out
+    python benchmarks/deepseek_rows.py            # errors, each engine, GPU and format held out
     python benchmarks/deepseek_rows.py --rows     # every row as well
 
 Rows: the newest run of every set-up and version. Lengths are nine tenths of those stated, as random ones
@@ -99,7 +99,7 @@ def launched(name: str) -> Runtime:
 
 
 def newest(cards: Iterable[str] = GPUS, *, versions: bool = False) -> pd.DataFrame:
-    """The newest run of every set-up and concurrency on these cards, with its group and its runtime.
+    """The newest run of every set-up and concurrency on these GPUs, with its group and its runtime.
 
     versions: of each version, not of the newest alone.
     """
@@ -283,7 +283,7 @@ def summary(found: pd.DataFrame) -> str:
 
 
 def borrowed_table() -> str:
-    """Cards that borrow their kernels: errors, and how much longer these take by each traffic."""
+    """GPUs that borrow their kernels: errors, and how much longer these take by each traffic."""
     rows = newest(BORROWING)
     rows = rows[rows.speculation == "none"].assign(tokens=1.0)
     runtimes = {name: launched(name) for name in ENGINES}

@@ -6,12 +6,12 @@
     python benchmarks/every_setup.py --pairs out/pairs.jsonl --minutes 10    # and the same again: it goes on
 
 All of them are 225,720, a day and more of one core. `--pairs` asks so many that every model meets every
-drafter, runtime, card, number of GPUs and request, every drafter every runtime, and so on: 7,239 pairs of
+drafter, runtime, GPU, number of GPUs and request, every drafter every runtime, and so on: 7,239 pairs of
 values (`pairs.py`) in some 4,000 set-ups, an hour or two of one core. What was asked stands in its file, so
 that it may be stopped and go on.
 
 A set-up is either refused in one line, or its answer agrees with itself at six neighbouring batches and one
-length, on a card that turns with the set-up and holds the model where one does: speculation is on where the
+length, on a GPU that turns with the set-up and holds the model where one does: speculation is on where the
 best speedup is certainly above 1 and off where it certainly is not, in the schedule, its rows at a batch, the
 curve by count, the crossings, `enable`, the decision and the exported settings; bands lie around values;
 every warning stands in the text, in Markdown, in JSON, in the notebook's HTML, in the report and on the app's
@@ -73,14 +73,14 @@ RATE = 0.6
 PROGRESS = 200
 """Set-ups between two lines of progress."""
 ROOM = 1.25
-"""Memory over weights from which a card is taken to hold a model."""
+"""Memory over weights from which a GPU is taken to hold a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """What is asked; turn: which of the cards and batches; request: (prompt, output) tokens, if any.
+    """What is asked; turn: which of the GPUs and batches; request: (prompt, output) tokens, if any.
 
-    gpu: the card; empty: in turn, of those that hold the model.
+    gpu: the GPU; empty: in turn, of those that hold the model.
     """
 
     model: str
@@ -111,13 +111,13 @@ def set_ups() -> Iterator[SetUp]:
 
 
 @lru_cache
-def _cards() -> tuple[Gpu, ...]:
+def _gpus() -> tuple[Gpu, ...]:
     return tuple(load_gpu(name) for name in gpu_names() if not name.startswith("cpu-"))
 
 
-def card_of(asked: SetUp) -> str:
-    """A card with a link where it needs one, that holds its share of the weights if any does, in turn."""
-    linked = [gpu for gpu in _cards() if asked.gpus == 1 or gpu.link_bandwidth_bytes_per_s]
+def gpu_of(asked: SetUp) -> str:
+    """A GPU with a link where it needs one, that holds its share of the weights if any does, in turn."""
+    linked = [gpu for gpu in _gpus() if asked.gpus == 1 or gpu.link_bandwidth_bytes_per_s]
     share = ROOM * load_model(asked.model).weight_bytes / asked.gpus
     largest = max(linked, key=usable_memory_bytes)
     fitting = [gpu for gpu in linked if usable_memory_bytes(gpu) >= share] or [largest]
@@ -136,7 +136,7 @@ def draft_of(model: str) -> str | None:
 
 def checked(asked: SetUp) -> Outcome:
     """Ask about one set-up, and find what is wrong with the answer."""
-    gpu = asked.gpu or card_of(asked)
+    gpu = asked.gpu or gpu_of(asked)
     kind = drafter_kind(asked.drafter)
     first = FIRST_BATCHES[asked.turn % len(FIRST_BATCHES)]
     try:

@@ -72,8 +72,8 @@ def _of_system(found: Table, of: Place, **columns: Any) -> Table:
     return pd.DataFrame(named | columns, found.index)
 
 
-def _of_card(found: Table, of: Place, **columns: Any) -> Table:
-    """Rows under the names of `kernels_2026`: cards and engines as the project spells them."""
+def _of_gpu(found: Table, of: Place, **columns: Any) -> Table:
+    """Rows under the names of `kernels_2026`: GPUs and engines as the project spells them."""
     named = {"gpu": of.gpu, "engine": of.engine, "version": of.version, "kernel": found.kernel_source}
     return pd.DataFrame(named | columns, found.index)
 
@@ -195,7 +195,7 @@ def _deepep(found: Table, of: Place, phase: str) -> Table:
 def _kept(found: Table, of: Place, **renamed: str) -> Table:
     """All columns of a table that describe a shape, some under other names."""
     told = found.drop(columns=["framework", "version", "device", "kernel_source", "latency"])
-    return told.rename(columns=renamed).assign(**_of_card(found, of), **{TIME: _us(found)})
+    return told.rename(columns=renamed).assign(**_of_gpu(found, of), **{TIME: _us(found)})
 
 
 def recurrent(found: Table, of: Place) -> Table:
@@ -210,7 +210,7 @@ def connections(found: Table, of: Place) -> Table:
 
 def window(found: Table, of: Place) -> Table:
     """`kernels_2026/window_attention`: rows of attention that have a window."""
-    rows = _of_card(
+    rows = _of_gpu(
         found, of, batch=found.batch_size, q_len=found.isl, heads=found.num_heads,
         kv_heads=found.num_key_value_heads, head_dim=found.head_dim, attn_dtype=found.attn_dtype,
         kv_cache_dtype=found.kv_cache_dtype, prefix=found.step, window=found.window_size,
@@ -224,7 +224,7 @@ def sparse(found: Table, of: Place) -> Table:
     op, phase, _ = of.table.removeprefix("dsv4_").split("_")
     few, many = _VERIFIED_TOKENS
     verifies = found.isl.between(few, many) & (found.step >= _VERIFIED_PREFIX) & (phase == "context")
-    return _of_card(
+    return _of_gpu(
         found, of, model_name=found.model, mla_dtype=found.mla_dtype, kv_cache_dtype=found.kv_cache_dtype,
         gemm_type=found.gemm_type, heads=found.num_heads, batch=found.batch_size, q_len=found.isl,
         tp_size=found.tp_size, prefix=found.step, op=op, phase=phase, verifies=verifies,

@@ -179,7 +179,7 @@ def keys(rows: pd.DataFrame, columns: list[str]) -> NDArray[np.uint64]:
 
 
 def given_rows(layout: Layout) -> pd.DataFrame:
-    """Rows of our file that a fit may have seen: of cards with a hardware file, none that are suspect."""
+    """Rows of our file that a fit may have seen: of GPUs with a hardware file, none that are suspect."""
     ours = read(measured(layout.file))
     kept = pd.Series(data=True, index=ours.index)
     if "suspect" in ours:
@@ -190,7 +190,7 @@ def given_rows(layout: Layout) -> pd.DataFrame:
 
 
 def may_be_of(ours: pd.DataFrame, layout: Layout, place: Place) -> bool:
-    """Whether the file has rows of the place's version, engine and card at all."""
+    """Whether the file has rows of the place's version, engine and GPU at all."""
     names = {"version": {place.version}, "engine": {place.framework, place.engine}}
     if not layout.system:
         names["gpu"] = {place.system, place.gpu}

@@ -1,6 +1,6 @@
 """Mean times to the first token as servers were measured by others, beside a full server and a load test.
 
-    python benchmarks/first_tokens.py            # errors by engine, card, format and model
+    python benchmarks/first_tokens.py            # errors by engine, GPU, format and model
 
 Rows: those of `served_rows.py`. Their load generators start all clients at once, ask ten requests of each and
 take the mean (`--num-prompts` is ten times `--max-concurrency`): a tenth of all wait for the prompts of the

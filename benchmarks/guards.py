@@ -139,7 +139,7 @@ def set_ups(
     drafters: str = "none eagle3 ngram suffix",
     engines: str = "vllm",
 ) -> Act:
-    """Every set-up of a model: twelve cards, eight counts, three precisions, four drafters."""
+    """Every set-up of a model: twelve GPUs, eight counts, three precisions, four drafters."""
     from medusa_sim.setups.search import compare
 
     asked = import_module("medusa_sim.setups.question")

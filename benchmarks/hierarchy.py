@@ -1,15 +1,15 @@
-r"""One fit of what engines add to kernels over every served row: engines, cards and formats together.
+r"""One fit of what engines add to kernels over every served row: engines, GPUs and formats together.
 
     python benchmarks/hierarchy.py            # terms with their spread, errors, groups held out
     python benchmarks/hierarchy.py --write    # the terms into medusa_sim/specs/runtimes.toml
 
 A step of a server is a sum of its parts; a term is a factor on one of them (what an engine's own kernels
 take of those that were fitted) or a time beside them. A term of a set-up is the sum of what its levels say:
-the format of weights in every engine, the engine, the engine on a generation of cards, ... Each is drawn to
+the format of weights in every engine, the engine, the engine on a generation of GPUs, ... Each is drawn to
 nothing with the spread of its level, so that what one engine shows for a format counts in another as far as
 they were seen to be alike. Where a term was fitted elsewhere (vLLM's dense models in 16 bits on Hopper)
 nothing deviates: levels describe what differs from there. What is left out is predicted from all the rest,
-whole cards, formats and models at a time. Mean times to the first token of the same rows say what prompts
+whole GPUs, formats and models at a time. Mean times to the first token of the same rows say what prompts
 cost (N17, N19): they are fitted along, with a wide error, where lengths are drawn.
 
 Lengths: InferenceX draws them from 80 to 100 % of those named, nine tenths in the mean.

@@ -51,8 +51,8 @@ def with_op(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return frame.assign(op=op)
 
 
-def by_card(name: str, gpus: list[str]) -> Iterator[tuple[Gpu, pd.DataFrame]]:
-    """Rows of `moe_tp/NAME.parquet` by card, of those that are named (all without a name)."""
+def by_gpu(name: str, gpus: list[str]) -> Iterator[tuple[Gpu, pd.DataFrame]]:
+    """Rows of `moe_tp/NAME.parquet` by GPU, of those that are named (all without a name)."""
     frame = pd.read_parquet(measured(f"moe_tp/{name}.parquet"))
     frame = with_op(frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, str)), name)
     if name == "moe":
@@ -73,8 +73,8 @@ def is_sound(rows: pd.DataFrame) -> pd.Series[bool]:
 
 
 def experts(gpus: list[str], *, spread: bool = False) -> Iterator[tuple[Gpu, str, pd.DataFrame]]:
-    """Layers of experts by card and engine; those of expert parallelism where `spread`."""
-    for gpu, rows in by_card("moe", gpus):
+    """Layers of experts by GPU and engine; those of expert parallelism where `spread`."""
+    for gpu, rows in by_gpu("moe", gpus):
         kept = rows[((rows["ep"] > 1) == spread) & (rows["inter"] % rows["tp"] == 0)]
         for engine, part in kept.groupby("engine"):
             checked = check_rows(part.reset_index(drop=True), "moe.parquet", need_time=True)
@@ -93,7 +93,7 @@ def recorded_rows(path: Path) -> pd.DataFrame:
 
 
 def linear(gpus: list[str]) -> Iterator[tuple[Gpu, str, Rows[Any]]]:
-    """Quantised linear layers by card, engine and format."""
+    """Quantised linear layers by GPU, engine and format."""
     frame = recorded_rows(measured("moe_tp/quant_gemm.parquet"))
     for (recorded, engine), part in frame.groupby(["gpu", "engine"], observed=True):
         gpu, rows = load_gpu(GPU_OF_ROWS[str(recorded)]), part.reset_index(drop=True)
@@ -115,8 +115,8 @@ class Measured:
 
     @staticmethod
     def read(name: str, gpu: str) -> Iterator[Measured]:
-        """Rows of a card by engine, kernel, operator and, for collectives, version."""
-        for card, rows in by_card(name, [gpu]):
+        """Rows of a GPU by engine, kernel, operator and, for collectives, version."""
+        for card, rows in by_gpu(name, [gpu]):
             keep = is_sound(rows)
             if name == "collectives" and card.name == "l40s":
                 keep &= rows["ranks"] <= 2
@@ -167,7 +167,7 @@ FILES = (*(f"moe_tp/{name}.parquet" for name in TABLES), *(f"kernels_2026/{name}
 
 
 def pairs() -> pd.DataFrame:
-    """Every recorded row that some kernel of its card predicts, as a pair (`measured_pairs.py`).
+    """Every recorded row that some kernel of its GPU predicts, as a pair (`measured_pairs.py`).
 
     Tables that are not here are left out, as long as one is.
     """
@@ -184,7 +184,7 @@ def frames() -> Iterator[pd.DataFrame]:
 
 def _recorded_pairs() -> Iterator[pd.DataFrame]:
     for name in filter(lambda name: is_here(f"moe_tp/{name}.parquet"), TABLES):
-        for card, rows in by_card(name, []):
+        for card, rows in by_gpu(name, []):
             keep = is_sound(rows)
             spread = pd.Series(data=False, index=rows.index)
             if name == "collectives" and card.name == "l40s":

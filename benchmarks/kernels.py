@@ -1,4 +1,4 @@
-"""Kernels of engines: fits to measured rows, errors on groups that a refit left out and on other cards' rows.
+"""Kernels of engines: fits to measured rows, errors on groups that a refit left out and on other GPUs' rows.
 
     python benchmarks/kernels.py fit experts|serving|mixers [GPU ...]     writes hardware/*.toml
     python benchmarks/kernels.py stored serving|mixers [GPU ...]          what `fit` wrote to hardware/*.toml
@@ -12,10 +12,10 @@ gives parameters of one GPU to another's rows, with its datasheet (linear: fused
 with scales of blocks, which get kernels of other libraries; mixers: linear attention, windows, sparse
 attention, hyper-connections), kernels of experts to rows of expert parallelism, which did not record how
 tokens were spread over ranks (spread), and kernels of experts in one format to rows of another that they
-stand in for, on the same card and on others (formats). It prints the half-width (of the logarithm) that,
+stand in for, on the same GPU and on others (formats). It prints the half-width (of the logarithm) that,
 added in quadrature to the kernels' own bands, holds 80 % of the rows: the widths of specs/inheritance.py and
 latency/moe.py.
-`fit int4` fits the kernel that other libraries and cards borrow: an A100's rows of TensorRT-LLM with 32 MB
+`fit int4` fits the kernel that other libraries and GPUs borrow: an A100's rows of TensorRT-LLM with 32 MB
 of weights or more, ramp and bandwidth of its bf16 kernel, since the plugin's launches take 11 to 18 us.
 """
 
@@ -130,7 +130,7 @@ def fit_mixers(gpus: list[str]) -> None:
 
 
 def fit_int4(_: list[str]) -> None:
-    """The A100's int4 kernel in the set `sglang`, which every card borrows."""
+    """The A100's int4 kernel in the set `sglang`, which every GPU borrows."""
     for gpu, _engine, rows in linear(["a100-80gb-sxm"]):
         if rows.operator.form == "int4":
             half = gpu.kernels["sglang"].gemm["bf16"]
@@ -144,7 +144,7 @@ def fit_int4(_: list[str]) -> None:
 
 
 def stored(study: str, gpus: list[str]) -> None:
-    """Fit and held-out errors by card, set and group of kernels, weighted by rows; then by group alone."""
+    """Fit and held-out errors by GPU, set and group of kernels, weighted by rows; then by group alone."""
     print("as `fit` stored them in hardware/*.toml: nothing is measured or fitted here (`left-out` refits)\n")
     found = pd.DataFrame([
         {"gpu": gpu, "set": name, "group": _group(section, key, getattr(kernel, "name", "")),
@@ -179,7 +179,7 @@ def _group(section: str, key: str, name: str) -> str:
 def rows_of_kernels(
     gpus: list[str], *, spread: bool = False
 ) -> Iterator[tuple[Gpu, str, ExpertKernel, pd.DataFrame, Rows[Any]]]:
-    """Card, set and format, kernel of the shipped files, and its rows that carry no word in `suspect`."""
+    """GPU, set and format, kernel of the shipped files, and its rows that carry no word in `suspect`."""
     for gpu, engine, frame in experts(gpus, spread=spread):
         clean = frame[is_sound(frame)]
         for key, kernel in gpu.kernels[engine].moe.items():
@@ -291,11 +291,11 @@ STORED_WIDTHS = {
     (False, "scaled"): TRANSFER_ERROR_SCALED,
     (False, "scaled, other library"): math.hypot(TRANSFER_ERROR_SCALED, TRANSFER_ERROR_LIBRARY),
 }
-"""Whether cards are of one architecture, family of kernels -> what their bands get (specs/inheritance.py)."""
+"""Whether GPUs are of one architecture, family of kernels -> what their bands get (specs/inheritance.py)."""
 
 
 def transferred() -> dict[tuple[bool, str], list[Beside]]:
-    """Rows by lent kernels, by the keys of STORED_WIDTHS; prints each pair of cards and its error."""
+    """Rows by lent kernels, by the keys of STORED_WIDTHS; prints each pair of GPUs and its error."""
     found: dict[tuple[bool, str], list[Beside]] = defaultdict(list)
     for family, place, lender, taker, rows in (*_transfers(), *_scaled_transfers()):
         found[lender.architecture == taker.architecture, family].append(rows)
@@ -305,7 +305,7 @@ def transferred() -> dict[tuple[bool, str], list[Beside]]:
 
 
 def transfer_linear(_: list[str]) -> None:
-    """Pairs of cards and their error; then by family and architecture what bands lack and what they get."""
+    """Pairs of GPUs and their error; then by family and architecture what bands lack and what they get."""
     for place, group in sorted(transferred().items(), key=lambda each: not each[0][0]):
         alike, family = place
         error, own = (np.mean([each.error for each in group]), np.mean([each.coverage() for each in group]))
@@ -375,7 +375,7 @@ def transfer_spread(gpus: list[str]) -> None:
 
 
 def transfer_formats(gpus: list[str]) -> None:
-    """Rows of experts at decode widths by kernels of other formats and cards that may stand in for theirs."""
+    """Rows of experts at decode widths by kernels of other formats and GPUs that may stand in for theirs."""
     lines = []
     lenders = [load_gpu(name) for name in GPU_OF_ROWS.values()]
     for gpu, place, kernel, _frame, every in rows_of_kernels(gpus):

@@ -90,20 +90,20 @@ def plain_speeds() -> Iterator[Speed]:
 
 
 def ollama_speeds() -> Iterator[Speed]:
-    """Speeds of cards and Macs under Ollama (llama.cpp inside), in the median over machines with the card.
+    """Speeds of GPUs and Macs under Ollama (llama.cpp inside), in the median over machines with the GPU.
 
     Left out: Radeons, whose backend the rows do not tell, and gpt-oss, for which Ollama has its own engine.
     """
     rows: Any = pd.read_csv(measured("local/decode.csv"))
     rows = rows[rows["backend"].eq("Ollama GPU") & rows["model"].isin(UNSEEN_MODELS)]
-    rows = rows.assign(gpu=[_card_of(str(device)) for device in rows["device"]])
-    for (card, model), group in rows[rows["gpu"].isin(device_names())].groupby(["gpu", "model"]):
-        place = card, runtimes_of(load_gpu(card).local)[0], UNSEEN_MODELS[model], "q4_k_m"
+    rows = rows.assign(gpu=[_gpu_of(str(device)) for device in rows["device"]])
+    for (gpu, model), group in rows[rows["gpu"].isin(device_names())].groupby(["gpu", "model"]):
+        place = gpu, runtimes_of(load_gpu(gpu).local)[0], UNSEEN_MODELS[model], "q4_k_m"
         yield speed(*place, OLLAMA_DEPTH, float(group["value"].median()), unseen=True)
 
 
-def _card_of(device: str) -> str:
-    """The NVIDIA card or the Mac's chip of a machine's description; empty where it names neither."""
+def _gpu_of(device: str) -> str:
+    """The NVIDIA GPU or the Mac's chip of a machine's description; empty where it names neither."""
     if found := re.search(r"\(Nvidia (?:RTX )?(\w+(?: Ti)?(?: Super)?)\)", device):
         return gpu_name({"Spark": "GB10"}.get(found[1], f"RTX {found[1]}"))
     found = re.search(r"\bM\d(?: (?:Pro|Max|Ultra))?\b", device)
@@ -149,7 +149,7 @@ def plain_table() -> str:
 
 
 def unseen_table() -> str:
-    """Plain tokens a second of models and cards at which nobody looked when constants were chosen."""
+    """Plain tokens a second of models and GPUs at which nobody looked when constants were chosen."""
     by: dict[tuple[str, str], list[Speed]] = {}
     for each in plain_speeds():
         if each.unseen:

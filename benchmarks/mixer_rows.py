@@ -1,4 +1,4 @@
-"""Kernels of mixers on rows that no fit has seen: of numbers of heads left out, and of other cards.
+"""Kernels of mixers on rows that no fit has seen: of numbers of heads left out, and of other GPUs.
 
 `python benchmarks/kernels.py left-out mixers [GPU ...]` (a second a kernel) and `transfer mixers` run these.
 """
@@ -32,11 +32,11 @@ from medusa_sim.specs.kernels import StreamKernel
 
 DOCUMENTED = "h100-sxm"
 PAIRS = (("b200", "gb200"), ("gb200", "b200"), ("h100-sxm", "b200"), ("l40s", "rtx-pro-6000"))
-"""Lender and borrower: cards of one architecture first."""
+"""Lender and borrower: GPUs of one architecture first."""
 
 
 def _rows_of_kernels(rows: Any, lender: Gpu) -> Iterator[tuple[str, IndexArray, Stream, StreamKernel]]:
-    """Section, places, operator and the lender's kernel of what rows of one card ran."""
+    """Section, places, operator and the lender's kernel of what rows of one GPU ran."""
     for index, operator in operators_of(rows, by=("engine", "kernel")) if len(rows) else ():
         engine, name = (str(texts(rows, column, index[:1])[0]) for column in ("engine", "kernel"))
         held = lender.kernels.get(engine)
@@ -55,7 +55,7 @@ def left_out_mixers(gpus: list[str]) -> None:
     """Shares of rows in bands: the stored ones; of refits without a fifth of the groups, made without it.
 
     The last is what a number of heads finds that nobody measured. Ratios of times are those of such refits.
-    The table of the card DOCUMENTED goes into docs/validation.md.
+    The table of the GPU DOCUMENTED goes into docs/validation.md.
     """
     found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for frame in mixers():
@@ -117,7 +117,7 @@ def _growth(rows: Rows[Any], predicted_us: FloatArray, axis: str) -> float:
 def transfer_mixers(_: list[str]) -> None:
     """One GPU's parameters on another's rows, by operator; what an eager path's host bounds stands apart.
 
-    Then what bands of each section lack on other cards, on average over these, and rows inside with it.
+    Then what bands of each section lack on other GPUs, on average over these, and rows inside with it.
     """
     device: dict[tuple[str, bool], list[Beside]] = defaultdict(list)
     for frame in mixers():

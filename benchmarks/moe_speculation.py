@@ -1,7 +1,7 @@
 """How much longer does a step with drafts take in a mixture of experts? Predicted beside published.
 
     python benchmarks/moe_speculation.py            # rows, errors by source, contradictions; five seconds
-    python benchmarks/moe_speculation.py --roofline # with kernels at the card's limits, not the fitted ones
+    python benchmarks/moe_speculation.py --roofline # with kernels at the GPU's limits, not the fitted ones
 
     step ratio = tokens per step / speedup = a step that speculates / a plain step
 

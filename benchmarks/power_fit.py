@@ -1,4 +1,4 @@
-"""Fits the watts of a card (docs/method-engines.md, W2, W3); prints the errors on models that were left out.
+"""Fits the watts of a GPU (docs/method-engines.md, W2, W3); prints the errors on models that were left out.
 
     python benchmarks/power_fit.py            # errors by model, and the parameters
     python benchmarks/power_fit.py --write    # the parameters, into `hardware/h100-sxm.toml`

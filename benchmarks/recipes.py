@@ -52,7 +52,7 @@ RECIPES: dict[tuple[str, str, str, int], dict[Traffic, Recipe]] = {
         for gpus in (1, 2, 4, 8)
     },
 }
-"""Model, card, precision and GPUs of the rows that need one -> traffic -> what its recipe does."""
+"""Model, GPU, precision and GPUs of the rows that need one -> traffic -> what its recipe does."""
 
 
 def unsaid_split(

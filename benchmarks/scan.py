@@ -4,7 +4,7 @@
     python benchmarks/scan.py --sample 12         # every so many-th, for a quick look
     python benchmarks/scan.py --each              # with a line for each set-up
     python benchmarks/scan.py --load 40           # set-ups whose sweep is set beside the simulator, 40
-    python benchmarks/scan.py --random 200        # drawn from all cards, models, engines, drafters
+    python benchmarks/scan.py --random 200        # drawn from all GPUs, models, engines, drafters
 
 Each set-up serves requests of 512 + 256 tokens, 1 to 512 at once, plain and with one to three drafts.
 Counted: batches at which speculation pays that lie in several ranges; one request more that lowers the
@@ -12,7 +12,7 @@ throughput of plain decoding by over 3 %; a prompt 2 % longer that moves a speed
 accepted more often that lowers throughput; a band that narrows beyond the largest measured batch (256). The
 simulator beside: mean and worst difference of speedup, throughput, median gap and first token. Random ones
 are seen at some twenty batches and six lengths: verdicts that come again after they went, along either, and
-watts beyond what a card draws at least and at most, or that fall with more requests.
+watts beyond what a GPU draws at least and at most, or that fall with more requests.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SetUp:
 def set_ups(sample: int = 1) -> Iterator[SetUp]:
     """Every one that runs and has room for 64 requests, on as few GPUs as hold them.
 
-    sample: every so many-th combination of card, model, engine and format alone.
+    sample: every so many-th combination of GPU, model, engine and format alone.
     """
     every = itertools.product(CARDS, MODELS, ENGINES, FORMATS)
     for gpu, model, runtime, dtype in itertools.islice(every, 0, None, sample):

@@ -1,4 +1,4 @@
-r"""Plain decoding as servers were measured by others (serving/plain_serving): errors by engine, card, format.
+r"""Plain decoding as servers were measured by others (serving/plain_serving): errors by engine, GPU, format.
 
     python benchmarks/served_rows.py             # mean error, bias, worst, what 80 % bands hold, their ends
     python benchmarks/served_rows.py --rows      # every cell as well

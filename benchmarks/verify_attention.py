@@ -6,7 +6,7 @@ r"""Attention with several queries beside public rows: errors by kernel; fits of
 
 Where rows are silent: Hopper is an H100, Blackwell a B200; blocks A and B of vLLM's benchmark have 64 and 128
 heads (as many as a model has, and half of them), vLLM's script for trtllm-gen 64 on 8, Qwen3-Coder-480B its
-96 on 8 (what its rows read asks for no fewer). Rows without heads on other cards, ratios, and cards that have
+96 on 8 (what its rows read asks for no fewer). Rows without heads on other GPUs, ratios, and GPUs that have
 no kernels here are left out. Fits of the latent kernels hold whole numbers of heads out.
 """
 
@@ -33,14 +33,14 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 
 CARDS = (("RTX 3090", "rtx-3090"), ("SM100", "b200"), ("H100", "h100-sxm"), ("Hopper", "h100-sxm"))
-"""How a row's card begins, and what it is here."""
+"""How a row's GPU begins, and what it is here."""
 BLOCKS = (("block A", 64), ("block B", 128))
 SCRIPT_HEADS = (64, 8, 128)
 LATENT_DIM = 576
 FITTED = {"FLASHMLA": ("FLASHMLA", "flash_mla_with_kvcache"), "FLASH_ATTN_MLA": ("FLASH_ATTN_MLA",)}
 """Latent kernels of vLLM by name, and how the kernels of their rows begin."""
 WRITTEN = ("h100-sxm", "h200-sxm")
-"""Rows say Hopper: keys of 1,024 tokens lie in L2, so that both cards have one clock and as many SMs."""
+"""Rows say Hopper: keys of 1,024 tokens lie in L2, so that both GPUs have one clock and as many SMs."""
 SOURCE = "vLLM's attention benchmark, FLASHMLA and FLASH_ATTN_MLA on Hopper; FlashMLA issue 30 (H100)"
 
 
@@ -92,7 +92,7 @@ def table_of(found: pd.DataFrame) -> str:
 
 
 def with_memory(kernel: LatentKernel, card: str) -> LatentKernel:
-    """The kernel with the memory of the card's other latent kernel: rows of 1,024 keys hardly leave L2."""
+    """The kernel with the memory of the GPU's other latent kernel: rows of 1,024 keys hardly leave L2."""
     known = load_gpu(card).kernels["sglang"].mla["decode_bf16"].wide
     names = ("bandwidth_fraction", "l2_ratio", "l2_fill", "l2_sharpness")
     return replace(kernel, wide=replace(kernel.wide, **{name: getattr(known, name) for name in names}))

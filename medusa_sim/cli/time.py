@@ -53,9 +53,9 @@ def time(
     from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.step.rows import predicted_rows
 
-    card, launched = load_gpu(names.pop("gpu"), data_dir), load_runtime(runtime, data_dir)
+    gpu, launched = load_gpu(names.pop("gpu"), data_dir), load_runtime(runtime, data_dir)
     parts = (
-        predicted_rows(rows, card, launched, cold=cache == "cold", data_dir=data_dir, **names)
+        predicted_rows(rows, gpu, launched, cold=cache == "cold", data_dir=data_dir, **names)
         for rows in row_chunks(ops)
     )
     output.rows(arrow_chunks(parts), "time", expendable=GIVEN_UP)

@@ -83,18 +83,18 @@ def _rows(
     if not files:
         raise UsageError("validate needs rows: FILE (operator rows with a time_us column)")
     judged, lost = [], []
-    card = load_gpu(names.pop("gpu"), data_dir)
+    gpu = load_gpu(names.pop("gpu"), data_dir)
     for path in files:
         rows = predicted_rows(
             read_rows(path, need_time=True),
-            card,
+            gpu,
             load_runtime(runtime, data_dir),
             leave_out=lambda line: say(f"left out: {line}"),
             cold=cache == "cold",
             data_dir=data_dir,
             **names,
         )
-        judged += [(path, score) for score in scores(rows, card)]
+        judged += [(path, score) for score in scores(rows, gpu)]
         lost += [(path, regret) for regret in regrets(rows, load_acceptance("paper-fig21", data_dir))]
     frame = pd.DataFrame([{"file": path.name, **dataclasses.asdict(score)} for path, score in judged])
     regret = [{"file": path.name, **dataclasses.asdict(each)} for path, each in lost]
@@ -229,7 +229,7 @@ def _decoder(
     from medusa_sim.lab.measure.cells import RUNS, STEPS
     from medusa_sim.specs.gpu import load_gpu
 
-    card = load_gpu(names.pop("gpu"), data_dir)
+    gpu = load_gpu(names.pop("gpu"), data_dir)
     given = {**names, "kernels": names["kernels"] or "torch", "data_dir": data_dir}
     compared: list[Deviation] = []
     both = (folder / STEPS).is_file() and (folder / RUNS).is_file()
@@ -238,9 +238,9 @@ def _decoder(
             f"{folder} holds {STEPS} and {RUNS}: print tables to the terminal, or split the folder"
         )
     if (folder / STEPS).is_file() or not (folder / RUNS).is_file():
-        compared += _steps(folder, card, given, output, allow_different=allow_different)
+        compared += _steps(folder, gpu, given, output, allow_different=allow_different)
     if (folder / RUNS).is_file():
-        compared += _runs(folder, card, given, output)
+        compared += _runs(folder, gpu, given, output)
     for each in compared:
         if fail_above is not None and 100.0 * (each.mean - each.floor) > fail_above:
             raise ThresholdError(
@@ -250,12 +250,12 @@ def _decoder(
 
 
 def _steps(
-    folder: Path, card: Gpu, given: dict[str, Any], output: Output, *, allow_different: bool
+    folder: Path, gpu: Gpu, given: dict[str, Any], output: Output, *, allow_different: bool
 ) -> tuple[Deviation, ...]:
     from medusa_sim.lab.validate.score_tables import comparison_table, floor_line
     from medusa_sim.lab.validate.steps import GRAPHED, validate_decoder
 
-    checked = validate_decoder(folder, card, allow_different=allow_different, **given)
+    checked = validate_decoder(folder, gpu, allow_different=allow_different, **given)
     more = {"gaps": {model: dataclasses.asdict(gaps) for model, gaps in checked.gaps.items()}}
     say(floor_line(checked))
     _show(output, "validate-decoder", comparison_table(checked), checked, ("passes_us",), more)
@@ -267,12 +267,12 @@ def _steps(
     return checked.comparisons
 
 
-def _runs(folder: Path, card: Gpu, given: dict[str, Any], output: Output) -> tuple[Deviation, ...]:
+def _runs(folder: Path, gpu: Gpu, given: dict[str, Any], output: Output) -> tuple[Deviation, ...]:
     from medusa_sim.lab.validate.generations import validate_runs
     from medusa_sim.lab.validate.score_tables import comparisons_table
 
-    checked = validate_runs(folder, card, **given)
-    title = f"{card.name}: whole runs of the trained decoder, error of the prediction"
+    checked = validate_runs(folder, gpu, **given)
+    title = f"{gpu.name}: whole runs of the trained decoder, error of the prediction"
     _show(output, "validate-runs", comparisons_table(checked.comparisons, title), checked, ("speedups",), {})
     return checked.comparisons
 

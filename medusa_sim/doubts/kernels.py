@@ -37,8 +37,8 @@ def borrowed_kernels(scenario: Scenario) -> Iterator[str]:
 
 def _lender_text(lender: str) -> str:
     """`b200:sglang:fp8_block` -> `b200:sglang (fp8 in blocks)`."""
-    card, library, *form = lender.split(":")
-    return f"{card}:{library}" + "".join(f" ({format_text(each)})" for each in form)
+    gpu, library, *form = lender.split(":")
+    return f"{gpu}:{library}" + "".join(f" ({format_text(each)})" for each in form)
 
 
 def slow_format(scenario: Scenario) -> Iterator[str]:
@@ -121,7 +121,7 @@ def unmeasured_unpacking(scenario: Scenario) -> Iterator[str]:
         )
 
 
-def collectives_of_more_cards(scenario: Scenario) -> Iterator[str]:
+def collectives_of_more_gpus(scenario: Scenario) -> Iterator[str]:
     """Collectives were measured on two GPUs only."""
     places = [
         key.removeprefix("collective.").partition(":")
@@ -154,6 +154,6 @@ RULES_OF_KERNELS: tuple[Rule, ...] = (
     unfitted_kernels,
     verification_by_other_kernels,
     unmeasured_unpacking,
-    collectives_of_more_cards,
+    collectives_of_more_gpus,
     spread_experts,
 )

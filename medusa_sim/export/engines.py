@@ -168,4 +168,6 @@ def _gpu_notes(answer: Recommendation, engine: str) -> tuple[str, ...]:
         used = {"ep": parallel.ep > 1, "dp_attention": parallel.dp_attention}
         options = [known.gpus, *(option for name, option in known.more_gpus.items() if used[name])]
         options = [option.format(tp=parallel.tp, ep=parallel.ep) for option in options]
-    return (f"computed for {answer.scenario.cards}: start the engine with {' '.join(options) or 'as many'}",)
+    return (
+        f"computed for {answer.scenario.gpus_text}: start the engine with {' '.join(options) or 'as many'}",
+    )

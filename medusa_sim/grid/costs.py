@@ -51,7 +51,7 @@ def _rate_that_fits(cells: Cells) -> FloatArray:
 
 def watts_band(cells: Cells) -> Band:
     """80 % of the watts, as ratios to them: a GPU's parameters, and the time in which a step draws."""
-    low, high = _with_error_of_card(cells, cells.token_us_halves.of_inverse.times(1.0 - _idle_share(cells)))
+    low, high = _with_error_of_gpu(cells, cells.token_us_halves.of_inverse.times(1.0 - _idle_share(cells)))
     power = cells.scenario.gpu.power
     limit = np.nan if power is None else cells.scenario.gpus * power.limit_watts
     return Band(low, np.minimum(high, limit / cells.watts))
@@ -62,7 +62,7 @@ def joule_band(cells: Cells) -> Band:
 
     Busier GPUs draw a smaller share of that, and the band would narrow beyond what was measured.
     """
-    return _with_error_of_card(cells, cells.widened(_idle_halves))
+    return _with_error_of_gpu(cells, cells.widened(_idle_halves))
 
 
 def _idle_halves(cells: Cells) -> Halves:
@@ -70,7 +70,7 @@ def _idle_halves(cells: Cells) -> Halves:
     return cells.token_us_halves.times(_idle_share(cells))
 
 
-def _with_error_of_card(cells: Cells, halves: Halves) -> Band:
+def _with_error_of_gpu(cells: Cells, halves: Halves) -> Band:
     """The ends of these half-widths together with that of a GPU's parameters, as ratios."""
     power = cells.scenario.gpu.power
     error = 0.0 if power is None else power.fit.error

@@ -91,8 +91,8 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
         yield fits(low)
 
     folder = scenario.arguments.data_dir
-    cards = sorted((load_gpu(name, folder) for name in gpu_names(folder)), key=lambda gpu: gpu.memory_bytes)
-    larger = [gpu for gpu in cards if gpu.memory_bytes > scenario.gpu.memory_bytes]
+    gpus = sorted((load_gpu(name, folder) for name in gpu_names(folder)), key=lambda gpu: gpu.memory_bytes)
+    larger = [gpu for gpu in gpus if gpu.memory_bytes > scenario.gpu.memory_bytes]
     tps = [tp for tp in (2, 4, 8, 16) if tp > scenario.parallel.tp]
     yield largest(1, batch, lambda size: tried(f"--batch {size}", size=size))
     yield (

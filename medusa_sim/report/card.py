@@ -74,7 +74,7 @@ def title_lines(answer: Recommendation, row: ScheduleRow) -> tuple[str, str]:
     given = [f"{format_text(value)} {what}".strip() for what, value in formats if value]
     run = [scenario.runtime.name, *given, scenario.drafting.method]
     served = workload_text(scenario, [row.seq_len], str(row.batch_max))
-    return f"{scenario.model.name} on {scenario.cards}", ", ".join([*run, served])
+    return f"{scenario.model.name} on {scenario.gpus_text}", ", ".join([*run, served])
 
 
 @dataclass(frozen=True, slots=True)

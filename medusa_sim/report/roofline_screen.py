@@ -32,7 +32,7 @@ def roofline_screen(points: pa.Table, scenario: Scenario, asked: str) -> Screen:
     title = "the largest batch and most tokens of each phase"
     return Screen(
         asked=(
-            f"{asked}: {scenario.model.name} {scenario.model.numbers} on {scenario.cards}, "
+            f"{asked}: {scenario.model.name} {scenario.model.numbers} on {scenario.gpus_text}, "
             f"{scenario.runtime.name}"
         ),
         answer=tuple(said),

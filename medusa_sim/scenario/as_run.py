@@ -15,7 +15,7 @@ from medusa_sim.specs.variants import unpacked_where, with_dtypes
 from medusa_sim.units import FORMATS, FP8_ALONE, UNPACKED
 
 
-def why_not_on_card(runtime: Runtime, gpu: Gpu) -> str:
+def why_not_on_gpu(runtime: Runtime, gpu: Gpu) -> str:
     """Why an engine of a server does not run on a GPU at all; empty where it does."""
     if runtime.engine is None or not runtime.engine.nvidia_only or gpu.architecture != "cdna":
         return ""
@@ -67,7 +67,7 @@ def as_run(
 
     Raises SpecError where the engine does not run on the GPU, or the GPU not in the format.
     """
-    if reason := why_not_on_card(runtime, gpu):
+    if reason := why_not_on_gpu(runtime, gpu):
         raise SpecError(reason)
     dtype, weight_dtype = formats_asked(published, runtime, dtype, weight_dtype)
     if dtype is not None and UNPACKED.get(dtype) == FP8_ALONE and gpu.lacks("fp8"):

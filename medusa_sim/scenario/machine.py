@@ -105,7 +105,7 @@ class Machine:
         return self.parallel.tp
 
     @property
-    def cards(self) -> str:
+    def gpus_text(self) -> str:
         """`h200-sxm`; `8 x h200-sxm (tp 8)`."""
         parallel = self.parallel
         return self.gpu.name if parallel == ONE else f"{parallel.tp} x {self.gpu.name} ({parallel.ways})"

@@ -286,9 +286,9 @@ def _batched(row: dict[str, str]) -> Iterator[MachineRow]:
 def _told(device: str, backend: str, file: str, model: str) -> dict[str, str]:
     """The arguments that are named (gpu, runtime, model, weight_dtype), as far as they are known."""
     told: dict[str, str] = {}
-    card = gpu_name(device.strip()) if device.strip() else ""
-    if card in device_names():
-        told["gpu"] = card
+    gpu = gpu_name(device.strip()) if device.strip() else ""
+    if gpu in device_names():
+        told["gpu"] = gpu
     words = re.findall(r"[a-z]+", backend.lower())
     if named := next((_BACKENDS[word] for word in words if word in _BACKENDS), None):
         told["runtime"] = runtime_of_backend(named)

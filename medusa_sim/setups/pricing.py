@@ -21,7 +21,7 @@ from medusa_sim.grid.surface import Surface, surface_at
 from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.model import LatencyModel
-from medusa_sim.scenario.as_run import why_not_on_card
+from medusa_sim.scenario.as_run import why_not_on_gpu
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import Priced
@@ -93,7 +93,7 @@ class Pricer:
     def _planned(self, setup: SetUp) -> Planned | Refused:
         gpu, needed = self.gpu, FORMATS[setup.precision].dtype
         runtime = load_runtime(setup.engine, self.given.get("data_dir"))
-        if reason := why_not_on_card(runtime, gpu):
+        if reason := why_not_on_gpu(runtime, gpu):
             return Refused(f"{setup.gpu}, {setup.engine}", reason)
         if setup.precision != self.model.precision and gpu.lacks(needed):
             why = f"the GPU has no {needed} arithmetic, only {', '.join(gpu.peak_flops_per_s)}"

@@ -70,13 +70,13 @@ def compare(
     scenarios: dict[tuple[Any, ...], Scenario] = {}
     shares: dict[Any, float | MedusaSimError] = {}
     done = 0
-    for card, of_card in groupby(todo, key=lambda setup: setup.gpu):
-        usd = prices.get(card) if isinstance(prices, Mapping) else prices
+    for gpu, of_gpu in groupby(todo, key=lambda setup: setup.gpu):
+        usd = prices.get(gpu) if isinstance(prices, Mapping) else prices
         pricer = Pricer(
-            model=target, asked=asked, gpu=load_gpu(card, scenario.get("data_dir")),
+            model=target, asked=asked, gpu=load_gpu(gpu, scenario.get("data_dir")),
             given={**scenario, "price": usd}, shares=shares,
         )  # fmt: skip
-        for setup in pricer.priced(list(of_card)):
+        for setup in pricer.priced(list(of_gpu)):
             for priced in setup:
                 if isinstance(priced, Refused):
                     # what scenarios call --tp is --gpus of a comparison

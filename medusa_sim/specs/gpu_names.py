@@ -91,7 +91,7 @@ _WRITTEN = {
 
 @cache
 def _said() -> dict[str, str]:
-    return {_folded(name): card for name, card in (DRIVER_NAMES | _WRITTEN).items()}
+    return {_folded(name): gpu for name, gpu in (DRIVER_NAMES | _WRITTEN).items()}
 
 
 def gpu_path(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:

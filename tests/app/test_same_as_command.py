@@ -1,4 +1,4 @@
-"""Every page says what the command that it prints says, on every card: no page resolves a set-up itself."""
+"""Every page says what the command that it prints says, on every GPU: no page resolves a set-up itself."""
 
 import ast
 import itertools
@@ -106,7 +106,7 @@ PAGES: dict[str, Callable[[Opened, dict[str, Any]], None]] = {
 
 
 def cases() -> list[Any]:
-    """Every card, page and set-up; a share of the cards, set-ups in turn, is not nightly."""
+    """Every GPU, page and set-up; a share of the GPUs, set-ups in turn, is not nightly."""
     own = {name for name in CARDS if load_gpu(name).step_kernels}
     found = []
     for (at, card), (turn, name) in itertools.product(enumerate(CARDS), enumerate(PAGES)):

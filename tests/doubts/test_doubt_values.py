@@ -122,7 +122,7 @@ def test_requests_beyond_what_a_drafter_leaves_are_told():
 
 
 def test_kernels_of_other_cards_are_shares_of_a_plain_step():
-    """Of a card with no row of its own all of a step, of a measured one nothing."""
+    """Of a GPU with no row of its own all of a step, of a measured one nothing."""
     lent = borrowed_shares(dense("vllm", gpu="b300"))
     assert sum(lent.values()) == pytest.approx(1.0, rel=1e-9)
     assert all(share > 0.0 for share in lent.values())
@@ -234,8 +234,8 @@ def test_terms_that_were_taken_over_are_counted_beside_all_that_count():
 def test_experts_that_are_spread_are_priced_by_kernels_without(ep, lines):
     scenario = dense("vllm", model="qwen3-30b-a3b", tp=ep, ep=ep)
     assert len(list(kernel_doubts.spread_experts(scenario))) == lines
-    # the link of an H100 joins eight; of two cards collectives were measured everywhere
-    assert list(kernel_doubts.collectives_of_more_cards(dense("vllm", tp=2))) == []
+    # the link of an H100 joins eight; of two GPUs collectives were measured everywhere
+    assert list(kernel_doubts.collectives_of_more_gpus(dense("vllm", tp=2))) == []
 
 
 @pytest.mark.parametrize(("tp", "knows", "told"), [(2, False, 0), (4, False, 1), (4, True, 0), (2, True, 0)])
@@ -245,7 +245,7 @@ def test_collectives_of_two_cards_are_an_extrapolation_to_more(tp, knows, told):
         parallel=SimpleNamespace(tp=tp), gpu=SimpleNamespace(name="made", kernels={"set": kernels}),
         kernel_fits=SimpleNamespace(by_key={"collective.set:all_reduce": None, "gemm.set:bf16": None}),
     )  # fmt: skip
-    assert len(list(kernel_doubts.collectives_of_more_cards(made))) == told
+    assert len(list(kernel_doubts.collectives_of_more_gpus(made))) == told
 
 
 @pytest.mark.parametrize(

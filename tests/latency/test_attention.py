@@ -248,7 +248,7 @@ def test_kv_is_read_once_for_all_candidates(where, group):
     counts = np.array([1, 8, 16, 32])
     cost = verify(where, shape("verify_attention", 16, counts, 4096, group)).time_us
     # One memory pass plus the tiles' arithmetic. GQA 4 fills a row tile at 16 to 32 candidates; the
-    # widest step of any card here is 2.5.
+    # widest step of any GPU here is 2.5.
     assert cost[-1] < 2.6 * cost[0]
     assert cost[1] < 1.6 * cost[0]
 

@@ -58,7 +58,7 @@ def longest(of: Setting, workload: Workload) -> tuple[float, str]:
 def test_a_part_of_a_step_is_at_most_some_times_its_roofline(gpu, turn):
     """1.4 ms a convolution of prompts on a GB300 was a lender's host, 176 ms a module a fallback.
 
-    Every model on every card, in one engine before a change and in all of them nightly.
+    Every model on every GPU, in one engine before a change and in all of them nightly.
     """
     for place, model in enumerate(MODELS):
         runtime = RUNTIMES[(place + CARDS.index(gpu) + turn) % len(RUNTIMES)]

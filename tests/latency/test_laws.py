@@ -1,4 +1,4 @@
-"""What every fitted kernel of every card must do, whatever its law: one test over all kinds and sets."""
+"""What every fitted kernel of every GPU must do, whatever its law: one test over all kinds and sets."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def timed(gpu: Gpu, kernels: str) -> Iterator[tuple[CalibratedLatency, Kind, Ope
 
 
 def fitted_sets() -> list[tuple[str, str]]:
-    """Cards and sets with a kernel that was fitted to rows of their own."""
+    """GPUs and sets with a kernel that was fitted to rows of their own."""
     return [
         (name, held)
         for name in gpu_names()

@@ -198,7 +198,7 @@ def test_a_product_is_that_of_the_equations(stored, m, share, reads, ops, column
 
 
 def test_a_card_unpacks_whole_tiles_in_a_time_of_its_own():
-    """Of the cards that the law names alone: 0.35 of its share of 1.25, for products and experts alike."""
+    """Of the GPUs that the law names alone: 0.35 of its share of 1.25, for products and experts alike."""
     types = {"q8_0": msgspec.structs.replace(LAW.types["q8_0"], tiles=1.25)}
 
     def work_us(target):

@@ -249,11 +249,11 @@ def test_an_engine_takes_its_own_kernels_of_experts_from_a_relative_before_anoth
     assert found.source == Source.BORROWED
     lent_too = KernelSet(moe={"bf16": msgspec.structs.replace(named("triton", 10.0), fit=lent)})
     nothing = CalibratedLatency(gpu_with(sglang=lent_too, vllm=borrowed), "sglang", library="vllm")
-    assert nothing.time(layer()).place == "vllm:bf16"  # where all is borrowed, as on the card that lends
+    assert nothing.time(layer()).place == "vllm:bf16"  # where all is borrowed, as on the GPU that lends
     other_format = KernelSet(moe={"mxfp4": borrowed.moe["bf16"]})
     packed = dataclasses.replace(layer(), weight_dtype="mxfp4")
     of_format = CalibratedLatency(gpu_with(sglang=others, vllm=other_format), "sglang", library="vllm")
-    assert of_format.time(packed).place == "vllm:mxfp4"  # the format goes before the card
+    assert of_format.time(packed).place == "vllm:mxfp4"  # the format goes before the GPU
     assert of_format.time(layer()).place == "sglang:bf16"
 
 

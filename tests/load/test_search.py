@@ -323,7 +323,7 @@ def test_progress_ends_at_its_total_and_never_before():
 
 
 def test_contexts_that_pay_are_those_of_the_recommendation():
-    """On an Ampere card FlashAttention-2 splits no keys of a round: beyond some context drafts lose."""
+    """On an Ampere GPU FlashAttention-2 splits no keys of a round: beyond some context drafts lose."""
     test = load_test(
         Scenario(gpu="a100-80gb-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7"),
         policies=("none", "3"), requests=30, seeds=1,

@@ -145,7 +145,7 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
 
 
 def test_the_cache_is_what_weights_leave_or_no_room_is_said(table):
-    # a full cache with its requests fits on the card, and one request's block more does not
+    # a full cache with its requests fits on the GPU, and one request's block more does not
     # (slots for the look-ahead lie in both)
     own = limits_of(SCENARIO, CHAINS[-1], ServerSettings(max_requests=96, token_budget=96))
     tokens = own.kv_tokens / own.max_requests - own.lookahead

@@ -158,7 +158,7 @@ def test_a_part_that_was_cut_off_is_computed_again(kept, tmp_path):
 
 
 def test_files_that_rows_depend_on_are_part_of_the_question(tmp_path, monkeypatch):
-    """A config beside the caller, without a folder in its name, and a card in the user's data folder."""
+    """A config beside the caller, without a folder in its name, and a GPU in the user's data folder."""
     own = tmp_path / "data"
     (own / "hardware").mkdir(parents=True)
     card = (HARDWARE / "l4.toml").read_text(encoding="utf-8").replace('"l4"', '"mine"')

@@ -115,7 +115,7 @@ def fits(scenario: Scenario, batch: int, length: int) -> bool:
 
 
 def test_a_change_that_would_fit_is_the_least_that_does():
-    """The largest batch or context, the fewest GPUs, the smallest card."""
+    """The largest batch or context, the fewest GPUs, the smallest GPU."""
     options = [change.option.split() for change in shortfall(SMALL, 40, 8000).changes]
     assert [words[0] for words in options] == ["--batch", "--tp", "--gpu"]
     (_, batch), (_, gpus), (_, card) = options
@@ -135,7 +135,7 @@ def test_a_change_that_would_fit_is_the_least_that_does():
 
 
 def test_several_of_another_card_are_the_fewest_and_smallest_that_do():
-    """Where one of a card does, several of it are no change that is told."""
+    """Where one of a GPU does, several of it are no change that is told."""
     large = SMALL.but(model="llama-3.1-70b")
     for gpu in ("rtx-4090", "a40", "h100-sxm"):
         asked = large.but(gpu=gpu)

@@ -3,7 +3,7 @@
 The schedule, its rows at a batch, the same batch asked alone, `--by-count`, the headline's crossings and what
 is written for an engine, over every runtime and drafter with acceptances that break even within the range.
 benchmarks/every_setup.py asks every model about every drafter, runtime and number of GPUs; here each model is
-asked about once, with drafters, runtimes and cards in turn.
+asked about once, with drafters, runtimes and GPUs in turn.
 """
 
 import itertools
@@ -38,7 +38,7 @@ MODEL = replace(load_model("llama-3.1-8b"), mtp_layers=1)
 
 
 def scenarios(runtime: str) -> Iterator[Scenario]:
-    """Every third drafter of the runtime's, in turn, on a card that break-even comes early on."""
+    """Every third drafter of the runtime's, in turn, on a GPU that break-even comes early on."""
     terms, turn = load_runtime(runtime), runtime_names().index(runtime)
     held = [name for name in drafter_names() if terms.engine is None or name in terms.engine.drafters]
     for place, drafter in enumerate(held[turn % 3 :: 3]):

@@ -40,7 +40,7 @@ def test_a_drafter_that_is_right_about_itself_loses_what_it_was_unsure_of():
 
 
 def test_acceptance_by_p_min_is_what_was_measured():
-    """Accepted over drafted, five drafts of Qwen3.8-27B's own head on one card (August 2026)."""
+    """Accepted over drafted, five drafts of Qwen3.8-27B's own head on one GPU (August 2026)."""
     measured = {0.2: 0.582, 0.4: 0.648, 0.6: 0.771, 0.8: 0.858}
     errors = []
     for p_min, share in measured.items():

@@ -67,7 +67,7 @@ ON_ITS_OWN = {
     "mlx": "m3-max", "llama.cpp-metal": "m3-max", "llama.cpp-rocm": "rx-7900-xtx",
     "llama.cpp-cpu": "cpu-ryzen-7950x",
 }  # fmt: skip
-"""Runtimes that do not run on a card of a data centre, and one that they run on."""
+"""Runtimes that do not run on a GPU of a data centre, and one that they run on."""
 
 
 def test_names_and_objects_are_the_same():
@@ -122,7 +122,7 @@ def test_a_cpu_sweeps_in_the_dtype_that_it_was_measured_in(gpu):
 
 @pytest.mark.parametrize("model", model_names())
 def test_every_model_sweeps_by_default(model):
-    # not every card has kernels for experts of every format
+    # not every GPU has kernels for experts of every format
     experts = {"gpu": "b200", "tp": 8, "latency": "roofline", "drafter": "ngram", "acceptance": "0.5"}
     swept(Scenario(model=model, **experts if load_model(model).experts else {}), [1], 512, [1, 4])
 
@@ -253,7 +253,7 @@ def test_no_time_rests_on_more_than_is_told(gpu, model, dtypes):
     try:
         scenario = Scenario(gpu=gpu, model=model, drafter="ngram", acceptance="0.5", **dtypes)
         steps = decode_step(scenario.setting, 8, 1024), verification_step(scenario.setting, 8, 1024, 4)
-    except SpecError:  # no kernel of that arithmetic on this card
+    except SpecError:  # no kernel of that arithmetic on this GPU
         return
     told = " ".join(doubts(scenario))
     worst = max(int(step.source) for step in steps)

@@ -264,7 +264,7 @@ def test_columns_are_tokens_of_one_sequence_or_sequences():
     one, four, verified = pass_times(latency, setting.model, setting.runtime, asked)
     assert one == pytest.approx(float(decode_step(plain, 1, 8192).time_us), rel=1e-6)
     assert four == pytest.approx(float(decode_step(plain, 4, 8192).time_us), rel=1e-6)
-    cache_us = 3 * 8192 * 131_072 / 936.2e9 * 1e6  # of three sequences, at the card's bandwidth
+    cache_us = 3 * 8192 * 131_072 / 936.2e9 * 1e6  # of three sequences, at the GPU's bandwidth
     assert four - verified > cache_us
 
 

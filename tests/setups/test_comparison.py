@@ -186,7 +186,7 @@ def test_the_chosen_batch_is_the_largest_that_keeps_the_limits():
     "asked", [{"model": "llama-3.1-8b", "tokens_per_s_per_user": 60}, {"model": "qwen3-32b"}], ids=str
 )
 def test_what_lies_between_batches_is_found_as_if_every_batch_was_asked_for(asked, measure):
-    """A limit ends the batches of the first, the card's memory those of the second."""
+    """A limit ends the batches of the first, the GPU's memory those of the second."""
     given = {
         "gpus": "h100-sxm", "counts": 1, "engines": "vllm", "drafters": ("none", "eagle3"), **asked,
         "weight_dtypes": "bf16", "prompt_tokens": 600, "output_tokens": 300, "measure": measure,
@@ -416,7 +416,7 @@ def test_a_card_without_room_says_how_large_weights_and_memory_are():
 
 
 def test_cards_searched_apart_are_the_search_of_all():
-    """One card at a time, then together: the same rows, choice and refusals as at once."""
+    """One GPU at a time, then together: the same rows, choice and refusals as at once."""
     asked = SetupQuestion(tokens_per_s_per_user=50, measure="cost")
     cards = ("h100-sxm", "l40s", "a100-80gb-sxm")
     of_all = SetupChoices(

@@ -1,4 +1,4 @@
-"""One rule of formats and makers for every command: what a card has no arithmetic for, who runs where."""
+"""One rule of formats and makers for every command: what a GPU has no arithmetic for, who runs where."""
 
 import pytest
 from asking import run

@@ -120,7 +120,7 @@ def test_users_are_shared_out_evenly_among_the_copies_that_hold_them():
 
 
 def row(**more: Any) -> dict[str, Any]:
-    """One row of a table: a card of its own, 16 requests, 1,000 tokens/s of one GPU for $2 a million."""
+    """One row of a table: a GPU of its own, 16 requests, 1,000 tokens/s of one GPU for $2 a million."""
     given = {
         "gpu": "a", "tp": 1, "ep": 1, "dp_attention": False, "precision": "bf16", "kv_precision": "bf16",
         "engine": "vllm", "drafter": "none", "batch": 16, "replicas": 1, "tokens_per_s_per_gpu": 1000.0,
@@ -246,7 +246,7 @@ def test_a_set_up_is_named_by_all_its_gpus_and_what_is_split():
 
 
 def tried(model: str, **given: Any) -> set[tuple[int, int, bool]]:
-    """(GPUs, groups of experts, data-parallel attention) of the set-ups of a card and an engine."""
+    """(GPUs, groups of experts, data-parallel attention) of the set-ups of a GPU and an engine."""
     choices = SetupChoices(gpus=("h200-sxm",), engines=("sglang",), weight_dtypes=("fp8",), **given)
     return {(each.tp, each.ep, each.dp_attention) for each in setups(load_model(model), choices, ("none",))}
 
@@ -301,12 +301,12 @@ def figure(
 
 @pytest.mark.parametrize(
     ("figures", "speed", "near"),
-    [  # asked are 600 + 300 tokens, chosen is card a without drafts
+    [  # asked are 600 + 300 tokens, chosen is GPU a without drafts
         ([figure(1.0, 700), figure(2.0, 620), figure(3.0, 500)], 2.0, True),  # the nearest lengths
         ([figure(1.0, 600, 420), figure(2.0, 800)], 2.0, True),  # 4/3 of the prompt, 1.4 of the output
         ([figure(1.0, 901), figure(2.0, 899, gpu="b")], 2.0, True),  # more than 1.5 cannot be drawn
         ([figure(1.0, 901), figure(2.0, 950)], 1.0, False),
-        ([figure(1.0, gpu="b"), figure(2.0, 890)], 2.0, True),  # the chosen card goes before lengths
+        ([figure(1.0, gpu="b"), figure(2.0, 890)], 2.0, True),  # the chosen GPU goes before lengths
         ([figure(1.0, drafter="eagle3"), figure(2.0, 890)], 2.0, True),  # and so does its drafter
         ([figure(1.0, runtime="vllm-0.14"), figure(2.0, 890)], 2.0, True),  # another version is drawn nowhere
         ([figure(1.0, gpu="c")], None, None),  # a set-up that was not compared

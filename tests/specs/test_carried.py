@@ -90,7 +90,7 @@ def test_slower_tensor_cores_reach_more_of_their_peak():
 
 
 def test_no_borrowed_kernel_holds_a_lenders_fraction_where_tensor_cores_are_slower():
-    """Every card and set."""
+    """Every GPU and set."""
     for gpu in CARDS:
         for name, held in gpu.kernels.items():
             for place, kernel in fitted_kernels(held).items():
@@ -113,7 +113,7 @@ LINK_SECTIONS = ("collective", "dispatch")
 def test_a_card_borrows_all_that_its_relative_has(gpu):
     """A library's latent attention and collectives too: an H20 priced vLLM's by SGLang's kernels.
 
-    Of a library from which it borrows anything at a card of its architecture; what crosses a link where its
+    Of a library from which it borrows anything at a GPU of its architecture; what crosses a link where its
     own is of the same kind.
     """
     for name, held in gpu.kernels.items():

@@ -1,4 +1,4 @@
-"""Kernels on another card, number by number: (I2) to (I4) and streams, of made-up kernels."""
+"""Kernels on another GPU, number by number: (I2) to (I4) and streams, of made-up kernels."""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ from medusa_sim.specs.measurement import Environment, Meta, PublishedMeta, Rates
 
 PUBLISHED = """schema = 1
 title = "t"
-device = "a card"
+device = "a GPU"
 driver = "d"
 clocks = "c"
 torch = "2.9"

@@ -223,7 +223,7 @@ def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_
     assert generation["step_share"] == pytest.approx(0.06, abs=0.006)
     both = np.hypot(generation["step_share"], 0.5 * generation["experts_share"])
     assert both == pytest.approx(0.24, abs=0.02)
-    # a farther kind is never known better, and one engine's cards tell nothing of another's
+    # a farther kind is never known better, and one engine's GPUs tell nothing of another's
     for share in ("step_share", "experts_share"):
         assert found["engine"][share] == found["gpu"][share] == generation[share]
     nothing = {"step_share": hierarchy_bands.NIGHTS, "experts_share": 0.0, "kernels_half_share": 0.0}

@@ -217,7 +217,7 @@ def test_both_places_of_a_layer_are_priced_as_the_rows_timed_them():
 
 
 def test_what_has_no_fitted_kernel_is_composed_and_says_so(tmp_path):
-    """A card of the user's own, whose file borrows no kernels of linear attention."""
+    """A GPU of the user's own, whose file borrows no kernels of linear attention."""
     (tmp_path / "hardware").mkdir()
     lines = Path(load_gpu("a40").path).read_text().replace('name = "a40"', 'name = "mine"').splitlines()
     kept = [line for line in lines if not line.startswith("recurrent =") and '"a40:' not in line]

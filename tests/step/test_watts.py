@@ -1,4 +1,4 @@
-"""Watts of a card: limits and directions that any load must keep."""
+"""Watts of a GPU: limits and directions that any load must keep."""
 
 import shutil
 from collections.abc import Iterable

@@ -75,9 +75,9 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
     used = list(dict.fromkeys([*SET_UP, *_USED, column]))
     curves = []
     for gpu in dict.fromkeys(table.gpu):
-        of_card = table[table.gpu == gpu]
+        of_gpu = table[table.gpu == gpu]
         for speculative in (False, True):
-            rows = of_card[(of_card.drafter != PLAIN) == speculative]
+            rows = of_gpu[(of_gpu.drafter != PLAIN) == speculative]
             kept = _kept(rows[_SPEED].to_numpy(), rows[column].to_numpy(), column)
             curves += [(gpu, speculative, rows[used].iloc[kept].to_dict("records"))] if kept.size else []
     basis: dict[tuple[Any, ...], str] = {}

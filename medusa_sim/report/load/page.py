@@ -48,7 +48,7 @@ def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
 
 def _title(answer: LoadAnswer) -> str:
     scenario = answer.test.scenario
-    return f"{model_name(scenario)} on {scenario.cards} under load"
+    return f"{model_name(scenario)} on {scenario.gpus_text} under load"
 
 
 def _cards(answer: LoadAnswer) -> tuple[tuple[str, str, str], ...]:

@@ -40,7 +40,7 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
         others = [*plots[2:], Folded("Every other count", rows_table(scenario, grid))]
     *sources_of, made = closing([scenario], tuple(dict.fromkeys(caveats([scenario], grid))), command)
     return answer_page(
-        f"Does speculation pay for {model_name(scenario)} on {scenario.cards}?",
+        f"Does speculation pay for {model_name(scenario)} on {scenario.gpus_text}?",
         recommend_screen(answer),
         picture=picture,
         sure=_sure(answer),

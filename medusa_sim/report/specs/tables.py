@@ -127,9 +127,9 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
     def billions(key: str) -> Callable[[SpecEntry], str]:
         return lambda entry: f"{float(entry.value(key) or 0.0) / GIGA:.2f}"
 
-    cards = [load_gpu(entry.name, data_dir) for entry in of("gpu")]
+    listed = [load_gpu(entry.name, data_dir) for entry in of("gpu")]
     gpus = TextTable.by_row(
-        [gpu for gpu in cards if gpu.kernels],
+        [gpu for gpu in listed if gpu.kernels],
         {
             "gpu": lambda gpu: gpu.name,
             "SMs": lambda gpu: str(gpu.sms),
@@ -143,7 +143,7 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
         title="GPUs",
     )
     by_group: dict[str, list[Gpu]] = {}
-    for gpu in cards:
+    for gpu in listed:
         if not gpu.kernels and gpu.local is not None:
             by_group.setdefault(gpu.local.group, []).append(gpu)
     local = [

@@ -39,7 +39,7 @@ _ROW_COLUMNS = (
 
 def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> list[Block]:
     """Every block of the report, in order."""
-    gpus = ", ".join(dict.fromkeys(item.cards for item in settings))
+    gpus = ", ".join(dict.fromkeys(item.gpus_text for item in settings))
     models = ", ".join(dict.fromkeys(item.model.name for item in settings))
     title = f"How many candidates should {models} verify on {gpus}?"
     blocks: list[Block] = [Heading(title, level=1)]
@@ -49,7 +49,7 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
         blocks += [_compared(settings, answers), Text("Best count and its speedup, by batch.")]
     for item, answered in zip(settings, answers, strict=True):
         if several:
-            blocks.append(Heading(f"{model_name(item)} on {item.cards}"))
+            blocks.append(Heading(f"{model_name(item)} on {item.gpus_text}"))
         blocks += _setting_blocks(item, answered, several)
     return blocks + closing(settings, tuple(dict.fromkeys(caveats(settings, grid))), command)
 
@@ -64,7 +64,7 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[SweepAnswer]) -> T
             answered.column(name).reshape(grid.batch.size, -1)[:, 0].tolist()
             for name in ("candidates", answered.gain)
         )
-        rows.append((item.cards, model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
+        rows.append((item.gpus_text, model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
     return TextTable(
         headers=("GPU", "model", *(f"batch {grid.batch[i]}" for i in shown)),
         rows=tuple(rows),

@@ -64,7 +64,7 @@ def several_text(numbers: Sequence[int] | IntArray) -> str:
 def setup_text(scenario: Scenario) -> str:
     """`llama-3.1-8b bf16 on h100-sxm, vllm-0.33, EAGLE-3 layer`."""
     drafting = drafter_text(scenario) if scenario.scope == "model" else "one block"
-    model = f"{scenario.model.name} {scenario.model.numbers} on {scenario.cards}"
+    model = f"{scenario.model.name} {scenario.model.numbers} on {scenario.gpus_text}"
     return f"{model}, {scenario.runtime.name}, {drafting}"
 
 

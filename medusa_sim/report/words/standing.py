@@ -40,7 +40,7 @@ WHAT_IS_NEW = {
 def standing_sentence(scenario: Scenario, found: Standing) -> str:
     """Whether a scenario lies inside what was measured, and the error to expect."""
     model = scenario.model
-    set_up = f"{model.name} {model.numbers} in {scenario.runtime.name} on {scenario.cards}"
+    set_up = f"{model.name} {model.numbers} in {scenario.runtime.name} on {scenario.gpus_text}"
     named = f"{set_up}: {WHAT_IS_NEW[found.kind]}"
     band = f"80 % of plain steps should lie within {percent(found.half_width)}"
     if found.nearness is None:
