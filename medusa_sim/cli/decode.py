@@ -88,7 +88,11 @@ def decode(
 def _table(records: Sequence[dict[str, Any]]) -> TextTable:
     """One row for each method and prompt."""
     from medusa_sim.report.table import TextTable, cell_text
-    from medusa_sim.report.words.numbers import duration, significant
+    from medusa_sim.report.words.numbers import NOTHING, duration, significant
+
+    def rate(value: float | None) -> str:
+        """Nothing where prefill alone ended the text."""
+        return NOTHING if value is None else significant(value, 3)
 
     return TextTable.by_row(
         records,
@@ -98,8 +102,8 @@ def _table(records: Sequence[dict[str, Any]]) -> TextTable:
             "tree": lambda record: cell_text("tree", record["tree"]),
             "new tokens": lambda record: str(record["new_tokens"]),
             "steps": lambda record: str(record["steps"]),
-            "tokens/step": lambda record: significant(record["tokens_per_step"], 3),
-            "tokens/s": lambda record: significant(record["tokens_per_s"], 3),
+            "tokens/step": lambda record: rate(record["tokens_per_step"]),
+            "tokens/s": lambda record: rate(record["tokens_per_s"]),
             "prefill": lambda record: duration(record["prefill_s"] * US_PER_S),
             "decode": lambda record: duration(record["decode_s"] * US_PER_S),
         },
