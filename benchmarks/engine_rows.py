@@ -35,14 +35,14 @@ from medusa_sim.step.compose import overhead_halves, step_us
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.host import drafting_pass_us, drafting_us, pieces_us, split_host
 from medusa_sim.step.pass_time import has_whole_graph
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.sampling import filter_us, sampled
 from medusa_sim.step.server import in_server
 from medusa_sim.step.setting import Setting, step_kernels
 from medusa_sim.step.step import decode_step, speculative_step, verification_step
-from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.traffic import Traffic, served_length
 
 ACCEPTANCE_ERROR = 0.04
@@ -113,10 +113,10 @@ class Kernels:
         self.plain = self.verify = decode_step(self.setting, batch, length)
         self.plain_us = float(self.plain.device_us)
         self.riding_us = 0.0
-        self.passes: list[StepTime] = []
+        self.passes: list[PassTimes] = []
         if row.drafts:
             counts = np.asarray(row.drafts + 1)
-            parts = drafting_steps(self.setting, batch, length, counts)
+            parts = drafting_times(self.setting, batch, length, counts)
             self.verify = verification_step(self.setting, batch, length, counts)
             self.passes = [part for part in parts if part.works and part.works[0].of == "draft"]
         if row.traffic is not None:
@@ -159,7 +159,7 @@ class Kernels:
         verify = _step_us(device, drafting.hidden_us_per_step.value, exposed)
         return verify if row.kind == "step" else row.tokens_per_step * plain / verify
 
-    def _pieces_us(self, engine: Engine, step: StepTime) -> float:
+    def _pieces_us(self, engine: Engine, step: PassTimes) -> float:
         work = step.works[0]
         if has_whole_graph(self.setting.latency, work):
             return 0.0

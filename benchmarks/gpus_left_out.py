@@ -40,8 +40,8 @@ from medusa_sim.specs.nearness import widenings_beside
 from medusa_sim.specs.widening import least_half_width
 from medusa_sim.step.compose import step_us
 from medusa_sim.step.kernel_sums import TimedLaunches
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.step import decode_step
-from medusa_sim.step.step_time import StepTime
 
 LENDERS = {
     "h100-sxm": "h200-sxm",
@@ -122,7 +122,7 @@ def borrowing(gpu: str, lender: str) -> str:
     return tomlkit.dumps(own | {"kernels": kernels})
 
 
-def inside_kernels(step: StepTime, measured_us: FloatArray, share: float) -> BoolArray:
+def inside_kernels(step: PassTimes, measured_us: FloatArray, share: float) -> BoolArray:
     """Which steps lie in the band of kernels alone, with so much of what borrowed ones are off by together.
 
     What engines add has a band of its own, and is the same in both.

@@ -38,7 +38,7 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import overhead_halves
-from medusa_sim.step.step_time import StepTime
+from medusa_sim.step.pass_times import PassTimes
 
 MODELS = {
     "Qwen2.5-Coder-7B": "qwen2.5-7b", "qwen2 7B": "qwen2.5-7b", "qwen2 32B": "qwen2.5-32b",
@@ -182,7 +182,7 @@ def predicted(curve: Curve, law: Law | None = None) -> Ratios:
     return Ratios(ratios, ratios * np.exp(-down), ratios * np.exp(up))
 
 
-def _steps(curve: Curve, law: Law | None) -> list[StepTime]:
+def _steps(curve: Curve, law: Law | None) -> list[PassTimes]:
     """Passes of one token and of a curve's counts."""
     latency, model, runtime = own(curve.gpu, curve.runtime, curve.model, curve.form)
     latency = latency if law is None else replace_law(latency, law)

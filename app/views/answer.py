@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from medusa_sim.grid.request_latency import RequestLatency
     from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.schedule_row import ScheduleRow
-    from medusa_sim.step.step_time import StepTime
+    from medusa_sim.step.pass_times import PassTimes
 
 _COLUMNS = titles(
     "batch", "candidates", "drafts", "heads", "tokens_per_step", "speedup", "interval", "verify_step_us",
@@ -361,7 +361,7 @@ def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     )
 
 
-def _waits(step: StepTime) -> str:
+def _waits(step: PassTimes) -> str:
     """Shares of the step by what bounds it, those above 5 %."""
     whole = float(step.time_us)
     shares = {code.name.lower(): float(us) / whole for code, us in step.waits_us.items()}

@@ -16,7 +16,7 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.term import Term
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.server import in_server
 from medusa_sim.step.step import decode_step, verification_step
 
@@ -57,7 +57,7 @@ def token_us(
         setting = replace(setting, drafter=drafter, compacted_drafts=option.depth)
         step = verification_step(setting, batch, tokens, candidates)
         step_us = step.time_us + sum(
-            (each.time_us for each in drafting_steps(setting, batch, tokens, candidates)), np.zeros(())
+            (each.time_us for each in drafting_times(setting, batch, tokens, candidates)), np.zeros(())
         )
         emitted = float(np.interp(candidates, option.candidates, option.tokens_per_step))
     return in_server(

@@ -24,11 +24,11 @@ from medusa_sim.step import compose
 from medusa_sim.step.compose import COST_FIELDS, Cost, along
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
+from medusa_sim.step.pass_times import PassTimes, bound_codes
 from medusa_sim.step.server import Server, in_server
-from medusa_sim.step.step_time import StepTime, bound_codes
 from medusa_sim.step.watts import launch_joules, served_joules, watts
 
-Field = Callable[[StepTime], Any]
+Field = Callable[[PassTimes], Any]
 """A number of a step."""
 
 
@@ -156,7 +156,7 @@ class Steps:
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
         """(B, S, K) kernels by what they are for, in the order in which they stack; launch gaps apart."""
-        steps = [self.surface.decode, self.surface.verify, *self._drafting_steps]
+        steps = [self.surface.decode, self.surface.verify, *self._drafting_times]
         known = {part for step in steps for part in step.parts_us}
 
         def part_us(part: Part) -> FloatArray:
@@ -186,7 +186,7 @@ class Steps:
             return np.full((), np.nan)
         known: dict[int, FloatArray] = {}  # passes that were timed together have their kernels in common
 
-        def joules(step: StepTime) -> FloatArray:
+        def joules(step: PassTimes) -> FloatArray:
             total = np.zeros(())
             for work in step.works:
                 if id(work.launches) not in known:
@@ -270,7 +270,7 @@ class Steps:
 
     def _drafting(self, field: Field) -> npt.NDArray[Any]:
         """A number of the drafting, 0 where nothing is drafted or a drafter costs nothing."""
-        if not self._drafting_steps:
+        if not self._drafting_times:
             return np.zeros(())
         configurations = self.configurations
         values = [np.zeros(()) if step is None else np.asarray(field(step)) for step in self.surface.drafting]
@@ -283,7 +283,7 @@ class Steps:
         return picked(table, self.index)
 
     @property
-    def _drafting_steps(self) -> list[StepTime]:
+    def _drafting_times(self) -> list[PassTimes]:
         """Steps of the drafters that cost anything."""
         return [step for step in self.surface.drafting if step is not None]
 

@@ -23,11 +23,11 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.served_groups import longest_tokens
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.drafting import drafting_steps_of
-from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.drafting import drafting_times_of
+from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, decode_work, verification_step
-from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.traffic import Traffic, served_length
 
 LARGEST_SEARCH = 60_000_000
@@ -69,14 +69,14 @@ class Surface:
     # Steps. They raise SpecError or CoverageError from the latency model.
 
     @cached_property
-    def decode(self) -> StepTime:
+    def decode(self) -> PassTimes:
         """(B, S, 1) the plain step."""
         if self.sibling is not None:
             return self.sibling.decode
-        return work_time(self.setting.latency, decode_work(self.setting, *self._places))
+        return timed_pass(self.setting.latency, decode_work(self.setting, *self._places))
 
     @cached_property
-    def verify(self) -> StepTime:
+    def verify(self) -> PassTimes:
         """Verification; broadcasts with (B, S, 1 + C), whose columns are the counts of `configurations`.
 
         The first is a placeholder.
@@ -84,16 +84,16 @@ class Surface:
         if self.sibling is not None and self._verifies_as(self.sibling):
             return self.sibling.verify
         if self.configurations.counts.size == 1:
-            return StepTime(cost=Cost())
+            return PassTimes(cost=Cost())
         return verification_step(self.setting, *self._places, self._counts)
 
     @cached_property
-    def drafting(self) -> tuple[StepTime | None, ...]:
+    def drafting(self) -> tuple[PassTimes | None, ...]:
         """The drafting of each option, broadcasts as `verify` does; None where a drafter costs nothing."""
         settings = [replace(self.setting, drafter=option.drafter) for option in self.configurations.options]
         if not settings:
             return ()
-        every = drafting_steps_of(settings, *self._places, self._counts)
+        every = drafting_times_of(settings, *self._places, self._counts)
         return tuple(reduce(add, steps) if steps else None for steps in every)
 
     @property

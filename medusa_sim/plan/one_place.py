@@ -16,9 +16,9 @@ from medusa_sim.plan.batch_ranges import configuration_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.scenario.question import EVERY_BATCH_TO
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, speculative_step
-from medusa_sim.step.step_time import StepTime
 
 
 def request_at(answer: Recommendation, batch: int, seq_len: int) -> RequestLatency | None:
@@ -85,8 +85,8 @@ class TwoSteps:
 
     setting: Setting
     candidates: int
-    plain: StepTime
-    speculative: StepTime
+    plain: PassTimes
+    speculative: PassTimes
 
 
 def steps_at(answer: Recommendation, batch: int, seq_len: int, *, scheduled: bool = False) -> TwoSteps:

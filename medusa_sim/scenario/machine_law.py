@@ -22,10 +22,10 @@ from medusa_sim.specs.local import Law, TypeLaw
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.last_logits import last_logits
-from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, verification_work
-from medusa_sim.step.step_time import StepTime
 
 SPREAD = (0.12, 0.35, 0.35, 0.35)
 """Spread of devices around their law: bandwidth, arithmetic, what is fixed and tiles, in the logarithm.
@@ -125,7 +125,7 @@ def pass_times(
 
 def passes(
     latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[MachineRow]
-) -> Iterator[StepTime]:
+) -> Iterator[PassTimes]:
     """Predicted steps of the rows; prompts ask for one token's logits (`last_logits`)."""
     law = msgspec.structs.replace(latency.law, row_us_per_million=0.0)
     setting = Setting(
@@ -137,7 +137,7 @@ def passes(
             yield decode_step(setting, row.columns, depth)
         else:
             work = verification_work(setting, 1, depth, row.columns)
-            yield work_time(setting.latency, replace(work, launches=last_logits(work.launches, 1)))
+            yield timed_pass(setting.latency, replace(work, launches=last_logits(work.launches, 1)))
 
 
 def _curve(

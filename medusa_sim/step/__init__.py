@@ -6,7 +6,7 @@ From the time of a step down to one kernel, the order in which to read:
     `step.verification_step`      one pass of the target, or its mean over what it verifies
     `network.model_launches`      the kernels of a model and workload, block by block: mixers (`attention`,
                                   `latent`, `sparse`, `recurrent`), `feed_forward`, `exchange`, `residual`
-    `pass_time.work_time`         one pass: its kernels are timed, then host and engine are added
+    `pass_time.timed_pass`        one pass: its kernels are timed, then host and engine are added
                                   (`pass_time.pass_cost`); `host` and `graphs` have what an engine adds
     `kernels.kernel_time`         one launch in its runtime, by the latency model (`latency.calibrated`)
     `kernel_sums.TimedLaunches`   what is added up over them

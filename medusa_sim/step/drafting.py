@@ -12,10 +12,10 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import PassDrafter
 from medusa_sim.step.host import drafting_us
-from medusa_sim.step.pass_time import setup_half_us, work_time
+from medusa_sim.step.pass_time import setup_half_us, timed_pass
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import Workload, of_fullest, verify
 
 EAGER_BAND = 0.3
@@ -29,33 +29,33 @@ that eager code moves between passes.
 """
 
 
-def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> tuple[StepTime, ...]:
+def drafting_times(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> tuple[PassTimes, ...]:
     """What drafting adds to a verification step, pass by pass; nothing for scope `block`."""
-    (steps,) = drafting_steps_of((setting,), batch, seq_len, candidates)
-    return steps
+    (passes,) = drafting_times_of((setting,), batch, seq_len, candidates)
+    return passes
 
 
-def drafting_steps_of(
+def drafting_times_of(
     settings: Sequence[Setting], batch: Size, seq_len: Size, candidates: Size
-) -> list[tuple[StepTime, ...]]:
+) -> list[tuple[PassTimes, ...]]:
     """The same of settings that differ in their drafter alone.
 
     Passes of drafters of one kind, which differ in rows alone, are timed together.
     """
     workload = verify(batch, seq_len, candidates)
-    timed: dict[int, tuple[StepTime, ...]] = {}
+    timed: dict[int, tuple[PassTimes, ...]] = {}
     alike: dict[Hashable, list[int]] = {}
     for place, setting in enumerate(settings):
         if (kind := _kind(setting)) is None:
             timed[place] = tuple(
-                work_time(setting.latency, work) for work in drafting_passes(setting, workload)
+                timed_pass(setting.latency, work) for work in drafting_passes(setting, workload)
             )
         else:
             alike.setdefault(kind, []).append(place)
     for places in alike.values():
         times = _timed_together([settings[place] for place in places], workload)
         timed |= zip(places, times, strict=True)
-    return [_steps(setting, batch, timed[place]) for place, setting in enumerate(settings)]
+    return [_with_engine(setting, batch, timed[place]) for place, setting in enumerate(settings)]
 
 
 def _kind(setting: Setting) -> Hashable:
@@ -66,21 +66,21 @@ def _kind(setting: Setting) -> Hashable:
     return type(drafter), drafter.width
 
 
-def _timed_together(settings: Sequence[Setting], workload: Workload) -> list[tuple[StepTime, ...]]:
+def _timed_together(settings: Sequence[Setting], workload: Workload) -> list[tuple[PassTimes, ...]]:
     """The timed passes of drafters of one kind: several depths, or levels, along a last axis."""
     drafters = [setting.drafter for setting in settings if isinstance(setting.drafter, PassDrafter)]
     longest = max(drafters, key=lambda drafter: drafter.depth)
     runtime, latency = settings[0].runtime, settings[0].latency
     asked = settings[0].shard, workload.mapped(lambda sizes: sizes[..., None]), runtime
     depths = np.asarray([drafter.depth for drafter in drafters])
-    own = [work_time(latency, work) for work in longest.own_work(*asked, depths)]
-    levels: dict[int, StepTime] = {}
+    own = [timed_pass(latency, work) for work in longest.own_work(*asked, depths)]
+    levels: dict[int, PassTimes] = {}
     for is_first in (True, False):  # the first reads one token, each other as many as a level drafts
         if some := [level for level in longest.levels(runtime) if (level == 0) == is_first]:
-            step = work_time(latency, longest.level_work(*asked, np.asarray(some)))
-            levels |= {level: step.one_of(place) for place, level in enumerate(some)}
+            together = timed_pass(latency, longest.level_work(*asked, np.asarray(some)))
+            levels |= {level: together.one_of(place) for place, level in enumerate(some)}
     return [
-        (*(step.one_of(place) for step in own), *(levels[level] for level in drafter.levels(runtime)))
+        (*(together.one_of(place) for together in own), *(levels[level] for level in drafter.levels(runtime)))
         for place, drafter in enumerate(drafters)
     ]
 
@@ -92,15 +92,15 @@ def drafting_passes(setting: Setting, workload: Workload) -> tuple[PassWork, ...
     return setting.drafter.work(setting.shard, workload, setting.runtime)
 
 
-def _steps(setting: Setting, batch: Size, steps: tuple[StepTime, ...]) -> tuple[StepTime, ...]:
+def _with_engine(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -> tuple[PassTimes, ...]:
     """The timed passes in the share of rounds in which they run, and what an engine adds."""
     drafter = setting.drafter
     if setting.scope == "block" or drafter is None:
         return ()
-    levels = sum(step.works[0].of == "draft" for step in steps) * (drafter.nodes_per_level > 1)
+    levels = sum(each.works[0].of == "draft" for each in passes) * (drafter.nodes_per_level > 1)
     if setting.sure_shares and drafter.has_levels:
-        shares = passes_reached(setting, len(steps))
-        steps = tuple(step.in_share(share) for step, share in zip(steps, shares, strict=True))
+        shares = passes_reached(setting, len(passes))
+        passes = tuple(each.in_share(share) for each, share in zip(passes, shares, strict=True))
     hidden = setting.model.hidden if drafter.passes_features else None
     added = drafting_cost(
         setting.runtime,
@@ -109,7 +109,7 @@ def _steps(setting: Setting, batch: Size, steps: tuple[StepTime, ...]) -> tuple[
         width=drafter.nodes_per_level,
         levels_us=eager_levels_us(setting.runtime, levels, hidden),
     )
-    return steps if added is None else (*steps, StepTime(cost=added))
+    return passes if added is None else (*passes, PassTimes(cost=added))
 
 
 def passes_reached(setting: Setting, passes: int) -> FloatArray:

@@ -26,17 +26,17 @@ from medusa_sim.step.host import (
 )
 from medusa_sim.step.kernel_sums import TimedLaunches, timed
 from medusa_sim.step.kernels import decomposed
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
-from medusa_sim.step.step_time import StepTime
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 
-def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
-    """Time of kernels that one runtime launches one after another."""
+def timed_pass(latency: LatencyModel, work: PassWork) -> PassTimes:
+    """The time of one pass: of kernels that one runtime launches one after another."""
     work = replace(work, launches=tuple(decomposed(latency, work.launches)))
     kernels = timed(latency, work.runtime, work.launches)
     cost = pass_cost(work, kernels, whole_graph=has_whole_graph(latency, work))
-    return StepTime(cost=cost, passes=((work, kernels),))
+    return PassTimes(cost=cost, passes=((work, kernels),))
 
 
 def pass_cost(work: PassWork, kernels: TimedLaunches, *, whole_graph: bool = True) -> Cost:
@@ -147,7 +147,7 @@ def setup_half_us(runtime: Runtime, pass_us: FloatArray, experts_us: FloatArray 
 
 
 def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:
-    """`work_time` on the device alone, without a band."""
+    """`timed_pass` on the device alone, without a band."""
     kernels = timed(latency, work.runtime, decomposed(latency, work.launches))
     return kernels.device_us + work.gaps_us
 

@@ -27,10 +27,10 @@ from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import INDEPENDENT
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
-from medusa_sim.step.pass_time import device_us, work_time
+from medusa_sim.step.pass_time import device_us, timed_pass
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
 _LEAST_PROMPTS = 1e-9
@@ -71,9 +71,9 @@ def linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
     return device_us(setting.latency, linear_work(setting, tokens))
 
 
-def linear_step(setting: Setting, tokens: FloatArray) -> StepTime:
+def linear_step(setting: Setting, tokens: FloatArray) -> PassTimes:
     """The same with its band."""
-    return work_time(setting.latency, linear_work(setting, tokens))
+    return timed_pass(setting.latency, linear_work(setting, tokens))
 
 
 def linear_work(setting: Setting, tokens: FloatArray) -> PassWork:

@@ -1,6 +1,6 @@
 """The steps of an engine: plain decoding, a prompt, verification with drafting and without.
 
-    speculative_step    = verification_step + drafting_steps (`step.drafting`)
+    speculative_step    = verification_step + drafting_times (`step.drafting`)
     verification_step   one pass of the target over all candidates, and acceptance
     decode_step         the same over one token of each sequence, without acceptance
     prefill_step        the same over a whole prompt
@@ -21,47 +21,47 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.chance import drafted_tokens, found_shares, mean_drafted_tokens
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.drafting import drafting_passes, drafting_steps, passes_reached
+from medusa_sim.step.drafting import drafting_passes, drafting_times, passes_reached
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import step_launches
-from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.prompt_kernels import drafter_works
 from medusa_sim.step.prompts import prompt_host_us, prompt_terms
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
 _LEAST_RATE = 1e-12
 """Of steps that find drafts, and of those that find none."""
 
 
-def speculative_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
+def speculative_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassTimes:
     """One speculative step: drafting, verification of `candidates` tokens, acceptance.
 
     At one candidate this still drafts: use `decode_step` for plain decoding.
     """
     step = verification_step(setting, batch, seq_len, candidates)
-    for drafting in drafting_steps(setting, batch, seq_len, candidates):
-        step = step + drafting
+    for drafting_pass in drafting_times(setting, batch, seq_len, candidates):
+        step = step + drafting_pass
     return step
 
 
-def decode_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
+def decode_step(setting: Setting, batch: Size, seq_len: Size) -> PassTimes:
     """One plain decoding step: no drafter, no tree. Arrays of batch and seq_len broadcast."""
-    return work_time(setting.latency, decode_work(setting, batch, seq_len))
+    return timed_pass(setting.latency, decode_work(setting, batch, seq_len))
 
 
-def prefill_step(setting: Setting, batch: Size, seq_len: Size, drafter: Drafter | None = None) -> StepTime:
+def prefill_step(setting: Setting, batch: Size, seq_len: Size, drafter: Drafter | None = None) -> PassTimes:
     """The whole prompt of `seq_len` tokens at once, with an engine's terms of prompts: (N8) of it alone.
 
     drafter: what reads the prompt too; None: none is loaded.
     """
     prompt = prefill(batch, seq_len)
-    step = work_time(setting.latency, _target_work(setting, prompt))
+    step = timed_pass(setting.latency, _target_work(setting, prompt))
     for work in drafter_works(setting, drafter, prompt):
-        step = step + work_time(setting.latency, work)
+        step = step + timed_pass(setting.latency, work)
     terms = prompt_terms(setting)
     read = step.with_kernels_share(terms.share)
     host_us = np.maximum(step.host_us, prompt_host_us(setting, drafts=drafter is not None))
@@ -69,18 +69,18 @@ def prefill_step(setting: Setting, batch: Size, seq_len: Size, drafter: Drafter 
     return replace(read, cost=cost)
 
 
-def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
+def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassTimes:
     """Verification of `candidates` tokens and acceptance, without drafting.
 
     Scope `block` has the paper's operators alone, as its simulation does. Where drafts are looked up the time
     is the mean over how many requests find any (N5), where they end early the mean over how long they are.
     """
     if setting.match_rate == 1.0 and not setting.sure_shares:
-        return work_time(setting.latency, verification_work(setting, batch, seq_len, candidates))
+        return timed_pass(setting.latency, verification_work(setting, batch, seq_len, candidates))
     return _mean_verification_step(setting, batch, seq_len, candidates)
 
 
-def _mean_verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
+def _mean_verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassTimes:
     """The mean over how many tokens of a request a step verifies."""
     work, weights = _verification_cases(setting, batch, seq_len, candidates)
 
@@ -92,7 +92,7 @@ def _mean_verification_step(setting: Setting, batch: Size, seq_len: Size, candid
     def worst(sources: CodeArray) -> CodeArray:
         return sources.max(axis=-1) if sources.ndim else sources
 
-    step = work_time(setting.latency, work).mapped(mean, worst)
+    step = timed_pass(setting.latency, work).mapped(mean, worst)
     ((_, kernels),) = step.passes
     return replace(step, passes=((verification_work(setting, batch, seq_len, candidates), kernels),))
 

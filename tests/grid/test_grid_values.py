@@ -29,7 +29,7 @@ from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.grid.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.chance import log_normal
-from medusa_sim.step.drafting import drafting_passes, drafting_steps
+from medusa_sim.step.drafting import drafting_passes, drafting_times
 from medusa_sim.step.memory import memory_parts
 from medusa_sim.step.step import decode_step, prefill_step, verification_step, verification_work
 from medusa_sim.step.watts import launch_joules, prompt_joules, sampling_joules, watts
@@ -384,7 +384,7 @@ def test_parts_of_a_cell_are_those_of_verification_and_of_its_drafter():
         own = replace(setting, drafter=option.drafter)
         verified = verification_step(own, 4, SERVED.length, count).parts_us
         drafted = sum(
-            float(sum(step.parts_us.values())) for step in drafting_steps(own, 4, SERVED.length, count)
+            float(sum(step.parts_us.values())) for step in drafting_times(own, 4, SERVED.length, count)
         )
         for part in ("qkv", "attention", "mlp", "lm_head"):
             assert parts[part][0, 0, place] == pytest.approx(float(verified[part])), part

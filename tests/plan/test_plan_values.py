@@ -25,7 +25,7 @@ from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_names
-from medusa_sim.step.step import decode_step, drafting_steps
+from medusa_sim.step.step import decode_step, drafting_times
 
 SMALL = Scenario(
     gpu="rtx-4090", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7,0.5,0.3", latency="roofline"
@@ -241,7 +241,7 @@ def test_drafting_is_told_of_the_shortest_draft():
     cells = price(scenario, [1], [1024]).by_count
     plain_us = float(decode_step(scenario.setting, 1, 1024).time_us)
     one, two = (
-        sum(float(each.time_us) for each in drafting_steps(setting, 1, 1024, option.depth + 1))
+        sum(float(each.time_us) for each in drafting_times(setting, 1, 1024, option.depth + 1))
         for option in scenario.options()[:2]
         for setting in [replace(scenario.setting, drafter=option.drafter)]
     )

@@ -15,7 +15,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.chance import drafted_tokens
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.last_logits import last_logits
-from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.step import decode_step, verification_step, verification_work
 from medusa_sim.step.workload import verify
 
@@ -127,7 +127,9 @@ def test_a_prompt_pays_the_head_once():
     setting = of().setting
     work = verification_work(setting, 1, 512, 8)
     prompt = replace(work, launches=last_logits(work.launches, 1))
-    assert float(work_time(setting.latency, prompt).time_us) < float(work_time(setting.latency, work).time_us)
+    assert float(timed_pass(setting.latency, prompt).time_us) < float(
+        timed_pass(setting.latency, work).time_us
+    )
     count = {each.operator.name: 0 for each in work.launches}
     for launch in prompt.launches:
         count[launch.operator.name] += launch.count

@@ -8,8 +8,8 @@ from servers import CHAT, full, setting
 
 from medusa_sim.latency.operator_time import Bound
 from medusa_sim.step import watts
+from medusa_sim.step.pass_times import bound_codes
 from medusa_sim.step.step_means import _carrying_share_of
-from medusa_sim.step.step_time import bound_codes
 from medusa_sim.step.traffic import Traffic
 
 

@@ -8,8 +8,8 @@ import pytest
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.compose import COST_FIELDS
-from medusa_sim.step.drafting import drafting_passes, drafting_steps_of
-from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.drafting import drafting_passes, drafting_times_of
+from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.watts import launch_joules
 from medusa_sim.step.workload import verify
 
@@ -51,10 +51,10 @@ def alike(one, other):
 @pytest.mark.parametrize("given", CASES.values(), ids=CASES)
 def test_passes_timed_together_have_the_times_that_each_has_alone(given):
     settings = settings_of(**given)
-    together = drafting_steps_of(settings, BATCH, LENGTH, 7)
+    together = drafting_times_of(settings, BATCH, LENGTH, 7)
     for steps, setting in zip(together, settings, strict=True):
         works = drafting_passes(setting, verify(BATCH, LENGTH, 7))
-        for step, alone in zip(steps, (work_time(setting.latency, work) for work in works), strict=False):
+        for step, alone in zip(steps, (timed_pass(setting.latency, work) for work in works), strict=False):
             for name in COST_FIELDS:
                 assert alike(getattr(step.cost, name), getattr(alone.cost, name)), name
             for part, time_us in alone.parts_us.items():
@@ -81,7 +81,7 @@ class Asked:
 
 def asked_of(settings):
     counting = Asked(settings[0].latency)
-    drafting_steps_of([replace(setting, latency=counting) for setting in settings], BATCH, LENGTH, 7)
+    drafting_times_of([replace(setting, latency=counting) for setting in settings], BATCH, LENGTH, 7)
     return counting.times
 
 

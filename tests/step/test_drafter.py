@@ -21,10 +21,10 @@ from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
 from medusa_sim.step.drafter.lookup import NGram
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.drafter.parallel import Pard, PEagle
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.expert_union import union
 from medusa_sim.step.memory import step_memory_bytes
-from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, prefill_step
 from medusa_sim.step.workload import prefill, verify
@@ -56,7 +56,7 @@ def test_medusa_heads_have_public_weights_and_run_on_all_candidates_or_the_accep
     assert Medusa().kv_bytes_per_token(MODEL) == 0.0
     latency = RooflineLatency(load_gpu("a100-80gb-pcie"))
     works = [Medusa(heads=heads).work(MODEL, STEP, RUNTIME) for heads in (1, 2, 4)]
-    times = np.array([sum(float(work_time(latency, work).time_us) for work in each) for each in works])
+    times = np.array([sum(float(timed_pass(latency, work).time_us) for work in each) for each in works])
     assert times == pytest.approx(times[0] * np.array([1.0, 2.0, 4.0]))
     for head_rows, rows in (("all", 64), ("accepted", 4)):
         runtime = replace(RUNTIME, head_rows=head_rows)
@@ -82,7 +82,7 @@ def test_a_draft_models_tree_costs_what_engines_do_for_trees(runtime, term):
     base = replace(setting(None), runtime=load_runtime(runtime))
     chain, tree = (
         float(
-            drafting_steps(replace(base, drafter=DraftModel(draft=DRAFT, depth=3, width=width)), 1, 512, 7)[
+            drafting_times(replace(base, drafter=DraftModel(draft=DRAFT, depth=3, width=width)), 1, 512, 7)[
                 -1
             ].cost.exposed_us
         )
@@ -106,17 +106,17 @@ def test_look_ups_run_nothing_on_the_gpu_and_hold_nothing():
 def test_without_a_drafter_nothing_is_added_to_verification():
     for runtime in ("cuda-graph", "vllm-0.14"):
         none = replace(setting(None), runtime=load_runtime(runtime))
-        assert (none.drafter_name, drafting_steps(none, 8, 512, 4)) == ("", ())
-        looked_up = drafting_steps(replace(none, drafter=NGram()), 8, 512, 4)
+        assert (none.drafter_name, drafting_times(none, 8, 512, 4)) == ("", ())
+        looked_up = drafting_times(replace(none, drafter=NGram()), 8, 512, 4)
         assert len(looked_up) == (none.runtime.engine is not None)  # the host looks drafts up
 
 
 def test_a_draft_model_of_the_targets_own_size_costs_one_decode_step_a_draft():
     of = setting(DraftModel(draft=MODEL, depth=3), MODEL)
-    drafted = sum(float(step.time_us) for step in drafting_steps(of, 2, 1000, 4))
+    drafted = sum(float(step.time_us) for step in drafting_times(of, 2, 1000, 4))
     assert drafted == pytest.approx(sum(float(decode_step(of, 2, 1000 + i).time_us) for i in range(3)))
     works = of.drafter.prompt_work(MODEL, prefill(2, 500), RUNTIME)
-    prompt = sum(float(work_time(of.latency, work).time_us) for work in works)
+    prompt = sum(float(timed_pass(of.latency, work).time_us) for work in works)
     assert prompt == pytest.approx(float(prefill_step(of, 2, 500).time_us))
 
 
@@ -155,7 +155,7 @@ def test_drafting_is_a_small_share_and_grows_with_depth():
 
 
 def drafting_us(kind: type, depth: int, batch: int = 8, seq_len: int = 1024) -> float:
-    steps = drafting_steps(setting(kind.of(PARTS, depth), depth=depth), batch, seq_len, depth + 1)
+    steps = drafting_times(setting(kind.of(PARTS, depth), depth=depth), batch, seq_len, depth + 1)
     return float(sum(np.asarray(step.time_us) for step in steps))
 
 

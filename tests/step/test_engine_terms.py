@@ -25,7 +25,7 @@ from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.base import Drafter, DrafterParts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle, Mtp
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.graphs import is_captured, most_captured_tokens, padded_tokens
 from medusa_sim.step.host import (
     HOST_OVERLAP,
@@ -249,7 +249,7 @@ def test_levels_of_a_tree_are_in_a_graph_where_the_tokens_just_accepted_are_not(
 
     def drafting_us(width: int) -> list[float]:
         drafter = Mtp(depth=3, width=width)
-        return [float(each.time_us) for each in drafting_steps(replace(of, drafter=drafter), 4, 2048, 4)]
+        return [float(each.time_us) for each in drafting_times(replace(of, drafter=drafter), 4, 2048, 4)]
 
     chain, tree = drafting_us(1), drafting_us(2)
     assert tree[0] == chain[0] > 1.5 * chain[1]
@@ -260,9 +260,9 @@ def test_a_pass_of_a_draft_model_takes_its_launches_at_least():
     draft = load_model("qwen3-0.6b")
     of = setting(drafter=DraftModel(draft=draft, depth=3), model=load_model("qwen3-8b"))
     floor = engine().draft_us_per_layer.value * draft.layers
-    *passes, _ = drafting_steps(of, 1, 512, 4)
+    *passes, _ = drafting_times(of, 1, 512, 4)
     assert all(floor <= float(step.time_us) < 1.1 * floor for step in passes)
-    *passes, _ = drafting_steps(
+    *passes, _ = drafting_times(
         with_terms(of, engine(draft_us_per_layer=0.0, draft_us_per_pass=0.0)), 1, 512, 4
     )
     assert [float(each.time_us) for each in passes] == pytest.approx(
@@ -362,14 +362,14 @@ def test_eager_trees_pay_for_their_levels_and_look_ups_less_than_other_drafts():
     for name in ("vicuna-7b", "vicuna-13b"):
         of = setting("hf-eager", model=load_model(name), served_drafter="eagle")
         chain, tree = (
-            drafting_steps(replace(of, drafter=Eagle(depth=5, width=width)), 1, 512, 26)[-1]
+            drafting_times(replace(of, drafter=Eagle(depth=5, width=width)), 1, 512, 26)[-1]
             for width in (1, 4)
         )
         added[name] = float(tree.cost.time_us - chain.cost.time_us) / 5
         assert float(chain.cost.time_us) == eager.host_us_per_drafted_step
     assert added["vicuna-7b"] == pytest.approx(1300.0)
     assert added["vicuna-13b"] == pytest.approx(2000.0, rel=0.03)
-    (looked_up,) = drafting_steps(setting("hf-eager", drafters()["ngram"].of(DrafterParts(), 5)), 1, 512, 6)
+    (looked_up,) = drafting_times(setting("hf-eager", drafters()["ngram"].of(DrafterParts(), 5)), 1, 512, 6)
     assert 1200.0 <= float(looked_up.cost.time_us) <= 2000.0
     assert looked_up.cost.has_engine_band
 

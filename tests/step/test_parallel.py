@@ -30,7 +30,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.layer import Mtp
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.expert_union import (
     CHAIN,
     DISJOINT,
@@ -304,7 +304,7 @@ def test_sglangs_pass_over_accepted_tokens_is_in_no_graph_on_hopper():
     def exposed(gpu: str, runtime: str, backend: str = "") -> list[float]:
         launched = replace(load_runtime(runtime), backend=backend)
         found = Scenario(gpu=gpu, model="deepseek-r1", drafter="mtp", runtime=launched, tp=8)
-        passes = drafting_steps(replace(found.setting, drafter=Mtp(depth=2)), 4, 1024, 3)
+        passes = drafting_times(replace(found.setting, drafter=Mtp(depth=2)), 4, 1024, 3)
         return [float(each.cost.exposed_us) for each in passes if each.works]
 
     engine = load_runtime("sglang").engine

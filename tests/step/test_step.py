@@ -23,7 +23,7 @@ from medusa_sim.step.chance import found_shares
 from medusa_sim.step.compose import Cost, step_us
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.medusa import Medusa
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.host import HOST_OVERLAP
 from medusa_sim.step.launch import PARTS
 from medusa_sim.step.memory import CONTEXT_BYTES, LINKED_BYTES, USABLE_MEMORY_SHARE
@@ -153,13 +153,13 @@ def test_costs_add_pass_by_pass_and_their_errors_in_quadrature():
 
 
 def test_heads_cost_what_they_read_a_block_no_drafting_and_a_slow_draft_its_host():
-    (drafting,) = drafting_steps(setting("vicuna-7b"), 1, 1024, 64)
+    (drafting,) = drafting_times(setting("vicuna-7b"), 1, 1024, 64)
     read_us = Medusa().weight_bytes(load_model("vicuna-7b")) / GPU.bandwidth_bytes_per_s * 1e6
     assert float(drafting.device_us) >= 0.99 * read_us
     assert drafting.host_us == 0.0
-    assert drafting_steps(setting(scope="block"), 1, 1024, 64) == ()
+    assert drafting_times(setting(scope="block"), 1, 1024, 64) == ()
     slow = DraftModel(draft=load_model("llama-68m"), depth=4, runtime=load_runtime("hf-eager"))
-    (first, *_) = drafting_steps(setting(drafter=slow), 1, 512, 5)
+    (first, *_) = drafting_times(setting(drafter=slow), 1, 512, 5)
     assert first.host_us > 0
 
 

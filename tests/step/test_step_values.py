@@ -30,7 +30,7 @@ from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.drafter.base import DrafterParts
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3, Mtp
-from medusa_sim.step.drafting import drafting_cost, drafting_steps, eager_levels_us
+from medusa_sim.step.drafting import drafting_cost, drafting_times, eager_levels_us
 from medusa_sim.step.expert_union import CHAIN, DISJOINT, INDEPENDENT, union
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.host import drafting_us, overlapped_us
@@ -92,7 +92,7 @@ def test_a_step_is_the_targets_pass_and_those_that_draft():
     assert passes[4][0] == "target"
     assert set(passes[4][1:]) == {"draft"}
     assert [work.of for work, _ in step_passes(replace(of, scope="block"), 2, 512, 4)] == ["target"]
-    steps = (verification_step(of, 2, 512, 4), *drafting_steps(of, 2, 512, 4))
+    steps = (verification_step(of, 2, 512, 4), *drafting_times(of, 2, 512, 4))
     assert len(passes[4]) == sum(len(step.works) for step in steps)
 
 
@@ -150,7 +150,7 @@ def test_a_pass_runs_in_the_rounds_that_reach_it(runtime, shares):
     """llama.cpp reads what was verified in a pass of its own; what a server adds is added once."""
     whole = setting(runtime, drafter=Eagle3(depth=3))
     early = replace(whole, sure_shares=(0.5, 0.4, 0.3))
-    passes, fewer = (drafting_steps(each, 1, 1024, 4)[: len(shares)] for each in (whole, early))
+    passes, fewer = (drafting_times(each, 1, 1024, 4)[: len(shares)] for each in (whole, early))
     found = [float(one.time_us / all_of.time_us) for one, all_of in zip(fewer, passes, strict=True)]
     assert found == pytest.approx(shares)
 
@@ -522,7 +522,7 @@ def test_an_engine_charges_drafting_for_the_requests_of_one_host():
         max_drafts=1, acceptance=0.7,
     ).setting  # fmt: skip
     of = replace(of, drafter=Mtp.of(DrafterParts(modules=1), 1))
-    *_, charged = drafting_steps(of, 17, 512, 2)
+    *_, charged = drafting_times(of, 17, 512, 2)
     alone = drafting_us(engine, 3, looks_up=False, width=1)
     assert float(charged.cost.exposed_us) == pytest.approx(float(alone.time_us))
 

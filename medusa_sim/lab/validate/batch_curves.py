@@ -26,7 +26,7 @@ from medusa_sim.reading import read_csv_table
 from medusa_sim.scenario.defaults import KERNELS_ALONE
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.layer import Eagle, Eagle3, LayerDrafter
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.step import decode_step, verification_step
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _curve(
     published = ordered["throughput_ratio_vs_no_spec"].to_numpy(dtype=float)
     decode_us = decode_step(setting, batch, CONTEXT).time_us
     verify_us = verification_step(setting, batch, CONTEXT, drafts + 1).time_us
-    draft_us = sum(part.time_us for part in drafting_steps(setting, batch, CONTEXT, drafts + 1))
+    draft_us = sum(part.time_us for part in drafting_times(setting, batch, CONTEXT, drafts + 1))
     predicted = tokens * decode_us / (verify_us + draft_us)
     needed_us = tokens * decode_us / published
     relative = predicted / predicted[0], published / published[0]

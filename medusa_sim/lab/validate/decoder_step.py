@@ -15,11 +15,11 @@ from medusa_sim.specs.model import Model, of_dtype
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.launch import elementwise_launch
-from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, speculative_step
-from medusa_sim.step.step_time import StepTime
 from medusa_sim.step.workload import verify
 
 _MASK_PASSES = 3
@@ -62,7 +62,7 @@ def decoder_step(
     candidates: int,
     depth: int,
     launch_us: float = 0.0,
-) -> StepTime:
+) -> PassTimes:
     """One step of the decoder: plain at one candidate, else Medusa with `depth` heads; the mask included."""
     runtime = decoder_runtime(launch_us)
     setting = Setting(
@@ -80,6 +80,6 @@ def decoder_step(
     rows = -(-keys // model.hidden)  # as wide as rows that were measured
     mask = elementwise_launch(model, MASK, "residual", "attention", rows, model.hidden, _MASK_PASSES)
     workload = verify(batch, seq_len, candidates)
-    return step + work_time(
+    return step + timed_pass(
         latency, PassWork(launches=(mask,), runtime=runtime, workload=workload, of="continued")
     )

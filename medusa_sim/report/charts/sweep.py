@@ -26,7 +26,7 @@ from medusa_sim.report.charts.chart import (
 from medusa_sim.report.length_view import LengthView
 from medusa_sim.report.palette import BESIDE, PARTS
 from medusa_sim.report.words.numbers import significant
-from medusa_sim.step.step_time import StepTime
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.units import US_PER_MS
 
 SPEEDUP = "speedup over plain decoding"
@@ -144,7 +144,7 @@ def step_bars(view: LengthView, title: str) -> BarChart:
                 f"candidates: plain decoding, and {view.marked}", rows)  # fmt: skip
 
 
-def two_steps(steps: Sequence[tuple[str, StepTime]]) -> BarChart:
+def two_steps(steps: Sequence[tuple[str, PassTimes]]) -> BarChart:
     """These steps part by part, in milliseconds."""
     return bar_chart("", "time of one step (ms)", "", [
         Bar(group="", name=name, parts={part: us / US_PER_MS for part, us in step_parts_us(time).items()})
@@ -152,7 +152,7 @@ def two_steps(steps: Sequence[tuple[str, StepTime]]) -> BarChart:
     ])  # fmt: skip
 
 
-def step_rows(steps: Sequence[tuple[str, StepTime]]) -> list[dict[str, Any]]:
+def step_rows(steps: Sequence[tuple[str, PassTimes]]) -> list[dict[str, Any]]:
     """The same as rows: step, part, time_us, share."""
     return [
         {"step": name, "part": PARTS[part].title, "time_us": us, "share": us / float(time.time_us)}
@@ -161,7 +161,7 @@ def step_rows(steps: Sequence[tuple[str, StepTime]]) -> list[dict[str, Any]]:
     ]
 
 
-def step_parts_us(time: StepTime) -> dict[str, float]:
+def step_parts_us(time: PassTimes) -> dict[str, float]:
     """Microseconds of every part of a step, and of the time outside its kernels."""
     parts = {str(part): float(us) for part, us in time.parts_us.items()} | {BESIDE: float(time.beside_us)}
     return {name: us for name, us in parts.items() if us > 0.0}

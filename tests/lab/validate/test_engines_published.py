@@ -20,7 +20,7 @@ from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.model_drafter import TreeDrafter
 from medusa_sim.lab.validate.operators import scores
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.step.pass_time import work_time
+from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.step import decode_step
 
 
@@ -107,7 +107,7 @@ def test_forward_passes_that_no_fit_saw(shared_data):
         length = np.asarray(max(float(row.context_per_request), 1.0))
         work = decode_step(setting, np.asarray(float(row.requests)), length).works[0]
         before_head = (one for one in work.launches if one.operator.name not in ("lm_head", "next_token"))
-        found = work_time(setting.latency, replace(work, launches=tuple(before_head)))
+        found = timed_pass(setting.latency, replace(work, launches=tuple(before_head)))
         errors.append(float(found.device_us) / (1e3 * row.value_ms) - 1.0)
     assert len(errors) == 40
     assert np.abs(errors).mean() < 0.04

@@ -37,7 +37,7 @@ from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
-from medusa_sim.step.drafting import drafting_steps
+from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.step import decode_step, verification_step
 
 GPU = load_gpu("h100-sxm")
@@ -335,7 +335,7 @@ def test_a_published_chain_is_verified_with_its_root_and_drafted_once_a_draft(tm
     steps = {
         "decode_step_us": [decode_step(setting, 4, curves.CONTEXT)],
         "verify_us": [verification_step(setting, 4, curves.CONTEXT, 3)],
-        "draft_us": drafting_steps(setting, 4, curves.CONTEXT, 3),
+        "draft_us": drafting_times(setting, 4, curves.CONTEXT, 3),
     }
     for name, parts in steps.items():
         assert found[name] == pytest.approx(sum(float(part.time_us) for part in parts))

@@ -1,4 +1,4 @@
-"""The time of a step: its cost, its kernels by what they are for, what bounds it and who says so."""
+"""Times of passes: their cost, their kernels by what they are for, what bounds them and who says so."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from medusa_sim.step.pass_work import PassWork
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTime:
-    """Time of one step for every shape of a grid, microseconds. Steps add with `+`."""
+class PassTimes:
+    """Passes that run one after another and what they take together, microseconds, for every shape of a grid.
+
+    One pass (`pass_time.timed_pass`), those of a drafter (`drafting.drafting_times`), or a whole step
+    (`step.step`), which is the sum of its passes: they add with `+`.
+    """
 
     cost: Cost
     """Device, host and engine, which give the time and its 80 % band."""
@@ -99,29 +103,29 @@ class StepTime:
         self,
         change: Callable[[FloatArray], FloatArray],
         sources: Callable[[CodeArray], CodeArray] = np.asarray,
-    ) -> StepTime:
+    ) -> PassTimes:
         """With every array replaced by what `change` makes of it; sources: the same of codes of `Source`.
 
         The works themselves stay as they are.
         """
         passes = tuple((work, Sums.of(kernels, change, sources)) for work, kernels in self.passes)
-        return StepTime(cost=self.cost.mapped(change), passes=passes)
+        return PassTimes(cost=self.cost.mapped(change), passes=passes)
 
-    def one_of(self, place: int) -> StepTime:
+    def one_of(self, place: int) -> PassTimes:
         """Of one pass that was timed with others, which its sizes hold along a last axis: that one."""
         ((work, _),) = self.passes
         work = replace(work, place=place)
-        step = self.mapped(work.own, work.own)
-        ((_, kernels),) = step.passes
-        return replace(step, passes=((work, kernels),))
+        times = self.mapped(work.own, work.own)
+        ((_, kernels),) = times.passes
+        return replace(times, passes=((work, kernels),))
 
-    def in_share(self, share: float) -> StepTime:
+    def in_share(self, share: float) -> PassTimes:
         """Its mean over steps, if so large a share of them runs it."""
-        step = self.mapped(lambda values: values * share)
-        passes = tuple((replace(work, share=share * work.share), kernels) for work, kernels in step.passes)
-        return replace(step, passes=passes)
+        times = self.mapped(lambda values: values * share)
+        passes = tuple((replace(work, share=share * work.share), kernels) for work, kernels in times.passes)
+        return replace(times, passes=passes)
 
-    def with_kernels_share(self, share: float) -> StepTime:
+    def with_kernels_share(self, share: float) -> PassTimes:
         """With every kernel taking this share of its time; gaps between them stay."""
         cost = replace(
             self.cost,
@@ -133,11 +137,11 @@ class StepTime:
             (work, Sums.of(kernels, lambda time_us: np.asarray(share * time_us), np.asarray))
             for work, kernels in self.passes
         )
-        return StepTime(cost=cost, passes=passes)
+        return PassTimes(cost=cost, passes=passes)
 
-    def __add__(self, other: StepTime) -> StepTime:
+    def __add__(self, other: PassTimes) -> PassTimes:
         """Both one after the other."""
-        return StepTime(cost=self.cost + other.cost, passes=self.passes + other.passes)
+        return PassTimes(cost=self.cost + other.cost, passes=self.passes + other.passes)
 
 
 def bound_codes(waits_us: dict[Bound, FloatArray], cost: Cost) -> CodeArray:
