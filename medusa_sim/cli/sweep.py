@@ -80,24 +80,27 @@ def sweep(
     typed = take.is_given("candidates")
     in_rows = output.form != "table" or all_rows or parts.out is not None
     largest = int(grid.candidates.max()) if in_rows else CANDIDATES_MAX  # a table has the best of every count
-    asked = [(item, (*doubts(item, largest), *(left_out(item, grid) if typed else []))) for item in several]
+    asked = [
+        (scenario, (*doubts(scenario, largest), *(left_out(scenario, grid) if typed else [])))
+        for scenario in several
+    ]
     warnings = dict.fromkeys(line for _, lines in asked for line in lines)
     if in_rows:  # the answer says it itself
         longest, requests = int(grid.seq_len.max()), (int(grid.batch.min()), int(grid.batch.max()))
         warnings |= dict.fromkeys(
-            line for item in several for line in beyond_measured(item, longest, requests)
+            line for scenario in several for line in beyond_measured(scenario, longest, requests)
         )
     if parts.out is not None:
         _write_parts(parts, several, grid, warnings, all_rows=all_rows)
     elif output.form == "table" and not all_rows:
-        _show_best(output, asked, grid)
+        _show_best(output, asked, grid, grid_alone=typed)
     else:
         _write_rows(output, several, grid, warnings)
     if report.folder is not None:
         from medusa_sim.cli.output import command_line
         from medusa_sim.report.sweep.page import report_blocks
 
-        report.write(report_blocks(several, grid, command_line()))
+        report.write(report_blocks(several, grid, command_line(), grid_alone=typed))
 
 
 def warned_once(screens: Sequence[Screen]) -> list[Screen]:
@@ -129,7 +132,7 @@ def left_out(scenario: Scenario, grid: Grid) -> list[str]:
 def rows_of(scenarios: Sequence[Scenario], grid: Grid) -> int:
     """Rows that a grid has: counts that a scenario's acceptance does not describe have none."""
     cases = grid.batch.size * grid.seq_len.size
-    return cases * sum(item.covered(grid.candidates).size for item in scenarios)
+    return cases * sum(scenario.covered(grid.candidates).size for scenario in scenarios)
 
 
 def _echo(
@@ -139,7 +142,7 @@ def _echo(
     warn(warnings)
     for line in prices:
         say(line)
-    kept = {count for item in scenarios for count in item.covered(grid.candidates).tolist()}
+    kept = {count for scenario in scenarios for count in scenario.covered(grid.candidates).tolist()}
     candidates = [count for count in grid.candidates.tolist() if count in kept]
     echo_grid(batch=grid.batch.tolist(), seq_len=grid.seq_len.tolist(), candidates=candidates)
 
@@ -174,10 +177,12 @@ def _write_parts(
     write_parts(work, place)
 
 
-def _show_best(output: Output, asked: Sequence[tuple[Scenario, tuple[str, ...]]], grid: Grid) -> None:
+def _show_best(
+    output: Output, asked: Sequence[tuple[Scenario, tuple[str, ...]]], grid: Grid, *, grid_alone: bool
+) -> None:
     """One line per batch and length with the best count, and below it what follows from them.
 
-    asked: scenarios, each with what it rests on.
+    asked: scenarios, each with what it rests on. grid_alone: whether the counts were asked for.
     """
     from medusa_sim.plan.sweep_answer import sweep_answer
     from medusa_sim.report.sweep.screen import sweep_screen
@@ -188,5 +193,8 @@ def _show_best(output: Output, asked: Sequence[tuple[Scenario, tuple[str, ...]]]
             f"{cases} batches and lengths are too many for a table; choose --format csv or -o FILE.parquet"
         )
     several = len(asked) > 1
-    screens = [sweep_screen(sweep_answer(one, grid), warned, several=several) for one, warned in asked]
+    screens = [
+        sweep_screen(sweep_answer(one, grid, grid_alone=grid_alone), warned, several=several)
+        for one, warned in asked
+    ]
     output.screens(warned_once(screens))

@@ -98,14 +98,15 @@ def break_even_batches(
     seq_len: IntArray,
     searched: Cells | None = None,
     coarse: Sequence[CoarseSearch] | None = None,
+    few: Sequence[DraftOption] | None = None,
 ) -> tuple[BreakEven, ...]:
     """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED.
 
     searched: every count at some batches of these lengths. It decides there, and every count is priced
     between them too, so that no break-even contradicts a schedule made from it. coarse: the coarse searches,
-    where they are known.
+    where they are known. few: the counts that they look at (None: `at_few_counts`).
     """
-    few = at_few_counts(options)
+    few = at_few_counts(options) if few is None else few
     searched_batch = np.empty(0, dtype=np.int64) if searched is None else searched.surface.batch
     searched_codes = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else codes_of(searched)
 
@@ -122,7 +123,7 @@ def break_even_batches(
         return codes
 
     found = []
-    for s, search in enumerate(coarse or coarse_searches(scenario, options, seq_len, searched_batch)):
+    for s, search in enumerate(coarse or coarse_searches(scenario, few, seq_len, searched_batch)):
         if search.largest < 1:
             found.append(NOTHING_FITS)
             continue

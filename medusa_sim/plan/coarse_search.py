@@ -51,16 +51,16 @@ class CoarseSearch:
 
 def coarse_searches(
     scenario: Scenario,
-    options: Sequence[DraftOption],
+    few: Sequence[DraftOption],
     seq_len: IntArray,
     priced: IntArray,
     more: Callable[[int], IntArray] = lambda s: np.empty(0, dtype=np.int64),
 ) -> tuple[CoarseSearch, ...]:
     """A coarse search of each length.
 
-    priced: batches at which every count is priced anyway. more: further batches, by place of the length.
+    few: ways of drafting with the counts that are looked at. priced: batches at which every count is priced
+    anyway. more: further batches, by place of the length.
     """
-    few = at_few_counts(options)
     end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
     room = surface_at(scenario, [1], seq_len, few).max_batch
     largest = room[:, PLAIN + 1 :].max(axis=-1, initial=0)

@@ -13,7 +13,7 @@ from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.capacity import batches_tried
-from medusa_sim.plan.coarse_search import coarse_searches
+from medusa_sim.plan.coarse_search import at_few_counts, coarse_searches
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import ranges_over, schedule_rows
 from medusa_sim.scenario.question import Question
@@ -35,7 +35,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     cells = price(scenario, asked.batches, lengths, options)
     largest = cells.surface.max_batch[:, PLAIN].tolist()
     coarse = coarse_searches(
-        scenario, options, lengths, cells.surface.batch, lambda s: batches_tried(largest[s])
+        scenario, at_few_counts(options), lengths, cells.surface.batch, lambda s: batches_tried(largest[s])
     )
     break_evens = break_even_batches(scenario, options, lengths, cells, coarse)
     if beside := _batches_beside(break_evens, cells.surface.batch):

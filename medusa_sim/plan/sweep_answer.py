@@ -11,6 +11,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.configurations import at_counts
 from medusa_sim.grid.quantities import values
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.counts import cheaper_pairs, free_count, near_best
@@ -46,20 +47,21 @@ class CheaperCount(NamedTuple):
 class SweepAnswer:
     """The answer of one scenario over a grid.
 
-    by_count: every count at every batch and length. best: (B, S, 1) the best of those that fit; best_on_grid:
-    of the counts of the grid alone. break_evens: where speculation pays, one a length. drafting_share: what
-    drafting for two candidates adds to a plain step at the first batch and length (0 where the scope has no
-    drafter). ends_profile: whether the best count anywhere is the largest that the acceptance describes, so
-    that more may pay. in_engine: (B, S, 1) the best chains of the engine that runs this drafter, where
-    kernels alone were asked for. shortfall: of the first batch and length that do not fit even without
-    speculation.
+    by_count: every count at every batch and length. counts: those that it answers about: all, or those of the
+    grid. best: (B, S, 1) the best of them that fits; best_of_all: of every count. break_evens: where
+    speculation pays, one a length. drafting_share: what drafting for two candidates adds to a plain step at
+    the first batch and length (0 where the scope has no drafter). ends_profile: whether the best of all
+    anywhere is the largest that the acceptance describes, so that more may pay. in_engine: (B, S, 1) the best
+    chains of the engine that runs this drafter, where kernels alone were asked for. shortfall: of the first
+    batch and length that do not fit even without speculation.
     """
 
     scenario: Scenario
     grid: Grid
     by_count: Cells
+    counts: IntArray
     best: Cells
-    best_on_grid: Cells
+    best_of_all: Cells
     free: Free
     break_evens: tuple[BreakEven, ...]
     drafting_share: float
@@ -82,13 +84,16 @@ class SweepAnswer:
     @property
     def near(self) -> list[tuple[int, int]]:
         """Smallest and largest count around each best one within 1 % of its speedup."""
-        counts, found = self.by_count.configurations.counts, []
-        places, speedup = self.by_count.best_places(), self.by_count.speedup
-        fits = np.broadcast_to(self.by_count.fits, self.by_count.shape)
-        for place in np.ndindex(*places.shape):
-            best = int(places[place]) if fits[place].any() else 0
-            found.append(near_best(counts, speedup[place], fits[place], best))
-        return found
+        by_count = self.by_count
+        every = by_count.configurations.counts
+        columns = np.isin(every, [1, *self.counts])
+        counts, speedup = every[columns], by_count.speedup[..., columns]
+        fits = np.broadcast_to(by_count.fits, by_count.shape)[..., columns]
+        best = np.searchsorted(counts, np.broadcast_to(self.best.candidates, self.best.shape)[..., 0])
+        return [
+            near_best(counts, speedup[place], fits[place], int(best[place]))
+            for place in np.ndindex(*best.shape)
+        ]
 
     def memory(self, place: int) -> tuple[MemoryParts, int]:
         """Bytes on one GPU with the best count at a place of `fits`, and its largest batch."""
@@ -108,23 +113,34 @@ class SweepAnswer:
         return tuple(zip(*columns, strict=True))
 
 
-def sweep_answer(scenario: Scenario, grid: Grid) -> SweepAnswer:
-    """Everything that a reader of the sweep wants to know first, over every count to CANDIDATES_MAX."""
-    largest = max(CANDIDATES_MAX, int(grid.candidates.max()))
-    by_count = price(scenario, grid.batch, grid.seq_len, scenario.options(largest)).by_count
-    best, counts = by_count.best(), by_count.configurations.counts
-    on_grid = np.where(np.isin(counts, grid.candidates), by_count.speedup, -np.inf)
+def sweep_answer(scenario: Scenario, grid: Grid, *, grid_alone: bool = False) -> SweepAnswer:
+    """Everything that a reader of the sweep wants to know first, over every count to CANDIDATES_MAX.
+
+    grid_alone: answer about the grid's counts alone, unless the acceptance describes none that drafts.
+    """
+    options = scenario.options(max(CANDIDATES_MAX, int(grid.candidates.max())))
+    by_count = price(scenario, grid.batch, grid.seq_len, options).by_count
+    best_of_all, every = by_count.best(), by_count.configurations.counts
+    own = at_counts(options, grid.candidates) if grid_alone else ()
+    counts = every[np.isin(every, grid.candidates)] if own else every
+    worth = np.where(np.isin(every, counts), by_count.speedup, -np.inf)
+    break_evens = (
+        break_even_batches(scenario, own, grid.seq_len, few=own)
+        if own
+        else break_even_batches(scenario, scenario.options(), grid.seq_len)
+    )
     return SweepAnswer(
         scenario=scenario,
         grid=grid,
         by_count=by_count,
-        best=best,
-        best_on_grid=by_count.best(on_grid),
+        counts=counts,
+        best=by_count.best(worth),
+        best_of_all=best_of_all,
         free=_free(by_count),
-        break_evens=break_even_batches(scenario, scenario.options(), grid.seq_len),
+        break_evens=break_evens,
         drafting_share=_drafting_share(by_count),
         cheaper=tuple(_cheaper(by_count, scenario.covered(grid.candidates))),
-        ends_profile=bool((best.candidates == counts[-1]).any()) and by_count.surface.ends_profile,
+        ends_profile=bool((best_of_all.candidates == every[-1]).any()) and by_count.surface.ends_profile,
         in_engine=in_engine(scenario, grid.batch, grid.seq_len),
         shortfall=_shortfall(by_count),
     )

@@ -49,15 +49,21 @@ class LengthView:
 
 
 def length_view(
-    scenario: Scenario, grid: Grid, seq_len: int, recommended: Mapping[int, int] | None = None
+    scenario: Scenario,
+    grid: Grid,
+    seq_len: int,
+    recommended: Mapping[int, int] | None = None,
+    *,
+    among: IntArray | None = None,
 ) -> LengthView:
     """The view of one length; of more than MOST_BATCHES batches an even choice is shown.
 
-    recommended: counts by batch, marked instead of the best of all.
+    recommended, among: what is marked, as in `view_of`.
     """
     batch = evenly(grid.batch, MOST_BATCHES)
     options = scenario.options(max(int(grid.candidates.max()), CANDIDATES_MAX))
-    return view_of(price(scenario, batch, [seq_len], options).by_count, seq_len, grid.candidates, recommended)
+    by_count = price(scenario, batch, [seq_len], options).by_count
+    return view_of(by_count, seq_len, grid.candidates, recommended, among=among)
 
 
 def view_of(
@@ -65,18 +71,21 @@ def view_of(
     seq_len: int,
     asked: Sequence[int] | IntArray,
     recommended: Mapping[int, int] | None = None,
+    *,
+    among: IntArray | None = None,
 ) -> LengthView:
     """One length of every count. asked: counts of the map; those that nothing drafts are left out.
 
-    recommended: batch -> count that is marked, of the batches shown; None: all of them, the best of every
-    count that fits, as in the sweep's table and in a recommendation for that batch. What is marked is on the
-    map as well.
+    recommended: batch -> count that is marked, of the batches shown; None: all of them, the best that fits of
+    the counts `among` (None: of all), as in the sweep's table and in a recommendation for that batch. What is
+    marked is on the map as well.
     """
     surface, counts = by_count.surface, by_count.configurations.counts
     s = int(np.searchsorted(surface.seq_len, seq_len))
     lines = np.flatnonzero(np.isin(surface.batch, list(recommended or surface.batch)))
     if recommended is None:
-        best = by_count.best_places()[lines, s]
+        worth = None if among is None else np.where(np.isin(counts, among), by_count.speedup, -np.inf)
+        best = by_count.best_places(worth)[lines, s]
     else:
         best = np.searchsorted(counts, [recommended[int(size)] for size in surface.batch[lines]])
     asked_for = np.isin(counts, asked)

@@ -340,7 +340,7 @@ def grid_of(batches: int, lengths: int, counts: int = 1) -> Grid:
 
 def test_a_table_for_people_has_at_most_two_thousand_batches_and_lengths(monkeypatch):
     """50 batches at 20 lengths in each of two answers are 2,000; at 21 in two 2,100, in one 1,050."""
-    monkeypatch.setattr("medusa_sim.plan.sweep_answer.sweep_answer", lambda one, grid: None)
+    monkeypatch.setattr("medusa_sim.plan.sweep_answer.sweep_answer", lambda one, grid, grid_alone: None)
     monkeypatch.setattr(
         "medusa_sim.report.sweep.screen.sweep_screen",
         lambda answer, warned, several: SimpleNamespace(warnings=()),
@@ -349,11 +349,11 @@ def test_a_table_for_people_has_at_most_two_thousand_batches_and_lengths(monkeyp
     output = SimpleNamespace(screens=lambda screens: shown.append(len(screens)))
     monkeypatch.setattr(sweep, "warned_once", list)
     for lengths, answers in ((20, 2), (21, 1)):
-        sweep._show_best(output, [(None, ())] * answers, grid_of(50, lengths))
+        sweep._show_best(output, [(None, ())] * answers, grid_of(50, lengths), grid_alone=False)
     assert shown == [2, 1]
     for batches, lengths, answers in ((50, 21, 2), (2001, 1, 1), (1, 2001, 1)):
         with pytest.raises(UsageError):
-            sweep._show_best(output, [(None, ())] * answers, grid_of(batches, lengths))
+            sweep._show_best(output, [(None, ())] * answers, grid_of(batches, lengths), grid_alone=False)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from medusa_sim.arrays import Band
-from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.plan import recommendation
 from medusa_sim.plan.break_even import longest_context
@@ -20,7 +19,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
 from medusa_sim.plan.slowdowns import slower_with_more
-from medusa_sim.plan.sweep_answer import _drafting_share, sweep_answer
+from medusa_sim.plan.sweep_answer import _drafting_share
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
@@ -255,13 +254,6 @@ def test_what_is_free_at_every_length_is_the_least_of_them():
     assert {batch for batch, _, _ in every} == {1, 2}
     for batch, free in answer.free_candidates_by_batch.items():
         assert free == min(count for at, _, count in every if at == batch)
-
-
-def test_the_best_on_a_grid_is_one_of_its_counts():
-    """Of two or three tokens, where four are the best of all."""
-    answer = sweep_answer(SMALL.but(max_drafts=3), Grid.of([1, 4], [512], [2, 3]))
-    assert set(answer.best.candidates.ravel()) == {4}
-    assert set(answer.best_on_grid.candidates.ravel()) == {3}
 
 
 def test_a_model_of_810_gb_takes_sixteen_cards_of_80():

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from told import numbers
 
 import medusa_sim as ms
 from medusa_sim.doubts.doubts import beyond_known, doubts
@@ -24,6 +25,7 @@ from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.quantity_table import quantity_text
 from medusa_sim.report.recommend.sentences import step_text
 from medusa_sim.report.recommend.values import recommendation_values, row_values
+from medusa_sim.report.sweep.sentences import better_text
 from medusa_sim.report.sweep.tables import best_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
@@ -266,6 +268,24 @@ def test_the_first_line_of_a_sweep_is_a_row_of_its_file(traffic):
         assert (row.speedup, row.speedup_low, row.speedup_high) == pytest.approx((gain, low, high))
         assert row.tokens_per_s == pytest.approx(found.column("tokens_per_s")[case])
     assert (BY_NAME["step_speedup"].title in best_table(found).headers) is bool(traffic)
+
+
+@pytest.mark.parametrize("counts", [[4], [6, 12], [1, 4]], ids=str)
+def test_a_sweep_of_given_counts_answers_about_these_and_names_the_best_of_all(counts):
+    scenario = Scenario(**CHAIN, runtime="vllm", latency="roofline")
+    grid = Grid.of([1, 64, 512], [512], counts)
+    found, best = sweep_answer(scenario, grid, grid_alone=True), sweep_answer(scenario, grid)
+    rows = swept(scenario, (1, 64, 512), candidates=tuple(counts))
+    chosen = rows.loc[rows.groupby("batch").speedup.idxmax()]
+    assert found.column("candidates").tolist() == chosen.candidates.tolist()
+    assert [gain for gain, _, _ in found.gains] == pytest.approx(chosen.speedup.tolist())
+    assert all(set(ends) <= {1, *counts} for ends in found.near)
+    assert found.column("candidates", found.best_of_all).tolist() == best.column("candidates").tolist()
+    others = (found.best_of_all.candidates != found.best.candidates).any()
+    assert (numbers(better_text(found)) != []) == others
+    assert better_text(best) == ""
+    pays = found.break_evens[0].drafts_at(grid.batch)
+    assert (pays <= (chosen.speedup.to_numpy() > 1.0)).all()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from medusa_sim.plan.shortfall import Change, Shortfall
 from medusa_sim.report.load.screen import context_text
 from medusa_sim.report.recommend import drafting_facts as recommended
 from medusa_sim.report.screen import Fact, Screen, screen_text
-from medusa_sim.report.sweep.screen import engine_fact
+from medusa_sim.report.sweep.sentences import engine_text
 from medusa_sim.report.words import standing
 from medusa_sim.report.words.memory import missing_text, would_fit
 from medusa_sim.report.words.numbers import spans_text
@@ -75,12 +75,12 @@ def test_an_engines_chain_is_told_at_the_first_and_the_last_batch(fits, lengths,
         fits=np.array(fits)[..., None], shape=(3, len(lengths)), candidates_at=lambda i, s: 4,
         scenario=SimpleNamespace(runtime=SimpleNamespace(name="sglang-0.5")),
     )  # fmt: skip
-    (fact,) = engine_fact(cells)
-    assert fact.text.count("3 drafts") == sum(text.startswith("1.") for text in told)
-    assert all(text in fact.text for text in told)
-    assert ("length" in fact.text) == (len(lengths) > 1)
+    text = engine_text(cells)
+    assert text.count("3 drafts") == sum(part.startswith("1.") for part in told)
+    assert all(part in text for part in told)
+    assert ("length" in text) == (len(lengths) > 1)
     cells.fits[:] = False
-    assert not list(engine_fact(cells))
+    assert not engine_text(cells)
 
 
 def test_what_is_missing_and_what_would_do_is_told_in_gb():

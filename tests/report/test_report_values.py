@@ -34,7 +34,7 @@ from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.drafting_facts import _drafts
 from medusa_sim.report.recommend.server_facts import _costs, server_facts
 from medusa_sim.report.recommend.table import drafts_told
-from medusa_sim.report.sweep.page import _cards, _compared, _pays_at
+from medusa_sim.report.sweep.page import cards, compared, pays_at
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table, overview_table
@@ -226,13 +226,13 @@ def test_a_card_names_every_batch_whose_gain_is_certain_and_no_other(known, told
         at=None, direction="pays throughout", searched_from=1, searched_to=64, spans=((1, 64),),
         known=tuple(Stretch(*each) for each in known),
     )  # fmt: skip
-    assert _pays_at(found) == told
+    assert pays_at(found) == told
 
 
 @pytest.fixture(scope="module")
 def swept() -> tuple[list[Scenario], Grid]:
-    cards = [SCENARIO, SCENARIO.but(gpu="a100-80gb-sxm")]
-    return cards, Grid.of([1, 4, 16, 64], [512, 4096], range(1, 13))
+    both = [SCENARIO, SCENARIO.but(gpu="a100-80gb-sxm")]
+    return both, Grid.of([1, 4, 16, 64], [512, 4096], range(1, 13))
 
 
 def swept_rows(scenario: Scenario) -> pd.DataFrame:
@@ -241,7 +241,7 @@ def swept_rows(scenario: Scenario) -> pd.DataFrame:
 
 def test_cards_of_a_sweep_tell_its_first_middle_and_last_batch(swept):
     (scenario, _), grid = swept
-    *best, _, free = _cards(answered := sweep_answer(scenario, grid))
+    *best, _, free = cards(answered := sweep_answer(scenario, grid))
     rows = swept_rows(scenario)
     for batch, (where, count, gain) in zip((1, 16, 64), best, strict=True):
         row = rows[rows.batch == batch].sort_values("speedup").iloc[-1]
@@ -256,7 +256,7 @@ def test_cards_of_a_sweep_tell_its_first_middle_and_last_batch(swept):
 
 def test_a_report_of_two_cards_has_their_best_counts_side_by_side(swept):
     scenarios, grid = swept
-    table = _compared(scenarios, [sweep_answer(each, grid) for each in scenarios])
+    table = compared([sweep_answer(each, grid) for each in scenarios])
     assert table.headers[2:] == ("batch 1", "batch 4", "batch 16", "batch 64")
     for scenario, row in zip(scenarios, table.rows, strict=True):
         rows = swept_rows(scenario)

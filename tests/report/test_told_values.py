@@ -20,6 +20,7 @@ from medusa_sim.report.recommend.screen import search_note
 from medusa_sim.report.recommend.server_facts import request_latency_text
 from medusa_sim.report.roofline_screen import _sentences, _table
 from medusa_sim.report.sweep import screen as swept
+from medusa_sim.report.sweep import sentences as sweep_sentences
 from medusa_sim.report.sweep import tables as sweep_tables
 from medusa_sim.report.table import TextTable, cell_text
 from medusa_sim.report.words import caveats
@@ -156,8 +157,8 @@ def test_a_sweep_names_lengths_where_there_are_several_and_heads_of_trees(scenar
     assert ("heads" in headers, "drafts" in headers) == (word == "heads", word == "drafts")
     assert ("length" in headers) == (len(lengths) > 1)
     last = {True: ["8", "4096"], False: ["8"]}[len(lengths) > 1]
-    assert numbers(swept.answer_text(answer))[-len(last) :] == last
-    assert all((" at length " in line) == (len(lengths) > 1) for line in swept.by_batch(answer))
+    assert numbers(sweep_sentences.answer_text(answer))[-len(last) :] == last
+    assert all((" at length " in line) == (len(lengths) > 1) for line in sweep_sentences.by_batch(answer))
     costs = next(fact.text for fact in swept.facts(answer) if fact.label == "Cost")
     assert ("length 4096" in costs) == (len(lengths) > 1)
 
@@ -174,9 +175,13 @@ def test_a_sweep_tells_the_memory_of_its_largest_batch_of_what_can_be_used():
 def test_what_is_free_without_drafting_is_told_where_drafting_costs(share, told):
     free = SimpleNamespace(largest=256, verification=np.array([40]), whole=np.array([30]))
     answer = SimpleNamespace(
-        scenario=SimpleNamespace(traffic=None), drafting_share=share, free=free, grid=Grid.of([2], [512], [1])
+        scenario=SimpleNamespace(traffic=None),
+        drafting_share=share,
+        free=free,
+        grid=Grid.of([2], [512], [1]),
+        gain="speedup",
     )
-    *_, text = swept._columns(answer)
+    *_, text = swept.column_facts(answer)
     assert numbers(text.text) == ["10", "2", "4.0", "40"][:told]
     assert [sweep_tables.free_text(count, free) for count in (255, 256, 257)] == ["255", "256+", "257+"]
 

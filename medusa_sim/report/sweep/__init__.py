@@ -1,1 +1,1 @@
-"""A sweep: on a screen, as a page."""
+"""A sweep: on a screen, in sentences, as tables, as a page."""

@@ -37,34 +37,40 @@ _ROW_COLUMNS = (
 )  # fmt: skip
 
 
-def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> list[Block]:
-    """Every block of the report, in order."""
-    gpus = ", ".join(dict.fromkeys(item.gpus_text for item in settings))
-    models = ", ".join(dict.fromkeys(item.model.name for item in settings))
-    title = f"How many candidates should {models} verify on {gpus}?"
-    blocks: list[Block] = [Heading(title, level=1)]
-    answers = [sweep_answer(item, grid) for item in settings]
-    several = len(settings) > 1
-    if several:
-        blocks += [_compared(settings, answers), Text("Best count and its speedup, by batch.")]
-    for item, answered in zip(settings, answers, strict=True):
-        if several:
-            blocks.append(Heading(f"{model_name(item)} on {item.gpus_text}"))
-        blocks += _setting_blocks(item, answered, several)
-    return blocks + closing(settings, tuple(dict.fromkeys(caveats(settings, grid))), command)
+def report_blocks(
+    scenarios: Sequence[Scenario], grid: Grid, command: str, *, grid_alone: bool = False
+) -> list[Block]:
+    """Every block of the report, in order. grid_alone: whether it is about the grid's counts alone."""
+    answers = [sweep_answer(scenario, grid, grid_alone=grid_alone) for scenario in scenarios]
+    gpus = ", ".join(dict.fromkeys(scenario.gpus_text for scenario in scenarios))
+    models = ", ".join(dict.fromkeys(scenario.model.name for scenario in scenarios))
+    blocks: list[Block] = [Heading(f"How many candidates should {models} verify on {gpus}?", level=1)]
+    if len(answers) == 1:
+        blocks += answer_blocks(answers[0], level=2)
+    else:
+        blocks += [compared(answers), Text("Best count and its speedup, by batch.")]
+        for answer in answers:
+            blocks += [Heading(place_of(answer)), *answer_blocks(answer, level=3)]
+    return blocks + closing(scenarios, tuple(dict.fromkeys(caveats(scenarios, grid))), command)
 
 
-def _compared(settings: Sequence[Scenario], answers: Sequence[SweepAnswer]) -> TextTable:
+def place_of(answer: SweepAnswer) -> str:
+    """`llama-3-8b bf16 on h100-sxm`."""
+    return f"{model_name(answer.scenario)} on {answer.scenario.gpus_text}"
+
+
+def compared(answers: Sequence[SweepAnswer]) -> TextTable:
     """A row a GPU and model, a column a batch, at the first length."""
     grid = answers[0].grid
     shown = evenly(np.arange(grid.batch.size), _MOST_BATCHES)
     rows = []
-    for item, answered in zip(settings, answers, strict=True):
+    for answer in answers:
         counts, gains = (
-            answered.column(name).reshape(grid.batch.size, -1)[:, 0].tolist()
-            for name in ("candidates", answered.gain)
+            answer.column(name).reshape(grid.batch.size, -1)[:, 0].tolist()
+            for name in ("candidates", answer.gain)
         )
-        rows.append((item.gpus_text, model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
+        best = (f"{counts[i]}: {times(gains[i])}" for i in shown)
+        rows.append((answer.scenario.gpus_text, model_name(answer.scenario), *best))
     return TextTable(
         headers=("GPU", "model", *(f"batch {grid.batch[i]}" for i in shown)),
         rows=tuple(rows),
@@ -73,68 +79,68 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[SweepAnswer]) -> T
     )
 
 
-def _setting_blocks(item: Scenario, answered: SweepAnswer, several: bool) -> list[Block]:
-    level = 3 if several else 2
-    grid = answered.grid
-    first, then = screen_blocks(sweep_screen(answered, doubts(item)))
-    if not any(answered.fits):
+def answer_blocks(answer: SweepAnswer, *, level: int) -> list[Block]:
+    """One scenario: its answer, cards, plots of some lengths below headings of a level, its rows."""
+    scenario, grid = answer.scenario, answer.grid
+    first, then = screen_blocks(sweep_screen(answer, doubts(scenario)))
+    if not any(answer.fits):
         return [*first, *then]
-    blocks: list[Block] = [*first, Cards(_cards(answered)), *then]
-    for seq_len in evenly(grid.seq_len, _MOST_LENGTHS):
-        blocks += view_pictures(
-            length_view(item, grid, int(seq_len)), item, level=level, several=grid.seq_len.size > 1
-        )
-    blocks.append(Folded("Every row of the sweep", rows_table(item, grid)))
+    blocks: list[Block] = [*first, Cards(cards(answer)), *then]
+    for seq_len in evenly(grid.seq_len, _MOST_LENGTHS).tolist():
+        view = length_view(scenario, grid, seq_len, among=answer.counts)
+        blocks += view_pictures(view, scenario, level=level, several=grid.seq_len.size > 1)
+    blocks.append(Folded("Every row of the sweep", rows_table(scenario, grid)))
     return blocks
 
 
-def _cards(answered: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
+def cards(answer: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
     """Cards: best count at the smallest, middle and largest batch, where it pays, the free budget."""
-    grid = answered.grid
-    column = {name: answered.column(name).tolist() for name in ("batch", "seq_len", "candidates")}
-    lengths = grid.seq_len.size
-
-    def best_card(batch: int) -> tuple[str, str, str]:
-        place = batch * lengths
-        at = f"batch {column['batch'][place]}, length {column['seq_len'][place]}"
-        if column["candidates"][place] > 1:
-            value, low, high = answered.gains[place]
-            gain = f"{times(value)}, 80 %: {low:.2f} to {high:.2f}"
-            return at, f"{column['candidates'][place]} candidates", gain
-        return at, "do not speculate", "plain decoding is the fastest"
-
-    at = f"length {grid.seq_len[0]}"
-    pays = answered.break_evens[0]
-    free = free_text(int(answered.free.whole[0]), answered.free)
-    alone = free_text(int(answered.free.verification[0]), answered.free)
-    remark = f"verification alone: {alone}; drafting adds {percent(answered.drafting_share)} first"
+    grid = answer.grid
+    at, break_even = f"length {grid.seq_len[0]}", answer.break_evens[0]
+    free = free_text(int(answer.free.whole[0]), answer.free)
+    alone = free_text(int(answer.free.verification[0]), answer.free)
+    remark = f"verification alone: {alone}; drafting adds {percent(answer.drafting_share)} first"
     return (
-        *(best_card(batch) for batch in sorted({0, grid.batch.size // 2, grid.batch.size - 1})),
-        (f"speculation pays for certain at, {at}", _pays_at(pays), f"it {break_even_text(pays, 'batch')}"),
+        *(best_card(answer, b) for b in sorted({0, grid.batch.size // 2, grid.batch.size - 1})),
+        (
+            f"speculation pays for certain at, {at}",
+            pays_at(break_even),
+            f"it {break_even_text(break_even, 'batch')}",
+        ),
         (
             f"free budget, batch {grid.batch[0]}, {at}",
             f"{free} token{'' if free == '1' else 's'}",
-            remark if answered.drafting_share > 0.0 else "no drafter in this scope",
+            remark if answer.drafting_share > 0.0 else "no drafter in this scope",
         ),
     )
 
 
-def _pays_at(break_even: BreakEven) -> str:
+def best_card(answer: SweepAnswer, b: int) -> tuple[str, str, str]:
+    """The best count at a batch and the first length."""
+    grid, place = answer.grid, b * answer.grid.seq_len.size
+    at, count = f"batch {grid.batch[b]}, length {grid.seq_len[0]}", int(answer.column("candidates")[place])
+    if count == 1:
+        return at, "do not speculate", "plain decoding is the fastest"
+    gain, low, high = answer.gains[place]
+    return at, f"{count} candidates", f"{times(gain)}, 80 %: {low:.2f} to {high:.2f}"
+
+
+def pays_at(break_even: BreakEven) -> str:
     """The batches whose gain is certain: `batch 1..288`."""
     certain = [(known.first, known.last) for known in break_even.known if known.verdict == "pays"]
     return f"batch {spans_text(certain)}" if certain else "no batch"
 
 
 def view_pictures(
-    view: LengthView, item: Scenario, *, level: int, several: bool = False, chains: bool = False
+    view: LengthView, scenario: Scenario, *, level: int, several: bool = False, chains: bool = False
 ) -> list[Block]:
     """The three plots of one length, each below its heading; several: whether other lengths follow.
 
     chains: count drafts and not candidates.
     """
     at = f"length {view.seq_len}"
-    model = model_name(item)
-    stem, title = f"{item.gpu.name}-{model}", f"{model} on {item.gpu.name}, {at}"
+    model, gpu = model_name(scenario), scenario.gpu.name
+    stem, title = f"{gpu}-{model}", f"{model} on {gpu}, {at}"
     tail = f"-{view.seq_len}" if several else ""
     return [
         Heading(f"Speedup against {count_word(chains)}, {at}", level),
@@ -160,8 +166,8 @@ def view_pictures(
     ]
 
 
-def rows_table(item: Scenario, grid: Grid) -> TextTable:
+def rows_table(scenario: Scenario, grid: Grid) -> TextTable:
     """The rows of the sweep with the columns that differ, at most _MOST_ROWS of them."""
-    rows = next(sweep([item], grid)).lists(_ROW_COLUMNS, _MOST_ROWS)
+    rows = next(sweep([scenario], grid)).lists(_ROW_COLUMNS, _MOST_ROWS)
     title = "" if grid.rows <= _MOST_ROWS else f"the first {_MOST_ROWS} of {grid.rows} rows"
     return TextTable.of(rows, title)

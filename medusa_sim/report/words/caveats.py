@@ -13,36 +13,36 @@ from medusa_sim.report.words.numbers import capitalised, duration, percent
 from medusa_sim.scenario.scenario import Scenario
 
 
-def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
-    """One sentence each, those that apply to these settings and this grid."""
+def caveats(scenarios: Sequence[Scenario], grid: Grid) -> Iterator[str]:
+    """One sentence each, those that apply to these scenarios and this grid."""
     yield (
         "Every time is a prediction. The 80 % interval joins the errors of kernels, of an engine's terms and "
         "of the acceptance profile with what is new about the set-up against measured ones; it does not "
         "cover another clock or another driver."
     )
-    for item in settings:
-        yield from map(as_sentence, doubts(item))
-        yield from _latency_caveats(item)
-    profiles = {item.profile.name: item.profile for item in settings}
+    for scenario in scenarios:
+        yield from map(as_sentence, doubts(scenario))
+        yield from _latency_caveats(scenario)
+    profiles = {scenario.profile.name: scenario.profile for scenario in scenarios}
     for profile in profiles.values():
         yield (
             f"Tokens per step come from `{profile.name}` ({profile.source}), whatever the GPU and model: "
             "measure your own model's acceptance before relying on the speedup. Step times do not depend "
             "on it."
         )
-    if any(item.scope == "block" for item in settings):
+    if any(scenario.scope == "block" for scenario in scenarios):
         yield (
             "Scope `block` is the Medusa paper's simplified block: no norms, output projection, LM head or "
             "drafter."
         )
-    if any(item.baseline == "fixed" for item in settings):
+    if any(scenario.baseline == "fixed" for scenario in scenarios):
         yield (
             "Baseline `fixed` divides every step by one decode step at batch 1 and length 1024, as the "
             "paper's plots do; it is no throughput ratio."
         )
     requests = int(grid.batch.min()), int(grid.batch.max())
-    for item in settings:
-        yield from map(as_sentence, beyond_measured(item, int(grid.seq_len.max()), requests))
+    for scenario in scenarios:
+        yield from map(as_sentence, beyond_measured(scenario, int(grid.seq_len.max()), requests))
 
 
 def as_sentence(line: str) -> str:
@@ -63,26 +63,27 @@ def guessed_text(scenario: Scenario, drafts: int) -> str:
     return f" (guessed beyond {'1 draft' if first == 2 else f'{first - 1} drafts'})"
 
 
-def _latency_caveats(item: Scenario) -> Iterator[str]:
-    name = item.latency.name
+def _latency_caveats(scenario: Scenario) -> Iterator[str]:
+    name = scenario.latency.name
     if name == "roofline":
         yield (
-            f"`{item.gpu.name}`: the roofline is a floor; the README's table of errors says how far it falls "
-            "short of measured layers."
+            f"`{scenario.gpu.name}`: the roofline is a floor; the README's table of errors says how far it "
+            "falls short of measured layers."
         )
     if name != "calibrated":
         return
-    gemm = item.kernel_fits.linear
+    gemm = scenario.kernel_fits.linear
     if gemm is not None:
         yield (
-            f"Linear layers of `{item.gpu.name}` ({item.kernels}): mean error {percent(gemm.fit_error)} on "
-            f"the {gemm.rows} rows of the fit, {percent(gemm.heldout_error)} on held-out shapes."
+            f"Linear layers of `{scenario.gpu.name}` ({scenario.kernels}): mean error "
+            f"{percent(gemm.fit_error)} on the {gemm.rows} rows of the fit, "
+            f"{percent(gemm.heldout_error)} on held-out shapes."
         )
-    if item.backend is not None:
+    if scenario.backend is not None:
         yield (
-            f"Verification attends with {item.backend.name} ({item.backend.source}); few rows of it with 2 "
-            "to 128 queries are public: its time is put together from decode and prefill kernels where "
-            "keys are split, and follows rows of an RTX 3090 where they are not."
+            f"Verification attends with {scenario.backend.name} ({scenario.backend.source}); few rows of it "
+            "with 2 to 128 queries are public: its time is put together from decode and prefill kernels "
+            "where keys are split, and follows rows of an RTX 3090 where they are not."
         )
 
 

@@ -1,0 +1,80 @@
+"""The answer of a sweep in sentences: gains at its ends, where speculation pays, what other counts give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from medusa_sim.grid.cells import Cells
+from medusa_sim.plan.sweep_answer import SweepAnswer
+from medusa_sim.report.words.break_even import break_even_text
+from medusa_sim.report.words.numbers import counted, drafts_text, times
+
+T = TypeVar("T")
+
+
+def answer_text(answer: SweepAnswer) -> str:
+    """The gain at the first and the last batch and length that fit, or that there is none."""
+    counts = answer.column("candidates").tolist()
+    places = [place for place, fits in enumerate(answer.fits) if fits]
+    if all(counts[place] == 1 for place in places):
+        return "Speculation gives no gain at any of these batches and lengths."
+    chains = answer.best.configurations.are_chains
+    gains = [
+        (
+            f"{times(answer.gains[place][0])} with {counted(counts[place], chains)}"
+            if counts[place] > 1
+            else "no gain"
+        )
+        + f" at {place_text(answer, place)}"
+        for place in ends_of(places)
+    ]
+    return f"Speculation gives {' and '.join(gains)}."
+
+
+def by_batch(answer: SweepAnswer) -> list[str]:
+    """At which batches speculation pays, a text a length."""
+    several = answer.grid.seq_len.size > 1
+    return [
+        break_even_text(break_even, "batch") + (f" at length {answer.grid.seq_len[place]}" if several else "")
+        for place, break_even in enumerate(answer.break_evens)
+    ]
+
+
+def better_text(answer: SweepAnswer) -> str:
+    """The best of all counts where the answer is about others; empty where these have it."""
+    best, counts = answer.best_of_all, answer.column("candidates").tolist()
+    gains = answer.column(answer.gain, best).tolist()
+    chains = best.configurations.are_chains
+    told = [
+        f"{counted(count, chains)} at {place_text(answer, place)} ({times(gains[place])})"
+        for place, count in enumerate(answer.column("candidates", best).tolist())
+        if answer.fits[place] and count != counts[place]
+    ]
+    return f"of all counts the best is {' and '.join(ends_of(told))}" if told else ""
+
+
+def engine_text(best: Cells) -> str:
+    """Gain in the engine that runs a drafter, at the first and the last batch; empty where neither fits."""
+    surface = best.surface
+    several = surface.seq_len.size > 1
+    ends = [
+        f"{times(float(best.speedup[b, s, 0]))} with {drafts_text(best.candidates_at(b, s))} at batch "
+        f"{surface.batch[b]}" + (f", length {surface.seq_len[s]}" if several else "")
+        for b, s in ends_of([(0, 0), (best.shape[0] - 1, best.shape[1] - 1)])
+        if best.fits[b, s, 0]
+    ]
+    name = best.scenario.runtime.name
+    return f"{name} runs no trees (--runtime vllm); its chain gives {', '.join(ends)}" if ends else ""
+
+
+def place_text(answer: SweepAnswer, place: int) -> str:
+    """`batch 8`, or `batch 8, length 512` where there are several lengths."""
+    b, s = divmod(place, answer.grid.seq_len.size)
+    length = f", length {answer.grid.seq_len[s]}" if answer.grid.seq_len.size > 1 else ""
+    return f"batch {answer.grid.batch[b]}{length}"
+
+
+def ends_of(several: Sequence[T]) -> list[T]:
+    """The first and the last, once where they are the same."""
+    return list(dict.fromkeys((several[0], several[-1])))
