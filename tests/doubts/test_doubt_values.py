@@ -15,13 +15,10 @@ from medusa_sim.doubts.acceptance import lossless_as_given, workload_of_medusa
 from medusa_sim.doubts.beyond import beyond_drafting_limit
 from medusa_sim.doubts.doubts import beyond_known, cut_scale_blocks, doubts, slow_link
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
-from medusa_sim.doubts.standing import Standing, _value, groups, span_of, standing, table_text, weights_of
 from medusa_sim.doubts.term_shares import doubled, token_us, usual_option
 from medusa_sim.doubts.terms import WORDS, terms_out_of_range
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.served_groups import known_kinds
 
 RATES = "0.7,0.5,0.35"
 """Three drafts: 1 + 0.7 + 0.5 + 0.35 = 2.55 tokens a step."""
@@ -160,49 +157,6 @@ def test_experts_of_another_format_are_named_where_formats_differ():
     assert taken_over(dense("cuda-graph")) == []
 
 
-# Where a set-up stands.
-
-
-def test_a_span_is_its_ends():
-    assert (span_of([8, 1, 4]), span_of(["8", 8.0]), span_of([np.nan])) == ("1 to 8", "8", "")
-
-
-def test_a_cell_is_a_number_where_its_column_has_numbers():
-    assert [_value(*cell) for cell in (("rows", "12"), ("error", "0.5"), ("held", ""), ("what", "7"))] == [
-        12, 0.5, None, "7",
-    ]  # fmt: skip
-    assert _value("rows", "x") == "x"
-
-
-def test_groups_are_written_as_they_are_read(tmp_path):
-    folder = tmp_path / "profiles"
-    folder.mkdir()
-    (folder / "accuracy.csv").write_text(table_text(groups()[:7]), encoding="utf-8")
-    assert groups(tmp_path) == groups()[:7]
-
-
-@pytest.mark.parametrize(
-    ("model", "weights"), [("llama-3.1-8b", "bf16"), ("gpt-oss-120b", "mxfp4"), ("deepseek-r1", "fp8_block")]
-)
-def test_a_model_has_the_format_of_most_of_its_weights(model, weights):
-    assert weights_of(load_model(model)) == weights
-
-
-def test_an_expected_error_is_that_of_groups_as_new():
-    """Inside what was measured the class's own, of another version at least that of versions."""
-    kinds = known_kinds()
-    served = {"gpu": "h200-sxm", "model": "llama-3.1-70b", "dtype": "fp8", "tp": 4}
-    own = standing(dense("vllm-0.15", **served))
-    assert (own.kind, own.expected) == ("measured", kinds["measured"].error)
-    assert own.between == own.nearness.widening.step_share
-    later = standing(dense("vllm-0.60", **served))
-    assert later.expected == max(later.nearness.known.error, kinds["version"].error)
-    assert later.between > own.between
-    assert own.nearest == "llama-3.1-70b in vllm-0.15 on h200-sxm, fp8"
-    none = Standing(nearness=None, near_groups=(), half_width=0.1)
-    assert (none.kind, none.expected, none.between, none.nearest) == ("unserved", None, 0.0, "")
-
-
 def test_links_and_lengths_beyond_what_is_known_are_told():
     """An H100 has links to eight; its model positions of 131,072 tokens."""
     assert list(slow_link(dense("vllm", tp=8))) == []
@@ -246,16 +200,6 @@ def test_collectives_of_two_cards_are_an_extrapolation_to_more(tp, knows, told):
         kernel_fits=SimpleNamespace(by_key={"collective.set:all_reduce": None, "gemm.set:bf16": None}),
     )  # fmt: skip
     assert len(list(kernel_doubts.collectives_of_more_gpus(made))) == told
-
-
-@pytest.mark.parametrize(
-    ("error", "wider", "told"), [(0.5, True, 0.5), (0.001, True, None), (0.001, False, 0.001)]
-)
-def test_another_version_is_expected_to_err_as_versions_do_at_least(error, wider, told):
-    difference = SimpleNamespace(is_other_version=wider)
-    nearness = SimpleNamespace(known=SimpleNamespace(error=error), difference=difference)
-    found = Standing(nearness=nearness, near_groups=(), half_width=0.1).expected
-    assert found == (known_kinds()["version"].error if told is None else told)
 
 
 def left_with_host(**given: object) -> tuple[Scenario, list[float]]:

@@ -4,16 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec import structs
+from engine_settings import engine, setting, with_terms
 
 import medusa_sim as ms
 from medusa_sim.grid.cells import price
 from medusa_sim.latency.by_name import latency_model
-from medusa_sim.latency.waves import norm_max
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_names
@@ -22,44 +18,23 @@ from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.specs.widening import Widening
 from medusa_sim.step.compose import RATIO_SHARE, overhead_halves
 from medusa_sim.step.drafter import drafters
-from medusa_sim.step.drafter.base import Drafter, DrafterParts
+from medusa_sim.step.drafter.base import DrafterParts
 from medusa_sim.step.drafter.draft_model import DraftModel
-from medusa_sim.step.drafter.layer import Eagle, Mtp
+from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.drafting import drafting_times
-from medusa_sim.step.graphs import is_captured, most_captured_tokens, padded_tokens
 from medusa_sim.step.host import (
-    HOST_OVERLAP,
     Added,
     drafting_pass_us,
     drafting_us,
-    launching_us,
     split_host,
     sum_of_terms,
 )
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, speculative_step, verification_step
 
-GPU = load_gpu("h100-sxm")
-LATENCY = latency_model(GPU, "calibrated", "sglang")
 ENGINES = tuple(name for name in runtime_names() if load_runtime(name).engine is not None)
 NOTHING = Term(value=0.0, source="a test")
 BATCHES = np.array([1, 2, 7, 16, 33, 64, 100, 200, 256])
-
-
-def engine(name: str = "vllm-0.10", **values: float) -> Engine:
-    """Its terms, some of another value."""
-    terms = {term: Term(value=value, source="a test") for term, value in values.items()}
-    return load_runtime(name).engine.with_terms(terms)
-
-
-def setting(runtime: str = "vllm-0.10", drafter: Drafter | None = None, **other: object) -> Setting:
-    given = {"latency": LATENCY, "model": load_model("llama-3.1-8b"), "runtime": load_runtime(runtime),
-             "scope": "model", "drafter": drafter}  # fmt: skip
-    return Setting(**(given | other))
-
-
-def with_terms(of: Setting, terms: Engine) -> Setting:
-    return replace(of, runtime=replace(of.runtime, engine=terms))
 
 
 def verified_us(of: Setting, batch: int, candidates: int = 4) -> float:
@@ -172,88 +147,6 @@ def test_an_fp8_cache_on_ampere_costs_a_plan_every_pass_and_a_round_in_pieces():
     assert step_us == pytest.approx(plan, abs=200.0)
     assert round_us == pytest.approx(plan + pieces, abs=600.0)
     assert abs(added("h100-sxm")[1]) < 100.0
-
-
-@given(
-    batch=st.integers(1, 600),
-    width=st.integers(1, 17),
-    unit=st.sampled_from(("tokens", "multiples", "requests")),
-)
-def test_padding_fills_up_to_a_captured_size(batch, width, unit):
-    of = structs.replace(engine(), graph_unit=unit)
-    padded = float(padded_tokens(of, batch, width))
-    tokens = batch * width
-    assert padded >= tokens
-    # a step is in a graph exactly where it is filled up to one
-    assert is_captured(of, batch, width) == (tokens <= most_captured_tokens(of, width))
-    if not is_captured(of, batch, width):
-        assert padded == tokens
-        return
-    if unit == "requests":
-        assert padded / width in of.graph_sizes
-        assert float(padded_tokens(of, padded / width, width)) == padded
-    elif unit == "tokens":
-        assert padded in of.graph_sizes
-    else:
-        assert padded % width == 0
-        # one of the sizes, rounded up, and no smaller one would do
-        rounded = sorted({-(-size // width) * width for size in of.graph_sizes})
-        assert padded == next(size for size in rounded if size >= tokens) <= of.graph_sizes[-1]
-
-
-def test_a_graph_larger_than_the_largest_size_is_not_captured():
-    """In multiples of 3 vLLM's sizes end at 498: 513 would be beyond the largest, 512."""
-    of, requests = engine("vllm-0.33"), np.array([165, 166, 167, 170, 171])
-    assert is_captured(of, requests, 3).tolist() == [True, True, False, False, False]
-    assert padded_tokens(of, requests, 3).tolist() == [498, 498, 501, 510, 513]
-    # requests that differ fill the list in tokens: no step shrinks where one more request finds drafts
-    found = np.arange(9) / 8
-    tokens = padded_tokens(load_runtime("vllm").engine, 8, 1.0 + 3.0 * found).tolist()
-    assert tokens == [8, 16, 16, 24, 24, 24, 32, 32, 32]
-    assert [most_captured_tokens(of, tokens) for tokens in (1, 3, 4)] == [512, 498, 512]
-    # a list of its own for plain servers, which ends elsewhere
-    plain = structs.replace(of, plain_graph_sizes=(1, 600))
-    assert is_captured(plain, 600, np.array([1, 3])).tolist() == [True, False]
-    assert [most_captured_tokens(plain, tokens) for tokens in (1, 3)] == [600, 498]
-
-
-def test_a_server_without_a_drafter_captures_sizes_of_its_own():
-    """SGLang captures fewer beside a drafter: 33 plain requests were padded to 64."""
-    batch, width = np.array([[9, 33, 100, 161]]), np.array([[1], [4]])
-    assert padded_tokens(engine("sglang-0.4"), batch, width).tolist() == [
-        [16, 40, 104, 161], [4 * 9, 4 * 64, 4 * 128, 4 * 161]
-    ]  # fmt: skip
-    newer = engine("sglang-0.5")
-    assert (padded_tokens(newer, batch, width) / width == padded_tokens(newer, batch, 1)).all()
-
-
-def test_beyond_the_captured_sizes_small_models_wait_for_their_launches():
-    small = with_terms(setting(model=load_model("qwen3-0.6b")), engine(eager_us_per_layer=500.0))
-    inside, outside = decode_step(small, 512, 64), decode_step(small, 513, 64)
-    floor = 500.0 * small.model.layers
-    assert float(inside.device_us) < floor
-    smooth = float(norm_max(outside.device_us, np.asarray(floor), HOST_OVERLAP))
-    for step, batch, expected in ((inside, 512, float(inside.device_us)), (outside, 513, smooth)):
-        assert float(step.time_us - split_host(engine(), batch).exposed.time_us) == pytest.approx(expected)
-    # the larger the step, the less of it is the host's: no cliff where kernels take as long
-    large = with_terms(setting(model=load_model("llama-3.1-8b")), engine(eager_us_per_layer=100.0))
-    before, after = (float(decode_step(large, batch, 512).time_us) for batch in (512, 513))
-    assert before < after < 1.05 * before
-    terms = engine(eager_us_per_layer=100.0)
-    assert launching_us(terms, 32, np.array([True, False])).time_us.tolist() == [0.0, 3200.0]
-
-
-def test_levels_of_a_tree_are_in_a_graph_where_the_tokens_just_accepted_are_not():
-    """SGLang on Hopper with latent attention; two nodes a level had been charged 1.4 ms of launches more."""
-    of = Scenario(gpu="h200-sxm", model="deepseek-r1", runtime="sglang-0.5", tp=8, drafter="mtp").setting
-
-    def drafting_us(width: int) -> list[float]:
-        drafter = Mtp(depth=3, width=width)
-        return [float(each.time_us) for each in drafting_times(replace(of, drafter=drafter), 4, 2048, 4)]
-
-    chain, tree = drafting_us(1), drafting_us(2)
-    assert tree[0] == chain[0] > 1.5 * chain[1]
-    assert chain[1] < tree[1] < 1.2 * chain[1]
 
 
 def test_a_pass_of_a_draft_model_takes_its_launches_at_least():
@@ -400,15 +293,6 @@ def test_prompts_through_tensorrt_llm_are_launched_by_what_their_layers_are(gpu,
     """Experts in groups of products have twice the launches that are modelled, fused ones as many."""
     of = Scenario(gpu=gpu, model=model, runtime="tensorrt-llm-1.2", tp=8).setting
     assert of.runtime.engine.prompt_us_per_launch.value == us
-
-
-def test_a_server_that_is_set_up_for_a_batch_has_a_graph_of_it():
-    """TensorRT-LLM captures its largest batch; sizes of 1.2 end at 128, those of 1.3 go on by 64."""
-    older, newer = (engine(f"tensorrt-llm-{version}") for version in ("1.2", "1.3"))
-    requests = np.array([100, 128, 129, 200, 257])
-    assert padded_tokens(older, requests, 1).tolist() == [104, 128, 129, 200, 257]
-    assert padded_tokens(newer, requests, 1).tolist() == [104, 128, 192, 256, 320]
-    assert is_captured(older, requests, 1).all()
 
 
 def test_what_is_known_of_experts_widens_what_they_take_of_a_step():
