@@ -2,12 +2,12 @@
 
 (L1)  t = |t(b, s, K) + g more + g read, launches|_3 + beside      prompts ride on the step (N8)
         = t(b, s, K) + |g (linear(c) + logits) + g read, launches|_3 + beside   they have passes of their own
-      more = linear(m + c) - (1 - k / E)^c alike - own,  m = b (1 + z K) tokens of b requests
-      read = sum attention(q_i, e_i) [and the drafter's] + drafter(c) + lone(c)
+      more = linear(m + c) - (1 - k / E)^c sharing - decode,  m = b (1 + z K) tokens of b requests
+      read = sum attention(q_i, e_i) [and the drafter's] + drafter(c) + imbalance(c)
       c = sum q_i tokens of prompts whose chunks end at e_i
 
-own, alike, g, launches, beside and the law itself are those of `step.mixed_steps`:
-`PromptTerms.carrying_us`.
+decode, sharing, g, launches, beside and the law itself are those of `step.mixed_steps`:
+`PromptTerms.mixed_us`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.prompt_kernels import (
-    asleep_share,
     busiest_share,
     drafter_attention_us,
     drafter_linear_us,
+    imbalance_share,
+    imbalance_us,
+    inactive_share,
     linear_us,
     logits_us,
-    lone_linear_us,
-    lone_share,
     prompt_attention_us,
     timed_rows,
 )
 from medusa_sim.step.prompts import (
     PromptTerms,
+    eager_host_us,
     graph_rows,
-    launching_host_us,
     prompt_host_us,
     prompt_terms,
 )
@@ -53,12 +53,12 @@ class PromptTable:
 
     linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
     (Q,) that ends at chunk_ends (E,). drafter_s and drafter_attention_s: the same of a drafter that reads
-    prompts, too. asleep: (T,) share of experts that so many tokens leave asleep; None: there are no experts.
-    logits_s: choosing tokens behind prompts in a pass of their own. lone_s: (T,) what linear_s is longer by
-    where one GPU attends to all these tokens, gpus: that attend to their own requests. terms: of the engine.
-    host_s: launches of a pass of prompts, or of the whole step that prompts ride on; graph_rows: most rows of
-    a step that a graph holds. Both have a `plain_` one of a server that loads no drafter. eager_s: of the
-    host in a step of more rows.
+    prompts, too. inactive_share: (T,) share of experts that none of so many tokens activates; None: there are
+    no experts. logits_s: choosing tokens behind prompts in a pass of their own. imbalance_s: (T,) what
+    linear_s is longer by where one GPU attends to all these tokens, gpus: that attend to their own requests.
+    terms: of the engine. host_s: launches of a pass of prompts, or of the whole step that prompts ride on;
+    graph_rows: most rows of a step that a graph holds. Both have a `plain_` one of a server that loads no
+    drafter. eager_s: of the host in a step of more rows.
     """
 
     linear_s: FloatArray
@@ -67,9 +67,9 @@ class PromptTable:
     attention_s: FloatArray
     drafter_s: FloatArray
     drafter_attention_s: FloatArray | float = 0.0
-    asleep: FloatArray | None = None
+    inactive_share: FloatArray | None = None
     logits_s: float = 0.0
-    lone_s: FloatArray | None = None
+    imbalance_s: FloatArray | None = None
     gpus: int = 1
     terms: PromptTerms = field(default_factory=PromptTerms)
     host_s: float = 0.0
@@ -93,14 +93,14 @@ class PromptTable:
         decoded_tokens: int,
         chunks: Sequence[tuple[int, int]],
         step_s: float,
-        own_s: float | None = None,
-        alike_s: float = 0.0,
+        decode_linear_s: float | None = None,
+        sharing_s: float = 0.0,
     ) -> float:
         """(L1): what chunks (tokens, end) of prompts add to a step of step_s.
 
-        decoded_tokens: of the requests that decode in it (m). own_s: what its linear layers take without
-        prompts, in a graph that further rows fill (None: as much as m tokens), of which alike_s is saved
-        because tokens of a request share experts.
+        decoded_tokens: of the requests that decode in it (m). decode_linear_s: what its linear layers take
+        without prompts, in a graph that further rows fill (None: as much as m tokens). sharing_s: what they
+        save because tokens of a request share experts.
         """
         linear_s, drafter_s = self._by_tokens
         tokens = sum([chunk for chunk, _ in chunks])
@@ -109,21 +109,21 @@ class PromptTable:
         rides, m = decoded_tokens > 0 and not self.terms.are_apart, decoded_tokens
         more_s = linear_s[tokens] + (self.logits_s if decoded_tokens > 0 else 0.0)
         if rides:
-            more_s = linear_s[m + tokens] - (linear_s[m] if own_s is None else own_s)
-            if alike_s and self.asleep is not None:
-                more_s -= self.asleep.item(tokens) * alike_s
+            more_s = linear_s[m + tokens] - (linear_s[m] if decode_linear_s is None else decode_linear_s)
+            if sharing_s and self.inactive_share is not None:
+                more_s -= self.inactive_share.item(tokens) * sharing_s
         attention_s = sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
-        if self.lone_s is None:
+        if self.imbalance_s is None:
             read_s = drafter_s[tokens] + attention_s
         else:
             busiest = busiest_share(self.gpus, len(chunks))
-            lone_s = float(lone_share(self.gpus, busiest)) * self.lone_s.item(tokens)
-            read_s = drafter_s[tokens] + float(busiest) * attention_s + lone_s
+            imbalance_s = float(imbalance_share(self.gpus, busiest)) * self.imbalance_s.item(tokens)
+            read_s = drafter_s[tokens] + float(busiest) * attention_s + imbalance_s
         host_s = self.host_s
         if not host_s and rides and m <= self.graph_rows < m + tokens:
             host_s = self.eager_s
         in_us = (seconds * US_PER_S for seconds in (step_s, more_s, read_s, host_s))
-        return float(self.terms.carrying_us(*in_us)) / US_PER_S - step_s
+        return float(self.terms.mixed_us(*in_us)) / US_PER_S - step_s
 
     def attention_of_s(self, tokens: int, end: int) -> float:
         """The attention of one chunk, bilinear between those of the table."""
@@ -171,16 +171,16 @@ def prompt_table(
         chunk_tokens=chunks,
         chunk_ends=ends,
         attention_s=np.broadcast_to(attention_us / US_PER_S, (chunks.size, ends.size)),
-        asleep=None if setting.model.experts is None else asleep_share(setting, every.astype(np.float64)),
+        inactive_share=None if setting.model.experts is None else inactive_share(setting, as_float(every)),
         gpus=gpus,
         logits_s=logits_us(setting) / US_PER_S,
-        lone_s=None if gpus == 1 else by_tokens_s(lone_linear_us(setting, tokens)),
+        imbalance_s=None if gpus == 1 else by_tokens_s(imbalance_us(setting, tokens)),
         drafter_s=by_tokens_s(drafter_linear_us(setting, drafter, tokens)),
         drafter_attention_s=drafter_us / US_PER_S,
         terms=prompt_terms(setting),
-        host_s=prompt_host_us(setting, drafts=drafter is not None) / US_PER_S,
-        plain_host_s=prompt_host_us(setting, drafts=False) / US_PER_S,
+        host_s=prompt_host_us(setting, has_drafter=drafter is not None) / US_PER_S,
+        plain_host_s=prompt_host_us(setting, has_drafter=False) / US_PER_S,
         graph_rows=graph_rows(setting, 1.0 + drafts),
         plain_graph_rows=graph_rows(setting, 1.0),
-        eager_s=launching_host_us(setting) / US_PER_S,
+        eager_s=eager_host_us(setting) / US_PER_S,
     )

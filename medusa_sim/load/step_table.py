@@ -25,7 +25,7 @@ from medusa_sim.load.prompt_table import PromptTable, prompt_table
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.graphs import padded_tokens
-from medusa_sim.step.prompt_kernels import alike_us, own_linear_us
+from medusa_sim.step.prompt_kernels import decode_linear_us, expert_sharing_us
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import processed_tokens
@@ -46,10 +46,10 @@ class StepTable:
     """(1 + D, 1 + b, S); of no requests: what a step of prompts alone takes in addition to its tokens."""
     prompts: PromptTable
     """Time that prompts add."""
-    own_linear_s: FloatArray | None = None
+    decode_linear_s: FloatArray | None = None
     """(1 + D, 1 + b) linear layers of a step without prompts, with rows that fill its graph; None: of its
     tokens alone."""
-    alike_s: FloatArray | None = None
+    sharing_s: FloatArray | None = None
     """(1 + D, 1 + b) by which they are shorter because tokens of a request share experts; None: 0."""
     rates: FloatArray
     """(D,) probability that at least that many drafts are accepted."""
@@ -96,8 +96,8 @@ class StepTable:
             rates=self.rates[:drafts],
             drafting_share=self.drafting_share[: drafts + 1],
             steps_ahead=self.steps_ahead if drafts else self.plain_steps_ahead,
-            own_linear_s=None if self.own_linear_s is None else self.own_linear_s[: drafts + 1],
-            alike_s=None if self.alike_s is None else self.alike_s[: drafts + 1],
+            decode_linear_s=None if self.decode_linear_s is None else self.decode_linear_s[: drafts + 1],
+            sharing_s=None if self.sharing_s is None else self.sharing_s[: drafts + 1],
             faster=None if self.faster is None else self.faster[: drafts + 1],
             slower=None if self.slower is None else self.slower[: drafts + 1],
             prompts=self.prompts if drafts else self.prompts.without_drafter(),
@@ -142,9 +142,9 @@ class StepTable:
     ) -> float:
         """Seconds that chunks (tokens, end) of prompts add to a step of step_s."""
         tokens = requests + round(drafts * requests * self.match_rate)
-        own_s = None if self.own_linear_s is None else self.own_linear_s.item(drafts, requests)
-        alike_s = 0.0 if self.alike_s is None else self.alike_s.item(drafts, requests)
-        return self.prompts.added_s(tokens, chunks, step_s, own_s, alike_s)
+        linear_s = None if self.decode_linear_s is None else self.decode_linear_s.item(drafts, requests)
+        sharing_s = 0.0 if self.sharing_s is None else self.sharing_s.item(drafts, requests)
+        return self.prompts.added_s(tokens, chunks, step_s, linear_s, sharing_s)
 
     @cached_property
     def rate_per_s(self) -> FloatArray:
@@ -184,9 +184,9 @@ def step_table(
     setting = scenario.setting
     drafter, drafts = (options[-1].drafter, options[-1].depth) if options else (None, 0)
     prompts = prompt_table(setting, drafter, drafts, limits, longest)
-    own_linear_s, alike_s = _own_linear_s(setting, prompts, len(options), limits.max_requests)
+    decode_linear_s, sharing_s = _decode_linear_s(setting, prompts, len(options), limits.max_requests)
     prompts_alone = np.zeros((len(options) + 1, 1, lengths.size))
-    one_s = float(own_linear_s[0, 1] + prompts.attention_of_s(1, 1))
+    one_s = float(decode_linear_s[0, 1] + prompts.attention_of_s(1, 1))
     prompts_alone[:] = max(float(whole.step_s[0, 0, 0]) - one_s, 0.0)
     engine = setting.runtime.engine
     ahead = 0 if engine is None else round(engine.steps_ahead.value)
@@ -206,14 +206,14 @@ def step_table(
         server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
         server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
         server_band=0.0 if engine is None else engine.server_us.band,
-        own_linear_s=own_linear_s,
-        alike_s=alike_s,
+        decode_linear_s=decode_linear_s,
+        sharing_s=sharing_s,
         faster=_with_none(whole.faster),
         slower=_with_none(whole.slower),
     )
 
 
-def _own_linear_s(
+def _decode_linear_s(
     setting: Setting, prompts: PromptTable, drafts: int, most_requests: int
 ) -> tuple[FloatArray, FloatArray]:
     """(1 + D, 1 + b) seconds of the linear layers of steps without prompts, and what shared experts save."""
@@ -222,10 +222,10 @@ def _own_linear_s(
     tokens = requests * verified_tokens
     rows = tokens if engine is None else padded_tokens(engine, requests, verified_tokens)
     rows_us = np.interp(rows, np.arange(prompts.linear_s.size), prompts.linear_s) * US_PER_S
-    own_us = own_linear_us(setting, requests, verified_tokens, rows, rows_us)
-    saved_us = alike_us(setting, requests, verified_tokens, rows, tokens)
+    linear_us = decode_linear_us(setting, requests, verified_tokens, rows, rows_us)
+    saved_us = expert_sharing_us(setting, requests, verified_tokens, rows, tokens)
     some = requests > 0
-    return np.where(some, own_us, 0.0) / US_PER_S, np.where(some, saved_us, 0.0) / US_PER_S
+    return np.where(some, linear_us, 0.0) / US_PER_S, np.where(some, saved_us, 0.0) / US_PER_S
 
 
 def _with_none(values: FloatArray, none: float | None = None) -> FloatArray:

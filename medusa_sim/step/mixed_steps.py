@@ -39,23 +39,23 @@ from medusa_sim.step.closed_loop import ClosedLoop
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import (
-    alike_us,
-    asleep_share,
     busiest_share,
+    decode_linear_us,
     drafter_attention_us,
     drafter_linear_us,
-    linear_step,
+    expert_sharing_us,
+    imbalance_share,
+    imbalance_us,
+    inactive_share,
+    linear_times,
     linear_us,
     logits_us,
-    lone_linear_us,
-    lone_share,
-    own_linear_us,
     prompt_attention_us,
     timed_rows,
 )
 from medusa_sim.step.prompts import (
+    eager_host_us,
     graph_rows,
-    launching_host_us,
     prompt_host_us,
     prompt_terms,
     prompts_apart,
@@ -90,7 +90,7 @@ class MixedStepLaw:
     """(M,) own(b), with all requests decoding."""
     empty_linear_us: FloatArray
     """(M,) the same, averaged over how many are away."""
-    alike_us: FloatArray
+    expert_sharing_us: FloatArray
     """(M,) by which it is shorter because tokens of a request share experts."""
     rows: FloatArray
     """(R,) between which linear(rows) and drafter(rows) are linear."""
@@ -100,7 +100,7 @@ class MixedStepLaw:
     """(R,) what a drafter adds for tokens of prompts, but for its attention."""
     logits_us: float
     """Of choosing tokens behind prompts, in a pass of their own."""
-    lone_us: FloatArray
+    imbalance_us: FloatArray
     """(R,) what linear takes longer where one GPU attends to all of these tokens."""
     prompt_attention_us: float
     """Attention of one prompt, averaged over its length."""
@@ -155,7 +155,7 @@ class MixedStepLaw:
             loop=self.loop.beginning(cells, begin_chance),
             own_linear_us=self.own_linear_us[cells],
             empty_linear_us=self.empty_linear_us[cells],
-            alike_us=self.alike_us[cells],
+            expert_sharing_us=self.expert_sharing_us[cells],
         )
 
     def steps(self, cells: IntArray, prompts: FloatArray) -> MixedSteps:
@@ -192,17 +192,17 @@ class MixedStepLaw:
         step_us = loop.step_us[cells] - absent * loop.request_attention_us[cells]
         rows = (decoding * loop.verified_tokens[cells])[:, None] + tokens
         linear_us = np.interp(rows, self.rows, self.linear_us)
-        if self.alike_us.any():
-            linear_us -= asleep_share(self.setting, tokens) * self.alike_us[cells][:, None]
+        if self.expert_sharing_us.any():
+            linear_us -= inactive_share(self.setting, tokens) * self.expert_sharing_us[cells][:, None]
         more_us = linear_us - self.own_linear_us[cells][:, None]
         read_us, host_us = self._read_us(cells, prompts, tokens), self._riding_host_us(cells, rows)
-        return prompt_terms(self.setting).carrying_us(step_us[:, None], more_us, read_us, host_us)
+        return prompt_terms(self.setting).mixed_us(step_us[:, None], more_us, read_us, host_us)
 
     def _riding_host_us(self, cells: IntArray, rows: FloatArray) -> FloatArray | float:
         """Host that launches a step of so many rows, (n, K), where its prompts take it out of a graph."""
         if self.plain_host_us:
             return self.plain_host_us
-        host_us = launching_host_us(self.setting)
+        host_us = eager_host_us(self.setting)
         if not host_us:
             return 0.0
         each, index = np.unique(self.loop.verified_tokens[cells], return_inverse=True)
@@ -217,7 +217,7 @@ class MixedStepLaw:
         host_us = np.where(drafts, self.drafting_host_us, self.plain_host_us)[cells][:, None]
         launched_us = np.where(tokens > 0.0, host_us, 0.0)
         step_us = self.empty_us[cells][:, None]
-        return prompt_terms(self.setting).carrying_us(step_us, linear_us, read_us, launched_us)
+        return prompt_terms(self.setting).mixed_us(step_us, linear_us, read_us, launched_us)
 
     def _read_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """read(S): attention and drafter of so many tokens of so many prompts, at cells that draft or not."""
@@ -233,8 +233,8 @@ class MixedStepLaw:
         gpus = self.setting.parallel.schedulers
         if gpus == 1:
             return 0.0
-        part = lone_share(gpus, busiest)[:, None]
-        return np.asarray(part * np.interp(tokens, self.rows, self.lone_us) * (tokens > 0.0))
+        part = imbalance_share(gpus, busiest)[:, None]
+        return np.asarray(part * np.interp(tokens, self.rows, self.imbalance_us) * (tokens > 0.0))
 
 
 def mixed_step_law(
@@ -257,9 +257,9 @@ def mixed_step_law(
         return np.asarray(timed_us[np.searchsorted(timed, rows)])
 
     def own_us(requests: FloatArray, tokens: FloatArray, rows: IntArray) -> FloatArray:
-        return own_linear_us(setting, requests, tokens, rows.astype(np.float64), of_rows(rows))
+        return decode_linear_us(setting, requests, tokens, rows.astype(np.float64), of_rows(rows))
 
-    prompt_step = linear_step(setting, np.array([float(round(max(traffic.prompt_tokens, 1.0)))]))
+    prompt_step = linear_times(setting, np.array([float(round(max(traffic.prompt_tokens, 1.0)))]))
     lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
     return MixedStepLaw(
         setting=setting,
@@ -269,7 +269,7 @@ def mixed_step_law(
         empty_linear_us=sums_by_place(
             away.weight * own_us(present, verified, padded_without), away.place, padded.size
         ),
-        alike_us=alike_us(
+        expert_sharing_us=expert_sharing_us(
             setting,
             loop.requests,
             loop.verified_tokens,
@@ -280,12 +280,12 @@ def mixed_step_law(
         linear_us=of_rows(knots),
         drafter_us=drafter_linear_us(setting, drafter, knots.astype(np.float64)),
         logits_us=logits_us(setting),
-        lone_us=lone_linear_us(setting, knots.astype(np.float64)),
+        imbalance_us=imbalance_us(setting, knots.astype(np.float64)),
         prompt_attention_us=float(prompt_attention_us(setting, lengths, lengths).mean()),
         drafter_attention_us=float(drafter_attention_us(setting, drafter, lengths, lengths).mean()),
         prompt_half=float(np.log(prompt_step.high_us / prompt_step.time_us)[0]),
-        plain_host_us=prompt_host_us(setting, drafts=False),
-        drafting_host_us=prompt_host_us(setting, drafts=True),
+        plain_host_us=prompt_host_us(setting, has_drafter=False),
+        drafting_host_us=prompt_host_us(setting, has_drafter=True),
     )
 
 

@@ -71,7 +71,7 @@ def linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
     return device_us(setting.latency, linear_work(setting, tokens))
 
 
-def linear_step(setting: Setting, tokens: FloatArray) -> PassTimes:
+def linear_times(setting: Setting, tokens: FloatArray) -> PassTimes:
     """The same with its band."""
     return timed_pass(setting.latency, linear_work(setting, tokens))
 
@@ -95,14 +95,14 @@ def logits_us(setting: Setting) -> float:
     return float(device_us(setting.latency, _of_prompts(setting, chosen, prompt)))
 
 
-def own_linear_us(
+def decode_linear_us(
     setting: Setting, requests: FloatArray, verified_tokens: FloatArray, rows: FloatArray, rows_us: FloatArray
 ) -> FloatArray:
     """own(b, c, rows) of steps without prompts, microseconds; rows_us: linear(rows)."""
-    return rows_us - alike_us(setting, requests, verified_tokens, rows, rows)
+    return rows_us - expert_sharing_us(setting, requests, verified_tokens, rows, rows)
 
 
-def alike_us(
+def expert_sharing_us(
     setting: Setting, requests: FloatArray, verified_tokens: FloatArray, rows: FloatArray, tokens: FloatArray
 ) -> FloatArray:
     """alike(t): what experts take less than if so many `tokens` chose by themselves, microseconds."""
@@ -124,7 +124,7 @@ def _experts_us(
     return device_us(setting.latency, _of_prompts(setting, experts, workload))
 
 
-def asleep_share(setting: Setting, tokens: FloatArray) -> FloatArray:
+def inactive_share(setting: Setting, tokens: FloatArray) -> FloatArray:
     """(1 - k / E)^S: share of experts that none of so many tokens wakes, mean over layers; 0 without any."""
     layers = setting.model.blocks(MoE)
     asleep = (count * (1.0 - experts.topk / experts.experts) ** tokens for count, experts in layers)
@@ -150,7 +150,7 @@ def drafter_linear_us(setting: Setting, drafter: Drafter | None, tokens: FloatAr
     return sum(times_us, start=np.zeros(np.shape(tokens)))
 
 
-def lone_linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
+def imbalance_us(setting: Setting, tokens: FloatArray) -> FloatArray:
     """What linear(S) takes longer where one GPU attends to all of the tokens, microseconds.
 
     0 unless GPUs attend to their own requests: then one has all rows of the linear layers around attention.
@@ -175,8 +175,8 @@ def busiest_share(gpus: int, prompts: Size) -> FloatArray:
     return np.asarray(np.maximum(some / gpus, np.minimum(some, 1.0)) / some)
 
 
-def lone_share(gpus: int, busiest: FloatArray) -> FloatArray:
-    """Part of `lone_linear_us` on several GPUs: 1 where one has all prompts, 0 where all have as many."""
+def imbalance_share(gpus: int, busiest: FloatArray) -> FloatArray:
+    """Part of `imbalance_us` on several GPUs: 1 where one has all prompts, 0 where all have as many."""
     return np.asarray((gpus * busiest - 1.0) / (gpus - 1.0))
 
 

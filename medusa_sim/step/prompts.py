@@ -28,20 +28,22 @@ def prompts_apart(setting: Setting) -> bool:
     return engine is not None and engine.prompts_apart
 
 
-def prompt_term(setting: Setting, engine: Engine, *, drafts: bool) -> Term:
+def prompt_term(setting: Setting, engine: Engine, *, has_drafter: bool) -> Term:
     """What the host takes for each kernel of a prompt that no graph holds.
 
-    drafts: whether a drafter is loaded that drafts by passes, which is another host where prompts have passes
-    of their own. Where they ride on a step, the whole step is launched so.
+    has_drafter: one that drafts by passes makes another host where prompts have passes of their own. Where
+    they ride on a step, the whole step is launched so.
     """
-    drafts = drafts and setting.drafter_name not in lookups()
-    return engine.prompt_us_per_launch if drafts or not engine.prompts_apart else engine.prefill_us_per_launch
+    drafts_by_passes = has_drafter and setting.drafter_name not in lookups()
+    if engine.prompts_apart and not drafts_by_passes:
+        return engine.prefill_us_per_launch
+    return engine.prompt_us_per_launch
 
 
-def prompt_host_us(setting: Setting, *, drafts: bool) -> float:
+def prompt_host_us(setting: Setting, *, has_drafter: bool) -> float:
     """Microseconds of the host in a pass of prompts, or in a step that they ride on (`prompt_term`)."""
     engine = setting.runtime.engine
-    if engine is None or not (term := prompt_term(setting, engine, drafts=drafts)).value:
+    if engine is None or not (term := prompt_term(setting, engine, has_drafter=has_drafter)).value:
         return 0.0
     launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
     return term.value * sum(launch.kernel_count for launch in launches)
@@ -57,7 +59,7 @@ class PromptTerms(NamedTuple):
     are_apart: bool = False
     """Whether prompts have passes of their own."""
 
-    def carrying_us(
+    def mixed_us(
         self,
         step_us: FloatArray | float,
         more_us: FloatArray | float,
@@ -100,7 +102,7 @@ def graph_rows(setting: Setting, verified_tokens: float) -> float:
     return most_captured_tokens(engine, verified_tokens)
 
 
-def launching_host_us(setting: Setting) -> float:
+def eager_host_us(setting: Setting) -> float:
     """Microseconds of the host in a step of more rows: (N3), the same as of a step that carries nothing."""
     engine = setting.runtime.engine
     if engine is None or np.isinf(graph_rows(setting, 1.0)):

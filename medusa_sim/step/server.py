@@ -235,7 +235,9 @@ class FullServer(Server):
             return np.zeros(())
         host_us = np.where(drafts, law.drafting_host_us, law.plain_host_us)
         whole_us = np.maximum(self._shaped(self._means.prompts_us), host_us)
-        plain, drafting = (prompt_term(self.setting, engine, drafts=loaded).band for loaded in (False, True))
+        plain, drafting = (
+            prompt_term(self.setting, engine, has_drafter=loaded).band for loaded in (False, True)
+        )
         return np.asarray(host_share(host_us, whole_us) * np.where(drafts, drafting, plain))
 
     def _share_of(self, added_us: FloatArray) -> FloatArray:

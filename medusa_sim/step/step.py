@@ -64,7 +64,7 @@ def prefill_step(setting: Setting, batch: Size, seq_len: Size, drafter: Drafter 
         step = step + timed_pass(setting.latency, work)
     terms = prompt_terms(setting)
     read = step.with_kernels_share(terms.share)
-    host_us = np.maximum(step.host_us, prompt_host_us(setting, drafts=drafter is not None))
+    host_us = np.maximum(step.host_us, prompt_host_us(setting, has_drafter=drafter is not None))
     cost = replace(read.cost, host_us=host_us, exposed_us=step.cost.exposed_us + terms.beside_us)
     return replace(read, cost=cost)
 

@@ -177,8 +177,8 @@ def test_an_error_of_the_step_is_larger_in_the_latency_by_what_the_queue_adds():
         slower_prompts = replace(
             prompts, linear_s=1.02 * prompts.linear_s, attention_s=1.02 * prompts.attention_s
         )
-        own_s = 1.02 * table.own_linear_s
-        slow = replace(table, step_s=1.02 * table.step_s, own_linear_s=own_s, prompts=slower_prompts)
+        own_s = 1.02 * table.decode_linear_s
+        slow = replace(table, step_s=1.02 * table.step_s, decode_linear_s=own_s, prompts=slower_prompts)
         slower = test.point(replace(server, table=slow), rate)
         grown = np.log(slower.mean["tpot_mean_s"] / point.mean["tpot_mean_s"])
         share = point.mean["queue_share"]

@@ -200,7 +200,7 @@ def test_prompts_by_hand():
         1e-6 * (0.5 * (300 + 900 + 450) + 10.0)
     )
     # experts that requests share: 20 of 64 us are saved, and 2 of them still where prompts wake nine tenths
-    shared = replace(own, asleep=np.where(tokens > 0.0, 0.1, 1.0))
+    shared = replace(own, inactive_share=np.where(tokens > 0.0, 0.1, 1.0))
     assert shared.added_s(64, [(300, 900)], 1.0, 44e-6, 20e-6) == pytest.approx(
         1e-6 * (0.5 * (1650.0 + 600.0 + 18.0) + 10.0)
     )

@@ -21,16 +21,16 @@ from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
 from medusa_sim.step.pass_time import device_us
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.prompt_kernels import (
-    alike_us,
-    asleep_share,
+    decode_linear_us,
     drafter_attention_us,
     drafter_linear_us,
+    expert_sharing_us,
+    inactive_share,
     linear_us,
-    own_linear_us,
     prompt_attention_us,
     timed_rows,
 )
-from medusa_sim.step.prompts import launching_host_us, prompt_host_us, prompt_terms
+from medusa_sim.step.prompts import eager_host_us, prompt_host_us, prompt_terms
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import (
     decode_step,
@@ -69,12 +69,12 @@ def test_a_pass_for_its_last_token_alone_runs_the_last_mlp_and_the_head_for_one_
 
 def test_prompts_take_an_engines_share_of_kernels_and_its_host_by_layer():
     assert prompt_terms(setting()) == (1.0, 0.0, False)
-    assert launching_host_us(setting()) == 0.0
+    assert eager_host_us(setting()) == 0.0
     served = setting("vllm-0.11")
     engine = served.runtime.engine
     assert prompt_terms(served) == (engine.prompt_share.value, 32 * engine.prompt_us_per_layer.value, False)
     # beyond the largest captured size the host launches every layer
-    assert launching_host_us(served) == 32 * engine.eager_us_per_layer.value
+    assert eager_host_us(served) == 32 * engine.eager_us_per_layer.value
 
 
 def test_a_prompt_alone_takes_an_engines_share_of_kernels_its_host_and_time_beside():
@@ -84,7 +84,7 @@ def test_a_prompt_alone_takes_an_engines_share_of_kernels_its_host_and_time_besi
     terms = bare | {"prompt_us_per_launch": 0.0, "prefill_us_per_launch": 0.0}
     none = engine.with_terms({name: Term(value=value, source="none") for name, value in terms.items()})
     kernels = prefill_step(replace(served, runtime=replace(served.runtime, engine=none)), 1, 512)
-    found, host_us = prefill_step(served, 1, 512), prompt_host_us(served, drafts=False)
+    found, host_us = prefill_step(served, 1, 512), prompt_host_us(served, has_drafter=False)
     assert host_us > 0.0
     assert 0.5 < engine.prompt_share.value < 1.0
     whole = overlapped_us(engine.prompt_share.value * kernels.device_us, max(host_us, kernels.host_us))
@@ -150,16 +150,16 @@ def test_prompts_wake_the_experts_that_a_requests_tokens_share(model):
         return device_us(of.latency, replace(work, launches=kept))
 
     step, alone_us = verification_work(of, 16, 512, 4), linear_us(of, b * c)
-    own_us, saved_us = own_linear_us(of, b, c, b * c, alone_us), alike_us(of, b, c, b * c, b * c)
+    own_us, saved_us = decode_linear_us(of, b, c, b * c, alone_us), expert_sharing_us(of, b, c, b * c, b * c)
     assert own_us == pytest.approx(shared_us(step))
     assert 0.02 * alone_us < saved_us < 0.2 * alone_us
     both = replace(decode(16.0 * 4.0**CHAIN.beta + read, 1), padded_rows=b * c + read)
     joined = replace(step, workload=both, launches=model_launches(of.shard, both, of.runtime))
-    found_us = linear_us(of, b * c + read) - asleep_share(of, read) * saved_us
+    found_us = linear_us(of, b * c + read) - inactive_share(of, read) * saved_us
     # what an expert takes is as if it did not depend on how many rows there are
     assert found_us == pytest.approx(shared_us(joined), rel=0.02)
     dense = setting()
-    assert float(alike_us(dense, b, c, b * c, b * c)) == float(asleep_share(dense, b)) == 0.0
+    assert float(expert_sharing_us(dense, b, c, b * c, b * c)) == float(inactive_share(dense, b)) == 0.0
 
 
 def test_linear_layers_are_timed_at_rows_that_lie_further_apart_the_more_there_are():

@@ -158,11 +158,11 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
         seen = in_server(of, step, 1, count, np.asarray(2.0), traffic)
         return float(seen.token_us) * traffic.output_tokens
 
-    launching_us = prompt_host_us(of, drafts=True)
+    launching_us = prompt_host_us(of, has_drafter=True)
     assert launching_us > 0.0
-    assert prompt_host_us(setting(), drafts=True) == prompt_host_us(of, drafts=False) == 0.0
+    assert prompt_host_us(setting(), has_drafter=True) == prompt_host_us(of, has_drafter=False) == 0.0
     for name, kind in drafters().items():
-        each_us = prompt_host_us(replace(of, served_drafter=name), drafts=True)
+        each_us = prompt_host_us(replace(of, served_drafter=name), has_drafter=True)
         assert each_us == (0.0 if kind.looks_up else launching_us)
     slower_us = request_us(of, short, 4) - request_us(graphs, short, 4)
     assert 0.5 * launching_us < slower_us < launching_us  # its kernels run meanwhile
@@ -179,9 +179,11 @@ def test_passes_of_prompts_of_deepseek_in_sglang_wait_for_their_launches():
         asked: dict[str, Any] = {"model": "deepseek-v3", "gpu": "h200-sxm", "tp": 8} | changed
         return Scenario(runtime="sglang-0.5", drafter="ngram", acceptance="0.5", **asked).setting
 
-    assert prompt_host_us(of(), drafts=False) == pytest.approx(63.0 * (976 - 3 * 58))  # shared experts fused
+    assert prompt_host_us(of(), has_drafter=False) == pytest.approx(
+        63.0 * (976 - 3 * 58)
+    )  # shared experts fused
     for other in ({"gpu": "b200"}, {"model": "qwen3-32b"}):
-        assert prompt_host_us(of(**other), drafts=False) == 0.0
+        assert prompt_host_us(of(**other), has_drafter=False) == 0.0
     engine = of().runtime.engine
     assert engine is not None
     free = engine.with_terms({"prefill_us_per_launch": Term(value=0.0, source="a test")})
@@ -203,13 +205,13 @@ def test_prompts_of_dense_models_in_vllm_on_blackwell_wait_for_their_launches(tp
         asked: dict[str, Any] = {"model": "llama-3.1-70b", "gpu": "b200", "dtype": "fp8"} | changed
         return Scenario(runtime="vllm-0.15", drafter="ngram", acceptance="0.5", tp=tp, **asked)
 
-    launching_us = prompt_host_us(scenario().setting, drafts=False)
-    alone = prompt_host_us(scenario(tp=1).setting, drafts=False) / 25.0
+    launching_us = prompt_host_us(scenario().setting, has_drafter=False)
+    alone = prompt_host_us(scenario(tp=1).setting, has_drafter=False) / 25.0
     collectives = launching_us / 65.0 - alone
     assert alone >= 80 * 9
     assert 2 * 80 <= collectives <= 2 * 80 + 2
     for other in ({"gpu": "h200-sxm"}, {"model": "gpt-oss-120b", "dtype": None}):
-        assert prompt_host_us(scenario(**other).setting, drafts=False) == 0.0
+        assert prompt_host_us(scenario(**other).setting, has_drafter=False) == 0.0
     for tokens, least in ((16.0, 0.6), (32_768.0, 0.0)):
         traffic = Traffic(prompt_tokens=tokens, output_tokens=256.0)
         engine = scenario().setting.runtime.engine
@@ -227,8 +229,8 @@ def test_prompts_of_dense_models_in_vllm_on_blackwell_wait_for_their_launches(tp
 def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     # its graphs hold generation alone: the whole step is launched, whatever drafts
     of = setting("tensorrt-llm")
-    launching_us = prompt_host_us(of, drafts=True)
-    assert prompt_host_us(replace(of, served_drafter="ngram"), drafts=False) == launching_us > 0.0
+    launching_us = prompt_host_us(of, has_drafter=True)
+    assert prompt_host_us(replace(of, served_drafter="ngram"), has_drafter=False) == launching_us > 0.0
     eight = replace(of, model=load_model("deepseek-r1"), parallel=Parallel(tp=8, dp_attention=True))
     step, traffic = np.asarray(1e4), Traffic(prompt_tokens=16.0, output_tokens=256.0)
     seen = in_server(eight, step, 64, 1, np.ones(()), traffic)
