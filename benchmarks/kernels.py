@@ -40,9 +40,10 @@ from study import GPU_OF_ROWS, ROOT, Beside, left_out_us, measured, table, width
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.errors import growth_mape, mape
-from medusa_sim.lab.calibrate.fit import FOLDS, Rows
+from medusa_sim.lab.calibrate.fit import FOLDS
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start, merged_repeats, unscored_gemm
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel, write_fits, write_kernels
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.lab.calibrate.moe import refitted_experts
 from medusa_sim.lab.calibrate.rows import fitted_kernels

@@ -16,8 +16,10 @@ from pages import write_tables
 from study import Beside, left_out_us, table, width_to_add
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import ratio_mape
-from medusa_sim.lab.calibrate.fit import FOLDS, LEAST_ROWS, Rows, heldout_groups, residual_bands
+from medusa_sim.lab.calibrate.fit import FOLDS
+from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, Rows, heldout_groups
 from medusa_sim.lab.calibrate.stream import UNSEEN, fitted_stream
 from medusa_sim.latency.bands import residual_band
 from medusa_sim.latency.stream import is_host_bound, stream_time

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.optimize import brentq
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.report.table import TextTable, markdown
 

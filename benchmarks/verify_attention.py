@@ -21,8 +21,8 @@ import pandas as pd
 from msgspec.structs import replace
 from study import ROOT, measured_rows, named_rows, table
 
-from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel, write_kernels
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.latent import LatentAttention

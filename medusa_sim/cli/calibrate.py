@@ -19,7 +19,8 @@ from medusa_sim.errors import DataError, UsageError
 from medusa_sim.scenario.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
-    from medusa_sim.lab.calibrate.engine_fit import DrafterOf, FittedRuntime
+    from medusa_sim.lab.calibrate.engine_fit import FittedRuntime
+    from medusa_sim.lab.calibrate.predicted_runs import DrafterOf
 
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Fit and print, write nothing.")
@@ -164,12 +165,8 @@ def _engine(
 
     from medusa_sim.data import user_data_dir
     from medusa_sim.engine_runs.bench import read_bench
-    from medusa_sim.lab.calibrate.engine_fit import (
-        check_runtime_name,
-        fitted_runtime,
-        runtime_path,
-        write_runtime,
-    )
+    from medusa_sim.lab.calibrate.engine_fit import fitted_runtime
+    from medusa_sim.lab.calibrate.runtime_file import check_runtime_name, runtime_path, write_runtime
     from medusa_sim.scenario.scenario import Scenario
     from medusa_sim.writing import check_new
 

@@ -111,7 +111,7 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
     import msgspec
 
     from medusa_sim.data import user_data_dir
-    from medusa_sim.lab.calibrate.fit import LEAST_ROWS
+    from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS
     from medusa_sim.lab.measure import hardware
     from medusa_sim.lab.measure.decoder_steps import random_subject
     from medusa_sim.lab.measure.environment import environment, model_label

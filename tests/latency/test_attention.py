@@ -13,7 +13,7 @@ from made_up import FIT, PATH
 
 from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.attention import fit_attention
-from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.latency.attention import NEVER, attention_time
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.operator_time import Bound, OperatorTime

@@ -10,8 +10,8 @@ import pytest
 from made_up import chosen_tile, made_up_fit
 
 from medusa_sim.errors import SpecError
-from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.latency.operator_time import Bound, Source
 from medusa_sim.latency.tiles import candidates_of

@@ -15,8 +15,8 @@ from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.gemm import gemm_start, unscored_gemm
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.rows import fitted_kernels
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.gemm import gemm_choice, gemm_time

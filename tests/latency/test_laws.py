@@ -8,8 +8,8 @@ import pytest
 from one_line import one_line
 
 from medusa_sim.errors import DataError, SpecError
-from medusa_sim.lab.calibrate.fit import Rows
 from medusa_sim.lab.calibrate.fits import fitter
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.kinds import KINDS, Kind, operator_of

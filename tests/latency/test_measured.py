@@ -11,7 +11,7 @@ from one_line import one_line
 
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import CoverageError, DataError, SpecError
-from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.rows import fitted_kernels
 from medusa_sim.lab.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.latency.calibrated import CalibratedLatency

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.lab.calibrate.elementwise import fit_elementwise
-from medusa_sim.lab.calibrate.fit import UNFITTED, Rows
+from medusa_sim.lab.calibrate.fit import UNFITTED
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.stream import fit_stream
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.elementwise import elementwise_time

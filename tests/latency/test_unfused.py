@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from made_up import made_up_fit
 
 from medusa_sim.errors import DataError, SpecError
-from medusa_sim.lab.calibrate.fit import Rows, residual_bands
+from medusa_sim.lab.calibrate.bands import residual_bands
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.unfused import fit_unfused
 from medusa_sim.lab.reproduce.published import operator_table
 from medusa_sim.latency.operator_time import Bound

@@ -11,16 +11,10 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import (
-    UNFITTED,
-    Bounds,
-    Law,
-    Rows,
-    coordinate_search,
-    refined,
-    require_rows,
-    warm,
-)
+from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.search import coordinate_search, refined
+from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath

@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.lab.calibrate.fit import UNFITTED, Law, Rows, require_rows
+from medusa_sim.lab.calibrate.fit import UNFITTED, Law
+from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.latency.collective import collective_time, sent_bytes
 from medusa_sim.operators.collective import Collective
 from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime

@@ -9,7 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from medusa_sim.arrays import as_float
-from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, require_rows
+from medusa_sim.lab.calibrate.fit import UNFITTED, Law
+from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.operators.dispatch import ONE_NODE, Dispatch
 from medusa_sim.specs.fitted import DispatchKernel

@@ -8,14 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import IntArray
-from medusa_sim.lab.calibrate.fit import (
-    UNFITTED,
-    Bounds,
-    Law,
-    Rows,
-    require_rows,
-    warm,
-)
+from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.specs.gpu import Gpu

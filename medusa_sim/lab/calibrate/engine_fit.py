@@ -8,38 +8,35 @@ kernels(b) is the step of the inherited engine without these terms, seen as the 
 (`step/server.py`), F the filter of top-p and top-k per byte. The terms are the least squares of the relative
 errors, never negative, drawn towards those of the inherited engine as far as its bands are narrow and the
 rows few: two numbers of requests are enough, more narrow the bands.
-
-A fitted runtime is written where every command finds it by name: `profiles/runtimes/NAME.toml`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
-from medusa_sim.data import check_name, find
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.lab.calibrate.hardware_file import not_default
-from medusa_sim.specs.case import form_of
+from medusa_sim.lab.calibrate.predicted_runs import (
+    DrafterOf,
+    covered_text,
+    engine_of,
+    measured_range,
+    predicted_us,
+    source_text,
+    with_terms,
+)
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.ranges import MeasuredRange
-from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
+from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import lookups
-from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.server import in_server
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, prefill_step, speculative_step
-from medusa_sim.step.traffic import Traffic, served_length
-from medusa_sim.writing import make_folder, write_text
 
 NOISE = 0.02
 """Relative error of a measured median, where the rows do not show a larger one."""
@@ -47,8 +44,6 @@ _HOST_SPREAD = {"host_us_per_step": 500.0, "host_us_per_request": 50.0, "filter_
 """The terms of (N12), and by how much they may differ from an inherited engine at least, one sigma."""
 MOST_BAND = 10.0
 """The widest relative half-width that is written: the term is not known."""
-
-DrafterOf = Callable[[int], Drafter]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,44 +120,9 @@ def fitted_runtime(
     return FittedRuntime(runtime=runtime, terms=scored, rows=fitted)
 
 
-def _engine_of(setting: Setting) -> Engine:
-    engine = setting.runtime.engine
-    assert engine is not None  # noqa: S101  # fitted_runtime has refused other runtimes
-    return engine
-
-
-def with_terms(setting: Setting, terms: dict[str, Term]) -> Setting:
-    """The setting with some terms of its engine replaced."""
-    engine = _engine_of(setting).with_terms(terms)
-    return replace(setting, runtime=replace(setting.runtime, engine=engine))
-
-
-def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> float:
-    """Time of a step of this run as its load generator would see it."""
-    traffic = None if row.offline else Traffic(prompt_tokens=row.prompt, output_tokens=row.output)
-    seq_len = served_length(setting, row.prompt + row.output / 2.0, traffic)
-    tokens = np.asarray(row.acceptance_length)
-    candidates = round(row.drafts) + 1
-    if candidates > 1:
-        assert drafter is not None  # noqa: S101  # fitted_runtime has refused runs without it
-        asked = replace(setting, drafter=drafter(candidates - 1), compacted_drafts=candidates - 1)
-        step_us = speculative_step(asked, row.concurrency, seq_len, candidates).time_us
-    else:
-        asked = setting
-        step_us = decode_step(asked, row.concurrency, seq_len).time_us
-    seen = in_server(asked, np.asarray(step_us), row.concurrency, candidates, tokens, traffic)
-    if row.itl_us is not None:
-        return float(seen.itl_us)
-    if not row.offline:
-        return float((seen.token_us if row.with_prompts else seen.tpot_us) * tokens)
-    loaded = asked.drafter if candidates > 1 else None
-    prompt_us = prefill_step(asked, row.concurrency, row.prompt, loaded).time_us
-    return float((seen.tpot_us + prompt_us / row.output) * tokens)
-
-
 def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None) -> dict[str, Term]:
     """(N12) and (N13) at once: runs that speculate tell the choice of tokens from the work for a request."""
-    engine = _engine_of(setting)
+    engine = engine_of(setting)
     speculative = [row for row in rows if row.drafts > 0]
     spreads = dict(_HOST_SPREAD)
     if speculative and drafter is not None:
@@ -194,7 +154,7 @@ def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None
     plain = [row for row in rows if row.drafts == 0]
     of = {name: plain if name in _HOST_SPREAD else speculative for name in spreads}
     fitted = {
-        name: _term(value[i], sigma[i], of[name], _measured(setting, of[name]))
+        name: _term(value[i], sigma[i], of[name], measured_range(setting, of[name]))
         for i, name in enumerate(spreads)
     }
     return fitted | held
@@ -221,25 +181,14 @@ def _draft_spread(engine: Engine, drafter: str) -> dict[str, float]:
     }
 
 
-def _measured(setting: Setting, rows: Sequence[BenchRow]) -> MeasuredRange:
-    """The set-up of the runs, by which the terms are known elsewhere."""
-    gpus = setting.parallel.tp
-    return MeasuredRange(
-        forms=(form_of(setting.shard),),
-        gpus=(gpus, gpus),
-        generations=(setting.latency.gpu.architecture,),
-        requests=max(round(max((row.concurrency for row in rows), default=1.0)), 1),
-    )
-
-
 def _term(value: float, sigma: float, rows: Sequence[BenchRow], measured: MeasuredRange) -> Term:
     half, kept = float(NORMAL_90TH * sigma), round(float(value), 3)
     return Term(
         value=kept,
         band=min(round(half / kept, 3), MOST_BAND) if kept > 0.0 else 0.0,
-        source=_source(rows),
+        source=source_text(rows),
         measured=measured,
-        valid=_valid(rows),
+        valid=covered_text(rows),
     )
 
 
@@ -271,62 +220,3 @@ def _left_out_us(
     if all(row.drafts > 0 for row in kept) or (left.drafts > 0 and all(row.drafts == 0 for row in kept)):
         return None
     return predicted_us(with_terms(setting, _terms(setting, kept, drafter)), left, drafter)
-
-
-def _source(rows: Sequence[BenchRow]) -> str:
-    tools = ", ".join(sorted({row.tool for row in rows}))
-    return f"fitted to {len(rows)} runs ({tools})"
-
-
-def _valid(rows: Sequence[BenchRow]) -> str:
-    sizes = sorted({row.concurrency for row in rows})
-    drafts = sorted({round(row.drafts) for row in rows if row.drafts > 0})
-    prompts, outputs = (_span([getattr(row, name) for row in rows]) for name in ("prompt", "output"))
-    text = f"{sizes[0]:g} to {sizes[-1]:g} requests, prompts of {prompts}, outputs of {outputs}"
-    return f"{text}, {'/'.join(map(str, drafts))} drafts" if drafts else text
-
-
-def _span(tokens: Sequence[float]) -> str:
-    """`128 to 10000`, or the one number."""
-    return " to ".join(dict.fromkeys(f"{end:.0f}" for end in (min(tokens), max(tokens))))
-
-
-def check_runtime_name(name: str) -> None:
-    """Refuse a name that is no file name, or that a shipped runtime has. Raises UsageError."""
-    check_name("--name", name)
-    taken = {*runtime_aliases(), *(known for known in runtime_names() if _is_shipped(known))}
-    if name in taken:
-        raise UsageError(f"--name {name}: a runtime of that name ships; choose another")
-
-
-def _is_shipped(name: str) -> bool:
-    return find(FOLDER, f"{name}.toml") is None
-
-
-def runtime_path(data_folder: Path, name: str) -> Path:
-    """Where a runtime of the user's lies."""
-    return data_folder / FOLDER / f"{name}.toml"
-
-
-def _range_of(term: Term) -> dict[str, Any]:
-    """`measured` as a file says it; nothing where the term has none."""
-    return {} if term.measured is None else {"measured": msgspec.to_builtins(not_default(term.measured))}
-
-
-def write_runtime(data_folder: Path, fitted: FittedRuntime, inherits: str) -> Path:
-    """The file that was written. Raises OutputError where it cannot be."""
-    import tomlkit
-
-    path = runtime_path(data_folder, fitted.runtime.name)
-    make_folder(path.parent)
-    document = tomlkit.document()
-    document.add("inherits", inherits)
-    document.add("title", fitted.runtime.title)
-    engine = tomlkit.table()
-    for name, term in fitted.terms.items():
-        entry = tomlkit.inline_table()
-        entry.update(msgspec.to_builtins(not_default(term)) | _range_of(term))
-        engine.add(name, entry)
-    document.add("engine", engine)
-    write_text(path, tomlkit.dumps(document))
-    return path

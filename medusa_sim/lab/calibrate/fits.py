@@ -11,7 +11,7 @@ from medusa_sim.lab.calibrate.attention import fit_attention
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch
 from medusa_sim.lab.calibrate.elementwise import fit_elementwise
-from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.lab.calibrate.moe import fit_experts
 from medusa_sim.lab.calibrate.serial import fit_serial_attention, fit_serial_gemm

@@ -17,17 +17,10 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import (
-    UNFITTED,
-    Bounds,
-    Law,
-    Rows,
-    refined,
-    soft_cost,
-    soft_costs,
-    starts,
-    warm,
-)
+from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.search import refined, soft_cost, soft_costs
+from medusa_sim.lab.calibrate.starts import Bounds, starts
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu

@@ -12,16 +12,10 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.lab.calibrate.fit import (
-    UNFITTED,
-    Bounds,
-    Law,
-    Rows,
-    coordinate_search,
-    least_log_errors,
-    require_rows,
-    warm,
-)
+from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.search import coordinate_search, least_log_errors
+from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.attention import NEVER
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.latent import LatentAttention

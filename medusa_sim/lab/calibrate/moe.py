@@ -16,7 +16,10 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Limits, Rows, require_rows, starts, warm
+from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.search import Limits
+from medusa_sim.lab.calibrate.starts import Bounds, starts
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.operators.experts import ALIGNED, Experts
 from medusa_sim.specs.fitted import ExpertKernel, ExpertTile, TunedShape

@@ -11,9 +11,9 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import LEAST_ROWS, Rows
 from medusa_sim.lab.calibrate.fits import fitter
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel
+from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, Rows
 from medusa_sim.lab.calibrate.transfer import fit_linear
 from medusa_sim.lab.calibrate.unfused import fit_unfused
 from medusa_sim.latency.choice import NAME_MARK

@@ -15,18 +15,11 @@ import numpy as np
 
 from medusa_sim.arrays import as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import (
-    LEAST_ROWS,
-    UNFITTED,
-    Bounds,
-    KernelT,
-    Law,
-    OperatorT,
-    Rows,
-    least_log_errors,
-    require_rows,
-)
+from medusa_sim.lab.calibrate.fit import UNFITTED, KernelT, Law
 from medusa_sim.lab.calibrate.gemm import merged_repeats
+from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, OperatorT, Rows, require_rows
+from medusa_sim.lab.calibrate.search import least_log_errors
+from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm

@@ -13,17 +13,10 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.lab.calibrate.fit import (
-    UNFITTED,
-    Law,
-    Rows,
-    Triples,
-    least_log_errors,
-    require_rows,
-    soft_cost,
-    starts,
-    warm,
-)
+from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.search import least_log_errors, soft_cost
+from medusa_sim.lab.calibrate.starts import Triples, starts
 from medusa_sim.latency.stream import joined_us, parts_us, stream_time, terms_of
 from medusa_sim.operators.operator import CONTEXT
 from medusa_sim.operators.recurrent import CONVOLUTION, Recurrent

@@ -22,8 +22,10 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import Law, Limits, Rows, refined, require_rows, soft_cost
+from medusa_sim.lab.calibrate.fit import Law
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
+from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.search import Limits, refined, soft_cost
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu

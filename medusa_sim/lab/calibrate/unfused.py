@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import UNFITTED, Bounds, Law, Rows, warm
+from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.unfused import unfused_attention_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.gpu import Gpu

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from medusa_sim.lab.calibrate.fit import (
-    Rows,
-)
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import load_gpu
 

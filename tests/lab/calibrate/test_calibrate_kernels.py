@@ -12,9 +12,10 @@ from made_up import made_up_fit
 from medusa_sim.errors import DataError, OutputError, SpecError
 from medusa_sim.lab.calibrate import transfer
 from medusa_sim.lab.calibrate.errors import mape, ratio_mape
-from medusa_sim.lab.calibrate.fit import UNFITTED, Rows, heldout_groups
+from medusa_sim.lab.calibrate.fit import UNFITTED
 from medusa_sim.lab.calibrate.gemm import _resolution_us, fit_gemm, gemm_start, merged_repeats
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel, as_marked, write_fits, write_kernels
+from medusa_sim.lab.calibrate.kind_rows import Rows, heldout_groups
 from medusa_sim.lab.calibrate.moe import TILES, rules_of
 from medusa_sim.lab.calibrate.rows import _groups, fitted_kernels
 from medusa_sim.lab.calibrate.transfer import fit_transferred_gemm

@@ -5,7 +5,7 @@ import pytest
 from made_up import made_up_fit
 
 from medusa_sim.lab.calibrate.collective import IN_SWITCH, fit_collective
-from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.collective import Collective
 from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime

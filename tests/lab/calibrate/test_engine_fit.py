@@ -10,19 +10,9 @@ from asking import answered, run
 
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.lab.calibrate.engine_fit import (
-    FittedRow,
-    _fitted,
-    _left_out_us,
-    _source,
-    _term,
-    _valid,
-    check_runtime_name,
-    fitted_runtime,
-    predicted_us,
-    with_terms,
-    write_runtime,
-)
+from medusa_sim.lab.calibrate.engine_fit import FittedRow, _fitted, _left_out_us, _term, fitted_runtime
+from medusa_sim.lab.calibrate.predicted_runs import covered_text, predicted_us, source_text, with_terms
+from medusa_sim.lab.calibrate.runtime_file import check_runtime_name, write_runtime
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.ranges import MeasuredRange
 from medusa_sim.specs.runtime import load_runtime
@@ -216,11 +206,11 @@ def test_a_term_has_the_80_percent_band_of_its_sigma():
     assert _term(1.0, 100.0, rows, measured).band == 10.0
     assert _term(0.0, 100.0, rows, measured).band == 0.0
     assert _term(1.23456, 0.1, rows, measured).value == 1.235
-    assert _source(rows) == "fitted to 2 runs (csv, vllm)"
-    assert _valid(rows) == "8 to 64 requests, prompts of 128, outputs of 512, 3 drafts"
-    assert _valid(rows[:1]) == "64 to 64 requests, prompts of 128, outputs of 512"
+    assert source_text(rows) == "fitted to 2 runs (csv, vllm)"
+    assert covered_text(rows) == "8 to 64 requests, prompts of 128, outputs of 512, 3 drafts"
+    assert covered_text(rows[:1]) == "64 to 64 requests, prompts of 128, outputs of 512"
     longer = replace(rows[0], prompt=1e4)
-    assert _valid([rows[0], longer]) == "64 to 64 requests, prompts of 128 to 10000, outputs of 512"
+    assert covered_text([rows[0], longer]) == "64 to 64 requests, prompts of 128 to 10000, outputs of 512"
 
 
 def test_a_run_is_compared_with_what_is_fitted_and_with_what_leaves_it_out():

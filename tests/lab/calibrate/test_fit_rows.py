@@ -9,22 +9,17 @@ import pytest
 from fitted_rows import GPU, of
 
 from medusa_sim.errors import DataError
+from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import growth_mape, ratio_mape
-from medusa_sim.lab.calibrate.fit import (
-    Law,
-    Rows,
-    heldout_groups,
-    least_log_errors,
-    require_rows,
-    residual_bands,
-    soft_cost,
-)
+from medusa_sim.lab.calibrate.fit import Law
 from medusa_sim.lab.calibrate.gemm import (
     _resolution_us,
     _thin,
     _with_hot_weights,
     gemm_start,
 )
+from medusa_sim.lab.calibrate.kind_rows import Rows, heldout_groups, require_rows
+from medusa_sim.lab.calibrate.search import least_log_errors, soft_cost
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.kernels import GemmKernel
 

@@ -13,13 +13,7 @@ from medusa_sim.lab.calibrate import collective, moe, stream, transfer
 from medusa_sim.lab.calibrate.attention import _is_seen, _rows_per_head
 from medusa_sim.lab.calibrate.collective import _cheapest, _may_end, _regime
 from medusa_sim.lab.calibrate.elementwise import _groups
-from medusa_sim.lab.calibrate.fit import (
-    UNFITTED,
-    Law,
-    Rows,
-    least_log_errors,
-    soft_cost,
-)
+from medusa_sim.lab.calibrate.fit import UNFITTED, Law
 from medusa_sim.lab.calibrate.gemm import (
     _refined,
     _with_paces,
@@ -27,6 +21,8 @@ from medusa_sim.lab.calibrate.gemm import (
     gemm_start,
 )
 from medusa_sim.lab.calibrate.hardware_file import _item
+from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.search import least_log_errors, soft_cost
 from medusa_sim.lab.calibrate.stream import _is_stepped
 from medusa_sim.lab.calibrate.transfer import _Evidence, _preferring
 from medusa_sim.latency.collective import collective_time

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from made_up import latent
 
-from medusa_sim.lab.calibrate.fit import Rows
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import _is_seen
 from medusa_sim.specs.gpu import load_gpu
 
