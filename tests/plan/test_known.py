@@ -41,20 +41,18 @@ def found(letters: str):
     [
         ("PPnngPPLL", "pl", ((1, 7),), "loses from batch 8 on (searched to 9)"),
         ("PPgngLL", "pul", ((1, 3),),
-         "pays to batch 2, is uncertain to 5 and loses beyond, with a predicted gain to batch 3 "
-         "(searched to 7)"),
+         "pays to batch 2, is uncertain to 5 (gain predicted to 3) and loses beyond (searched to 7)"),
         ("PPgg", "pu", ((1, 4),), "pays to batch 2 and is uncertain beyond (searched to 4)"),
         ("LLgLL", "l", (), "loses at every batch that fits, 1 to 5"),
         ("LngPP", "lup", ((3, 5),),
-         "loses to batch 1, is uncertain to 3 and pays beyond, with a predicted gain from batch 3 on "
-         "(searched to 5)"),
+         "loses to batch 1, is uncertain to 3 (gain predicted from 3) and pays beyond (searched to 5)"),
         ("PLP", "plp", ((1, 1), (3, 3)), None),
         ("ggnLL", "ul", ((1, 2),),
-         "is uncertain to batch 3 and loses beyond, with a predicted gain to batch 2 (searched to 5)"),
-        ("nnn", "u", (), "is uncertain at every batch that fits, 1 to 3, without a predicted gain"),
+         "is uncertain to batch 3 (gain predicted to 2) and loses beyond (searched to 5)"),
+        ("nnn", "u", (), "is uncertain at every batch that fits, 1 to 3 (no gain predicted)"),
         ("PLnggL", "pl", ((1, 1),), "loses from batch 2 on (searched to 6)"),
         ("PLPPLgg", "plplu", ((1, 1), (3, 4)),
-         "pays at batch 1, 3..4, is uncertain at batch 6..7 and loses elsewhere (searched to 7)"),
+         "pays to batch 1, loses to 2, pays to 4, loses to 5 and is uncertain beyond (searched to 7)"),
     ],
 )  # fmt: skip
 def test_stretches_merge_and_are_told_as_few_as_are_true(letters, kinds, spans, text):

@@ -114,18 +114,16 @@ def known(*stretches: tuple[str, int, int], spans: tuple[tuple[int, int], ...] =
     [
         (known(("pays", 1, 512)), "pays at every batch that fits, 1 to 512"),
         (known(("uncertain", 1, 512)),
-        "is uncertain at every batch that fits, 1 to 512, without a predicted gain"),
+        "is uncertain at every batch that fits, 1 to 512 (no gain predicted)"),
         (known(("pays", 1, 9), ("loses", 10, 512)), "loses from batch 10 on (searched to 512)"),
         (known(("loses", 1, 9), ("pays", 10, 512)), "pays from batch 10 on (searched to 512)"),
         (
             known(("pays", 1, 9), ("uncertain", 10, 19), ("loses", 20, 512), spans=((1, 15),)),
-            "pays to batch 9, is uncertain to 19 and loses beyond, with a predicted "
-            "gain to batch 15 (searched to 512)",
+            "pays to batch 9, is uncertain to 19 (gain predicted to 15) and loses beyond (searched to 512)",
         ),
         (
             known(("loses", 1, 9), ("uncertain", 10, 512), spans=((12, 512),)),
-            "loses to batch 9 and is uncertain beyond, with a predicted gain "
-            "from batch 12 on (searched to 512)",
+            "loses to batch 9 and is uncertain beyond (gain predicted from 12; searched to 512)",
         ),
         (
             known(("loses", 1, 9), ("uncertain", 10, 512), spans=((10, 512),)),
@@ -133,7 +131,11 @@ def known(*stretches: tuple[str, int, int], spans: tuple[tuple[int, int], ...] =
         ),
         (
             known(("pays", 1, 4), ("loses", 5, 8), ("pays", 9, 9), ("uncertain", 10, 512), spans=((1, 3),)),
-            "pays at batch 1..4, 9, is uncertain at batch 10..512 and loses elsewhere (searched to 512)",
+            "pays to batch 4, loses to 8, pays to 9 and is uncertain beyond (searched to 512)",
+        ),
+        (
+            known(("loses", 1, 1402), ("pays", 1403, 16790), ("uncertain", 16791, 16850), spans=((9, 9),)),
+            "pays from batch 1,403 on (searched to 16,790)",
         ),
     ],
 )  # fmt: skip

@@ -5,41 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 from medusa_sim.plan.break_even import BreakEven
-from medusa_sim.plan.verdict import VERDICTS, Stretch, Verdict
-from medusa_sim.report.words.numbers import span
+from medusa_sim.plan.verdict import Stretch, Verdict
 
-_MOST_NAMED = 3
-"""Most stretches that are listed in order."""
+_SLIVER = 0.005
+"""A last stretch of a smaller share of what was searched is where memory ends, and is not told."""
 _SAYS: dict[Verdict, str] = {"pays": "pays", "uncertain": "is uncertain", "loses": "loses"}
 
 
 def break_even_text(break_even: BreakEven, what: str) -> str:
-    """`pays to batch 200, is uncertain to 400 and loses beyond (searched to 1,024)`; or of lengths."""
-    known = break_even.known
+    """`pays to batch 200, is uncertain to 400 and loses beyond (searched to 1,024)`; or of lengths.
+
+    In order and once; of an uncertain stretch also where a gain is predicted in it.
+    """
     if break_even.direction == "does not fit":
         return f"does not fit at any {what}"
+    known = list(break_even.known)
     if len(known) == 1:
         searched = f"every {what} that fits, {break_even.searched_from:,} to {break_even.searched_to:,}"
-        if known[0].verdict == "uncertain":
-            return f"is uncertain at {searched}{_drafted(break_even, what)}"
-        return f"{_SAYS[known[0].verdict]} at {searched}"
-    searched = f"(searched to {break_even.searched_to:,})"
-    kinds = [stretch.verdict for stretch in known]
-    if kinds in (["pays", "loses"], ["loses", "pays"]):
-        return f"{known[1].verdict} from {what} {known[1].first:,} on {searched}"
-    if len(known) <= _MOST_NAMED:
-        *before, last = known
-        told = [f"{_SAYS[before[0].verdict]} to {what} {before[0].last:,}"]
-        told += [f"{_SAYS[stretch.verdict]} to {stretch.last:,}" for stretch in before[1:]]
-        end = f"{_SAYS[last.verdict]} beyond{_drafted(break_even, what)}"
-        return f"{', '.join(told)} and {end} {searched}"
+        return f"{_SAYS[known[0].verdict]} at {searched}{_in_brackets(_gain_in(known[0], break_even))}"
+    *others, end = known
+    if len(others) > 1 and end.last - end.first < _SLIVER * end.last:
+        known = others
+    *before, last = known
+    searched = f"searched to {last.last:,}"
+    if {stretch.verdict for stretch in known} == {"pays", "loses"} and len(known) == 2:
+        return f"{last.verdict} from {what} {last.first:,} on{_in_brackets(searched)}"
     told = [
-        f"{_SAYS[kind]} at {what} {_spans([stretch for stretch in known if stretch.verdict == kind])}"
-        for kind in VERDICTS
-        if kind != "loses" and kind in kinds
+        f"{_SAYS[stretch.verdict]} to {'' if place else f'{what} '}{stretch.last:,}"
+        + _in_brackets(_gain_in(stretch, break_even))
+        for place, stretch in enumerate(before)
     ]
-    elsewhere = " and loses elsewhere" if "loses" in kinds else ""
-    return f"{', '.join(told)}{elsewhere}{_drafted(break_even, what)} {searched}"
+    ends = _in_brackets(_gain_in(last, break_even), searched)
+    return f"{', '.join(told)} and {_SAYS[last.verdict]} beyond{ends}"
 
 
 def break_even_values(break_even: BreakEven) -> dict[str, Any]:
@@ -59,21 +56,35 @@ def break_even_values(break_even: BreakEven) -> dict[str, Any]:
     }
 
 
-def _drafted(break_even: BreakEven, what: str) -> str:
-    """Where drafts run within the uncertain stretches."""
-    unsure = [stretch for stretch in break_even.known if stretch.verdict == "uncertain"]
-    if not unsure:
+def _gain_in(stretch: Stretch, break_even: BreakEven) -> str:
+    """Part of an uncertain stretch in which a predicted gain is drafted for; empty where that is all or none.
+
+    Where drafts are made nowhere, no gain is predicted.
+    """
+    if stretch.verdict != "uncertain":
         return ""
     if not break_even.spans:
-        return ", without a predicted gain"
-    first, last = break_even.spans[-1]
-    for stretch in unsure:
-        if stretch.first <= last < stretch.last:
-            return f", with a predicted gain to {what} {last}"
-        if stretch.first < first <= stretch.last:
-            return f", with a predicted gain from {what} {first} on"
-    return ""
+        return "no gain predicted"
+    inside = [
+        (max(first, stretch.first), min(last, stretch.last))
+        for first, last in break_even.spans
+        if first <= stretch.last and last >= stretch.first
+    ]
+    if inside == [(stretch.first, stretch.last)]:
+        return ""
+    ends = [
+        " ".join(
+            [
+                *([f"from {first:,}"] if first > stretch.first else []),
+                *([f"to {last:,}"] if last < stretch.last else []),
+            ]
+        )
+        for first, last in inside
+    ]
+    return f"gain predicted {' and '.join(ends)}" if ends else ""
 
 
-def _spans(stretches: list[Stretch]) -> str:
-    return ", ".join(span(stretch.first, stretch.last) for stretch in stretches)
+def _in_brackets(*remarks: str) -> str:
+    """` (gain predicted to 300; searched to 1,024)`; empty without remarks."""
+    given = "; ".join(filter(None, remarks))
+    return f" ({given})" if given else ""
