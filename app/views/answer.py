@@ -18,7 +18,8 @@ from chosen import SetUp
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.plan.one_place import gains_by_batch, request_at, scheduled_counts, scheduled_row_at, steps_at
+from medusa_sim.plan.one_place import request_at, rows_at, scheduled_row_at, steps_at
+from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
 from medusa_sim.report.length_view import view_of
@@ -240,7 +241,7 @@ def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
 
 
 def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
-    rows = gains_by_batch(answer, row.seq_len)
+    rows = gains_by_batch(rows_at(answer, row.seq_len))
     show.chart(
         batch_chart(rows, row.batch_max, chains=answer.chains),
         name="batches",
@@ -263,7 +264,7 @@ def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, words: list
 
 
 def _counts(answer: Recommendation, row: ScheduleRow, words: list[str], *, is_map: bool) -> None:
-    recommended = scheduled_counts(answer, row.seq_len)
+    recommended = scheduled_counts(rows_at(answer, row.seq_len))
     word, command = count_word(answer.chains), show.command([*words, "--by-count", "--format", "csv"])
     named = _MAP_BATCHES if is_map else _SHOWN
     batches = sorted({row.batch_max if not is_map else max(recommended), *named} & recommended.keys())

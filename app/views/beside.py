@@ -16,8 +16,9 @@ from chosen import POINT, SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.plan.one_place import gains_by_batch, scheduled_row_at
+from medusa_sim.plan.one_place import rows_at, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.schedule import gains_by_batch
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.card import short_answer
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, colour_of
@@ -69,7 +70,7 @@ def page(set_up: SetUp) -> None:
         rows=lambda: [
             {"side": side.name, **row}
             for side in sides
-            for row in gains_by_batch(side.answer, side.set_up.seq_len)
+            for row in gains_by_batch(rows_at(side.answer, side.set_up.seq_len))
         ],
         alt="Speedup against the batch, one line for each of the two",
     )  # fmt: skip
@@ -167,7 +168,7 @@ def curves(one: Side, other: Side) -> LineChart:
     """Speedup of both by batch with their bands."""
     series = []
     for place, side in enumerate((one, other)):
-        rows = gains_by_batch(side.answer, side.set_up.seq_len)
+        rows = gains_by_batch(rows_at(side.answer, side.set_up.seq_len))
         rows = [row for row in rows if row["fits_memory"] and not row["no_room_to_draft"]]
         if not rows:
             continue

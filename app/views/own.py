@@ -24,7 +24,8 @@ from medusa_sim.export.engines import engine_settings
 from medusa_sim.file_types import FILES, OF_MLX
 from medusa_sim.grid.columns import count_table
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.plan.one_place import scheduled_counts, scheduled_row_at
+from medusa_sim.plan.one_place import rows_at, scheduled_row_at
+from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.reading import held
 from medusa_sim.report.charts.sweep import speedup_chart
 from medusa_sim.report.length_view import view_of
@@ -204,7 +205,7 @@ def _flag(answer: Recommendation, asked: SetUp, row: ScheduleRow) -> None:
 
 
 def _counts(answer: Recommendation, asked: SetUp) -> None:
-    recommended = scheduled_counts(answer, asked.seq_len)
+    recommended = scheduled_counts(rows_at(answer, asked.seq_len))
     view = view_of(answer.cells.by_count, asked.seq_len, [*range(1, 17), *recommended.values()], recommended)
     rows = count_table(answer.cells.by_count)
     words = [Path(word).name if word == asked.bench else word for word in asked.options]

@@ -17,8 +17,9 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.one_place import scheduled_counts
+from medusa_sim.plan.one_place import rows_at
 from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths
+from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.plan.verdict import runs_of_equals
 from medusa_sim.specs.runtime import load_runtime
 
@@ -285,7 +286,7 @@ def chain_plan(
 
 def speculates(answer: Recommendation, batch: IntArray) -> BoolArray:
     """(B,) whether the answer's schedule drafts at each searched batch, at any length."""
-    counts = [scheduled_counts(answer, length) for length in answer.cells.surface.seq_len.tolist()]
+    counts = [scheduled_counts(rows_at(answer, length)) for length in answer.cells.surface.seq_len.tolist()]
     return np.array([any(each[size] > 1 for each in counts) for size in batch.tolist()])
 
 

@@ -1,11 +1,11 @@
 """Half-widths of the 80 % bands of cells, on the logarithm.
 
-    step            of its kernels, and of what an engine adds (`compose.Cost`)
-    step speedup    of the overhead and of the tokens of a step, in quadrature
-    token_us        the step's share of it, times the half-widths of the step and its tokens; with each
-                    thing a server adds
-    server speedup  share of the step, times its speedup's; with the difference that each thing a server adds
-                    makes, since it errs in both servers alike
+    step            its kernels, and what an engine adds (`compose.Cost`)
+    step speedup    overhead and tokens of a step, in quadrature
+    token_us        share of the step x (step and tokens in quadrature), then each thing that a server adds,
+                    in quadrature
+    server speedup  share of the step x its speedup, then each thing that a server adds, in quadrature: the
+                    difference that it makes, since it errs in both servers alike
 
 None of them narrows beyond what was measured, in requests or in their length (`grid.beyond`).
 """

@@ -52,7 +52,7 @@ class Quantity:
     read_run: Callable[[Mapping[str, float]], float] | None = None
     """Its value in a run under load, from the run's other results."""
     of: str = ""
-    """Name of the quantity that this one is an end or the plain value of; lists name it by itself or not."""
+    """Name of the quantity that this one is an end or the plain value of; a command may list it alone."""
 
     @property
     def on_axis(self) -> str:

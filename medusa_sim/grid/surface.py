@@ -183,7 +183,7 @@ class Surface:
         return self.configurations.max_batch(self.scenario, self.served_len)
 
     @cached_property
-    def ends_profile(self) -> bool:
+    def search_ends_profile(self) -> bool:
         """Whether the largest count is where the acceptance ends, not the search or a limit on drafts."""
         if not self.configurations.options:
             return False

@@ -54,7 +54,7 @@ class BreakEven:
     spans: tuple[tuple[int, int], ...] = ()
     known: tuple[Stretch, ...] = ()
 
-    def drafts_at(self, values: IntArray) -> BoolArray:
+    def is_drafting(self, values: IntArray) -> BoolArray:
         """Whether drafts are made at each of some values."""
         inside = np.zeros(values.shape, dtype=np.bool_)
         for first, last in self.spans:
@@ -137,7 +137,7 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
 
     Requests in flight are longer. ENDLESS_CONTEXT where every layer keeps no more than a window.
     """
-    model, room = scenario.shard, scenario.usable_memory_bytes
+    model, usable = scenario.shard, scenario.usable_memory_bytes
     lengths = [0]
     for option in options:
         # windowed layers stop growing at their window
@@ -146,11 +146,11 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
                 float(step_memory_bytes(model, option.drafter, batch, length, int(option.candidates[0])))
                 for length in (start, start + 1)
             )
-            if none > room:
+            if none > usable:
                 continue
             if one == none:  # every layer has a window: memory ends no context
                 return ENDLESS_CONTEXT
-            lengths.append(start + int((room - none) // (one - none)))
+            lengths.append(start + int((usable - none) // (one - none)))
     longer = int(lengths_in_flight(scenario.setting, np.asarray([0]), scenario.traffic)[0])
     return max(max(lengths) - longer, 0)
 

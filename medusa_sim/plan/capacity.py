@@ -73,15 +73,15 @@ def capacities(
         found, near = [], []
         for s in range(surface.seq_len.size)[group]:
             search, largest = coarse[s], int(surface.max_batch[s, PLAIN])
-            rows = np.isin(search.cells.surface.batch, batches_tried(largest))
-            found.append(fastest(best(search.cells, search.s, rows=rows), best(searched, s)))
+            tried = np.isin(search.cells.surface.batch, batches_tried(largest))
+            found.append(fastest(best(search.cells, search.s, batches_allowed=tried), best(searched, s)))
             near.append(_batches_near(found[-1], largest))
         every = np.unique(np.concatenate(near))
         if not every.size:
             return found
         fine = price(scenario, every, surface.seq_len[group], options if speculate else ())
         return [
-            fastest(point, point and best(fine, s, rows=np.isin(fine.surface.batch, near[s])))
+            fastest(point, point and best(fine, s, batches_allowed=np.isin(fine.surface.batch, near[s])))
             for s, point in enumerate(found)
         ]
 
@@ -131,14 +131,14 @@ def best_operating_point(
     max_latency_us: float | None,
     *,
     speculate: bool,
-    rows: BoolArray | bool = True,
+    batches_allowed: BoolArray | bool = True,
 ) -> Cell | None:
     """The largest throughput at one length of the cells that fit and keep the latency; None if none does.
 
-    rows: (B,) batches that count.
+    batches_allowed: (B,) those that count.
     """
     place, by_count = slice(1, None) if speculate else slice(0, 1), every.by_count
-    allowed = by_count.fits[:, s, place] & np.reshape(rows, (-1, 1))
+    allowed = by_count.fits[:, s, place] & np.reshape(batches_allowed, (-1, 1))
     if max_latency_us is not None:
         allowed = allowed & (by_count.tpot_us[:, s, place] <= max_latency_us)
     if not allowed.any():

@@ -56,11 +56,11 @@ class CheckedPart:
     @property
     def is_off(self) -> bool:
         """Outside the band, by what is worth a word."""
-        room = NOTICEABLE * self.predicted_us
+        tolerance_us = NOTICEABLE * self.predicted_us
         return not (
-            min(self.low_us, self.predicted_us - room)
+            min(self.low_us, self.predicted_us - tolerance_us)
             <= self.measured_us
-            <= max(self.high_us, self.predicted_us + room)
+            <= max(self.high_us, self.predicted_us + tolerance_us)
         )
 
 

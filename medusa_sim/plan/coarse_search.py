@@ -62,8 +62,8 @@ def coarse_searches(
     anyway. more: further batches, by place of the length.
     """
     end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
-    room = surface_at(scenario, [1], seq_len, few).max_batch
-    largest = room[:, PLAIN + 1 :].max(axis=-1, initial=0)
+    fitting = surface_at(scenario, [1], seq_len, few).max_batch
+    largest = fitting[:, PLAIN + 1 :].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
     tried = np.union1d(every_to(EVERY_COARSE_TO, 1, end, _COARSE_RATIO), largest[largest > 0])
     every = tried[~np.isin(tried, priced)]

@@ -39,44 +39,10 @@ def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> Schedu
     return replace(row, b=b, batches=replace(row.batches, first=b, last=b))
 
 
-def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
-    """Batch -> the count that the schedule runs there (1: none), for every batch searched."""
-    batch = answer.cells.surface.batch
-    _, s = _place(answer, int(batch[0]), seq_len)
-    return {
-        int(batch[i]): int(answer.cells.configurations.candidates[span.configuration])
-        for span in answer.ranges[s]
-        for i in range(span.first, span.last + 1)
-    }
-
-
-def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float | int | bool]]:
-    """Gains of the schedule at every batch searched, a row each.
-
-    batch, candidates, drafts (0: none), speedup, speedup_low, speedup_high (80 %), fits_memory,
-    no_room_to_draft (drafts would pay, but memory does not hold their drafter).
-    """
-    batch = answer.cells.surface.batch
-    _, s = _place(answer, int(batch[0]), seq_len)
-    rows: list[dict[str, float | int | bool]] = []
-    for row in (row for row in answer.schedule if row.s == s):
-        candidates, drafts = row.candidates, row.drafts
-        no_room_to_draft = candidates == 1 and row.verdict == "pays"
-        low, high = (np.broadcast_to(end, row.cells.shape)[:, s, 0] for end in row.cells.band)
-        rows += [
-            {
-                "batch": int(batch[b]),
-                "candidates": candidates,
-                "drafts": drafts,
-                "speedup": float(row.cells.speedup[b, s, 0]),
-                "speedup_low": float(low[b]),
-                "speedup_high": float(high[b]),
-                "fits_memory": bool(row.cells.fits[b, s, 0]),
-                "no_room_to_draft": no_room_to_draft,
-            }
-            for b in range(row.batches.first, row.batches.last + 1)
-        ]
-    return rows
+def rows_at(answer: Recommendation, seq_len: int) -> list[ScheduleRow]:
+    """The schedule's rows at one length."""
+    _, s = _place(answer, int(answer.cells.surface.batch[0]), seq_len)
+    return [row for row in answer.schedule if row.s == s]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

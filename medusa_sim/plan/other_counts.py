@@ -58,10 +58,10 @@ class OtherCounts(RowCells):
         return near_best(by_count.configurations.counts, by_count.speedup[place], fits, best)
 
     @property
-    def ends_profile(self) -> bool:
+    def best_ends_profile(self) -> bool:
         """Whether the best count of some batch is the largest that the acceptance describes: more may pay."""
         last = self.every.configurations.counts.size - 1
-        return last > 0 and bool((self._best_columns == last).any()) and self._surface.ends_profile
+        return last > 0 and bool((self._best_columns == last).any()) and self._surface.search_ends_profile
 
     @property
     def _best_chain(self) -> int | None:
@@ -121,7 +121,7 @@ class OtherCounts(RowCells):
         if option is None:
             return None
         if self._larger.size == 0:
-            ends = self.candidates == self.every.configurations.counts[-1] and surface.ends_profile
+            ends = self.candidates == self.every.configurations.counts[-1] and surface.search_ends_profile
             heads = surface.scenario.profile.heads
             # a chain as long as its acceptance was measured
             ends |= option.chain and heads is not None and option.depth >= heads.heads

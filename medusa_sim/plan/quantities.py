@@ -55,7 +55,7 @@ ROW = listed(
     "speedup_at_batch_min", "overhead", "decode_step_us", "verify_step_us", "tokens_per_s",
     "plain_tokens_per_s", "tokens_per_s_per_user", "plain_tokens_per_s_per_user", "usd_per_million_tokens",
     "plain_usd_per_million_tokens", "watts", "plain_watts", "joule_per_token", "plain_joule_per_token",
-    "best_candidates", "best_speedup", "near_best", "ends_profile", "speculative_candidates",
+    "best_candidates", "best_speedup", "near_best", "best_ends_profile", "speculative_candidates",
     "speculative_speedup", "speculative_speedup_low", "speculative_speedup_high", "verdict", "uncertain",
     "required_tokens_per_step", "required_acceptance_factor", "speedup_acceptance_minus_10_percent",
     "speedup_acceptance_plus_10_percent", "chain_candidates", "chain_speedup",

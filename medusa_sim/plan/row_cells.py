@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
@@ -44,6 +44,11 @@ class RowCells(Cell):
     def _places(self) -> slice:
         """Places of the row's batches."""
         return slice(self.batches.first, self.batches.last + 1)
+
+    @property
+    def searched(self) -> IntArray:
+        """(batches,) batches of the row that were searched."""
+        return self._surface.batch[self._places]
 
     @cached_property
     def _speedups(self) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,13 +32,13 @@ def ranges_over(
     kept = fits & (contenders.tpot_us[:, places] <= limit_us).all(axis=1)
     late = np.asarray(~kept.any(axis=1))
     gains = np.where(fits, speedup, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
-    drafts = np.asarray([break_evens[s].drafts_at(cells.surface.batch) for s in places])
+    is_drafting = np.asarray([break_evens[s].is_drafting(cells.surface.batch) for s in places])
     merged = merge_batches(
         speedup,
         np.where(late[:, None], fits, kept),
         question.switching_gain,
         groups=late + 2 * ~fits[:, PLAIN],
-        drafted=(drafts.all(axis=0) & gains.any()) | (drafts.any(axis=0) & gains),
+        drafted=(is_drafting.all(axis=0) & gains.any()) | (is_drafting.any(axis=0) & gains),
         halves=contenders.log_speedup_half[:, places].mean(axis=1),
     )
     configurations = contenders.index[0, 0]
@@ -57,3 +57,36 @@ def schedule_rows(
         ScheduleRow(cells=run, b=batches.last, s=s, every=every, batches=batches, question=question)
         for batches in ranges
     ]
+
+
+def scheduled_counts(rows: Iterable[ScheduleRow]) -> dict[int, int]:
+    """Batch -> the count that runs there (1: none), for every batch searched. rows: of one length."""
+    return {int(batch): row.candidates for row in rows for batch in row.searched}
+
+
+def gains_by_batch(rows: Iterable[ScheduleRow]) -> list[dict[str, float | int | bool]]:
+    """Gains at every batch searched, a row each. rows: of one length.
+
+    batch, candidates, drafts (0: none), speedup, speedup_low, speedup_high (80 %), fits_memory,
+    no_room_to_draft (drafts would pay, but memory does not hold their drafter).
+    """
+    found: list[dict[str, float | int | bool]] = []
+    for row in rows:
+        every = {
+            "candidates": row.candidates,
+            "drafts": row.drafts,
+            "no_room_to_draft": row.candidates == 1 and row.verdict == "pays",
+        }
+        low, high = (np.broadcast_to(end, row.cells.shape)[:, row.s, 0] for end in row.cells.band)
+        found += [
+            {
+                "batch": int(batch),
+                "speedup": float(row.cells.speedup[b, row.s, 0]),
+                "speedup_low": float(low[b]),
+                "speedup_high": float(high[b]),
+                "fits_memory": bool(row.cells.fits[b, row.s, 0]),
+                **every,
+            }
+            for b, batch in enumerate(row.searched.tolist(), row.batches.first)
+        ]
+    return found

@@ -61,7 +61,7 @@ class ScheduleRow(Sensitivity, OtherCounts):
     @property
     def batch_lowest(self) -> int:
         """The batch at which the speedup is lowest."""
-        return int(self._surface.batch[self._places][np.argmin(self._speedup_by_batch)])
+        return int(self.searched[np.argmin(self._speedup_by_batch)])
 
     def _band_by_batch(self, cells: Cells) -> list[FloatArray]:
         """(low, high) ends of the 80 % interval of the speedup, (batches,) each, of cells (B, S, 1)."""
@@ -153,5 +153,5 @@ class ScheduleRow(Sensitivity, OtherCounts):
     def uncertain(self) -> tuple[int, int] | None:
         """First and last batch whose 80 % interval holds a gain and a loss; None where none does."""
         low, high = self._speculative_band
-        batches = self._surface.batch[self._places][(low <= 1.0) & (high > 1.0)]
+        batches = self.searched[(low <= 1.0) & (high > 1.0)]
         return (int(batches[0]), int(batches[-1])) if batches.size else None

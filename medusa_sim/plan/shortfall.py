@@ -53,12 +53,12 @@ def shortfall(scenario: Scenario, batch: int, seq_len: int) -> Shortfall | None:
     Every change was tried: a smaller batch or context, narrower weights or KV cache, more GPUs, another GPU,
     several of another.
     """
-    parts, room = _plain_memory(scenario, batch, seq_len), scenario.usable_memory_bytes
-    if scenario.scope == "block" or float(parts.total) <= room:
+    parts, usable = _plain_memory(scenario, batch, seq_len), scenario.usable_memory_bytes
+    if scenario.scope == "block" or float(parts.total) <= usable:
         return None
     least = (next(filter(None, kind), None) for kind in _kinds_of_changes(scenario, batch, seq_len))
     changes = tuple(islice(filter(None, least), _MOST_CHANGES))
-    return Shortfall(batch=batch, seq_len=seq_len, parts=parts, usable_bytes=room, changes=changes)
+    return Shortfall(batch=batch, seq_len=seq_len, parts=parts, usable_bytes=usable, changes=changes)
 
 
 def _plain_memory(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
@@ -73,13 +73,13 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
     def tried(option: str, size: int = batch, length: int = seq_len, **changes: Any) -> Change | None:
         try:
             other = scenario.but(**changes) if changes else scenario
-            needed, room = float(_plain_memory(other, size, length).total), other.usable_memory_bytes
-            if needed > room:
+            needed, usable = float(_plain_memory(other, size, length).total), other.usable_memory_bytes
+            if needed > usable:
                 return None
             decode_step(other.setting, 1, 1)
         except MedusaSimError:  # it cannot be run, or the GPU lacks every kernel of a format
             return None
-        return Change(option=option, needed_bytes=needed, usable_bytes=room)
+        return Change(option=option, needed_bytes=needed, usable_bytes=usable)
 
     def largest(low: int, high: int, fits: Callable[[int], Change | None]) -> Iterator[Change | None]:
         """The largest whole number below `high` that fits."""

@@ -50,7 +50,7 @@ class SweepAnswer:
     by_count: every count at every batch and length. counts: those that it answers about: all, or those of the
     grid. best: (B, S, 1) the best of them that fits; best_of_all: of every count. break_evens: where
     speculation pays, one a length. drafting_share: what drafting for two candidates adds to a plain step at
-    the first batch and length (0 where the scope has no drafter). ends_profile: whether the best of all
+    the first batch and length (0 where the scope has no drafter). best_ends_profile: whether the best of all
     anywhere is the largest that the acceptance describes, so that more may pay. in_engine: (B, S, 1) the best
     chains of the engine that runs this drafter, where kernels alone were asked for. shortfall: of the first
     batch and length that do not fit even without speculation.
@@ -66,7 +66,7 @@ class SweepAnswer:
     break_evens: tuple[BreakEven, ...]
     drafting_share: float
     cheaper: tuple[CheaperCount, ...]
-    ends_profile: bool
+    best_ends_profile: bool
     in_engine: Cells | None
     shortfall: Shortfall | None
 
@@ -140,7 +140,8 @@ def sweep_answer(scenario: Scenario, grid: Grid, *, grid_alone: bool = False) ->
         break_evens=break_evens,
         drafting_share=_drafting_share(by_count),
         cheaper=tuple(_cheaper(by_count, scenario.covered(grid.candidates))),
-        ends_profile=bool((best_of_all.candidates == every[-1]).any()) and by_count.surface.ends_profile,
+        best_ends_profile=bool((best_of_all.candidates == every[-1]).any())
+        and by_count.surface.search_ends_profile,
         in_engine=in_engine(scenario, grid.batch, grid.seq_len),
         shortfall=_shortfall(by_count),
     )

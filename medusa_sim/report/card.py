@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from medusa_sim import __version__
 from medusa_sim.errors import UsageError
 from medusa_sim.outside.escaping import for_figure
-from medusa_sim.plan.one_place import gains_by_batch, scheduled_row_at
+from medusa_sim.plan.one_place import rows_at, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.schedule import gains_by_batch
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.figures.canvas import look
 from medusa_sim.report.figures.files import DPI
@@ -173,7 +174,7 @@ def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, to
     axis.tick_params(colors=inks.quiet, labelsize=8.5)
     for side in ("left", "bottom"):
         axis.spines[side].set_color(FAINT)
-    drawn = [each for each in gains_by_batch(answer, row.seq_len) if each["fits_memory"]]
+    drawn = [each for each in gains_by_batch(rows_at(answer, row.seq_len)) if each["fits_memory"]]
     axis.axhline(1.0, color=FAINT, linewidth=1.0, linestyle="--")
     axis.set_xlabel("requests at once", color=inks.quiet)
     axis.set_title("Speedup over decoding without drafts", color=inks.text, fontsize=9.2)

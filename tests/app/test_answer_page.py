@@ -19,7 +19,8 @@ from pages_read import charts as drawn
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.plan.one_place import request_at, scheduled_counts, scheduled_row_at, steps_at
+from medusa_sim.plan.one_place import request_at, rows_at, scheduled_row_at, steps_at
+from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps
 from medusa_sim.report.length_view import view_of
 from medusa_sim.report.quantity_table import quantity_text
@@ -303,7 +304,7 @@ def test_an_own_config_is_read_strictly() -> None:
 )  # fmt: skip
 def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> None:
     answer = answers.recommendation(set_up(**chosen), 16)
-    counts = scheduled_counts(answer, 1024)
+    counts = scheduled_counts(rows_at(answer, 1024))
     assert set(counts) == set(range(1, 17))
     shown = {batch: counts[batch] for batch in (1, 16)}
     view = view_of(answer.cells.by_count, 1024, sorted(set(counts.values())), shown)
@@ -336,7 +337,7 @@ def test_the_breakdown_adds_up() -> None:
 
 def test_the_map_marks_where_speculation_begins_to_lose() -> None:
     answer = answers.planned(set_up(runtime="cuda-graph"))
-    counts = scheduled_counts(answer, 1024)
+    counts = scheduled_counts(rows_at(answer, 1024))
     shown = {batch: counts[batch] for batch in (1, 8, 64)}
     chart = heat_map(view_of(answer.cells.by_count, 1024, [1, 2, 4, 8, 16, 32, 64], shown), "")
     below, beside = chart.crossings

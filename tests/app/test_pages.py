@@ -41,7 +41,8 @@ from medusa_sim.errors import DataError
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.lab.reproduce import TARGETS
 from medusa_sim.lab.reproduce.charts import published_chart
-from medusa_sim.plan.one_place import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
+from medusa_sim.plan.one_place import rows_at, scheduled_row_at, steps_at
+from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart
 from medusa_sim.report.length_view import view_of
@@ -203,7 +204,7 @@ def test_charts_are_valid_specifications() -> None:
     points = answers.roofline(set_up(gpu="a40"), 4, 16)
     drawn(lines_spec(roofline_chart(points, load_gpu("a40"), "fp16")))
     drawn(answer.tornado_chart(answers.changes(set_up(), 4, None), 2.0))
-    rows = gains_by_batch(answers.recommendation(set_up(), 8), 1024)
+    rows = gains_by_batch(rows_at(answers.recommendation(set_up(), 8), 1024))
     drawn(answer.batch_chart(rows, 4, chains=False))
     heads = load_acceptance("medusa1-vicuna-7b").heads
     assert heads is not None
@@ -226,10 +227,10 @@ def test_charts_are_valid_specifications() -> None:
 def test_no_count_of_the_schedule_is_missing_from_the_chart() -> None:
     chosen = SetUp(gpu="l40s", model="qwen3-8b", drafter="eagle3", runtime="sglang-0.5")
     found = answers.recommendation(chosen, 256)
-    rows, room = gains_by_batch(found, 1024), scheduled_row_at(found, 64, 1024).max_batch_with
+    rows, room = gains_by_batch(rows_at(found, 1024)), scheduled_row_at(found, 64, 1024).max_batch_with
     spec = answer.batch_chart(rows, 64, chains=True)
     ribbon = next(each for each in spec["layer"] if "x2" in each["encoding"])["data"]["values"]
-    counts, drawn_rows = scheduled_counts(found, 1024), spec["data"]["values"]
+    counts, drawn_rows = scheduled_counts(rows_at(found, 1024)), spec["data"]["values"]
     last = drawn_rows[-1]["batch"]
     for batch in range(1, last + 1):
         (own,) = [each["text"] for each in ribbon if each["batch"] <= batch][-1:]
@@ -296,7 +297,7 @@ def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -
     shown = set_up()
     answer = answers.recommendation(shown, 64)
     text = notes.report_html(shown, answer, "x")
-    scheduled = scheduled_counts(answer, shown.seq_len)
+    scheduled = scheduled_counts(rows_at(answer, shown.seq_len))
     (view,) = views
     marked = dict(zip(view.batch.tolist(), view.counts[view.best].tolist(), strict=True))
     assert marked == {size: scheduled[size] for size in marked}

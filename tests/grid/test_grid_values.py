@@ -271,8 +271,8 @@ def test_an_engine_with_an_idle_drafter_pays_one_pass_and_the_hidden_host():
 def test_an_acceptance_ends_where_no_longer_draft_is_described(searched, max_drafts, ends):
     """Rates of three drafts end at four candidates, unless the search or a limit on drafts ended before."""
     scenario = Scenario(**DENSE, runtime="cuda-graph", chain_only=True, max_drafts=max_drafts)
-    assert surface_at(scenario, [1], [64], scenario.options(searched)).ends_profile is ends
-    assert not surface_at(scenario, [1], [64], ()).ends_profile
+    assert surface_at(scenario, [1], [64], scenario.options(searched)).search_ends_profile is ends
+    assert not surface_at(scenario, [1], [64], ()).search_ends_profile
 
 
 def test_cells_that_are_the_same_everywhere_have_one_index():

@@ -12,12 +12,12 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.request_latency import RequestLatency, request_latency
+from medusa_sim.plan.activated_experts import COSTLY, activated_experts
 from medusa_sim.plan.break_even import break_even_batches, find_break_even
 from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_count, near_best
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import LOSES, PAYS, Coded
-from medusa_sim.plan.woken_experts import COSTLY, woken_experts
 from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.scenario.question import Question
@@ -101,9 +101,9 @@ def test_an_answer_at_the_end_of_its_profile_or_of_the_room_says_so():
     short = Scenario(latency="roofline", drafter="eagle", acceptance="0.9,0.85,0.8")
     for scenario, candidates in ((short, 7), (short.but(max_drafts=2), 3)):
         row = recommend(scenario, Question(batch_max=1)).schedule[0]
-        assert (row.candidates, row.ends_profile) == (candidates, candidates == 7)
-    assert sweep_answer(short, Grid.of([1], [1024], [1, 4])).ends_profile
-    assert not sweep_answer(short.but(max_drafts=2), Grid.of([1], [1024], [1, 3])).ends_profile
+        assert (row.candidates, row.best_ends_profile) == (candidates, candidates == 7)
+    assert sweep_answer(short, Grid.of([1], [1024], [1, 4])).best_ends_profile
+    assert not sweep_answer(short.but(max_drafts=2), Grid.of([1], [1024], [1, 3])).best_ends_profile
     scenario = Scenario(model="vicuna-13b", runtime="cuda-graph", latency="roofline")
     found = recommend(scenario, Question(batch_min=64, batch_max=64))
     assert not found.enable
@@ -183,13 +183,13 @@ BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 def test_the_range_is_where_a_draft_costs_and_wakes():
     cells = price(MOE, BATCHES, [1024])
-    surface, found = cells.surface, woken_experts(cells)
+    surface, found = cells.surface, activated_experts(cells)
     experts = surface.setting.model.experts
     assert found.first <= found.worst <= found.last < 256
     assert not found.capped
     assert found.plain == pytest.approx(float(union(experts.experts, experts.topk, found.worst, 1)))
-    assert found.woken == pytest.approx(float(union(experts.experts, experts.topk, found.worst, 2)))
-    assert found.plain < found.woken < found.experts == experts.experts
+    assert found.activated == pytest.approx(float(union(experts.experts, experts.topk, found.worst, 2)))
+    assert found.plain < found.activated < found.experts == experts.experts
     assert found.cost >= COSTLY
     # what the experts cost is part of what verification costs
     overhead = np.ravel(surface.verify.time_us[..., 0]) / np.ravel(surface.decode.time_us) - 1.0
@@ -197,21 +197,21 @@ def test_the_range_is_where_a_draft_costs_and_wakes():
 
 
 def test_a_range_is_named_and_its_end_only_where_the_search_found_it():
-    found = woken_experts(price(MOE, [1, 2, 4], [1024]))
+    found = activated_experts(price(MOE, [1, 2, 4], [1024]))
     assert (found.last, found.capped) == (4, True)
-    assert "above" not in sentence(recommend(MOE, Question(batch_max=4))).split("wakes more experts")[1]
+    assert "above" not in sentence(recommend(MOE, Question(batch_max=4))).split("activates more experts")[1]
     answer = recommend(MOE, Question(batch_max=128))
-    found, told = woken_experts(answer.cells), sentence(answer)
-    assert f"From {found.first} to {found.last} requests each draft wakes more experts" in told
+    found, told = activated_experts(answer.cells), sentence(answer)
+    assert f"From {found.first} to {found.last} requests each draft activates more experts" in told
     assert f"of {found.experts} a layer" in told
 
 
 def test_dense_models_wake_nothing_and_alike_tokens_fewer_experts():
     dense = MOE.but(model="llama-3.1-8b")
-    assert woken_experts(price(dense, BATCHES, [1024])) is None
+    assert activated_experts(price(dense, BATCHES, [1024])) is None
     assert "experts" not in sentence(recommend(dense, Question(batch_max=4)))
     few, many = (
-        woken_experts(price(MOE.but(overlap=name), BATCHES, [1024])) for name in ("chain", "independent")
+        activated_experts(price(MOE.but(overlap=name), BATCHES, [1024])) for name in ("chain", "independent")
     )
-    assert few.woken < many.woken or few.worst != many.worst
+    assert few.activated < many.activated or few.worst != many.worst
     assert few.cost < many.cost

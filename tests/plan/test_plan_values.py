@@ -14,11 +14,12 @@ from medusa_sim.plan import recommendation
 from medusa_sim.plan.break_even import longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.coarse_search import CoarseSearch
-from medusa_sim.plan.one_place import gains_by_batch, scheduled_counts, scheduled_row_at
+from medusa_sim.plan.more_requests import slower_with_more
+from medusa_sim.plan.one_place import rows_at, scheduled_row_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
 from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
-from medusa_sim.plan.slowdowns import slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
@@ -177,7 +178,7 @@ def test_the_longest_context_is_the_last_that_fits():
 
 def test_gains_batch_by_batch_are_those_of_the_schedule():
     answer = recommend(SMALL, Question(batch_min=3, batch_max=12, seq_len=(LONG,)))
-    rows, counts = gains_by_batch(answer, LONG), scheduled_counts(answer, LONG)
+    rows, counts = gains_by_batch(rows_at(answer, LONG)), scheduled_counts(rows_at(answer, LONG))
     assert [row["batch"] for row in rows] == list(range(3, 13)) == list(counts)
     held = int(answer.cells.surface.max_batch[0, 0])
     assert 3 < held < 12

@@ -284,7 +284,7 @@ def test_a_sweep_of_given_counts_answers_about_these_and_names_the_best_of_all(c
     others = (found.best_of_all.candidates != found.best.candidates).any()
     assert (numbers(better_text(found)) != []) == others
     assert better_text(best) == ""
-    pays = found.break_evens[0].drafts_at(grid.batch)
+    pays = found.break_evens[0].is_drafting(grid.batch)
     assert (pays <= (chosen.speedup.to_numpy() > 1.0)).all()
 
 

@@ -138,7 +138,7 @@ def test_why_not_more_never_argues_against_the_answer(rate):
                     assert own == max(gains)
             every = [gain_of(found, batch) for batch in range(row.batch_min, row.batch_max + 1)]
             ends = [max(one, key=one.__getitem__) == max(gains) for one in every]
-            assert row.ends_profile == any(ends)
+            assert row.best_ends_profile == any(ends)
     assert reasons
 
 

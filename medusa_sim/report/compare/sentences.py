@@ -107,7 +107,7 @@ def _line(answer: Comparison, row: Mapping[str, Any]) -> str:
 
 
 def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
-    """`eagle3 with 3 drafts to 8 requests, 2 to 48`, up to the batch of the row; `plain, 64 requests`."""
+    """`eagle3 with 2 drafts at 160 requests (5 where few run)`; `no speculation, 64 requests`."""
     requests = f"{row['batch']} requests" + (" a copy" if row["replicas"] > 1 else "")
     if row["drafter"] == PLAIN:
         return f"no speculation, {requests}"
@@ -127,14 +127,14 @@ def measure_text(answer: Comparison, row: Mapping[str, Any]) -> str:
 def loaded_line(loaded: Loaded) -> str:
     """One set-up under load in a sentence."""
     mean = loaded.point.mean
-    drafts = f", {loaded.row['drafts']} drafts" if loaded.row["drafts"] else ", no speculation"
+    drafting = f", {loaded.row['drafts']} drafts" if loaded.row["drafts"] else ", no speculation"
     usd, copies = (
         loaded.usd_per_million_tokens,
         "1 copy" if loaded.replicas == 1 else f"{loaded.replicas} copies",
     )
     cost = "" if math.isnan(usd) else f", ${significant(usd, 3)} a million tokens"
     return (
-        f"{loaded.gpus} x {loaded.row['gpu']} ({copies}{drafts}): {percent(loaded.share, 0)} of the "
+        f"{loaded.gpus} x {loaded.row['gpu']} ({copies}{drafting}): {percent(loaded.share, 0)} of the "
         f"requests keep the limits, half of them have a first token after "
         f"{significant(1e3 * mean['ttft_p50_s'], 3)} ms, then {significant(1.0 / mean['tpot_p50_s'], 3)} "
         f"tokens/s{cost}{queue_text(loaded)}"

@@ -9,7 +9,7 @@ from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.arguments import NO_DRAFTS
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.point import LoadPoint
-from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_text, spans_text
+from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_text, rates_text
 from medusa_sim.report.words.numbers import capitalised, percent, significant
 from medusa_sim.units import KILO
 
@@ -78,7 +78,7 @@ def _losing(carried: Carried) -> str:
     if not carried.loses:
         pays = f"speculation pays up to saturation ({rate_text(carried.saturated_per_s)} requests/s)"
         return f"{pays}, but {off}" if off else pays
-    loses = f"speculation is slower {spans_text(carried.loses)}"
+    loses = f"speculation is slower {rates_text(carried.loses)}"
     loses += "" if carried.loses == ((0.0, None),) else " requests/s"
     return f"{loses}: {off}" if off else loses
 

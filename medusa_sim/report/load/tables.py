@@ -12,7 +12,7 @@ from medusa_sim.load.arguments import NO_DRAFTS
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.quantities import LOAD, run_values
-from medusa_sim.report.load.words import rate_text, spans_text
+from medusa_sim.report.load.words import rate_text, rates_text
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING
@@ -68,7 +68,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
         return f"{rate_text(each.largest_per_s)} ({rate_text(low)}-{rate_text(high)})"
 
     def slower(each: Carried) -> str:
-        return NOTHING if each.loses is None else never(each, spans_text(each.loses) or None)
+        return NOTHING if each.loses is None else never(each, rates_text(each.loses) or None)
 
     columns: dict[str, Callable[[Carried], str]] = {
         "policy": lambda each: each.policy,

@@ -37,7 +37,7 @@ def rate_text(per_s: float) -> str:
     return significant(per_s, 3)
 
 
-def spans_text(spans: Spans) -> str:
+def rates_text(spans: Spans) -> str:
     """`from 0.5 to 2.2 and above 4.5`; `at every rate` for a span without ends."""
     parts = []
     for first, last in spans:

@@ -63,7 +63,7 @@ def facts(answer: Recommendation) -> Iterator[Fact]:
     if any(row.batch_max > row.batch_min for row in answer.schedule):
         yield Fact(
             "Rows",
-            "a speedup and its 80 % interval span the batches of a row; every other column is at its largest",
+            "speedup and 80 % span the batches of a row; every other column is for the largest of them",
         )
     engine = unversioned(answer.scenario.runtime.name)
     if answer.enable and engine in ENGINES:

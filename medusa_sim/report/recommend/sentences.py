@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from medusa_sim.plan.activated_experts import activated_experts
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.one_place import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.plan.woken_experts import woken_experts
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import as_sentence, guessed_text
 from medusa_sim.report.words.numbers import counted, duration, percent, span, spans_text, times
@@ -192,14 +192,14 @@ def by_length(answer: Recommendation) -> str:
 
 
 def experts(answer: Recommendation) -> list[str]:
-    """Batches at which drafts are costly because each wakes more experts of a mixture."""
-    woken = woken_experts(answer.cells)
-    if woken is None:
+    """Batches at which drafts are costly because each activates more experts of a mixture."""
+    found = activated_experts(answer.cells)
+    if found is None:
         return []
-    lengths = f" (length {woken.seq_len})" if len(answer.question.seq_len) > 1 else ""
-    above = "" if woken.capped else "; above, most are read anyway"
+    lengths = f" (length {found.seq_len})" if len(answer.question.seq_len) > 1 else ""
+    above = "" if found.capped else "; above, most are read anyway"
     return [
-        f"from {woken.first} to {woken.last} requests each draft wakes more experts{lengths}: at "
-        f"{woken.worst} one draft makes them {woken.woken:.0f} of {woken.experts} a layer instead of "
-        f"{woken.plain:.0f}, and the step {percent(woken.cost, 0)} longer{above}"
+        f"from {found.first} to {found.last} requests each draft activates more experts{lengths}: at "
+        f"{found.worst} a plain step reads {found.plain:.0f} of {found.experts} a layer, one draft makes "
+        f"them {found.activated:.0f} and the step {percent(found.cost, 0)} longer{above}"
     ]

@@ -36,12 +36,12 @@ def drafts_told(row: ScheduleRow, number: int) -> str:
 def schedule_table(answer: Recommendation) -> TextTable:
     """One line a row of the schedule; speedup and band from the lowest to the highest of its batches."""
     chains = answer.chains
-    drafts = "heads" if answer.scenario.drafting.kind.unit == "head" and not chains else "drafts"
+    unit = "heads" if answer.scenario.drafting.kind.unit == "head" and not chains else "drafts"
 
     worded: dict[str, Callable[[ScheduleRow], str]] = {
         "batch": lambda row: span(row.batch_min, row.batch_max),
         "candidates": lambda row: drafts_told(row, row.candidates),
-        drafts: lambda row: drafts_told(row, row.drafts) if chains or row.candidates > 1 else NOTHING,
+        unit: lambda row: drafts_told(row, row.drafts) if chains or row.candidates > 1 else NOTHING,
         "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
         "interval": lambda row: f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
         "free_candidates": lambda row: str(row.free_candidates - chains),
@@ -62,7 +62,7 @@ def schedule_table(answer: Recommendation) -> TextTable:
             return NOTHING
         return worded[name](row) if name in worded else quantity_text(name, getattr(row, name))
 
-    names = ("batch", "seq_len", "candidates", drafts, *_OF_DRAFTS, *_OF_A_STEP, "max_batch_with")
+    names = ("batch", "seq_len", "candidates", unit, *_OF_DRAFTS, *_OF_A_STEP, "max_batch_with")
     return quantity_table(
         {
             name: [cell(name, row) for row in answer.schedule]

@@ -32,7 +32,7 @@ _OF_THE_SCENARIO = (
 
 def recommendation_values(answer: Recommendation) -> dict[str, Any]:
     """The answer as JSON holds it: rows have the quantities of `ScheduleRow`, points those of `POINT`."""
-    context, price = answer.break_even_context, answer.scenario.price
+    context, usd = answer.break_even_context, answer.scenario.price
     best, plain = answer.best_with, answer.best_without
     fastest = None if answer.question.max_latency_ms is None else answer.fastest_stream
     return {
@@ -41,7 +41,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "acceptance_agreement": answer.scenario.profile.agreement,
         "acceptance_guessed_from_draft": answer.scenario.guessed_from,
         "workload": answer.scenario.profile.workload,
-        "price": price and {**msgspec.structs.asdict(price), "date": price.date.isoformat()},
+        "price": usd and {**msgspec.structs.asdict(usd), "date": usd.date.isoformat()},
         "objective": answer.question.objective,
         "counted_in": "drafts" if answer.chains else "candidates",
         "enable": answer.enable,

@@ -15,6 +15,6 @@ def warnings(answer: SweepAnswer) -> list[str]:
         *([] if answer.shortfall is None else [missing_text(answer.shortfall)]),
         *slower_format_text(answer.by_count),
         *more_requests_text(answer.by_count),
-        *([more_may_pay(answer.scenario)] if answer.ends_profile else []),
+        *([more_may_pay(answer.scenario)] if answer.best_ends_profile else []),
         *beyond_measured(answer.scenario, int(answer.grid.seq_len.max()), requests),
     ]

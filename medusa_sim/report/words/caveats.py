@@ -8,7 +8,8 @@ from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells
-from medusa_sim.plan.slowdowns import slower_format_us, slower_with_more
+from medusa_sim.plan.more_requests import slower_with_more
+from medusa_sim.plan.narrow_formats import slower_format_us
 from medusa_sim.report.words.numbers import capitalised, duration, percent
 from medusa_sim.scenario.scenario import Scenario
 

@@ -1,7 +1,7 @@
-"""Batches at which a mixture of experts makes drafts costly: each draft wakes more experts there.
+"""Batches at which a mixture of experts makes drafts costly: each draft activates more experts there.
 
 At few requests a step reads few experts whatever it verifies; at many it reads nearly all of them anyway.
-Between, every further candidate of a request wakes experts that plain decoding would not have read, and a
+Between, every further candidate of a request activates experts that plain decoding would not have read, and a
 step bound by memory grows with the bytes that it reads.
 """
 
@@ -19,12 +19,12 @@ COSTLY = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WokenExperts:
-    """The searched batches at which one draft is costly because of the experts that it wakes.
+class ActivatedExperts:
+    """The searched batches at which one draft is costly because of the experts that it activates.
 
-    first, last: the range; worst: the batch of it where a draft costs most. plain, woken: experts of a layer
-    that a plain step and a step with one draft read there, of `experts`. cost: what their layers take longer
-    there, over the plain step. capped: whether the range ends with the search.
+    first, last: the range; worst: the batch of it where a draft costs most. plain, activated: experts of a
+    layer that a plain step and a step with one draft read there, of `experts`. cost: what their layers take
+    longer there, over the plain step. capped: whether the range ends with the search.
     """
 
     seq_len: int
@@ -32,13 +32,13 @@ class WokenExperts:
     last: int
     worst: int
     plain: float
-    woken: float
+    activated: float
     experts: int
     cost: float
     capped: bool
 
 
-def woken_experts(cells: Cells) -> WokenExperts | None:
+def activated_experts(cells: Cells) -> ActivatedExperts | None:
     """The range at the first searched length; None for a model without experts, or where none is costly."""
     surface = cells.surface
     experts = surface.setting.model.experts
@@ -61,13 +61,13 @@ def woken_experts(cells: Cells) -> WokenExperts | None:
     if costly.size == 0:
         return None
     worst = int(costly[np.argmax(cost[costly])])
-    return WokenExperts(
+    return ActivatedExperts(
         seq_len=int(surface.seq_len[0]),
         first=int(batch[costly[0]]),
         last=int(batch[costly[-1]]),
         worst=int(batch[worst]),
         plain=float(read[0][worst]),
-        woken=float(read[1][worst]),
+        activated=float(read[1][worst]),
         experts=experts.experts,
         cost=float(cost[worst]),
         capped=bool(costly[-1] == batch.size - 1),

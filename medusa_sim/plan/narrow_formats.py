@@ -1,35 +1,15 @@
-"""Answers that are slower than a reader expects: of one request more, of a narrower format."""
+"""Narrow weights that are slower than those that were published."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.cells import Cells
 from medusa_sim.step.step import decode_step
 
-SLOWER = 0.03
-"""Share of plain throughput that one more request may cost before an answer names it."""
-
 _TOLD = 0.005
 """Share of a step; less is not seen in three digits."""
-
-
-def slower_with_more(cells: Cells) -> tuple[tuple[int, float], ...]:
-    """(batch, change) from which the next searched one gives over SLOWER less plain throughput.
-
-    Over all lengths, the largest first: a row of tiles begins there, or a graph of another size.
-    """
-    if cells.scenario.scope == "block":
-        return ()
-    batch, plain = cells.surface.batch, cells.plain
-    rate = plain.tokens_per_s[..., 0]
-    change: FloatArray = np.min(np.diff(rate, axis=0) / rate[:-1], axis=1)
-    if not change.size:
-        return ()
-    named = (change < -SLOWER) & np.all(plain.fits[1:, :, 0], axis=1)
-    return tuple((int(batch[i]), float(change[i])) for i in np.argsort(change) if named[i])
 
 
 def slower_format_us(cells: Cells) -> tuple[float, float] | None:
