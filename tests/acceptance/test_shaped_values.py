@@ -35,3 +35,12 @@ def test_ranks_that_a_head_lacks_are_never_right(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text(LONG + "".join(f"{','.join(map(str, row))}\n" for row in reversed(WHOLE)))
     assert read_accuracies(path).accuracy.tolist() == [[0.6, 0.2, 0.0], [0.5, 0.0, 0.0], [0.4, 0.1, 0.05]]
+
+
+@pytest.mark.parametrize(("rank", "told"), [("999", "rank 1 is missing"), ("1000", "from 0 to 999"),
+                                            ("-1", "from 0 to 999"), ("1.5", "from 0 to 999")])  # fmt: skip
+def test_places_in_a_table_are_whole_numbers_to_999(tmp_path, rank, told):
+    path = tmp_path / "table.csv"
+    path.write_text(f"{LONG}0,0,0.5\n0,{rank},0.2\n")
+    with pytest.raises(DataError, match=told):
+        read_accuracies(path)

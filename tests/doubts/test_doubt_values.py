@@ -286,3 +286,9 @@ def test_blocks_of_scales_that_gpus_would_share_are_told_with_what_would_do(runt
     asked = dense(runtime, gpu="h200-sxm", model="qwen3-235b-a22b", dtype=dtype, **split)
     found = [re.findall(r"--[et]p \d+", line) for line in cut_scale_blocks(asked)]
     assert found == ([options] if options else [])
+
+
+def test_eleven_blocks_are_whole_on_one_gpu_alone():
+    asked = dense("vllm", gpu="h200-sxm", model="deepseek-v2-lite", dtype="fp8_block", tp=2)
+    (line,) = cut_scale_blocks(asked)
+    assert re.findall(r"--[et]p \d+", line) == ["--ep 2", "--tp 1"]

@@ -20,6 +20,7 @@ from medusa_sim.grid.configurations import NO_LIMIT, Configurations
 from medusa_sim.grid.costs import joule_band, joule_per_token, usd_per_million_tokens, watts_band
 from medusa_sim.grid.quantities import values
 from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.grid.roofline import Roof
 from medusa_sim.grid.single_step import single_step
 from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import in_groups, surface_at
@@ -336,3 +337,21 @@ def test_ends_of_a_step_and_half_of_a_band_on_the_logarithm():
 )
 def test_edges_double_below_what_is_asked_most(measured, asked, edges):
     assert edges_below(measured, np.array([1, asked])[::-1]).tolist() == edges
+
+
+def test_a_roof_is_memory_up_to_its_ridge_and_arithmetic_beyond():
+    roof = Roof(peak_flops_per_s=900.0, bandwidth_bytes_per_s=3.0)
+    assert roof.ridge == 300.0
+    assert [roof.flops_per_s(each) for each in (2.0, 299.0, 300.0, 301.0)] == [6.0, 897.0, 900.0, 900.0]
+
+
+@pytest.mark.parametrize(("verify", "found"), [(7.0, [5.0, 7.0, 7.0]), (5.0, [5.0, 5.0, 5.0])])
+def test_a_steps_target_is_the_plain_step_and_then_verification(verify, found):
+    surface = SimpleNamespace(decode=np.array(5.0), verify=np.array(verify))
+    of = SimpleNamespace(
+        configurations=SimpleNamespace(counts=np.arange(1, 4)), surface=surface,
+        _column=np.arange(3).reshape(1, 1, 3),
+    )  # fmt: skip
+    assert np.broadcast_to(Steps._target(of, lambda time: time), 3).tolist() == found
+    alone = SimpleNamespace(configurations=SimpleNamespace(counts=np.ones(1)), surface=surface)
+    assert Steps._target(alone, lambda time: time) == 5.0

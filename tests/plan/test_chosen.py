@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from medusa_sim.arrays import Band
+from medusa_sim.errors import CoverageError
 from medusa_sim.plan import break_even, capacity
 from medusa_sim.plan.counts import CLIFF, cliffs
 from medusa_sim.plan.engine_run import EngineRun, with_known_acceptance
 from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, codes_of
+from medusa_sim.scenario.defaults import MAX_DRAFTS
 from medusa_sim.scenario.scenario import Scenario
 
 ORDERS = pytest.mark.parametrize("order", [1, -1])
@@ -61,6 +63,24 @@ def test_what_a_run_measured_stands_for_what_is_guessed_from_its_third_draft(tok
     found, same = with_known_acceptance(scenario, run)
     assert bool(same.undescribed) is taken
     assert (found is scenario) is not taken
+
+
+@pytest.mark.parametrize(
+    ("drafter", "drafts", "tokens_per_step", "is_taken"),
+    [("medusa", 7, 1.05, True), ("medusa", 7, 1.0, False), ("ngram", 7, 1.5, False),
+     ("medusa", MAX_DRAFTS + 1, 1.5, False)],
+)  # fmt: skip
+def test_what_a_run_measured_stands_where_nothing_describes_it(drafter, drafts, tokens_per_step, is_taken):
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter=drafter, acceptance="0.7,0.5", latency="roofline",
+        max_drafts=4,
+    )  # fmt: skip
+    run = EngineRun(batch=1, seq_len=700, drafts=drafts, time_us=1.0, tokens_per_step=tokens_per_step)
+    if is_taken:
+        assert with_known_acceptance(scenario, run)[1].undescribed
+    else:
+        with pytest.raises(CoverageError):
+            with_known_acceptance(scenario, run)
 
 
 def test_contexts_are_tried_four_to_an_octave(monkeypatch):

@@ -117,6 +117,30 @@ def test_its_bytes_are_those_of_its_tensors(file):
     assert model.weight_bytes == pytest.approx(whole + norms, rel=1e-9)
 
 
+NUMBERS = [
+    (0, "B", 200), (1, "b", -100), (2, "H", 40_000), (3, "h", -30_000), (4, "I", 3_000_000_000),
+    (5, "i", -2_000_000_000), (6, "f", 0.5), (7, "?", True), (10, "Q", 2**63),
+    (11, "q", -(2**62)), (12, "d", 1e300),
+]  # fmt: skip
+"""(number of a type of keys in gguf.h, its struct, a value that no smaller one holds)."""
+
+
+def test_keys_of_every_type_are_numbers_alone_and_in_lists(tmp_path):
+    path = tmp_path / "keys.gguf"
+    alone = [text(f"k{of}") + struct.pack(f"<I{form}", of, value) for of, form, value in NUMBERS]
+    lists = [
+        text(f"l{of}") + struct.pack(f"<IIQ2{form}", 9, of, 2, value, value) for of, form, value in NUMBERS
+    ]
+    path.write_bytes(header([*alone, *lists, pair("last", "word")], []))
+    found = read_header(path)
+    assert found.keys == {
+        **{f"k{of}": value for of, _, value in NUMBERS},
+        **{f"l{of}": [value, value] for of, _, value in NUMBERS},
+        "last": "word",
+    }
+    assert found.lengths == {f"l{of}": 2 for of, _, _ in NUMBERS}
+
+
 def test_a_scenario_runs_with_a_file(file):
     scenario = Scenario(
         gpu="rtx-3090", model=file, runtime="llama.cpp-cuda", drafter="ngram", acceptance=0.5

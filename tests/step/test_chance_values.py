@@ -1,5 +1,6 @@
 """Laws of chance that a step is averaged over, and what is longest in it, by plain formulas."""
 
+from dataclasses import replace
 from math import comb
 from types import SimpleNamespace
 
@@ -89,6 +90,8 @@ def test_a_mean_over_cases_has_the_root_of_mean_squares_as_its_half_width():
     assert mean == 15.0
     assert 15.0 - low == pytest.approx((0.75 * 1 + 0.25 * 36) ** 0.5)
     assert high - 15.0 == pytest.approx((0.75 * 4 + 0.25 * 64) ** 0.5)
+    wide = replace(time, low_us=np.array([0.0, -20.0]))
+    assert _mean_and_ends(wide, shares)[1] == 0.0  # 15 - (0.75 x 100 + 0.25 x 2500)^0.5 is below nothing
     assert _longest_bound(time, shares) == Bound.MEMORY  # 7.5 us of each: the first
     assert _longest_bound(time, np.array([0.7, 0.3])) == Bound.COMPUTE
 

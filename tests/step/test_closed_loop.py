@@ -1,6 +1,7 @@
 """Clients that wait for each other's prompts, and how many prompts a step carries, by hand and as counted."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,13 +11,28 @@ from scipy.optimize import brentq
 from servers import CHAT, full, setting
 
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step import gathering
+from medusa_sim.step import first_tokens, gathering
 from medusa_sim.step.chance import _binomial_parts, log_normal
 from medusa_sim.step.closed_loop import ClosedLoop, _in_queue
 from medusa_sim.step.first_tokens import following_us, starting_us
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms
 from medusa_sim.step.traffic import Traffic
+
+
+def test_a_load_test_sees_a_tenth_of_those_that_begin_at_once_and_what_is_later_in_it(monkeypatch):
+    """(N19): nine tenths of 40 and 80 us, a tenth of 140, then 7 us and half a step of 20 or 30 us."""
+    engine = SimpleNamespace(
+        load_test_us=SimpleNamespace(value=7.0), load_test_steps=SimpleNamespace(value=0.5)
+    )
+    monkeypatch.setattr(first_tokens, "following_us", lambda law: np.array([40.0, 80.0]))
+    monkeypatch.setattr(first_tokens, "starting_us", lambda law, server_us: np.full(2, 140.0 + server_us))
+    monkeypatch.setattr(first_tokens, "REQUESTS_A_CLIENT", 10)
+    means = SimpleNamespace(step_us=np.array([20.0, 30.0]))
+    for of, later in ((engine, (17.0, 22.0)), (None, (0.0, 0.0))):
+        law = SimpleNamespace(setting=SimpleNamespace(runtime=SimpleNamespace(engine=of)))
+        found = first_tokens.load_test_first_token_us(law, means, 100.0)
+        assert found == pytest.approx(np.array([60.0, 96.0]) + later)
 
 
 @pytest.mark.parametrize("runtime", ["vllm-0.11", "sglang-0.5"])
