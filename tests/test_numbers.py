@@ -103,7 +103,7 @@ STATED = {
     "method-kernels: error <= floor + # %": "100 * lab.validate.comparison:ALLOWANCE",
     "method-kernels: a sample is # us or more of calls": "lab.measure.bench:_SAMPLE_US",
     "method-kernels: (p90 - p10) / median is above # %": "100 * lab.measure.spread:SPREAD_LIMIT",
-    "method-kernels: take turns, settle for # s untimed": "lab.measure.decoder_steps:_SETTLE_S['cpu']",
+    "method-kernels: take turns, settle for # s untimed": "lab.measure.timed_steps:_SETTLE_S['cpu']",
     "method-kernels: threads, clocks (# %) or dtype": "100 * lab.measure.environment:CLOCK_TOLERANCE",
     "method-kernels: rotate through min(W, # C) bytes": "lab.measure.kernels:CACHE_MULTIPLE['cpu']",
     # acceptance

@@ -15,12 +15,14 @@ import torch
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.measure.bench import CpuBench
 from medusa_sim.lab.measure.cells import StepRow, write_config, write_steps
-from medusa_sim.lab.measure.decoder_steps import Step, Subject, Tell, step_us, steps_meta
+from medusa_sim.lab.measure.decoder_steps import Tell, steps_meta
 from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.record import Recorder
 from medusa_sim.lab.measure.session import FastestLayers
 from medusa_sim.lab.measure.shapes import Case
 from medusa_sim.lab.measure.spread import Timing, settled_timing, timing_of
+from medusa_sim.lab.measure.subject import Subject
+from medusa_sim.lab.measure.timed_steps import Step, step_us
 from medusa_sim.lab.measure.turns import ReferenceKernel, Turns, Visit, step_clock, take_turns
 from medusa_sim.specs.measurement import Environment
 

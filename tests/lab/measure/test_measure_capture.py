@@ -18,10 +18,12 @@ from medusa_sim.lab.decoder.fixed_shapes import graphed_forward, verify_slots
 from medusa_sim.lab.measure import bench, clocks, environment, hardware
 from medusa_sim.lab.measure.arguments import StepGrid
 from medusa_sim.lab.measure.bench import CudaBench
-from medusa_sim.lab.measure.decoder_steps import Subject, random_weights, step_grid, step_us
+from medusa_sim.lab.measure.decoder_steps import step_grid
 from medusa_sim.lab.measure.environment import torch_device
 from medusa_sim.lab.measure.kernels import CALLS, Pool, attention_kernels, calls
 from medusa_sim.lab.measure.shapes import Case, cases
+from medusa_sim.lab.measure.subject import Subject, random_weights
+from medusa_sim.lab.measure.timed_steps import step_us
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.layer_group import LayerGroup
 from medusa_sim.specs.mixers import Grouped

@@ -18,12 +18,9 @@ from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.measure.arguments import StepGrid
 from medusa_sim.lab.measure.cells import StepRow, read_steps, write_steps
-from medusa_sim.lab.measure.decoder_steps import (
-    Subject,
-    full_step,
-    step_grid,
-    time_in_turns,
-)
+from medusa_sim.lab.measure.decoder_steps import step_grid
+from medusa_sim.lab.measure.subject import Subject
+from medusa_sim.lab.measure.timed_steps import full_step, time_in_turns
 from medusa_sim.specs.hf_config import model_from_config
 
 TREE = CandidateTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
