@@ -113,10 +113,10 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
     from medusa_sim.data import user_data_dir
     from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS
     from medusa_sim.lab.measure import hardware
-    from medusa_sim.lab.measure.decoder_steps import random_subject
     from medusa_sim.lab.measure.environment import environment, model_label
     from medusa_sim.lab.measure.record import begin, write_meta
     from medusa_sim.lab.measure.shapes import case_of, cases, fill_up
+    from medusa_sim.lab.measure.subject import random_subject
     from medusa_sim.lab.measure.together import Together, require_cpu
     from medusa_sim.lab.validate.step_operators import step_operators
     from medusa_sim.lab.validate.step_scores import speedups_differ
