@@ -17,10 +17,10 @@ from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter import drafter_names, drafters, lookups
 from medusa_sim.step.drafter.base import DrafterParts
 from medusa_sim.step.drafter.draft_model import DraftModel
-from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
+from medusa_sim.step.drafter.layer import Eagle, Eagle3, Mtp
 from medusa_sim.step.drafter.lookup import NGram
 from medusa_sim.step.drafter.medusa import Medusa
-from medusa_sim.step.drafter.parallel import Pard, PEagle
+from medusa_sim.step.drafter.parallel import DFlash, DSpark, Pard, PEagle
 from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.expert_union import union
 from medusa_sim.step.memory import step_memory_bytes

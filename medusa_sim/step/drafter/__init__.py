@@ -31,10 +31,10 @@ def drafter_names() -> tuple[DrafterName, ...]:
 def drafters() -> dict[str, type[Drafter]]:
     """Every drafter by its name, in their order."""
     from medusa_sim.step.drafter.draft_model import DraftModel
-    from medusa_sim.step.drafter.layer import DFlash, DSpark, Eagle, Eagle3, Mtp
+    from medusa_sim.step.drafter.layer import Eagle, Eagle3, Mtp
     from medusa_sim.step.drafter.lookup import NGram, Suffix
     from medusa_sim.step.drafter.medusa import Medusa
-    from medusa_sim.step.drafter.parallel import Pard, PEagle
+    from medusa_sim.step.drafter.parallel import DFlash, DSpark, Pard, PEagle
 
     kinds: tuple[type[Drafter], ...] = (
         Medusa, DraftModel, Eagle, Eagle3, Mtp, PEagle, Pard, DFlash, DSpark, NGram, Suffix
