@@ -37,8 +37,8 @@ class Cell:
         return None if number != number else number  # noqa: PLR0124  # nan
 
     @property
-    def memory(self) -> MemoryParts:
-        """Bytes that the largest batch that fits keeps on one GPU."""
+    def memory_when_full(self) -> MemoryParts:
+        """Bytes that as many requests as fit keep on one GPU; `memory_bytes` are those of its own batch."""
         parts = self.cells.memory_at(self.cells.max_batch)
         return MemoryParts(*(np.asarray(self._read(part)) for part in parts))
 

@@ -11,8 +11,8 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.quantity import Quantity, both_ends, declare, listed
 from medusa_sim.units import US_PER_MS
 
-MEMORY = ("weights_bytes", "drafter_bytes", "kv_cache_bytes", "activation_bytes")
-"""Bytes that the largest batch that fits keeps on one GPU, in the order of `MemoryParts`."""
+MEMORY_WHEN_FULL = ("weights_bytes", "full_drafter_bytes", "full_kv_cache_bytes", "full_activation_bytes")
+"""Bytes that as many requests as fit keep on one GPU, in the order of `MemoryParts`."""
 
 
 def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
@@ -38,7 +38,7 @@ DECLARED = declare(
         model_only=True,
     ),
     *(Quantity(name=name, read=_at_largest_batch(part), unit="bytes", model_only=True)
-      for part, name in enumerate(MEMORY)),
+      for part, name in enumerate(MEMORY_WHEN_FULL)),
     # of a check of a running engine
     Quantity(name="part", title="part"),
     Quantity(name="measured_us", title="measured", unit="us", better="less"),
@@ -70,7 +70,7 @@ ROW = listed(
 """Columns of a row of a schedule (`ScheduleRow`) in JSON and CSV."""
 POINT = listed(
     "batch", "seq_len", "candidates", "drafts", "max_batch", "tokens_per_s", "tokens_per_s_per_user",
-    "time_per_token_ms", *MEMORY,
+    "time_per_token_ms", *MEMORY_WHEN_FULL,
 )  # fmt: skip
 """Keys of the best throughput in JSON."""
 STREAM = ("batch", "seq_len", "candidates", "drafts", "tpot_us")

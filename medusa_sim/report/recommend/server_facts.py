@@ -49,7 +49,9 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
             f"best for throughput, {capacity.max_batch_without} without{at}",
         )
         yield Fact(
-            "Memory use", f"{memory_text(best.memory)} on a GPU at batch {best.max_batch}", detail=True
+            "Memory use",
+            f"{memory_text(best.memory_when_full)} on a GPU at batch {best.max_batch}",
+            detail=True,
         )
         yield Fact(
             "Throughput",
