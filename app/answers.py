@@ -33,6 +33,7 @@ from medusa_sim.grid.surface import surface_at
 from medusa_sim.plan.one_place import scheduled_row_at, steps_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.scenario.question import Objective, Question
 from medusa_sim.scenario.scenario import Scenario
@@ -280,7 +281,12 @@ def changes(
 
     row = at(set_up, batch)
     bars: list[dict[str, float | int | str]] = [
-        {"what": "acceptance", "change": f"{share:+.0%}", "speedup": speedup, "drafts": row.drafts}
+        {
+            "what": "acceptance",
+            "change": percent(share, 0, signed=True),
+            "speedup": speedup,
+            "drafts": row.drafts,
+        }
         for share, speedup in (
             (-_CHANGED, row.speedup_acceptance_minus_10_percent),
             (_CHANGED, row.speedup_acceptance_plus_10_percent),

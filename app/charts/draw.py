@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from charts.style import NEUTRAL, Spec, base, category, columns, layer, on_phone, quantity
+from charts.style import HALO, NEUTRAL, Spec, base, category, columns, layer, on_phone, quantity
 from medusa_sim.report.charts.chart import (
     MAP_COLOURS,
     MAP_STOPS,
@@ -43,7 +43,7 @@ _AREA = 3.2
 
 def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     """Bands, lines, markers, texts and limits, in that order."""
-    x, y = _channel("x", chart.x), _channel("y", chart.y)
+    x, y = (_channel(name, axis, chart.ticks[name]) for name, axis in (("x", chart.x), ("y", chart.y)))
     names = chart.names
     has_lines = any(each.line for each in names.values())
     legend: Spec = {
@@ -118,7 +118,6 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     # what the pointer meets where no marker is
     met = _values((each for each in lines if each.rows and (not each.marker or each.every > 1)), told)
     texts = [value for value in _values(named) if value.get("text")]
-    falls = any(each.y[0] > each.y[-1] for each in lines)  # texts stand where no line goes on
     seen: Spec = {"opacity": {"expr": on_phone(0, 1)}} if crowded else {}
     layers += [
         tick,
@@ -129,7 +128,8 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
             texts,
             align="left",
             dx=7,
-            dy=-8 if falls else 8,
+            dy=-8 if chart.texts_above else 8,
+            **HALO,
             **seen,
         ),
     ]
@@ -156,13 +156,13 @@ def _symbol(series: Series, *, has_lines: bool) -> str:
 _NUMBERS = re.compile(r"-?[0-9.]+")
 
 
-def _channel(field: str, axis: Axis) -> Spec:
+def _channel(field: str, axis: Axis, ticks: Sequence[float]) -> Spec:
     scale: Spec = {"zero": axis.zero}
     if axis.base:
         scale = {"type": "log", "base": axis.base, "nice": False, "padding": 6}
     more: Spec = {}
-    if axis.ticks:
-        more = {"axis": {"values": list(axis.ticks), "format": "d"}}
+    if ticks:
+        more = {"axis": {"values": list(ticks), "format": ",~r"}}
     elif field == "x" and not axis.base:
         more = {"axis": {"tickCount": {"expr": "ceil(width / 70)"}}}
     return quantity(field, None, scale=scale, **more) | {"title": _on_lines(axis.title)}

@@ -10,6 +10,8 @@ NEUTRAL = "#8a8a8a"
 TEXT = "#4b4e58"
 """Text of charts, for a light page. On the app's pages it takes the colour of the page's text (`look.css`):
 no one colour reads well on light and on dark."""
+HALO: dict[str, Any] = {"stroke": "#fffffe"}
+"""Of texts that lie on lines: `look.css` puts the page's colour around them."""
 NARROW = "width < 460"
 """Holds on a phone; `width` is the plot's, in pixels, and charts follow it without asking the server."""
 Spec = dict[str, Any]

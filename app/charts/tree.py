@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from charts.style import NEUTRAL, Spec, base, category, layer, quantity
+from charts.style import HALO, NEUTRAL, Spec, base, category, layer, quantity
 from medusa_sim.acceptance.tree_picture import node_columns
 from medusa_sim.report.palette import SHADES
 
@@ -59,7 +59,12 @@ def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
     scale = {"scheme": "cividis", "domain": [0, 1], "reverse": True}
     shade = quantity("p", "probability that the node is accepted", scale=scale)
     text = layer(
-        "text", {**at, "text": {"field": "label"}}, nodes, fontSize=10, dy={"expr": "datum.depth ? -13 : -17"}
+        "text",
+        {**at, "text": {"field": "label"}},
+        nodes,
+        fontSize=10,
+        dy={"expr": "datum.depth ? -13 : -17"},
+        **HALO,
     )
     line = {"x": x, "y": y, "x2": {"field": "x2"}, "y2": {"field": "depth2"}}
     return base(

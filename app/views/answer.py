@@ -29,7 +29,7 @@ from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.recommend.table import schedule_table
 from medusa_sim.report.screen import fact_sentences
 from medusa_sim.report.words.caveats import as_sentence
-from medusa_sim.report.words.numbers import counted, duration, significant, times, with_prefix
+from medusa_sim.report.words.numbers import counted, duration, percent, significant, times, with_prefix
 from medusa_sim.scenario.question import OBJECTIVES, Objective
 from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
@@ -284,7 +284,8 @@ def _counts(answer: Recommendation, row: ScheduleRow, words: list[str], *, is_ma
     show.chart(
         lines_spec(speedup_chart(view, "", chains=answer.chains), 360),
         name="speedup",
-        caption="Rings: what is recommended. Ticks: the step jumps behind this count. Bands: 80 %.",
+        caption="Rings: what is recommended. Ticks: the step jumps behind this count. Bands: 80 %, "
+        "of the first and the last batch.",
         command=command,
         rows=lambda: count_table(answer.cells.by_count),
         alt=f"Lines of speedup against the number of {word}, one for each batch",
@@ -302,7 +303,7 @@ def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
                 "launches": each["launches"],
                 "plain": duration(each["plain_us"]) if each["plain_us"] else "-",
                 "speculative": duration(each["speculative_us"]) if each["speculative_us"] else "-",
-                "share": f"{each['speculative_us'] / whole:.1%}",
+                "share": percent(each["speculative_us"] / whole),
                 BY_NAME["bound"].title: each["bound"],
                 "source": each["source"] or "-",
             }
@@ -353,7 +354,7 @@ def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     show.chart(
         bars_spec(two_steps(steps)),
         name="breakdown",
-        caption=f"Batch {row.batch_max}, length {set_up.seq_len}: {duration(float(plain.time_us))} plain, "
+        caption=f"Batch {row.batch_max}, length {set_up.seq_len:,}: {duration(float(plain.time_us))} plain, "
         f"{duration(float(speculative.time_us))} with {counted(count, answer.chains)}. "
         f"Waiting for: {'; '.join(waits)}.",
         command=show.command([*words, "--format", "csv"]),
@@ -367,7 +368,7 @@ def _waits(step: PassTimes) -> str:
     whole = float(step.time_us)
     shares = {code.name.lower(): float(us) / whole for code, us in step.waits_us.items()}
     shares["latency"] = float(step.device_us) / whole - sum(shares.values())
-    return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.05)
+    return ", ".join(f"{percent(share, 0)} {name}" for name, share in shares.items() if share > 0.05)
 
 
 def _as_launched(set_up: SetUp, asked: _Asked, row: ScheduleRow) -> None:

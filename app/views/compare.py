@@ -18,7 +18,7 @@ from chosen import SetUp, set_up_of
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.report.charts.setups import left_out, setups_chart
+from medusa_sim.report.charts.setups import banded, left_out, setups_chart
 from medusa_sim.report.compare.decision import decision_table
 from medusa_sim.report.compare.screen import refused_lines
 from medusa_sim.report.compare.sentences import drafting_text, measure_text, sentence, workload
@@ -29,7 +29,7 @@ from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.words.basis import how_sure, rests_text
 from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.measured import measured_text
-from medusa_sim.report.words.numbers import significant
+from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Measure, SetupChoices, SetupQuestion
 from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
@@ -236,7 +236,7 @@ def card_text(answer: Comparison, gpu: str) -> str:
     why = (
         f"no set-up keeps the limits; the fastest stream, "
         f"{significant(float(fastest['tokens_per_s_per_user']), 3)} tokens/s "
-        f"({fastest['sure']:.0%} sure of the target), is of {name_of(fastest)}"
+        f"({percent(fastest['sure'], 0)} sure of the target), is of {name_of(fastest)}"
     )
     return f"{name}: {show.in_words(why)}"
 
@@ -317,7 +317,7 @@ def _chart(answer: Comparison, command: str) -> None:
     show.chart(
         lines_spec(setups_chart(answer, _AXES[what]), 380),
         name="setups",
-        caption="What nothing beats of each GPU: solid with drafts, dotted without; bands: 80 %. "
+        caption=f"What nothing beats of each GPU: solid with drafts, dotted without; {banded(answer)}. "
         "Points: requests at once/drafts; dashed: the target; ringed: the answer."
         f"{left_out(answer, _AXES[what])} {show.in_words(as_sentence(measured_text(answer)))}",
         command=command,

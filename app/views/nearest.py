@@ -9,7 +9,7 @@ from charts.draw import lines_spec
 from chosen import SetUp
 
 from medusa_sim.report.charts.setups import measured_chart
-from medusa_sim.report.words.numbers import significant
+from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.setups.measured import NearestFigure
 from medusa_sim.setups.setup import name_of
 
@@ -38,7 +38,7 @@ def nearest(set_up: SetUp, most: int | None = MOST) -> None:
             name="measured",
             caption="Line: predicted tokens/s a user of the set-up as measured, with its 80 % interval; "
             f"cross: measured, {significant(same.figure.tokens_per_s_per_user, 3)} "
-            f"(predicted {same.error:+.0%}).",
+            f"(predicted {percent(same.error, 0, signed=True)}).",
             rows=lambda: [
                 dict(zip(same.curve, row, strict=True)) for row in zip(*same.curve.values(), strict=True)
             ],

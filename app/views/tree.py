@@ -21,7 +21,7 @@ from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.tree_answer import TreeAnswer, accuracies_of
 from medusa_sim.report.words.basis import how_sure
-from medusa_sim.report.words.numbers import times
+from medusa_sim.report.words.numbers import percent, times
 from medusa_sim.scenario.scenario import Scenario
 
 _KINDS = ("as recommended", "best of a size", "widths per head", "my paths", "a file")
@@ -165,14 +165,15 @@ def _figures(set_up: SetUp, tree: CandidateTree, answer: TreeAnswer) -> None:
         ),
         show.Figure(
             "Of the best tree",
-            f"{answer.share_of_best:.0%}",
+            percent(answer.share_of_best, 0),
             f"most of this size: {answer.best_tokens_per_step:.2f}",
             "Tokens per step against the tree of as many candidates that emits most. The fastest tree may "
             "emit less, where a shallower one costs less drafting.",
         ),
     )
     st.markdown(
-        f"The least likely node is accepted {answer.least:.1%} of the time: that is what removing it costs."
+        f"The least likely node is accepted {percent(answer.least)} of the time: "
+        "that is what removing it costs."
     )
 
 
@@ -188,7 +189,7 @@ def _budget(set_up: SetUp, scenario: Scenario, tree: CandidateTree, answer: Tree
         charts.budget_chart(curve, (tree.candidates, answer.tokens_per_step, answer.step_speedup)),
         name="budget",
         caption=f"The fastest {what} of every size with its drafting by {scenario.drafting.kind.title}: "
-        f"{set_up.title}, batch {batch}, length {set_up.seq_len}. " + tail + notes.accuracy(scenario),
+        f"{set_up.title}, batch {batch}, length {set_up.seq_len:,}. " + tail + notes.accuracy(scenario),
         command=show.command([*words, "--by-count", "--format", "csv"]),
         alt="Tokens per step and speedup by candidates",
     )

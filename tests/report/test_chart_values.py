@@ -138,10 +138,10 @@ def test_the_ends_of_a_point_follow_its_time_per_token(column, slow, fast):
         "runtime": "vllm", "drafter": "eagle3",
         "dp_attention": False, "precision": "bf16", "kv_precision": None,
     }  # fmt: skip
-    curve = _curve("l4", [row, row], column, [], speculative=True, in_legend=True)
+    curve = _curve("l4", [row, row], column, [], speculative=True, in_legend=True, banded=True)
     assert list(curve.outline[0]) == pytest.approx(slow)
     assert list(curve.outline[-1]) == pytest.approx(fast)
-    assert not _curve("l4", [row], column, [], speculative=True, in_legend=True).outline
+    assert not _curve("l4", [row], column, [], speculative=True, in_legend=True, banded=True).outline
     assert (_tip(row)["interval"], _tip({**row, "drafts": 0})["drafts"]) == ("80.0 to 125", "none")
 
 

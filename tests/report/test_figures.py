@@ -14,6 +14,7 @@ from medusa_sim.report.charts.chart import (
     ReferenceLine,
     Series,
     map_colour,
+    spoken_ticks,
 )
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 
@@ -61,10 +62,26 @@ def test_ticks_are_written_as_they_are_spoken():
     (axis,) = lines_figure(line_chart(x=Axis(title="tokens", base=10, ticks=(1.0, 20.0)))).axes
     assert [text.get_text() for text in axis.get_xticklabels()] == ["1", "20"]
     (axis,) = lines_figure(line_chart()).axes
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["1", "2", "5", "10", "20", "50", "100"]
+    (axis,) = lines_figure(line_chart(x=Axis(title="tokens", base=2))).axes
     written = axis.xaxis.get_major_formatter()
     assert [written(tick, 0) for tick in (0.5, 100.0, 99_999.0, 1e5, 5e6)] == [
-        "0.5", "100", "99999", "0.1M", "5M",
+        "0.5", "100", "99,999", "100,000", "5M",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.06, 60.0, [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]),
+        (0.2, 3e5, [1, 10, 100, 1e3, 1e4, 1e5]),
+        (55.0, 90.0, [60, 80]),
+        (6.1, 7.9, []),
+        (0.0, 5.0, []),
+    ],
+)
+def test_logarithmic_ticks_are_powers_then_twos_and_fives_then_more(low, high, ticks):
+    assert spoken_ticks(np.array([high, low]), np.array([])) == ticks
 
 
 def test_a_figure_grows_with_its_columns_and_rows():

@@ -48,7 +48,9 @@ def test_curves_fall_apart_from_nothing(found, column):
         for slow, fast in itertools.pairwise(range(len(curve.x))):
             assert curve.x[slow] < curve.x[fast]
             assert (curve.y[slow] < curve.y[fast]) == falls
-        ends = np.array(curve.outline)
+        of_chosen = curve.name.startswith(found.chosen["gpu"])  # the others' would lie over its own
+        assert bool(len(curve.outline)) == of_chosen
+        ends = np.array(curve.outline) if of_chosen else np.empty((0, 2))
         for x, y, low, high in zip(curve.x, curve.y, ends, ends[::-1], strict=False):
             assert low[0] < x < high[0]
             assert min(low[1], high[1]) < y < max(low[1], high[1])
@@ -70,7 +72,7 @@ def test_matplotlib_draws_the_description(found):
         assert drawn.get_linestyle() == {"-": "-", ":": ":", "": "None"}[curve.line]
         assert drawn.get_color() == curve.colour
     bands = [patch for patch in axis.patches if patch.get_alpha() == 0.10]
-    assert len(bands) == sum(bool(curve.outline) for curve in chart.series) == 4
+    assert len(bands) == sum(bool(curve.outline) for curve in chart.series) == 2
 
 
 @pytest.mark.parametrize("slim", [False, True])
@@ -79,7 +81,7 @@ def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(found,
         figure = lines_figure(found.chart(column), slim=slim)
         render(figure, ".svg")
         axis = figure.axes[0]
-        ticks = [each.get_text() for each in (*axis.get_xticklabels("both"), *axis.get_yticklabels("both"))]
+        ticks = [each.get_text() for each in (*axis.get_xticklabels(), *axis.get_yticklabels())]
         assert not [text for text in ticks if "e" in text or "$" in text]
         assert [text for text in ticks if text]
         box, across = figure.get_tightbbox(), figure.get_size_inches()[0]

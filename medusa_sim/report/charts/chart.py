@@ -6,8 +6,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log
+from math import floor, inf, log, log10
 from typing import Any
+
+import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.report.palette import FAINT, LINES, MARKERS, OTHER, PARTS, SHADES, SMALLEST_SHARE, ink_on
@@ -88,9 +90,50 @@ class LineChart:
         return names
 
     @property
+    def ticks(self) -> dict[str, Sequence[float]]:
+        """Where `x` and `y` are labelled; nothing where that is left to who draws."""
+        reached: dict[str, list[FloatArray | IntArray]] = {"x": [], "y": []}
+        for each in self.series:
+            reached["x"].append(each.x)
+            reached["y"].append(each.y)
+            if each.outline:
+                across, up = np.array(each.outline).T
+                reached["x"].append(across)
+                reached["y"].append(up)
+        axes = {"x": self.x, "y": self.y}
+        return {
+            name: axis.ticks or (spoken_ticks(*reached[name]) if axis.base == 10 else [])
+            for name, axis in axes.items()
+        }
+
+    @property
+    def texts_above(self) -> bool:
+        """Whether texts stand above their points, where no line goes on: below them where all lines rise."""
+        return any(each.y[0] > each.y[-1] for each in self.series if each.line and each.name)
+
+    @property
     def legend_names(self) -> list[str]:
         """Names that the legend has."""
         return [name for name, each in self.names.items() if each.in_legend]
+
+
+def spoken_ticks(*reached: FloatArray | IntArray) -> list[float]:
+    """Ticks of a logarithmic axis within what is reached: powers of ten, or 1, 2 and 5 of each, or more."""
+    low = min((float(values.min()) for values in reached if values.size), default=inf)
+    high = max((float(values.max()) for values in reached if values.size), default=0.0)
+    if not 0.0 < low <= high < inf:
+        return []
+    decades = range(floor(log10(low)), floor(log10(high)) + 1)
+    for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+        ticks = [float(f"{step}e{decade}") for decade in decades for step in steps]
+        within = [tick for tick in ticks if low <= tick <= high]
+        if len(within) >= _FEW_TICKS:
+            return within
+    return within if len(within) > 1 else []
+
+
+_FEW_TICKS = 4
+"""Of an axis, below which more are named between them."""
 
 
 def line_series(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import medusa_sim.load.quantities  # noqa: F401  declares the metrics that are titled here
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.charts.chart import (
     Axis,

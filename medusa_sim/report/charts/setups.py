@@ -2,7 +2,8 @@
 
 A curve is what nothing beats among the set-ups of one GPU, without speculation (dotted) or with it (solid);
 a point is a set-up at a batch. Speed and worth of a point follow the same time per token, so that its 80 %
-interval is a piece of the curve's band: from the slow to the fast end of both.
+interval is a piece of the curve's band: from the slow to the fast end of both. Where a set-up was chosen, its
+GPU alone has bands: those of five GPUs hide each other.
 """
 
 from __future__ import annotations
@@ -89,9 +90,12 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
     named = _named([row for _, _, rows in curves for row in rows], column)
     solid = {gpu for gpu, speculative, _ in curves if speculative}  # whose dotted curve goes without saying
     series = [
-        _curve(gpu, rows, column, named, speculative=speculative, in_legend=speculative or gpu not in solid)
+        _curve(
+            gpu, rows, column, named, speculative=speculative, in_legend=speculative or gpu not in solid,
+            banded=best is None or gpu == best["gpu"],
+        )
         for gpu, speculative, rows in curves
-    ]
+    ]  # fmt: skip
     if best is not None and np.isfinite(best[column]):
         series.append(_one(ANSWER, best[_SPEED], best[column], best, marker="o", filled=False, size=11.0))
     measured = nearest(answer)
@@ -126,6 +130,11 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
     )
 
 
+def banded(answer: Comparison) -> str:
+    """What bands enclose, for a caption."""
+    return "bands: 80 %" if answer.chosen is None else f"bands: 80 % of {answer.chosen['gpu']}"
+
+
 def left_out(answer: Comparison, column: str) -> str:
     """A sentence that names the GPUs that have no curve of a column, with a space before it; or nothing."""
     known = answer.table[column].notna().groupby(answer.table.gpu, sort=False).any()
@@ -148,6 +157,7 @@ def _curve(
     *,
     speculative: bool,
     in_legend: bool,
+    banded: bool,
 ) -> Series:
     x, y, low, high = (
         np.array([row[name] for row in rows]) for name in (_SPEED, column, f"{_SPEED}_low", f"{_SPEED}_high")
@@ -159,7 +169,7 @@ def _curve(
     return Series(
         name=gpu if speculative else f"{gpu}, no speculation", x=x, y=y, colour=colour, marker=marker,
         line="-" if speculative else ":", filled=speculative, in_legend=in_legend,
-        outline=[(float(across), float(up)) for across, up in ends] if len(rows) > 1 else (),
+        outline=[(float(across), float(up)) for across, up in ends] if banded and len(rows) > 1 else (),
         texts=[_label(row) if any(row is each for each in named) else "" for row in rows],
         rows=[_tip(row) for row in rows],
     )  # fmt: skip

@@ -33,6 +33,8 @@ SPEEDUP = "speedup over plain decoding"
 POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MOST_LINES = 8
 _MOST_BARS = 8
+_MOST_BANDS = 2
+"""Of a chart, beyond which they hide each other: the first and the last batch have one."""
 _FEW_TICKS = 18
 _FEW = 5
 """Too few counts to call a step a cliff."""
@@ -46,7 +48,7 @@ def count_word(chains: bool) -> str:
 
 
 def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> LineChart:
-    """A line a batch with its 80 % band; a ring at the count that is marked, upright bars at cliffs.
+    """A line a batch, 80 % bands of the first and the last; a ring at the marked count, bars at cliffs.
 
     chains: count drafts, 0 for plain decoding, and not candidates.
     """
@@ -59,6 +61,8 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
         count = int(counts[ring])
         label = "off" if view.counts[ring] == 1 else f"{count} ({gain[ring]:.2f}x)"
         name = f"batch {view.batch[at]}: {label}"
+        has_band = len(shown) <= _MOST_BANDS or at in shown[[0, -1]]
+        band = {"low": view.speedup_low[at], "high": view.speedup_high[at]} if has_band else {}
         rows = [
             {
                 "name": name,
@@ -72,9 +76,7 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
         steep = cliffs(view.step_us[at])[: None if counts.size > _FEW else 0] - 1
         steep = steep[gain[steep] >= _CLIFFS_MATTER]
         series += [
-            line_series(
-                name, place, counts, gain, rows=rows, low=view.speedup_low[at], high=view.speedup_high[at]
-            ),
+            line_series(name, place, counts, gain, rows=rows, **band),
             Series(name=name, x=counts[steep], y=gain[steep], colour=colour_of(place), marker="|", size=9.0),
             Series(
                 name=name, x=counts[[ring]], y=gain[[ring]], colour=colour_of(place), marker="o",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.blocks import Block, Folded, Heading, Picture
-from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
+from medusa_sim.report.charts.setups import Y_TITLES, banded, left_out, setups_chart
 from medusa_sim.report.compare.decision import decision_table
 from medusa_sim.report.compare.screen import compare_screen
 from medusa_sim.report.figures.draw import lines_figure
@@ -88,7 +88,8 @@ def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
 def _picture(answer: Comparison, column: str) -> Picture:
     caption = (
         f"{Y_TITLES[column]} against tokens/s a user: what nothing beats of each GPU, solid with "
-        "speculation, dotted without; 80 % bands, points named by requests / drafts, the chosen one ringed."
+        f"speculation, dotted without; {banded(answer)}, points named by requests / drafts, the chosen one "
+        "ringed."
         f"{left_out(answer, column)}"
     )
     return Picture(partial(lines_figure, setups_chart(answer, column), height=5.0), column, caption)

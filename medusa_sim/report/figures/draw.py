@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -88,15 +89,13 @@ def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
     for side, scale in (("x", chart.x), ("y", chart.y)):
         if scale.base:
             axis.set(**{f"{side}scale": "log"})
-            ruler = axis.xaxis if side == "x" else axis.yaxis
-            _plain_ticks(ruler, between=scale.base == 10, few=slim and side == "x")
         axis.set(**{f"{side}label": _folded(scale.title, slim)})
     for each in chart.series:
         if each.low is not None and each.high is not None:
             axis.fill_between(each.x, each.low, each.high, color=each.colour, alpha=0.10, linewidth=0)
         if each.outline:
             axis.fill(*zip(*each.outline, strict=True), color=each.colour, alpha=0.10, linewidth=0)
-        _series(axis, each)
+        _series(axis, each, above=chart.texts_above)
     for limit in chart.limits:
         drawn: Look = {"color": limit.colour, "linewidth": 0.9, "linestyle": limit.line, "zorder": 1}
         if limit.x is not None:
@@ -108,52 +107,55 @@ def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
             # at the left, where lines begin together: further on they cross the limit
             axis.annotate(for_figure(limit.text), (0.01, limit.y), xycoords=axis.get_yaxis_transform(),
                           xytext=(0, -4), textcoords="offset points", fontsize=8, va="top")  # fmt: skip
-    if chart.x.ticks:
-        axis.set_xticks(chart.x.ticks, [f"{tick:g}" for tick in chart.x.ticks])
-        axis.minorticks_off()
+    for ruler, ticks, scale in zip(
+        (axis.xaxis, axis.yaxis), chart.ticks.values(), (chart.x, chart.y), strict=True
+    ):
+        _speak(ruler, ticks, is_log=bool(scale.base))
     if chart.y.zero:
         axis.set_ylim(bottom=0.0)
     axis.set_title(_folded(chart.title, slim))
 
 
-def _plain_ticks(ruler: Ruler, *, between: bool, few: bool) -> None:
-    """Logarithmic ticks as they are spoken: 20, 0.6, 5M; between: the powers too; few: at 2 and 5 alone."""
-    from matplotlib.ticker import LogFormatter, LogLocator
+def _speak(ruler: Ruler, ticks: Sequence[float], *, is_log: bool) -> None:
+    """Write ticks as they are spoken: 20, 0.6, 4,000, 5M; ticks: empty for those of the ruler's scale."""
+    from matplotlib.ticker import NullLocator
 
-    class Plain(LogFormatter):
-        def __call__(self, x: float, pos: int | None = None) -> str:
-            return _tick_text(x) if super().__call__(x, pos) else ""
+    if ticks:
+        ruler.set_ticks(ticks, [_tick_text(tick) for tick in ticks])
+        ruler.set_minor_locator(NullLocator())
+    elif is_log or ruler.get_view_interval()[1] >= _THOUSAND:
+        ruler.set_major_formatter(lambda x, _: _tick_text(x))
 
-    ruler.set_major_formatter(lambda x, _: _tick_text(x))
-    if between:
-        ruler.set_minor_formatter((lambda x, _: _tick_text(x)) if few else Plain(minor_thresholds=(2, 0.5)))
-        if few:
-            ruler.set_minor_locator(LogLocator(subs=(2, 5)))
+
+_THOUSAND = 1e3
 
 
 def _tick_text(tick: float) -> str:
-    return f"{tick / 1e6:g}M" if tick >= 1e5 else f"{tick:g}"
+    return f"{tick / 1e6:g}M" if tick >= 1e6 else f"{round(tick, 6):,.10g}"
 
 
 def _folded(text: str, slim: bool, letters: int = _SLIM_LETTERS) -> str:
     return fill(for_figure(text), letters) if slim else for_figure(text)
 
 
-def _series(axis: Axes, series: Series) -> None:
+def _series(axis: Axes, series: Series, *, above: bool) -> None:
     axis.plot(
         series.x, series.y, linestyle=series.line or "none", marker=series.marker or None,
         color=series.colour, linewidth=series.width, markersize=series.size,
         markeredgewidth=1.4 if series.marker == "|" else 1.0,
         markerfacecolor=series.colour if series.filled else "none", markevery=series.every,
     )  # fmt: skip
+    from matplotlib.patheffects import withStroke
+
     for x, y, text in zip(series.x, series.y, series.texts, strict=False):
         axis.annotate(
             for_figure(text),
             (x, y),
-            xytext=(4, 4),
+            xytext=(4, 4 if above else -4),
             textcoords="offset points",
+            va="bottom" if above else "top",
             fontsize=7,
-            color=series.colour,
+            path_effects=[withStroke(linewidth=2, foreground="white")],
         )
 
 

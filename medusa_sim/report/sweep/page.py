@@ -148,7 +148,7 @@ def view_pictures(
             partial(lines_figure, speedup_chart(view, title, chains=chains)),
             f"speedup-{stem}{tail}",
             f"Rings: {view.marked}. Upright bars: cliffs, after which one more token costs at "
-            "least 5 % more. Bands: 80 %.",
+            "least 5 % more. Bands: 80 %, of the first and the last batch.",
         ),
         Heading(f"Where the time of a step goes, {at}", level),
         Picture(
