@@ -1,7 +1,17 @@
-"""How an engine runs the kernels of prompts (`step.prompt_kernels`): its terms, hosts and graphs.
+"""Kernels of prompts (`step.prompt_kernels`) and an engine -> the time of a step that carries them.
 
-Prompts ride on decode steps (chunked prefill), or have passes of their own between two steps (SGLang without
-mixed chunks).
+Prompts ride on decode steps (chunked prefill, mixed batches), or have prefill passes of their own between
+two steps (SGLang without mixed chunks). Either way the one equation is (N8), `PromptTerms.mixed_us`:
+
+    added      = g (read + more where it is above 0) + more where it is below 0
+    mixed step = |step + added, launches|_3 + beside      prompts ride on the step
+               = step + |added, launches|_3 + beside      they have passes of their own
+
+    step       the decode step without prompts
+    more       its linear layers for the prefill tokens; below 0 where padding of the step is saved
+    read       attention of the prompts, and their drafter
+    g, beside  an engine's: share of fitted kernels that its own take, and what it adds a step (`prompt_terms`)
+    launches   of the host, where no CUDA graph holds the pass (`prompt_host_us`, `eager_host_us`); else 0
 """
 
 from __future__ import annotations
@@ -23,30 +33,9 @@ from medusa_sim.step.workload import prefill
 
 
 def prompts_apart(setting: Setting) -> bool:
-    """Whether prompts have passes of their own."""
+    """Whether prompts have prefill passes of their own."""
     engine = setting.runtime.engine
     return engine is not None and engine.prompts_apart
-
-
-def prompt_term(setting: Setting, engine: Engine, *, has_drafter: bool) -> Term:
-    """What the host takes for each kernel of a prompt that no graph holds.
-
-    has_drafter: one that drafts by passes makes another host where prompts have passes of their own. Where
-    they ride on a step, the whole step is launched so.
-    """
-    drafts_by_passes = has_drafter and setting.drafter_name not in lookups()
-    if engine.prompts_apart and not drafts_by_passes:
-        return engine.prefill_us_per_launch
-    return engine.prompt_us_per_launch
-
-
-def prompt_host_us(setting: Setting, *, has_drafter: bool) -> float:
-    """Microseconds of the host in a pass of prompts, or in a step that they ride on (`prompt_term`)."""
-    engine = setting.runtime.engine
-    if engine is None or not (term := prompt_term(setting, engine, has_drafter=has_drafter)).value:
-        return 0.0
-    launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
-    return term.value * sum(launch.kernel_count for launch in launches)
 
 
 class PromptTerms(NamedTuple):
@@ -55,7 +44,7 @@ class PromptTerms(NamedTuple):
     share: float = 1.0
     """g: of fitted kernels that an engine's own take."""
     beside_us: float = 0.0
-    """Of a step with prompts."""
+    """What an engine adds to a step with prompts."""
     are_apart: bool = False
     """Whether prompts have passes of their own."""
 
@@ -68,14 +57,15 @@ class PromptTerms(NamedTuple):
     ) -> FloatArray:
         """(N8): microseconds of a step that carries prompts; all broadcast.
 
-        step_us: without them; more_us: what its linear layers take for their tokens, below 0 where a padded
-        step takes longer than one with prompts; read_us: attention and drafter of prompts; host_us: of the
-        launches that no graph holds, 0: there are none.
+        step_us: of the step without them; more_us: of its linear layers for their tokens, below 0 where a
+        padded step takes longer than one with prompts; read_us: attention and drafter of prompts; host_us: of
+        the launches that no graph holds, 0: there are none.
         """
         # the share is of what prompts add, not of what a step without padding saves
         added_us = self.share * (read_us + np.maximum(more_us, 0.0)) + np.minimum(more_us, 0.0)
-        before_us, pass_us = (step_us, added_us) if self.are_apart else (0.0, step_us + added_us)
-        return compose.step_us(np.asarray(pass_us), host_us, before_us + self.beside_us)
+        if self.are_apart:
+            return compose.step_us(np.asarray(added_us), host_us, step_us + self.beside_us)
+        return compose.step_us(np.asarray(step_us + added_us), host_us, self.beside_us)
 
 
 def prompt_terms(setting: Setting) -> PromptTerms:
@@ -90,8 +80,35 @@ def prompt_terms(setting: Setting) -> PromptTerms:
     )
 
 
+# The host: it launches prompts kernel by kernel, always or only in a step that outgrows the graphs.
+
+
+def prompt_host_us(setting: Setting, *, has_drafter: bool) -> float:
+    """Microseconds of the host that launches a prefill pass, or a mixed step; 0 where a graph holds it.
+
+    has_drafter: whether one is loaded, in this step or not.
+    """
+    engine = setting.runtime.engine
+    if engine is None or not (term := prompt_term(setting, engine, has_drafter=has_drafter)).value:
+        return 0.0
+    launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
+    return term.value * sum(launch.kernel_count for launch in launches)
+
+
+def prompt_term(setting: Setting, engine: Engine, *, has_drafter: bool) -> Term:
+    """What the host takes for each kernel of `prompt_host_us`.
+
+    Where prompts ride on a step, the whole step is launched so, with a drafter or without. Passes of their
+    own have another host with one that drafts by passes: their graphs hold no hidden states.
+    """
+    drafts_by_passes = has_drafter and setting.drafter_name not in lookups()
+    if engine.prompts_apart and not drafts_by_passes:
+        return engine.prefill_us_per_launch
+    return engine.prompt_us_per_launch
+
+
 def graph_rows(setting: Setting, verified_tokens: float) -> float:
-    """Most rows of a step that prompts ride on and a graph holds; infinite where that makes no difference.
+    """Most rows of a mixed step that a graph holds; infinite where prompts never take a step out of one.
 
     verified_tokens: of each request, for which graphs were captured. Rows of prompts count as those of
     requests.
@@ -103,7 +120,7 @@ def graph_rows(setting: Setting, verified_tokens: float) -> float:
 
 
 def eager_host_us(setting: Setting) -> float:
-    """Microseconds of the host in a step of more rows: (N3), the same as of a step that carries nothing."""
+    """Microseconds of the host in a step of more than `graph_rows`: (N3), as in one that only decodes."""
     engine = setting.runtime.engine
     if engine is None or np.isinf(graph_rows(setting, 1.0)):
         return 0.0
