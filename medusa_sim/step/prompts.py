@@ -10,7 +10,7 @@ two steps (SGLang without mixed chunks). Either way the one equation is (N8), `P
     step       the decode step without prompts
     more       its linear layers for the prefill tokens; below 0 where padding of the step is saved
     read       attention of the prompts, and their drafter
-    g, beside  an engine's: share of fitted kernels that its own take, and what it adds a step (`prompt_terms`)
+    g, beside  of an engine: share of fitted kernels that its own take, what it adds a step (`prompt_terms`)
     launches   of the host, where no CUDA graph holds the pass (`prompt_host_us`, `eager_host_us`); else 0
 """
 
