@@ -141,6 +141,16 @@ def model_label(given: str) -> str:
     return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else given
 
 
+def environment_text(seen: Environment) -> str:
+    """The device and this moment in one line."""
+    clocks = ", ".join(f"{domain} {mhz:g} MHz" for domain, mhz in seen.clocks_mhz.items()) or "unknown clocks"
+    units = f"{seen.units} {'threads' if seen.kind == 'cpu' else 'SMs'}"
+    return (
+        f"{seen.name}: {seen.device}, {units}, {clocks}, {seen.driver}, torch {seen.torch}, "
+        f"load average {seen.load_average:g}"
+    )
+
+
 def slug(title: str) -> str:
     """A device's name as a file name: `Intel(R) Xeon(R) Processor` -> `intel-xeon-processor`."""
     plain = re.sub(r"\((?:r|tm|c)\)|@.*$|\bcpu\b", " ", title.lower())

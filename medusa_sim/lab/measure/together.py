@@ -4,28 +4,45 @@ state of the machine (`turns`).
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import torch
 
+from medusa_sim.data import user_data_dir
 from medusa_sim.errors import UsageError
+from medusa_sim.lab.measure import hardware
+from medusa_sim.lab.measure.arguments import Device, StepGrid
 from medusa_sim.lab.measure.bench import CpuBench
-from medusa_sim.lab.measure.cells import StepRow, write_config, write_steps
+from medusa_sim.lab.measure.cells import StepMeta, StepRow, write_config, write_steps
 from medusa_sim.lab.measure.decoder_steps import Tell, steps_meta
+from medusa_sim.lab.measure.environment import environment, model_label
 from medusa_sim.lab.measure.kernels import Pool
-from medusa_sim.lab.measure.record import Recorder
+from medusa_sim.lab.measure.record import Recorder, begin, write_meta
 from medusa_sim.lab.measure.session import FastestLayers
-from medusa_sim.lab.measure.shapes import Case
+from medusa_sim.lab.measure.shapes import Case, case_of, cases, fill_up
 from medusa_sim.lab.measure.spread import Timing, settled_timing, timing_of
-from medusa_sim.lab.measure.subject import Subject
+from medusa_sim.lab.measure.subject import Subject, random_subject
 from medusa_sim.lab.measure.timed_steps import Step, step_us
 from medusa_sim.lab.measure.turns import ReferenceKernel, Turns, Visit, step_clock, take_turns
-from medusa_sim.specs.measurement import Environment
+from medusa_sim.latency.measured import OPERATOR_PROFILES
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.gemm import Gemm
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.measurement import SCHEMA, Environment, Meta
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.models import load_model
 
+OperatorsOf = Callable[
+    [Model, Gpu, Sequence[tuple[int, int, int]], int], Sequence[Gemm | Attention | Elementwise]
+]
 STEADY = 0.01
 """Passes that differ by less, on average over the speedups, need no more rounds."""
 _FEWEST_ROUNDS = 5
@@ -93,6 +110,14 @@ class Together:
         return {"p10": timing.p10_us, "median": timing.time_us, "p90": timing.p90_us}
 
     @property
+    def meta(self) -> StepMeta:
+        """How the steps were measured."""
+        meta = steps_meta(self.subject.grid, self.seen, self.copy_bytes_per_s, packed=self.packed)
+        meta.attention[self.subject.name] = self.subject.attention
+        meta.reference.update(self.reference)
+        return meta
+
+    @property
     def best(self) -> FastestLayers:
         """The fastest linear layers."""
         fastest = FastestLayers()
@@ -135,11 +160,7 @@ class Together:
             self.record.put(case, timing)
         self.record.save()
         if rows := self._rows():
-            subject = self.subject
-            meta = steps_meta(subject.grid, self.seen, self.copy_bytes_per_s, packed=self.packed)
-            meta.attention[subject.name] = subject.attention
-            meta.reference.update(self.reference)
-            write_steps(self.folder, meta, rows)
+            write_steps(self.folder, self.meta, rows)
 
 
 def require_cpu(device: torch.device) -> None:
@@ -176,3 +197,82 @@ def _mixed(operators: Sequence[Visit], steps: Sequence[Visit]) -> list[Visit]:
         for again in range(visit.often)
     ]
     return [visit for _, visit in sorted(placed, key=lambda entry: entry[0])]
+
+
+def measure_together(
+    folder: Path,
+    asked: Device,
+    grid: StepGrid,
+    device: torch.device,
+    dtype: str,
+    *,
+    operators_of: OperatorsOf,
+    least_rows: int,
+    disagreement: Callable[[Sequence[StepRow]], float],
+    tell: Tell = lambda _: None,
+) -> StepMeta:
+    """Steps of one model to `folder`, and the operators that they and a fit are made of to the device's rows.
+
+    operators_of: what a model's steps of (batch, candidates, depth) cells at a length are made of on a GPU.
+    least_rows: shapes of each of their kinds, for a fit. disagreement: as of `Together`.
+
+    Raises:
+        UsageError: not on a CPU, or several models.
+        SpecError, OutputError: a model that is not there, a folder that cannot be written.
+    """
+    require_cpu(device)
+    if len(asked.models) > 1:
+        raise UsageError(
+            "--with-operators measures one model; a model is a device of its own on a CPU (--name)"
+        )
+    (path,) = asked.models
+    subject = random_subject(path, dtype, grid, device, packed=asked.packed)
+    seen = environment(device, asked.name)
+    home = user_data_dir(asked.data_dir)
+    rows = asked.out or home / OPERATOR_PROFILES / seen.name
+    rates = hardware.rates(device, seen, (dtype,))
+    meta = Meta(
+        schema=SCHEMA,
+        title=f"Operators of {model_label(path)} on {seen.device}",
+        method="CPU time of runs of calls, in turns with steps, divided by the time of a kernel beside each",
+        models=(model_label(path),),
+        dtypes=(dtype,),
+        environment=seen,
+        rates=rates,
+        packed=asked.packed,
+    )
+    record, meta = begin(rows, meta, resume=False)
+    write_meta(rows, meta)
+    hardware.write_hardware(home, seen, rates)
+    gpu, model = load_gpu(seen.name, home), load_model(path)
+    model = dataclasses.replace(
+        model, dtype=dtype, weight_dtype=dtype, kv_dtype=dtype, activation_dtype=dtype
+    )
+    cells = [
+        (batch, count, tree.depth) for batch in grid.batches for count, (tree, _) in subject.trees.items()
+    ]
+    needed = [case_of(model, operator, 0) for operator in operators_of(model, gpu, cells, grid.seq_len)]
+    first, more = fill_up(needed, cases([model], (dtype,)), least_rows)
+    run = Together(
+        folder=folder,
+        subject=subject,
+        cases=first,
+        more=more,
+        record=record,
+        seen=seen,
+        copy_bytes_per_s=rates.copy_bytes_per_s,
+        disagreement=disagreement,
+        packed=asked.packed,
+        tell=tell,
+    )
+    try:
+        run.run(asked.budget or math.inf)
+    finally:
+        if run.turns.found:
+            best = run.best
+            reached = hardware.with_rows(rates, best.flops_per_s, best.bytes_per_s)
+            beside = {"attention": subject.attention, "reference": run.reference}
+            write_meta(rows, msgspec.structs.replace(meta, rates=reached, **beside))
+            hardware.write_hardware(home, seen, reached)
+    tell(f"{record.rows} operators in {rows}")
+    return run.meta
