@@ -46,6 +46,16 @@ class Configurations:
         return self.of_options([1.0], [option.tokens_per_step for option in self.options])
 
     @cached_property
+    def reached(self) -> FloatArray:
+        """(J, X) probabilities that a step emits at least 1, 2, ... X tokens of a sequence."""
+        longest = max((option.reached.shape[1] for option in self.options), default=1)
+        rows = [
+            np.pad(option.reached, ((0, 0), (0, longest - option.reached.shape[1])))
+            for option in self.options
+        ]
+        return np.concatenate([np.eye(1, longest), *rows])
+
+    @cached_property
     def token_halves(self) -> Halves:
         """(J,) half-widths of the tokens per step."""
         return Halves(

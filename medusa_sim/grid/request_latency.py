@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from medusa_sim.grid.configurations import at_counts
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.request_steps import request_steps
 from medusa_sim.step.step import prefill_step
 
 _CONTEXTS = 33
@@ -33,9 +35,8 @@ REQUEST = {
 class RequestLatency:
     """Times of one of `batch` requests that run side by side, microseconds.
 
-    total = T_prompt + (N - 1) / tau x mean over contexts P..P + N of the step, tau tokens a step (1 without
-    speculation), of P prompt and N output tokens. The last step's surplus tokens are not charged, and
-    requests run in lockstep.
+    total = T_prompt + D x mean over contexts P..P + N of the step, of P prompt and N output tokens, which
+    take D steps on average (N20; N - 1 without speculation). Requests run in lockstep, each as if alone.
 
     steps: (1, S, 1) what runs, at contexts evenly spaced from the prompt to the last token. `plain_`: without
     speculation.
@@ -81,24 +82,35 @@ class RequestLatency:
         return float(prefill_step(setting, self.batch, self.prompt_tokens, drafter).time_us)
 
     @cached_property
-    def per_token_us(self) -> float:
-        """Mean time between output tokens after the first."""
-        return _mean(self.steps.step_us) / self.tokens_per_step
+    def decode_us(self) -> float:
+        """From the first token to the last."""
+        reached = self.steps.configurations.reached[self.steps.configuration_at(0, 0)]
+        return float(request_steps(reached, self.output_tokens)) * _mean(self.steps.step_us)
 
     @cached_property
+    def plain_decode_us(self) -> float:
+        """The same without speculation."""
+        return (self.output_tokens - 1) * _mean(self.steps.decode_us)
+
+    @property
+    def per_token_us(self) -> float:
+        """Mean time between output tokens after the first; nan of a single token."""
+        return self.decode_us / (self.output_tokens - 1) if self.output_tokens > 1 else nan
+
+    @property
     def plain_per_token_us(self) -> float:
         """`per_token_us` without speculation."""
-        return _mean(self.steps.decode_us)
+        return self.plain_decode_us / (self.output_tokens - 1) if self.output_tokens > 1 else nan
 
     @property
     def total_us(self) -> float:
         """Until the last token."""
-        return self.first_token_us + (self.output_tokens - 1) * self.per_token_us
+        return self.first_token_us + self.decode_us
 
     @property
     def plain_total_us(self) -> float:
         """Until the last token, without speculation."""
-        return self.plain_first_token_us + (self.output_tokens - 1) * self.plain_per_token_us
+        return self.plain_first_token_us + self.plain_decode_us
 
     @property
     def request_speedup(self) -> float:
@@ -107,7 +119,7 @@ class RequestLatency:
 
     @property
     def decode_speedup(self) -> float:
-        """The speedup of the tokens after the first."""
+        """The speedup of the tokens after the first; nan where there are none."""
         return self.plain_per_token_us / self.per_token_us
 
 

@@ -25,8 +25,9 @@ from medusa_sim.step.compose import COST_FIELDS, Cost, along
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.pass_times import PassTimes, bound_codes
+from medusa_sim.step.request_steps import reached_on_average
 from medusa_sim.step.server import Server, in_server
-from medusa_sim.step.watts import launch_joules, served_joules, watts
+from medusa_sim.step.watts import launch_joules, requests_joules, watts
 
 Field = Callable[[PassTimes], Any]
 """A number of a step."""
@@ -206,15 +207,22 @@ class Steps:
         scenario, setting, power = self.scenario, self.surface.setting, self.scenario.gpu.power
         if power is None or scenario.scope == "block":
             return np.full((), np.nan)
-        joules, tokens, batch = self.in_flight.joules, self.tokens_per_step, self.batch
+        joules, time_us = self.in_flight.joules, self.served.token_us * self.tokens_per_step
         if (traffic := scenario.traffic) is not None:
-            drafter, candidates = self.surface.loaded_drafter, self.candidates
-            joules = joules + served_joules(
-                scenario.gpu, power, setting, drafter, batch, candidates, tokens, traffic
-            )
-        return np.asarray(scenario.gpus * watts(power, joules, self.served.token_us * tokens))
+            assert self.decode_steps is not None  # noqa: S101  # there is traffic
+            joules, time_us = requests_joules(
+                scenario.gpu, power, setting, self.surface.loaded_drafter, self.batch, self.candidates,
+                traffic, step_joules=joules, decode_steps=self.decode_steps,
+            ), self.served.token_us * traffic.output_tokens  # fmt: skip
+        return np.asarray(scenario.gpus * watts(power, joules, time_us))
 
     # In a server.
+
+    @cached_property
+    def decode_steps(self) -> FloatArray | None:
+        """Steps in which a request decodes; None without traffic."""
+        steps = self.surface.decode_steps
+        return None if steps is None else steps[self.index]
 
     @cached_property
     def served(self) -> Server:
@@ -227,19 +235,24 @@ class Steps:
 
     def served_as(self, k: int, step_us: FloatArray, tokens_per_step: FloatArray) -> Server:
         """A cell at the first batch and length, with another step time and other tokens per step."""
+        traffic = self.scenario.traffic
+        shape = self.configurations.reached[np.broadcast_to(self.index, self.shape)[0, 0, k]]
+        reached = reached_on_average(tokens_per_step, shape)
         return in_server(
             self.surface.setting,
             step_us,
             int(self.surface.batch[0]),
             int(self.candidates[0, 0, k]),
             tokens_per_step,
-            self.scenario.traffic,
+            traffic,
+            decode_steps=None if traffic is None else traffic.request_steps(reached),
             attention_us=self.in_flight.attention_us[0, 0, k],
             drafter=self.surface.loaded_drafter,
         )
 
     def _served(self, some: Callable[[npt.NDArray[Any]], FloatArray]) -> Server:
         """Some of the cells in a server: those whose numbers `some` takes."""
+        decode_steps = self.decode_steps
         return in_server(
             self.surface.setting,
             some(self.in_flight.step_us),
@@ -247,6 +260,7 @@ class Steps:
             some(self.candidates),
             some(self.tokens_per_step),
             self.scenario.traffic,
+            decode_steps=None if decode_steps is None else some(decode_steps),
             attention_us=some(self.in_flight.attention_us),
             drafter=self.surface.loaded_drafter,
         )

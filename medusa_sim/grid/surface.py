@@ -169,6 +169,12 @@ class Surface:
 
     # What does not depend on time.
 
+    @cached_property
+    def decode_steps(self) -> FloatArray | None:
+        """(J,) steps in which a request decodes (N20); None without traffic."""
+        traffic = self.scenario.traffic
+        return None if traffic is None else traffic.request_steps(self.configurations.reached)
+
     @property
     def loaded_drafter(self) -> Drafter | None:
         """The drafter that reads prompts beside the model: with all its heads, whatever the counts."""

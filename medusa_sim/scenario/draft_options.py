@@ -28,6 +28,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.drafter.base import Drafter, DrafterParts
+from medusa_sim.step.request_steps import chain_reached, reached_on_average
 
 WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
@@ -91,6 +92,19 @@ class DraftOption:
     profile: AcceptanceProfile
     heads: HeadAccuracy | None = None
     order: TreeOrder | None = None
+
+    @cached_property
+    def reached(self) -> FloatArray:
+        """(counts, X) probabilities that a step emits at least 1, 2, ... X tokens, of each count.
+
+        The drafts of a level are accepted one at most. Another scheme or workload accepts more or less on all
+        levels alike; a curve knows no levels, and stands for a chain.
+        """
+        if self.order is None or self.heads is None:
+            return chain_reached(self.tokens_per_step, np.minimum(self.candidates, self.depth + 1.0))
+        levels = np.asarray(self._gains_of_levels)[self.candidates - 1]
+        measured = np.concatenate([np.ones((self.candidates.size, 1)), levels], axis=1)
+        return measured if self.profile.ratio == 1.0 else reached_on_average(self.tokens_per_step, measured)
 
     def tree(self, candidates: int) -> CandidateTree | None:
         """The tree of that many candidates; None where shapes are unknown."""

@@ -2,7 +2,7 @@
 
 Letters of (N7) to (N19), here and in `step.mixed_steps`, `server`, `first_tokens` and `gathering`:
 
-    b, c, tau   requests of the loop; tokens that a step verifies and emits of each
+    b, c, tau   requests of the loop; tokens that a step verifies of each, and emits on average
     P, N, cv    mean tokens of a prompt and an output; coefficient of variation of prompts
     C, room     tokens that a step may hold; those of prompts among them
     a           attention of one request in a step
@@ -13,7 +13,7 @@ Letters of (N7) to (N19), here and in `step.mixed_steps`, `server`, `first_token
 
 A request that ends is away until its client's next one is in, so that b of them go around for ever. In steps:
 
-    D    = (N - 1) / tau                    it decodes
+    D    = (N - 1 + surplus) / tau          it decodes (N20)
     I    = ahead + server_us / step + 1/2   it is away: what the engine has scheduled ahead, the way to the
                                             client and back, half a running step; 0 of a single request
     W                                       its prompt queues for the room of a step (`_in_queue`)
@@ -57,8 +57,6 @@ class ClosedLoop:
     """b, requests in the loop."""
     verified_tokens: FloatArray
     """c, tokens that the step processes of a request."""
-    tokens_per_step: FloatArray
-    """tau, tokens that it emits of a request."""
     request_attention_us: FloatArray
     """a, attention of one request in it."""
     room_tokens: FloatArray
@@ -128,7 +126,7 @@ def closed_loop(
     step_us: FloatArray,
     requests: FloatArray,
     verified_tokens: FloatArray,
-    tokens_per_step: FloatArray,
+    decode_steps: FloatArray,
     attention_us: FloatArray,
     server_us: float,
 ) -> ClosedLoop:
@@ -142,7 +140,6 @@ def closed_loop(
     )
     budget = budget_tokens * np.maximum(requests / most_requests, 1.0)  # who asks for more raises both
     room_tokens = np.maximum(budget - requests * verified_tokens, budget / 8.0)
-    decode_steps = (traffic.output_tokens - 1.0) / tokens_per_step
     others = np.minimum(requests - 1.0, 1.0)  # 0 of a single request: no step runs while it is away
     trip_steps = server_us / step_us + 0.5 if server_us else 0.0
     away_steps = others * (_steps_ahead(setting, verified_tokens > 1.0) + trip_steps)
@@ -156,7 +153,6 @@ def closed_loop(
         step_us=step_us,
         requests=requests,
         verified_tokens=verified_tokens,
-        tokens_per_step=tokens_per_step,
         request_attention_us=attention_us / requests,
         room_tokens=room_tokens,
         decode_steps=decode_steps,

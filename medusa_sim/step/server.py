@@ -5,12 +5,12 @@ steps. With I = 1.5, W = 0 and R = 1 each begins a prompt every 257.5 steps: pi 
 0.25, and four steps of five carry none. Where such a step takes 10 ms and each prompt adds 12, the mean t is
 13 ms, so is tpot, and token is 13 / (0.00388 * 256) = 13.1 ms: 64 requests emit 4,900 tokens/s.
 
-`step.closed_loop` says what each letter is and what the b requests of a cell do (N7), `step.mixed_steps` what
-a step takes on which n of them begin a prompt (N8). Here times t of steps become those of requests, as means
-over these steps:
+`step.closed_loop` says what each letter is and what the b requests of a cell do (N7), `step.request_steps`
+in how many steps (N20), `step.mixed_steps` what a step takes on which n of them begin a prompt (N8). Here
+times t of steps become those of requests, as means over these steps:
 
     (N9)   itl      = median of t over the steps of a request that decodes
-    (N10)  tpot     = mean of t over these / tau                 from a request's first token on
+    (N10)  tpot     = mean of t over these D / (N - 1)           from a request's first token on
     (N11)  tokens/s = b / token,  token = mean t / (pi N)        a request begins every 1 / pi steps
 
 The time to the first token is (N17) and (N19) of `step.first_tokens`. Without traffic nothing is carried, and
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from medusa_sim.step.first_tokens import first_token_us, load_test_first_token_u
 from medusa_sim.step.host import Added, host_share
 from medusa_sim.step.mixed_steps import MixedStepLaw, mixed_step_law
 from medusa_sim.step.prompts import prompt_term
+from medusa_sim.step.request_steps import chain_reached
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import processed_tokens
@@ -47,11 +49,13 @@ def in_server(
     tokens_per_step: FloatArray,
     traffic: Traffic | None,
     *,
+    decode_steps: FloatArray | None = None,
     attention_us: FloatArray | float = 0.0,
     drafter: Drafter | None = None,
 ) -> Server:
     """A step of `batch` requests in a server. step_us: at `served_length`; all broadcast.
 
+    decode_steps: those of a request (N20); None: of a chain of `candidates` that emits so many tokens a step.
     attention_us: of step_us, the attention of all requests; drafter: what reads the prompts, too.
     """
     step, tokens = np.asarray(step_us, dtype=np.float64), np.asarray(tokens_per_step, dtype=np.float64)
@@ -63,6 +67,9 @@ def in_server(
     shape = np.broadcast_shapes(step.shape, requests.shape, np.shape(candidates), tokens.shape)
     if 0 in shape:  # no batch fits
         return Server(step_us=np.broadcast_to(step, shape), tokens_per_step=tokens, server_us=server_us)
+    if decode_steps is None:
+        longest = np.broadcast_to(np.asarray(candidates, dtype=np.float64), shape)
+        decode_steps = traffic.request_steps(chain_reached(tokens, longest))
     added = sampled(setting, requests, candidates, tokens)
     return FullServer(
         setting=setting,
@@ -70,6 +77,7 @@ def in_server(
         step_us=step + added.time_us,
         sampled=added,
         tokens_per_step=tokens,
+        decode_steps=decode_steps,
         server_us=server_us,
         requests=requests,
         verified_tokens=np.asarray(processed_tokens(setting, candidates), dtype=np.float64),
@@ -147,6 +155,8 @@ class FullServer(Server):
     requests: FloatArray
     verified_tokens: FloatArray
     """Of each request in the step."""
+    decode_steps: FloatArray
+    """D, steps in which a request decodes."""
     attention_us: FloatArray
     """Of all requests in the step."""
     drafter: Drafter | None
@@ -159,7 +169,8 @@ class FullServer(Server):
     @property
     def tpot_us(self) -> FloatArray:
         """(N10)."""
-        return self._shaped(self._means.decoding_us / self._loop.tokens_per_step)
+        further = self.traffic.output_tokens - 1.0 if self.traffic.output_tokens > 1.0 else nan
+        return self._shaped(self._means.decoding_us * self._loop.decode_steps) / further
 
     @property
     def token_us(self) -> FloatArray:
@@ -187,7 +198,7 @@ class FullServer(Server):
     @cached_property
     def _loop(self) -> ClosedLoop:
         """Every cell in a row: M of them."""
-        step_us, requests, verified_tokens, tokens_per_step, attention_us = (
+        step_us, requests, verified_tokens, decode_steps, attention_us = (
             values.ravel() for values in np.broadcast_arrays(*self._inputs)
         )
         return closed_loop(
@@ -196,7 +207,7 @@ class FullServer(Server):
             step_us=step_us,
             requests=requests,
             verified_tokens=verified_tokens,
-            tokens_per_step=tokens_per_step,
+            decode_steps=decode_steps,
             attention_us=attention_us,
             server_us=self.server_us,
         )
@@ -251,7 +262,7 @@ class FullServer(Server):
 
     @property
     def _inputs(self) -> tuple[FloatArray, ...]:
-        return self.step_us, self.requests, self.verified_tokens, self.tokens_per_step, self.attention_us
+        return self.step_us, self.requests, self.verified_tokens, self.decode_steps, self.attention_us
 
     def _shaped(self, values: FloatArray) -> FloatArray:
         """(M,) values in the shape of the grid."""

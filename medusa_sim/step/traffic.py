@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.request_steps import request_steps
 from medusa_sim.step.setting import Setting
 
 MAX_REQUESTS = 256
@@ -28,6 +30,10 @@ class Traffic:
     """Coefficient of variation of prompts; 0: all are equal."""
     output_cv: float = 0.0
     """The same of outputs."""
+
+    def request_steps(self, reached: FloatArray) -> FloatArray:
+        """(...) mean steps in which a request decodes (N20). reached: (..., X) of what a step emits."""
+        return request_steps(reached, self.output_tokens, self.output_cv)
 
 
 def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1) -> tuple[int, int]:

@@ -58,29 +58,30 @@ def joule_per_flop(gpu: Gpu, power: Power, dtype: str) -> float:
     return power.fit.joule_per_flop * peaks[power.fit.dtype] / peaks.get(dtype, peaks[power.fit.dtype])
 
 
-def served_joules(
+def requests_joules(
     gpu: Gpu,
     power: Power,
     setting: Setting,
     drafter: Drafter | None,
     batch: Size,
     candidates: Size,
-    tokens_per_step: Size,
     traffic: Traffic,
+    *,
+    step_joules: FloatArray,
+    decode_steps: FloatArray,
 ) -> FloatArray:
-    """Joules above idle that a server adds to a step: filtered logits, and prompts that ride on it.
+    """Joules above idle of `batch` requests of a server from their prompts to their last tokens.
 
-    drafter: what reads prompts too, where a step has several candidates. Attention's FLOPs grow with the
-    square of a prompt, so prompts are averaged over their lengths.
+    They take so many decode_steps of step_joules, in each of which their logits are filtered. drafter: what
+    reads prompts too, where a step has several candidates. Attention's FLOPs grow with the square of a
+    prompt, so prompts are averaged over their lengths.
     """
-    requests, tokens = np.asarray(batch, dtype=np.float64), np.asarray(tokens_per_step)
+    requests = np.asarray(batch, dtype=np.float64)
     lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
     plain, drafting = (prompt_joules(gpu, power, setting, lengths, of).mean() for of in (None, drafter))
-    prompts = (
-        requests * tokens / traffic.output_tokens * np.where(np.asarray(candidates) > 1, drafting, plain)
-    )
+    prompts = requests * np.where(np.asarray(candidates) > 1, drafting, plain)
     rows = requests * np.asarray(processed_tokens(setting, candidates))
-    return np.asarray(prompts + sampling_joules(gpu, power, setting, rows))
+    return np.asarray(prompts + decode_steps * (step_joules + sampling_joules(gpu, power, setting, rows)))
 
 
 def prompt_joules(

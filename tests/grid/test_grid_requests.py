@@ -51,20 +51,26 @@ def test_what_fits_is_asked_at_the_lengths_in_flight():
 def steps(plain_us: float, step_us: float, tokens: float) -> Any:
     """The same at all contexts of a batch of four."""
     plain, own, per_step = (np.full((1, 1, 1), value) for value in (plain_us, step_us, tokens))
-    surface = SimpleNamespace(batch=np.array([4]))
-    return SimpleNamespace(step_us=own, decode_us=plain, tokens_per_step=per_step, surface=surface)
+    surface, every = SimpleNamespace(batch=np.array([4])), np.array([[1.0, 0.5, 0.5]])
+    return SimpleNamespace(
+        step_us=own, decode_us=plain, tokens_per_step=per_step, surface=surface,
+        configurations=SimpleNamespace(reached=every), configuration_at=lambda b, s: 0,
+    )  # fmt: skip
 
 
 def test_a_request_is_its_prompt_and_its_steps_but_one():
-    """100 tokens behind a prompt of 5 ms: 99 steps of 10 ms, or 99 / 2 of 12 ms."""
+    """100 tokens behind a prompt of 5 ms: 99 steps of 10 ms, or (99 + 3 / 4) / 2 of 12 ms.
+
+    One token or three a step, equally often: E[x^2] = 5, tau = 2, 3 / 4 of a token beyond the end.
+    """
     one = RequestLatency(steps=steps(10_000.0, 12_000.0, 2.0), prompt_tokens=500, output_tokens=100)
     one.__dict__["plain_first_token_us"], one.__dict__["first_token_us"] = 5_000.0, 6_000.0
     assert one.batch == 4
-    assert (one.plain_per_token_us, one.per_token_us) == (10_000.0, 6_000.0)
+    assert (one.plain_per_token_us, one.per_token_us) == (10_000.0, pytest.approx(6_000.0 * 99.75 / 99))
     assert one.plain_total_us == 5_000.0 + 99 * 10_000.0
-    assert one.total_us == 6_000.0 + 99 * 6_000.0
-    assert one.request_speedup == pytest.approx(995 / 600)
-    assert one.decode_speedup == pytest.approx(10 / 6)
+    assert one.total_us == pytest.approx(6_000.0 + 99.75 * 6_000.0)
+    assert one.request_speedup == pytest.approx(995 / 604.5)
+    assert one.decode_speedup == pytest.approx(990 / 598.5)
 
 
 def test_steps_along_a_request_are_averaged_by_the_trapezoid_rule():
@@ -84,7 +90,8 @@ def test_a_request_with_drafts_reads_its_prompt_twice():
     assert (found.candidates, found.depth) == (4, 3)
     assert found.tokens_per_step == pytest.approx(1 + 0.7 + 0.5 + 0.3)
     ends = price(scenario, [2], [1000, 1100], [option.only(np.array([4]))]).step_us[0, :, -1]
-    assert ends[0] < found.per_token_us * 2.5 < ends[1]
+    steps = (99 + (0.7 + 2 * 0.5 + 3 * 0.3) / 2.5) / 2.5
+    assert ends[0] < found.decode_us / steps < ends[1]
     for sizes in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
         with pytest.raises(UsageError, match="from 1"):
             request_latency(scenario, None, 1, batch=sizes[0], prompt_tokens=sizes[1], output_tokens=sizes[2])

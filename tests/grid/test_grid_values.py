@@ -144,7 +144,7 @@ def test_without_traffic_those_in_flight_are_as_long_as_asked_though_not_whole()
 
 
 def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
-    """Of outputs of 200 tokens as many requests end in a step as it emits tokens, over 200."""
+    """Requests of 200 tokens: each reads its prompt and decodes for as many steps as it takes."""
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
     power, card, of = SERVED.gpu.power, SERVED.gpu, cells.surface.setting
     assert SERVED.traffic is not None
@@ -155,11 +155,11 @@ def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
     )
     assert plain > prompt_joules(card, power, of, 2000)  # attention grows with the square of a length
     prompt = np.where(cells.candidates > 1, drafting, plain)
-    prompts = cells.batch * cells.tokens_per_step / 200 * prompt
+    prompts = cells.batch * prompt
     chosen = sampling_joules(card, power, of, cells.batch * cells.candidates)
-    joules = cells.in_flight.joules + prompts + chosen
-    assert float(prompts.min()) > float(np.max(chosen)) >= 0.0
-    expected = 2 * watts(power, joules, cells.token_us * cells.tokens_per_step)
+    joules = cells.decode_steps * (cells.in_flight.joules + chosen) + prompts
+    assert float(prompts.min()) > float(np.max(cells.decode_steps * chosen)) >= 0.0
+    expected = 2 * watts(power, joules, cells.token_us * 200)
     assert cells.watts == pytest.approx(expected)
 
 

@@ -43,7 +43,9 @@ def test_every_door_prices_a_request_alike(request_, users):
     chosen = compared.chosen
     assert row.tpot_us == pytest.approx(swept.tpot_us)
     assert row.tpot_us == pytest.approx(chosen["tpot_ms"] * 1e3)
-    assert row.tpot_us == pytest.approx(checked.predicted_us, rel=1e-5)  # tokens as one would type them
+    assert row.tpot_us == pytest.approx(
+        checked.predicted_us, rel=2e-4
+    )  # of a mean alone, as if all drafts were alike
     for name in ("tokens_per_s", "usd_per_million_tokens", "joule_per_token"):
         assert getattr(row, name) == pytest.approx(swept[name]), name
         of_setup = "tokens_per_s_per_gpu" if name == "tokens_per_s" else name

@@ -108,3 +108,18 @@ def test_steps_between_prompts_keep_time_per_token_low_and_first_tokens_late(pol
     often, seldom = ({name: mean_s(test, name) for name in ("tpot", "ttft")} for test in tests)
     assert seldom["tpot"] < often["tpot"]
     assert seldom["ttft"] > 1.5 * often["ttft"]
+
+
+@pytest.mark.parametrize(("output", "expected"), [(8, 1.39), (16, 1.63), (32, 1.83)])
+def test_one_user_gains_from_short_outputs_what_the_simulator_gives(output, expected):
+    """The last step emits more than is left, and takes as long as any. 200 requests leave 1 % to chance."""
+    given = {"drafter": "eagle3", "acceptance": "eagle3-llama-3.1-8b", "max_drafts": 3, "length_cv": 0.0}
+    scenario = asked("vllm", output_tokens=output, **given)
+    speedup = float(price(scenario, [1], [scenario.length], [chains(scenario)[-1]]).speedup[0, 0, -1])
+    tests = load_test(
+        scenario, users=1, requests=200, prompt_tokens=PROMPT, output_tokens=output, length_cv=0.0,
+        policies=("none", "3"), seeds=1,
+    )  # fmt: skip
+    none, three = (point.values[0]["tokens_per_s"] for point in tests.points([None]))
+    assert speedup == pytest.approx(three / none, rel=0.015)
+    assert speedup == pytest.approx(expected, rel=0.01)

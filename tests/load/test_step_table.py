@@ -225,7 +225,7 @@ def test_steps_that_carry_a_prompt_are_the_servers_however_they_would_be_padded(
     setting, traffic = SCENARIO.setting, Traffic(prompt_tokens=prompt, output_tokens=1e9)
     loop = full_loop(
         setting, traffic, step_us=np.array([1e6 * step_s]), requests=np.array([requests + 1.0]),
-        verified_tokens=np.array([drafts + 1.0]), tokens_per_step=np.ones(1), attention_us=np.zeros(1),
+        verified_tokens=np.array([drafts + 1.0]), decode_steps=np.array([1e9]), attention_us=np.zeros(1),
         server_us=0.0,
     )  # fmt: skip
     one = mixed_step_law(setting, traffic, CHAINS[-1].drafter, loop).steps(np.array([0]), np.ones(1))

@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from servers import CHAT, full, setting
+from servers import CHAT, setting
 
 from medusa_sim.latency.operator_time import Bound
 from medusa_sim.step import watts
 from medusa_sim.step.pass_times import bound_codes
+from medusa_sim.step.server import FullServer, in_server
 from medusa_sim.step.step_means import _carrying_share_of
 from medusa_sim.step.traffic import Traffic
 
@@ -34,9 +35,11 @@ def test_a_step_is_bound_by_what_takes_most_of_its_ten_microseconds(memory, comp
 
 
 def test_tokens_of_a_server_share_their_mean_steps():
-    """(N10) and (N11), three tokens a step."""
-    seen = full(setting(), 8, CHAT, tokens=3.0)
-    assert float(seen.tpot_us) == pytest.approx(float(np.squeeze(seen._means.decoding_us)) / 3.0)
+    """(N10) and (N11): 255 tokens in 100 steps."""
+    step_us = np.asarray(9_000.0)
+    seen = in_server(setting(), step_us, 8, 4, np.asarray(2.6), CHAT, decode_steps=np.asarray(100.0))
+    assert isinstance(seen, FullServer)
+    assert float(seen.tpot_us) == pytest.approx(float(np.squeeze(seen._means.decoding_us)) * 100.0 / 255.0)
     begins = float(np.squeeze(seen._loop.begin_chance))
     whole = float(np.squeeze(seen._means.step_us)) / (begins * CHAT.output_tokens)
     assert float(seen.token_us) == pytest.approx(whole)
@@ -44,14 +47,17 @@ def test_tokens_of_a_server_share_their_mean_steps():
 
 @pytest.mark.parametrize(("candidates", "joules"), [(1, 2.0), (4, 3.0)])
 def test_prompts_draw_as_often_as_requests_begin(monkeypatch, candidates, joules):
-    """Eight requests of 80 tokens, 2.5 a step: one begins in four steps, and reads 700 tokens."""
+    """Eight requests read 700 tokens each, and decode for 32 steps of 20 J."""
     read = {None: 2.0, "drafter": 3.0}
     monkeypatch.setattr(watts, "prompt_joules", lambda gpu, power, setting, lengths, of: read[of] * lengths)
     monkeypatch.setattr(watts, "processed_tokens", lambda setting, candidates: candidates)
     monkeypatch.setattr(watts, "sampling_joules", lambda gpu, power, setting, rows: 0.5 * rows)
     traffic = Traffic(prompt_tokens=700.0, output_tokens=80.0, prompt_cv=0.5, output_cv=0.3)
-    found = watts.served_joules(None, None, None, "drafter", 8, candidates, 2.5, traffic)
-    assert float(found) == pytest.approx(8 * 2.5 / 80 * joules * 700 + 0.5 * 8 * candidates, rel=1e-3)
+    found = watts.requests_joules(
+        None, None, None, "drafter", 8, candidates, traffic,
+        step_joules=np.asarray(20.0), decode_steps=np.asarray(32.0),
+    )  # fmt: skip
+    assert float(found) == pytest.approx(8 * joules * 700 + 32 * (20.0 + 0.5 * 8 * candidates), rel=1e-3)
 
 
 @pytest.mark.parametrize(("further", "share"), [(0.0, 0.6), (0.5, 0.9), (1.0, 1.0)])

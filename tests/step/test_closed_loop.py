@@ -58,7 +58,7 @@ def test_clients_that_begin_at_once_wait_for_half_of_all_prompts(runtime):
 def cell(requests: float, begin_chance: float, **given: float) -> ClosedLoop:
     """One cell of 300 steps of decoding."""
     common = {
-        "step_us": 1e4, "verified_tokens": 1.0, "tokens_per_step": 1.0, "request_attention_us": 10.0,
+        "step_us": 1e4, "verified_tokens": 1.0, "request_attention_us": 10.0,
         "room_tokens": 8000.0, "decode_steps": 300.0, "away_steps": 0.0, "idle_trip_us": 0.0,
         "queued_steps": 0.0, "prompts_in_room": 8.0, "most_held_steps": 0.0,
     }  # fmt: skip
