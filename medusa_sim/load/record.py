@@ -28,7 +28,8 @@ class Span(NamedTuple):
     """Equal steps in a row.
 
     prompts_s: of the span, for prompt_tokens of prompts; waiting: requests without their first token;
-    emitted: tokens; accepted: drafts.
+    emitted: tokens; accepted: drafts. stalled_s: before it, while passes of prompts kept requests waiting. A
+    span of such a pass has no steps.
     """
 
     start_s: float
@@ -42,6 +43,7 @@ class Span(NamedTuple):
     prompts_s: float
     prompt_tokens: int
     accepted: int
+    stalled_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +199,9 @@ class Recorder:
             return
         columns = np.array(self._rows).T
         self._rows.clear()
-        start, span, steps, requests, drafts, waiting, kv, emitted, prompts_s, prompted, accepted = columns
+        start, span, steps, requests, drafts, waiting, kv, emitted, prompts_s, prompted, accepted, stalled = (
+            columns
+        )
         cells = (drafts.astype(np.int64), requests.astype(np.int64))
         np.add.at(self._steps_s, cells, span - prompts_s)
         np.add.at(self._prompts_s, cells, prompts_s)
@@ -207,7 +211,7 @@ class Recorder:
         self._speculated += int((steps * requests)[drafts > 0].sum())
         self._accepted += float(accepted.sum())
         weights = steps * requests
-        gap_s = span / np.maximum(steps, 1.0)
+        gap_s = span / np.maximum(steps, 1.0) + stalled
         self._gaps += np.bincount(_class_of(gap_s), weights=weights, minlength=_CLASSES)
         self._gap_sum_s += float((gap_s * weights).sum())
         self._add_to_bins(

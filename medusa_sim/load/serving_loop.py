@@ -54,7 +54,7 @@ class ServingLoop:
     """Clients, scheduler, batch and cache at one moment.
 
     now_s: when the next step begins; seen_s: what has come until then is in it. found_share: share of the
-    requests of the last steps that found drafts.
+    requests of the last steps that found drafts. stalled_s: time of passes of prompts since the last step.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class ServingLoop:
         self.window = Window(requests, self.recorder)
         self.now_s = self.seen_s = 0.0
         self.finished = 0
+        self.stalled_s = 0.0
         self.found_share = table.match_rate
 
     def run(self, advance: Advance | None = None) -> Record:
@@ -125,8 +126,11 @@ class ServingLoop:
         drafts = batch.drafts if requests else 0
         if not requests and not chunks:
             return
+        if chunks and self.table.prompts.terms.are_apart:
+            self._read_apart(drafts, chunks)
+            return
         waiting, length, held = scheduler.in_queue, batch.tokens / max(requests, 1), self.cache.tokens
-        steps = 1 if chunks else self._equal_steps(drafts, length)
+        steps = 1 if chunks or self.stalled_s else self._equal_steps(drafts, length)
         scheduler.count_steps(steps, carried=bool(chunks))
         self.cache.record_use(drafts, steps)
         emitted = batch.take_steps(steps) if requests else 0
@@ -156,6 +160,39 @@ class ServingLoop:
                 prompts_s=prompts_s,
                 prompt_tokens=sum([chunk.tokens for chunk in chunks]),
                 accepted=accepted,
+                stalled_s=self.stalled_s,
+            )
+        )
+        self.stalled_s = 0.0
+
+    def _read_apart(self, drafts: int, chunks: list[Chunk]) -> None:
+        """Read chunks of prompts in a pass of their own, for which the requests that decode wait.
+
+        Further passes may follow it. Requests whose prompts end decode in the next step with the others.
+        """
+        requests, start_s = len(self.batch), self.now_s
+        waiting, held = self.scheduler.in_queue, self.cache.tokens
+        self.scheduler.count_steps(0, carried=True)
+        step_s = self._step_s(drafts, requests, self.batch.tokens / max(requests, 1))
+        span_s = prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s)
+        if not requests:
+            span_s += step_s
+        self.now_s, self.seen_s = start_s + span_s, start_s
+        emitted = self._start_requests(chunks)
+        self.stalled_s += span_s if requests else 0.0
+        self.recorder.add(
+            Span(
+                start_s=start_s,
+                span_s=span_s,
+                steps=0,
+                requests=requests,
+                drafts=drafts,
+                waiting=waiting,
+                kv_tokens=held,
+                emitted=emitted,
+                prompts_s=prompts_s,
+                prompt_tokens=sum([chunk.tokens for chunk in chunks]),
+                accepted=0,
             )
         )
 
@@ -179,6 +216,8 @@ class ServingLoop:
     def _step_s(self, drafts: int, requests: int, length: float) -> float:
         """Seconds of a step without its prompts."""
         table = self.table
+        if not requests:  # behind their prompts requests draft already
+            return table.decoding_s(self.batch.drafts, 0, length)
         step_s = table.decoding_s(drafts, requests, length)
         if drafts and table.match_rate < 1.0:
             return table.with_found_share_s(step_s, drafts, requests, length, self.found_share)

@@ -43,7 +43,8 @@ class StepTable:
     lengths: FloatArray
     """(S,) mean committed tokens of the requests."""
     step_s: FloatArray
-    """(1 + D, 1 + b, S); of no requests: what a step of prompts alone takes in addition to its tokens."""
+    """(1 + D, 1 + b, S); of no requests: what a step of prompts alone takes beside its tokens, with the
+    drafting that follows for a request."""
     prompts: PromptTable
     """Time that prompts add."""
     decode_linear_s: FloatArray | None = None
@@ -188,6 +189,8 @@ def step_table(
     prompts_alone = np.zeros((len(options) + 1, 1, lengths.size))
     one_s = float(decode_linear_s[0, 1] + prompts.attention_of_s(1, 1))
     prompts_alone[:] = max(float(whole.step_s[0, 0, 0]) - one_s, 0.0)
+    if not prompts.terms.are_apart:
+        prompts_alone[:, 0] += (whole.drafting_share[:, 0] * whole.step_s[:, 0, 0])[:, None]
     engine = setting.runtime.engine
     ahead = 0 if engine is None else round(engine.steps_ahead.value)
     method = scenario.drafting.method

@@ -25,7 +25,8 @@ A request that ends is away until its client's next one is in, so that b of them
     (N7) pi = 1 / (D + I + W + H + R)       probability that it begins its prompt on a given step
 
 Without a way to the client (server_us = 0) I has no half step. Where prompts have passes of their own no step
-is queued for or read on: pi leaves out W and R. H depends on pi and pi on H: both are found by iteration.
+is queued for or read on: pi leaves out W and R, and the first of the D steps, e = 1, is the one behind its
+pass; elsewhere e = 0. H depends on pi and pi on H: both are found by iteration.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class ClosedLoop:
     """Tokens of prompts that it has room for."""
     decode_steps: FloatArray
     """D."""
+    own_steps: FloatArray
+    """e, of D: those behind its prompt's own pass, on which it begins."""
     away_steps: FloatArray
     """I."""
     idle_trip_us: FloatArray
@@ -78,12 +81,13 @@ class ClosedLoop:
 
     @cached_property
     def decoding_share(self) -> FloatArray:
-        """D / (D + I + H): of the requests that neither queue nor read, those that decode."""
-        return self.decode_steps / np.maximum(self.decode_steps + self.absent_steps, _LEAST)
+        """(D - e) / (D - e + I + H): of the requests that neither queue nor begin, those that decode."""
+        further_steps = self.decode_steps - self.own_steps
+        return further_steps / np.maximum(further_steps + self.absent_steps, _LEAST)
 
     @cached_property
     def away_share(self) -> FloatArray:
-        """(I + H) / (D + I + H): the others."""
+        """(I + H) / (D + I + H): of those that neither queue nor read, the others."""
         return self.absent_steps / np.maximum(self.decode_steps + self.absent_steps, _LEAST)
 
     @cached_property
@@ -156,6 +160,7 @@ def closed_loop(
         request_attention_us=attention_us / requests,
         room_tokens=room_tokens,
         decode_steps=decode_steps,
+        own_steps=np.minimum(decode_steps, 1.0) if prompts_apart(setting) else np.zeros(requests.size),
         away_steps=away_steps,
         idle_trip_us=server_us * (1.0 - others),
         queued_steps=queued_steps,

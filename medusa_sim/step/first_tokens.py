@@ -1,10 +1,11 @@
 """Times to the first token: of a server that stays full, and of a load test whose clients begin at once.
 
-    (N17)  ttft     = (I + W) mean t + H t(0) + mean of t over the steps that a prompt rides on
+    (N17)  ttft     = (I + W) mean of t over the steps on which a request waits + H t(0)
+                      + mean of t over those that its prompt rides on, or of its own passes
     (N19)  ttft of a load test whose b clients begin at once, k requests each:
            ((k - 1) again + start) / k + later
            again    = mean of (N17) over pi(x), with which prompts of such clients begin (`step.gathering`)
-           start    = server + (t that reads b prompts + t that reads as many as a step has room for) / 2
+           start    = server + (time to read b prompts + time to read as many as a step has room for) / 2
            later    = load_test_us + load_test_steps mean t
 
 `step.closed_loop` says what each letter is. In numbers: a request is away for I = 1.5 steps of 13 ms, queues
@@ -16,21 +17,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray
 from medusa_sim.step.gathering import REQUESTS_A_CLIENT, gathered_chances
 from medusa_sim.step.mixed_steps import MixedStepLaw
-from medusa_sim.step.prompts import prompts_apart
 from medusa_sim.step.step_means import StepMeans, blocks_of_cells, step_means
 
 
 def first_token_us(law: MixedStepLaw, means: StepMeans) -> FloatArray:
     """(M,) microseconds: (N17)."""
     loop = law.loop
-    waits_us = loop.idle_trip_us + (loop.away_steps + loop.queued_steps) * means.step_us
-    waits_us = waits_us + loop.held_steps * law.empty_us
-    if prompts_apart(law.setting):  # no step follows a pass where nobody decodes
-        waits_us = waits_us - np.maximum(2.0 - loop.requests, 0.0) * loop.step_us
-    return np.asarray(waits_us + means.prompts_us)
+    waits_us = loop.idle_trip_us + (loop.away_steps + loop.queued_steps) * means.waiting_us
+    return np.asarray(waits_us + loop.held_steps * law.empty_us + means.reading_us)
 
 
 def load_test_first_token_us(law: MixedStepLaw, means: StepMeans, server_us: float) -> FloatArray:
@@ -54,15 +51,10 @@ def following_us(law: MixedStepLaw) -> FloatArray:
 
 def starting_us(law: MixedStepLaw, server_us: float) -> FloatArray:
     """(M,) microseconds: start of (N19), of requests that begin at once on an idle server."""
-
-    def reading_us(cells: IntArray, prompts: FloatArray) -> FloatArray:
-        steps = law.steps(cells, prompts)
-        return np.asarray((steps.time_us + steps.further * steps.further_us).mean(axis=1))
-
     requests = law.loop.requests
     together = np.clip(law.loop.prompts_in_room, 1.0, requests)
     both_us = [
-        reading_us(cells, requests[cells]) + reading_us(cells, together[cells])
+        law.steps(cells, requests[cells]).reading_us + law.steps(cells, together[cells]).reading_us
         for cells in blocks_of_cells(law)
     ]
     return np.asarray(server_us + np.concatenate(both_us) / 2.0)

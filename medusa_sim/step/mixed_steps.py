@@ -3,7 +3,7 @@
 `step.closed_loop` says what each letter is. Of the b requests of a cell n begin their prompts on a step:
 
     n ~ Bin(b, pi),   S log-normal with mean n P and variance n (cv P)^2
-    d(n) = (b - n) D / (D + I + H)                                     requests that decode
+    d(n) = (b - n) (D - e) / (D - e + I + H)                           requests that decode all the while
 
     (N8)  t(0)    = step(b) - (b - d) a - own(b) + mean of own over how many are away
           t(n, S) = |device, launches|_3 + beside             where prompts ride on steps, with
@@ -70,13 +70,15 @@ class MixedSteps(NamedTuple):
     """n steps and the prompts that begin on each; (n, K) over equally likely lengths of these prompts."""
 
     decoding: FloatArray
-    """(n,) d, requests that decode in it."""
+    """(n,) d, requests that decode in all of it; those that begin see the step behind their pass, t(0)."""
     time_us: FloatArray
     """(n, K) of the step with the last of these prompts' tokens."""
     further: FloatArray
     """(n, K) steps before it that carry as much of them as they have room for."""
     further_us: FloatArray
     """Time of each of these; broadcasts with `further`."""
+    reading_us: FloatArray
+    """(n,) mean time until these prompts are read: of all these steps, or of their own passes alone."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -172,13 +174,18 @@ class MixedStepLaw:
         empty_us = self.empty_us[cells][:, None]
         time_us = np.where(prompts[:, None] > 0.0, carrying_us(cells, prompts, last_tokens), empty_us)
         further_us = carrying_us(cells, prompts, room) if further.any() else empty_us
-        return MixedSteps(self._decoding(cells, prompts), time_us, further, further_us)
+        reading_us = time_us + further * further_us
+        if prompts_apart(self.setting):  # all in a row, before the step goes on
+            reading_us = reading_us - (1.0 + further) * empty_us
+        return MixedSteps(
+            self._decoding(cells, prompts), time_us, further, further_us, reading_us.mean(axis=1)
+        )
 
     @cached_property
     def empty_us(self) -> FloatArray:
         """(M,) t(0)."""
         loop = self.loop
-        away = loop.requests - loop.requests * loop.decoding_share
+        away = loop.requests * loop.away_share
         return loop.step_us - away * loop.request_attention_us - (self.own_linear_us - self.empty_linear_us)
 
     def _decoding(self, cells: IntArray, prompts: FloatArray) -> FloatArray:

@@ -13,8 +13,11 @@ times t of steps become those of requests, as means over these steps:
     (N10)  tpot     = mean of t over these D / (N - 1)           from a request's first token on
     (N11)  tokens/s = b / token,  token = mean t / (pi N)        a request begins every 1 / pi steps
 
-The time to the first token is (N17) and (N19) of `step.first_tokens`. Without traffic nothing is carried, and
-a step is its own kernels, host and engine alone.
+A single request's way to the client and back, while no step runs, joins mean t / pi. Without traffic nothing
+is carried, and a step is its own kernels, host and engine alone. The time to the first token is (N17) and
+(N19) of `step.first_tokens`. With it requests are in flight as long as b of them can be (Little's law):
+
+    tokens/s / N (ttft + (N - 1) tpot) <= b                      less the way of the last token to the client
 """
 
 from __future__ import annotations
@@ -175,7 +178,7 @@ class FullServer(Server):
     @property
     def token_us(self) -> FloatArray:
         """(N11): time of a whole request over its tokens."""
-        return self._shaped(self._means.step_us / (self._loop.begin_chance * self.traffic.output_tokens))
+        return self._request_us / self.traffic.output_tokens
 
     @property
     def first_token_us(self) -> FloatArray:
@@ -235,7 +238,8 @@ class FullServer(Server):
     @cached_property
     def halves(self) -> tuple[FloatArray, ...]:
         """Of sampling, of the kernels of prompts, and of the host that launches these."""
-        prompts = np.maximum(1.0 - self._share_of(self.step_us), 0.0)
+        on_the_way = self._shaped(self._loop.idle_trip_us) / self._request_us
+        prompts = np.maximum(1.0 - self._share_of(self.step_us) - on_the_way, 0.0)
         kernels, launching = prompts * self._law.prompt_half, prompts * self._launching_half()
         return self._share_of(self.sampled.half_us), kernels, launching
 
@@ -245,7 +249,7 @@ class FullServer(Server):
         if engine is None or not (law.plain_host_us or law.drafting_host_us):
             return np.zeros(())
         host_us = np.where(drafts, law.drafting_host_us, law.plain_host_us)
-        whole_us = np.maximum(self._shaped(self._means.prompts_us), host_us)
+        whole_us = np.maximum(self._shaped(self._means.reading_us), host_us)
         plain, drafting = (
             prompt_term(self.setting, engine, has_drafter=loaded).band for loaded in (False, True)
         )
@@ -253,10 +257,13 @@ class FullServer(Server):
 
     def _share_of(self, added_us: FloatArray) -> FloatArray:
         """Of a whole request, what takes so long in each step that it decodes."""
+        return np.asarray(added_us * self._shaped(self._loop.decode_steps) / self._request_us)
+
+    @cached_property
+    def _request_us(self) -> FloatArray:
+        """From one request of a client to its next."""
         loop = self._loop
-        decode_steps = self._shaped(loop.decode_steps)
-        request_us = self._shaped(self._means.step_us / loop.begin_chance)
-        return np.asarray(added_us * decode_steps / request_us)
+        return self._shaped(self._means.step_us / loop.begin_chance + loop.idle_trip_us)
 
     # Cells in a row, and back.
 

@@ -8,9 +8,10 @@ steps that would carry nothing: they change a step's time and not the number of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.step.chance import quantile, sums_by_place
@@ -27,8 +28,10 @@ class StepMeans(NamedTuple):
     """Of all."""
     decoding_us: FloatArray
     """Of those of a request that decodes."""
-    prompts_us: FloatArray
-    """Of those that a prompt rides on."""
+    waiting_us: FloatArray
+    """Of those of a request that is away or queues: none of them is the one on which it begins."""
+    reading_us: FloatArray
+    """Of those that a prompt rides on, all of them; of its own passes where it has these."""
 
 
 def step_means(law: MixedStepLaw) -> StepMeans:
@@ -66,10 +69,15 @@ def _means_of(law: MixedStepLaw, cells: IntArray) -> StepMeans:
     def mean(weights: FloatArray, time_us: FloatArray) -> FloatArray:
         return summed(weights * time_us) / np.maximum(summed(weights), _LEAST_WEIGHT)
 
+    # behind their own passes requests decode for what is left of the step
+    behind = begun.number * law.loop.own_steps[cell]
+    decoding = steps.decoding + behind
+    seen_us = steps.decoding * in_place_us + behind * law.empty_us[cell]
     return StepMeans(
         step_us=summed(begun.weight * in_place_us),
-        decoding_us=mean(begun.weight * steps.decoding, in_place_us),
-        prompts_us=mean(begun.weight * begun.number, whole_us),
+        decoding_us=mean(begun.weight * decoding, seen_us / np.maximum(decoding, _LEAST_WEIGHT)),
+        waiting_us=mean(begun.weight * np.maximum(law.loop.requests[cell] - begun.number, 0.0), in_place_us),
+        reading_us=mean(begun.weight * begun.number, steps.reading_us),
     )
 
 
@@ -82,20 +90,31 @@ def _carrying_share_of(law: MixedStepLaw, cells: IntArray) -> FloatArray:
 
 def _quantile_of(law: MixedStepLaw, cells: IntArray, share: float) -> FloatArray:
     begun = law.begun(cells)
-    steps = law.steps(cells[begun.place], begun.number)
+    cell = cells[begun.place]
+    steps = law.steps(cell, begun.number)
     shape = steps.time_us.shape
-    seen = np.broadcast_to((begun.weight * steps.decoding)[:, None] / shape[1], shape)
-    cell = np.broadcast_to(begun.place[:, None], shape)
-    if not steps.further.any():
-        return quantile(steps.time_us.ravel(), seen.ravel(), cell.ravel(), share, cells.size)
-    further_seen = seen * steps.further
-    replaced = sums_by_place(further_seen.sum(axis=1), begun.place, cells.size)[begun.place]
-    is_empty = (begun.number == 0.0)[:, None]
-    seen = np.where(is_empty, np.maximum(seen - replaced[:, None] / shape[1], 0.0), seen)
+
+    def each(values: FloatArray | IntArray) -> npt.NDArray[Any]:
+        """(n,) of steps -> (n, K) of them by the lengths of their prompts."""
+        return np.broadcast_to(values[:, None], shape)
+
+    place, seen = each(begun.place), each(begun.weight * steps.decoding / shape[1])
+    times_us, weights = [steps.time_us], [seen]
+    behind = begun.weight * begun.number * law.loop.own_steps[cell]
+    if behind.any():
+        times_us.append(each(law.empty_us[cell]))
+        weights.append(each(behind / shape[1]))
+    if steps.further.any():
+        further_seen = seen * steps.further
+        replaced = sums_by_place(further_seen.sum(axis=1), begun.place, cells.size)[begun.place]
+        is_empty = (begun.number == 0.0)[:, None]
+        weights[0] = np.where(is_empty, np.maximum(seen - replaced[:, None] / shape[1], 0.0), seen)
+        times_us.append(np.broadcast_to(steps.further_us, shape))
+        weights.append(further_seen)
     return quantile(
-        np.concatenate([steps.time_us, np.broadcast_to(steps.further_us, shape)]).ravel(),
-        np.concatenate([seen, further_seen]).ravel(),
-        np.concatenate([cell, cell]).ravel(),
+        np.concatenate(times_us).ravel(),
+        np.concatenate(weights).ravel(),
+        np.concatenate([place] * len(times_us)).ravel(),
         share,
         cells.size,
     )

@@ -59,8 +59,8 @@ def cell(requests: float, begin_chance: float, **given: float) -> ClosedLoop:
     """One cell of 300 steps of decoding."""
     common = {
         "step_us": 1e4, "verified_tokens": 1.0, "request_attention_us": 10.0,
-        "room_tokens": 8000.0, "decode_steps": 300.0, "away_steps": 0.0, "idle_trip_us": 0.0,
-        "queued_steps": 0.0, "prompts_in_room": 8.0, "most_held_steps": 0.0,
+        "room_tokens": 8000.0, "decode_steps": 300.0, "own_steps": 0.0, "away_steps": 0.0,
+        "idle_trip_us": 0.0, "queued_steps": 0.0, "prompts_in_room": 8.0, "most_held_steps": 0.0,
     }  # fmt: skip
     values = common | {"requests": requests, "begin_chance": begin_chance} | given
     return ClosedLoop(**{name: np.full(1, float(value)) for name, value in values.items()})
