@@ -19,6 +19,8 @@ _ROWS = 8192
 _BINS = 512
 _FIRST_BIN_S = 0.02
 _SHORTEST_GAP_S = 1e-7
+_LEAST_SPAN_S = 1e-12
+"""Of a pass of prompts that takes no time."""
 _PER_DOUBLING = 512
 """Classes of the histogram of gaps: 0.14 % wide."""
 _CLASSES = 44 * _PER_DOUBLING
@@ -28,8 +30,8 @@ class Span(NamedTuple):
     """Equal steps in a row.
 
     prompts_s: of the span, for prompt_tokens of prompts; waiting: requests without their first token;
-    emitted: tokens; accepted: drafts. stalled_s: before it, while passes of prompts kept requests waiting. A
-    span of such a pass has no steps.
+    emitted: tokens; accepted: drafts. A pass of prompts alone is a span without steps; stalled_s: of such
+    passes before this step, for which the requests waited but those that joined behind these.
     """
 
     start_s: float
@@ -44,6 +46,7 @@ class Span(NamedTuple):
     prompt_tokens: int
     accepted: int
     stalled_s: float = 0.0
+    joined: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,9 +202,10 @@ class Recorder:
             return
         columns = np.array(self._rows).T
         self._rows.clear()
-        start, span, steps, requests, drafts, waiting, kv, emitted, prompts_s, prompted, accepted, stalled = (
-            columns
-        )
+        start, span, steps, requests, drafts, waiting, kv, emitted, prompts_s, prompted, accepted = columns[
+            :11
+        ]
+        stalled_s, joined = columns[11:]
         cells = (drafts.astype(np.int64), requests.astype(np.int64))
         np.add.at(self._steps_s, cells, span - prompts_s)
         np.add.at(self._prompts_s, cells, prompts_s)
@@ -210,14 +214,22 @@ class Recorder:
         self._prompt_tokens += int(prompted.sum())
         self._speculated += int((steps * requests)[drafts > 0].sum())
         self._accepted += float(accepted.sum())
-        weights = steps * requests
-        gap_s = span / np.maximum(steps, 1.0) + stalled
-        self._gaps += np.bincount(_class_of(gap_s), weights=weights, minlength=_CLASSES)
-        self._gap_sum_s += float((gap_s * weights).sum())
+        gap_s = span / np.maximum(steps, 1.0)
+        for seen_s, weights in ((gap_s + stalled_s, steps * requests - joined), (gap_s, joined)):
+            self._gaps += np.bincount(_class_of(seen_s), weights=weights, minlength=_CLASSES)
+            self._gap_sum_s += float((seen_s * weights).sum())
         self._add_to_bins(
             start,
             span,
-            np.stack([requests, waiting, kv, drafts, emitted / span, prompted / span]),
+            np.stack(
+                [
+                    requests,
+                    waiting,
+                    kv,
+                    drafts,
+                    *(each / np.maximum(span, _LEAST_SPAN_S) for each in (emitted, prompted)),
+                ]
+            ),
         )
 
     def _add_to_bins(self, start: FloatArray, span: FloatArray, values: FloatArray) -> None:

@@ -54,7 +54,8 @@ class ServingLoop:
     """Clients, scheduler, batch and cache at one moment.
 
     now_s: when the next step begins; seen_s: what has come until then is in it. found_share: share of the
-    requests of the last steps that found drafts. stalled_s: time of passes of prompts since the last step.
+    requests of the last steps that found drafts. stalled_s: time of passes of prompts since the last step,
+    joined: requests whose prompts they ended.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class ServingLoop:
         self.window = Window(requests, self.recorder)
         self.now_s = self.seen_s = 0.0
         self.finished = 0
-        self.stalled_s = 0.0
+        self.stalled_s, self.joined = 0.0, 0
         self.found_share = table.match_rate
 
     def run(self, advance: Advance | None = None) -> Record:
@@ -161,9 +162,10 @@ class ServingLoop:
                 prompt_tokens=sum([chunk.tokens for chunk in chunks]),
                 accepted=accepted,
                 stalled_s=self.stalled_s,
+                joined=min(self.joined, requests),
             )
         )
-        self.stalled_s = 0.0
+        self.stalled_s, self.joined = 0.0, 0
 
     def _read_apart(self, drafts: int, chunks: list[Chunk]) -> None:
         """Read chunks of prompts in a pass of their own, for which the requests that decode wait.
@@ -179,7 +181,8 @@ class ServingLoop:
             span_s += step_s
         self.now_s, self.seen_s = start_s + span_s, start_s
         emitted = self._start_requests(chunks)
-        self.stalled_s += span_s if requests else 0.0
+        self.joined += len(self.batch) - requests
+        self.stalled_s += span_s
         self.recorder.add(
             Span(
                 start_s=start_s,
