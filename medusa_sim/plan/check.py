@@ -127,6 +127,9 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     """
     if scenario.scope == "block":
         raise UsageError("scope block is no engine: check a scenario of scope model")
+    traffic = scenario.traffic
+    if traffic is not None and traffic.output_tokens <= 1.0 and run.timed_by != "rate":
+        raise UsageError("outputs of 1 token have no time between tokens: nothing to check")
     chain = chain_of(scenario, run.drafts)
     cells = price(scenario, [run.batch], [run.seq_len], [chain]).by_count
     if run.drafts:

@@ -74,6 +74,7 @@ class Priced:
         names = (name for name in with_unlisted(OF_CELLS) if load_tests or name not in OF_LOAD_TESTS)
         rows = {name: at(value) for name, value in values(cells, names).items()}
         batch, rate, gpus = rows["batch"], at(cells.tokens_per_s), scenario.gpus
+        further = asked.output_tokens - 1.0
         copies, carried = np.ones(batch.shape, dtype=np.int64), rate
         if asked.users is not None:
             copies = np.ceil(asked.users / batch).astype(np.int64)
@@ -91,7 +92,7 @@ class Priced:
             "usd_per_million_tokens_low": usd * time_low,
             "usd_per_million_tokens_high": usd * time_high,
             # the prompt is in the time to the first token, and in no other
-            "e2e_ms": rows["ttft_ms"] + (asked.output_tokens - 1.0) * at(cells.tpot_us) / US_PER_MS,
+            "e2e_ms": rows["ttft_ms"] + (further * at(cells.tpot_us) / US_PER_MS if further > 0.0 else 0.0),
         }
 
 

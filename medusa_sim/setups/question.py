@@ -96,6 +96,8 @@ class SetupQuestion(Declared):
         super().__post_init__()
         if self.rate is not None and self.users is not None:
             raise UsageError("a rate and a number of users each fix the traffic: give one of them")
+        if self.output_tokens <= 1.0:
+            raise UsageError("set-ups are ranked by the time between tokens: outputs of 1 have none; give 2")
         _check_sizes(self, "batches", "drafts")
 
     @property

@@ -63,13 +63,12 @@ def in_server(
     """
     step, tokens = np.asarray(step_us, dtype=np.float64), np.asarray(tokens_per_step, dtype=np.float64)
     engine = setting.runtime.engine
-    server_us = 0.0 if engine is None else engine.server_us.value
     if traffic is None or setting.scope == "block":
-        return Server(step_us=step, tokens_per_step=tokens, server_us=server_us)
+        return Server(step_us=step, tokens_per_step=tokens)
     requests = np.asarray(batch, dtype=np.float64)
     shape = np.broadcast_shapes(step.shape, requests.shape, np.shape(candidates), tokens.shape)
     if 0 in shape:  # no batch fits
-        return Server(step_us=np.broadcast_to(step, shape), tokens_per_step=tokens, server_us=server_us)
+        return Server(step_us=np.broadcast_to(step, shape), tokens_per_step=tokens)
     if decode_steps is None:
         longest = np.broadcast_to(np.asarray(candidates, dtype=np.float64), shape)
         decode_steps = traffic.request_steps(chain_reached(tokens, longest))
@@ -81,7 +80,7 @@ def in_server(
         sampled=added,
         tokens_per_step=tokens,
         decode_steps=decode_steps,
-        server_us=server_us,
+        server_us=0.0 if engine is None else engine.server_us.value,
         requests=requests,
         verified_tokens=np.asarray(processed_tokens(setting, candidates), dtype=np.float64),
         attention_us=np.asarray(attention_us, dtype=np.float64),
@@ -97,8 +96,6 @@ class Server:
     """Time of a step."""
     tokens_per_step: FloatArray
     """Tokens that it emits of a request."""
-    server_us: float
-    """The way of a request to the engine and of its tokens back."""
 
     @cached_property
     def itl_us(self) -> FloatArray:
@@ -122,8 +119,8 @@ class Server:
 
     @property
     def first_token_us(self) -> FloatArray:
-        """Mean time to the first token: half a running step, and the next one."""
-        return np.asarray(self.server_us + 1.5 * self.step_us)
+        """Mean time to the first token; nan where no prompts are known."""
+        return np.full(np.shape(self.step_us), nan)
 
     @property
     def benchmark_first_token_us(self) -> FloatArray:
@@ -155,6 +152,8 @@ class FullServer(Server):
 
     setting: Setting
     traffic: Traffic
+    server_us: float
+    """The way of a request to the engine and of its tokens back."""
     requests: FloatArray
     verified_tokens: FloatArray
     """Of each request in the step."""
@@ -226,7 +225,8 @@ class FullServer(Server):
 
     def quantile_us(self, share: float) -> FloatArray:
         """Time between two chunks that this share of them keeps, over the steps of a request that decodes."""
-        return self._shaped(step_quantile_us(self._law, share))
+        between_us = self._shaped(step_quantile_us(self._law, share))
+        return between_us if self.traffic.output_tokens > 1.0 else np.full(between_us.shape, nan)
 
     # The band.
 

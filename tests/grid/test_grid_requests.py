@@ -15,6 +15,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import Configurations
+from medusa_sim.grid.quantities import values
 from medusa_sim.grid.request_latency import RequestLatency, _mean, request_latency
 from medusa_sim.grid.surface import surface_at
 from medusa_sim.grid.sweep import sweep
@@ -175,3 +176,18 @@ def test_counts_of_trees_are_those_of_their_option_and_of_chains_all_chains():
     of = Configurations((option(True, 3), option(False, 4, 8), option(True, 2)))  # type: ignore[arg-type]
     assert of.sizes_of(1).tolist() == of.sizes_of(4).tolist() == [4, 1]  # two candidates, then three
     assert of.sizes_of(2).tolist() == of.sizes_of(3).tolist() == [2, 3]
+
+
+def test_what_was_not_asked_has_no_time():
+    """Steps without prompts have no first token; of outputs of one token none follows another."""
+    scenario = Scenario(**DENSE, runtime="vllm")
+    waits = ["ttft_ms", "benchmark_ttft_ms"]
+    for found in values(price(scenario, [8], [512]).by_count, waits).values():
+        assert np.isnan(found).all()
+    one = price(scenario.but(prompt_tokens=100, output_tokens=1), [1, 8], [100]).by_count
+    for name, found in values(one, ["itl_us", "tpot_us", "tokens_per_s_per_user", *waits]).items():
+        assert np.isfinite(found).all() == name.endswith("ttft_ms"), name
+    assert np.isfinite(one.tokens_per_s).all()
+    single = request_latency(scenario, None, 1, batch=1, prompt_tokens=100, output_tokens=1)
+    assert np.isnan(single.per_token_us)
+    assert single.total_us == single.first_token_us
