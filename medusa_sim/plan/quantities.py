@@ -68,6 +68,16 @@ ROW = listed(
     ),
 )  # fmt: skip
 """Columns of a row of a schedule (`ScheduleRow`) in JSON and CSV."""
+OF_OTHERS = (
+    "best_candidates", "best_speedup", "near_best", "best_ends_profile", "chain_candidates", "chain_speedup",
+    "free_candidates", "next_count", "held_by", "cliff_after", "cheaper_larger",
+)  # fmt: skip
+"""Those of them that compare it with other counts (`OtherCounts`)."""
+OF_SENSITIVITY = (
+    "speedup_acceptance_minus_10_percent", "speedup_acceptance_plus_10_percent",
+    "speedup_heads_on_accepted_row", "required_tokens_per_step", "required_acceptance_factor",
+)  # fmt: skip
+"""Those under another acceptance or step time (`Sensitivity`)."""
 POINT = listed(
     "batch", "seq_len", "candidates", "drafts", "max_batch", "tokens_per_s", "tokens_per_s_per_user",
     "time_per_token_ms", *MEMORY_WHEN_FULL,

@@ -19,9 +19,10 @@ from medusa_sim.scenario.question import Question
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowCells(Cell):
-    """Cells at the fullest batch of a row.
+    """The cell at the fullest batch of a row, with what was searched.
 
-    cells: (B, S, 1) what the schedule runs where; every: (B, S, J) all configurations.
+    cells: (B, S, 1) what the schedule runs where; every: (B, S, J) all configurations. batches: the row's
+    places among those searched.
     """
 
     every: Cells
@@ -29,60 +30,63 @@ class RowCells(Cell):
     question: Question
 
     @property
-    def _surface(self) -> Surface:
+    def surface(self) -> Surface:
+        """What was priced."""
         return self.every.surface
 
     @property
-    def _configuration(self) -> int:
+    def configuration(self) -> int:
+        """The configuration that runs."""
         return self.batches.configuration
 
     @property
-    def _option(self) -> DraftOption | None:
-        return self.every.configurations.option_of(self._configuration)
+    def option(self) -> DraftOption | None:
+        """The way in which it drafts; None for plain decoding."""
+        return self.every.configurations.option_of(self.configuration)
 
     @property
-    def _places(self) -> slice:
+    def places(self) -> slice:
         """Places of the row's batches."""
         return slice(self.batches.first, self.batches.last + 1)
 
     @property
     def searched(self) -> IntArray:
         """(batches,) batches of the row that were searched."""
-        return self._surface.batch[self._places]
+        return self.surface.batch[self.places]
 
     @cached_property
-    def _speedups(self) -> FloatArray:
+    def speedups(self) -> FloatArray:
         """(J,) of every configuration at the fullest batch."""
         return self.every.speedup_at(self.b, self.s)
 
     @cached_property
-    def _steps_us(self) -> FloatArray:
+    def steps_us(self) -> FloatArray:
         """(J,) step of every configuration at the fullest batch."""
         return np.asarray(self.every.step_us[self.b, self.s])
 
     @property
-    def _tokens(self) -> FloatArray:
+    def tokens(self) -> FloatArray:
         """(J,) tokens per step."""
         return self.every.configurations.tokens_per_step
 
     @property
     def batch_max(self) -> int:
         """The largest batch, at which the row's figures are."""
-        return int(self._surface.batch[self.b])
+        return int(self.surface.batch[self.b])
 
     @property
     def _best_drafting(self) -> int:
         """The configuration that gains most of those that draft."""
-        return 1 + int(np.argmax(self._speedups[1:]))
+        return 1 + int(np.argmax(self.speedups[1:]))
 
     @cached_property
-    def _shown(self) -> int:
+    def shown(self) -> int:
         """The row's configuration, or of a plain row the best that drafts."""
-        return self._best_drafting if self._configuration == PLAIN else self._configuration
+        return self._best_drafting if self.configuration == PLAIN else self.configuration
 
     @cached_property
-    def _shown_cells(self) -> Cells:
+    def shown_cells(self) -> Cells:
         """(B, S, 1) the configuration of `_shown` at every batch and length."""
         return (
-            self.cells if self._configuration != PLAIN else self.every.with_index(np.array([[[self._shown]]]))
+            self.cells if self.configuration != PLAIN else self.every.with_index(np.array([[[self.shown]]]))
         )

@@ -1,14 +1,16 @@
 """A row of a schedule: batches of one length that share a configuration, and what is known about it there.
 
-A row is a view of cells: every quantity is read from them by name at its fullest batch. Here stands what
-depends on all of its batches. `plan.sensitivity` has speedups under another acceptance, `plan.other_counts`
-the reason for its count.
+A row is a cell, the one at its fullest batch: every quantity of it is read by name. Here stands what depends
+on all of its batches, on what it drafts and on what it could. `others` compares it with other counts,
+`sensitivity` has it under another acceptance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +19,14 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.plan.other_counts import OtherCounts
+from medusa_sim.plan.quantities import OF_OTHERS, OF_SENSITIVITY
+from medusa_sim.plan.row_cells import RowCells
 from medusa_sim.plan.sensitivity import Sensitivity
 from medusa_sim.plan.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ScheduleRow(Sensitivity, OtherCounts):
+class ScheduleRow(RowCells):
     """A configuration that runs batches `batch_min..batch_max` at one length.
 
     Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
@@ -33,15 +37,30 @@ class ScheduleRow(Sensitivity, OtherCounts):
     """
 
     @property
+    def others(self) -> OtherCounts:
+        """It beside other counts at its fullest batch."""
+        return OtherCounts(self)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """It with another acceptance or another step time."""
+        return Sensitivity(self)
+
+    def quantities(self, names: Iterable[str]) -> dict[str, Any]:
+        """Some quantities by name, those of `others` and `sensitivity` among them."""
+        homes = dict.fromkeys(OF_OTHERS, self.others) | dict.fromkeys(OF_SENSITIVITY, self.sensitivity)
+        return {name: getattr(homes.get(name, self), name) for name in names}
+
+    @property
     def batch_min(self) -> int:
         """The smallest batch: behind the row before it, or the first that was searched."""
-        batch, first = self._surface.batch, self.batches.first
+        batch, first = self.surface.batch, self.batches.first
         return int(batch[first - 1]) + 1 if first and not self.batches.begins_at_first else int(batch[first])
 
     @cached_property
     def _speedup_by_batch(self) -> FloatArray:
         """(batches,) speedup of the configuration at each batch of the row."""
-        return np.asarray(self.cells.speedup[self._places, self.s, 0])
+        return np.asarray(self.cells.speedup[self.places, self.s, 0])
 
     @property
     def speedup_lowest(self) -> float:
@@ -65,7 +84,7 @@ class ScheduleRow(Sensitivity, OtherCounts):
 
     def _band_by_batch(self, cells: Cells) -> list[FloatArray]:
         """(low, high) ends of the 80 % interval of the speedup, (batches,) each, of cells (B, S, 1)."""
-        return [np.broadcast_to(end, cells.shape)[self._places, self.s, 0] for end in cells.band]
+        return [np.broadcast_to(end, cells.shape)[self.places, self.s, 0] for end in cells.band]
 
     @property
     def speedup_low(self) -> float:
@@ -82,32 +101,32 @@ class ScheduleRow(Sensitivity, OtherCounts):
     @property
     def paths(self) -> tuple[Path, ...] | None:
         """Paths of the tree, root implied; None where the acceptance profile knows no shapes."""
-        return () if self._option is None else self._option.paths(self.candidates)
+        return () if self.option is None else self.option.paths(self.candidates)
 
     @property
     def drafts(self) -> int:
         """Draft length (Medusa: heads to run); 0 of plain decoding."""
-        return 0 if self._option is None else self._option.drafts(self.candidates)
+        return 0 if self.option is None else self.option.drafts(self.candidates)
 
     @property
     def width(self) -> int:
         """Children that a drafter keeps on each level of its tree; 0: all of them."""
-        return 0 if self._option is None else self._option.width
+        return 0 if self.option is None else self.option.width
 
     @property
     def chain(self) -> bool:
         """Whether its tree is a chain."""
-        return self._option is not None and self._option.is_chain(self.candidates)
+        return self.option is not None and self.option.is_chain(self.candidates)
 
     @property
     def max_batch_without(self) -> int:
         """Largest batch that fits without speculation."""
-        return int(self._surface.max_batch[self.s, PLAIN])
+        return int(self.surface.max_batch[self.s, PLAIN])
 
     @property
     def max_batch_with(self) -> int:
         """Largest batch that fits with the row's configuration."""
-        return int(self._surface.max_batch[self.s, self._configuration])
+        return int(self.surface.max_batch[self.s, self.configuration])
 
     @property
     def meets_latency(self) -> bool | None:
@@ -120,16 +139,16 @@ class ScheduleRow(Sensitivity, OtherCounts):
     @property
     def speculative_candidates(self) -> int:
         """Candidates of what is drafted, or of the best that could be."""
-        return int(self.every.configurations.candidates[self._shown])
+        return int(self.every.configurations.candidates[self.shown])
 
     @property
     def speculative_speedup(self) -> float:
         """Speedup of what is drafted, or of the best that could be, at the fullest batch."""
-        return float(self._speedups[self._shown])
+        return float(self.speedups[self.shown])
 
     @cached_property
     def _speculative_band(self) -> list[FloatArray]:
-        return self._band_by_batch(self._shown_cells)
+        return self._band_by_batch(self.shown_cells)
 
     @property
     def speculative_speedup_low(self) -> float:

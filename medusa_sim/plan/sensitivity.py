@@ -14,20 +14,24 @@ SENSITIVITY = 0.10
 """Acceptance is moved by this share up and down."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Sensitivity(RowCells):
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
     """A row's speedup with other acceptance or a longer step, and the acceptance at which it breaks even."""
+
+    row: RowCells
 
     def _speedup_if(self, times_as_long: float) -> float:
         """The speedup if the row's step took `times_as_long` times as long for each of its tokens."""
-        place = (self.b, self.s, 0)
-        own_us = float((self.cells.in_flight.step_us / self.cells.tokens_per_step)[place])
-        longer_us = float(self.cells.token_us[place]) + own_us * (times_as_long - 1.0)
-        return float(np.broadcast_to(self.cells.plain.token_us, self.cells.shape)[place]) / longer_us
+        place = (self.row.b, self.row.s, 0)
+        own_us = float((self.row.cells.in_flight.step_us / self.row.cells.tokens_per_step)[place])
+        longer_us = float(self.row.cells.token_us[place]) + own_us * (times_as_long - 1.0)
+        return float(np.broadcast_to(self.row.cells.plain.token_us, self.row.cells.shape)[place]) / longer_us
 
     def _speedup_if_accepted(self, factor: float) -> float:
-        tokens = float(self._tokens[self._configuration])
-        scaled = 1.0 if self._option is None else self._option.scaled_tokens(self.candidates, factor)
+        tokens = float(self.row.tokens[self.row.configuration])
+        scaled = (
+            1.0 if self.row.option is None else self.row.option.scaled_tokens(self.row.candidates, factor)
+        )
         return self._speedup_if(tokens / scaled)
 
     @property
@@ -43,31 +47,31 @@ class Sensitivity(RowCells):
     @property
     def speedup_heads_on_accepted_row(self) -> float | None:
         """The speedup if the heads ran after acceptance, on one row a request; None where they do already."""
-        on_accepted = self._surface.setting.runtime.head_rows == "accepted"
-        if self._option is None or not isinstance(self._option.drafter, Medusa) or on_accepted:
+        on_accepted = self.row.surface.setting.runtime.head_rows == "accepted"
+        if self.row.option is None or not isinstance(self.row.option.drafter, Medusa) or on_accepted:
             return None
         setting = replace(
-            self._surface.setting,
-            drafter=self._option.drafter,
-            runtime=replace(self._surface.setting.runtime, head_rows="accepted"),
+            self.row.surface.setting,
+            drafter=self.row.option.drafter,
+            runtime=replace(self.row.surface.setting.runtime, head_rows="accepted"),
         )
-        step_us = speculative_step(setting, self.batch_max, self.seq_len, self.candidates).time_us
-        return self._speedup_if(float(step_us / self._steps_us[self._configuration]))
+        step_us = speculative_step(setting, self.row.batch_max, self.row.seq_len, self.row.candidates).time_us
+        return self._speedup_if(float(step_us / self.row.steps_us[self.row.configuration]))
 
     @property
     def required_tokens_per_step(self) -> float | None:
         """Tokens per step at which the row, or of a plain row the best, breaks even; None where none does."""
-        place, would = (self.b, self.s, 0), self._shown_cells
+        place, would = (self.row.b, self.row.s, 0), self.row.shown_cells
         own_us = float((would.in_flight.step_us / would.tokens_per_step)[place])
         plain_us = float(np.broadcast_to(would.plain.token_us, would.shape)[place])
         left_us = plain_us - float(would.token_us[place]) + own_us  # of a plain token, for the step
-        return float(self._tokens[self._shown]) * own_us / left_us if left_us > 0.0 else None
+        return float(self.row.tokens[self.row.shown]) * own_us / left_us if left_us > 0.0 else None
 
     @property
     def required_acceptance_factor(self) -> float | None:
         """Factor on every accuracy that gives `required_tokens_per_step`; None where none does."""
         required = self.required_tokens_per_step
-        option = self.every.configurations.option_of(self._shown)
+        option = self.row.every.configurations.option_of(self.row.shown)
         if required is None or option is None:
             return None
-        return option.factor_for(int(self.every.configurations.candidates[self._shown]), required)
+        return option.factor_for(int(self.row.every.configurations.candidates[self.row.shown]), required)

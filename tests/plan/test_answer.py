@@ -101,7 +101,7 @@ def test_an_answer_at_the_end_of_its_profile_or_of_the_room_says_so():
     short = Scenario(latency="roofline", drafter="eagle", acceptance="0.9,0.85,0.8")
     for scenario, candidates in ((short, 7), (short.but(max_drafts=2), 3)):
         row = recommend(scenario, Question(batch_max=1)).schedule[0]
-        assert (row.candidates, row.best_ends_profile) == (candidates, candidates == 7)
+        assert (row.candidates, row.others.best_ends_profile) == (candidates, candidates == 7)
     assert sweep_answer(short, Grid.of([1], [1024], [1, 4])).best_ends_profile
     assert not sweep_answer(short.but(max_drafts=2), Grid.of([1], [1024], [1, 3])).best_ends_profile
     scenario = Scenario(model="vicuna-13b", runtime="cuda-graph", latency="roofline")

@@ -125,20 +125,20 @@ def test_why_not_more_never_argues_against_the_answer(rate):
         found = recommend(scenario, Question(batch_max=LAST, seq_len=(LENGTH,)))
         for row in found.schedule:
             if row.candidates == 1:
-                assert row.held_by is None
+                assert row.others.held_by is None
                 continue
             gains, own = gain_of(found, row.batch_max), row.candidates
-            reasons.add(row.held_by)
-            match row.held_by:
+            reasons.add(row.others.held_by)
+            match row.others.held_by:
                 case "cost":
-                    assert row.next_count.tokens_gain <= row.next_count.step_cost
+                    assert row.others.next_count.tokens_gain <= row.others.next_count.step_cost
                 case "shared row":
                     assert max(gain for count, gain in gains.items() if count > own) > gains[own]
                 case "end of the acceptance":
                     assert own == max(gains)
             every = [gain_of(found, batch) for batch in range(row.batch_min, row.batch_max + 1)]
             ends = [max(one, key=one.__getitem__) == max(gains) for one in every]
-            assert row.best_ends_profile == any(ends)
+            assert row.others.best_ends_profile == any(ends)
     assert reasons
 
 

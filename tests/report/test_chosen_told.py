@@ -29,7 +29,9 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "speculative_speedup_high": 1.1, "speculative_candidates": 4, "max_batch_without": 0,
         "required_acceptance_factor": None,
     }  # fmt: skip
-    return SimpleNamespace(batch_min=batch_min, batch_max=batch_max, **{**given, **more})
+    made = SimpleNamespace(batch_min=batch_min, batch_max=batch_max, **{**given, **more})
+    made.others = made.sensitivity = made
+    return made
 
 
 def recommended(*rows: Any, **more: Any) -> Any:

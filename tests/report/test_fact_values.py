@@ -25,7 +25,9 @@ def _row(batch_max: int, **more: Any) -> Any:
         "required_tokens_per_step": 1.75, "speedup_acceptance_minus_10_percent": 1.3,
         "speedup_acceptance_plus_10_percent": 1.7, "held_by": "memory",
     }  # fmt: skip
-    return type("Row", (), {**given, **more})()
+    made: Any = type("Row", (), {**given, **more})()
+    made.others = made.sensitivity = made
+    return made
 
 
 def _facts(*rows: Any, lengths: tuple[int, ...] = (512,), counts: int = 0) -> dict[str, list[list[str]]]:

@@ -287,7 +287,8 @@ def test_a_view_has_every_count_of_the_trees_up_to_the_best(swept):
 def test_the_largest_count_that_is_cheaper_is_told_up_to_twice_the_rows_own(candidates, told):
     """And up to 64 in any case."""
     pairs = ((5, 6), (60, 64), (65, 80), (90, 99))
-    row = SimpleNamespace(candidates=candidates, cheaper_larger=pairs, batch_max=8, seq_len=512)
+    others = SimpleNamespace(cheaper_larger=pairs)
+    row = SimpleNamespace(candidates=candidates, others=others, batch_max=8, seq_len=512)
     question = SimpleNamespace(seq_len=(512,), max_latency_ms=None)
     answer = SimpleNamespace(question=question, schedule=[row], chains=False, capacities=())
     cheaper = next(each for each in server_facts(answer) if each.label == "Cheaper")

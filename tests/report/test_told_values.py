@@ -211,7 +211,9 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "meets_latency": None, "fits_memory": True, "verdict": "pays", "speculative_speedup": 1.5,
         "speculative_candidates": 4, "required_acceptance_factor": None, "required_tokens_per_step": 2.5,
     }  # fmt: skip
-    return SimpleNamespace(batch_min=batch_min, batch_max=batch_max, **{**given, **more})
+    made = SimpleNamespace(batch_min=batch_min, batch_max=batch_max, **{**given, **more})
+    made.others = made.sensitivity = made
+    return made
 
 
 def recommended(*rows: Any, lengths: tuple[int, ...] = (512,), **more: Any) -> Any:

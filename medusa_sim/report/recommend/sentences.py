@@ -168,12 +168,12 @@ def _need(answer: Recommendation) -> str:
     )
     if row.speculative_speedup > 1.0:
         return f"{best}, but that does not fit in memory."
-    factor = row.required_acceptance_factor
+    factor = row.sensitivity.required_acceptance_factor
     if factor is None:
         return f"{best}; no acceptance makes that break even."
     return (
-        f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens per step, {factor:.2f} "
-        "times the assumed accuracies."
+        f"{best}; to break even it needs {row.sensitivity.required_tokens_per_step:.2f} tokens per step, "
+        f"{factor:.2f} times the assumed accuracies."
     )
 
 

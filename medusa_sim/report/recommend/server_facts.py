@@ -30,7 +30,7 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
         yield Fact("Within limit", f"{', '.join(parts)}, at {limit:g} ms a token")
     hints = []
     for row in answer.schedule:
-        near = [pair for pair in row.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
+        near = [pair for pair in row.others.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
         at = f"(batch {row.batch_max}, length {row.seq_len})"
         hints += [
             f"{counted(more, answer.chains)} take less time than {counted(less, answer.chains)} {at}"

@@ -44,7 +44,7 @@ def schedule_table(answer: Recommendation) -> TextTable:
         unit: lambda row: drafts_told(row, row.drafts) if chains or row.candidates > 1 else NOTHING,
         "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
         "interval": lambda row: f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
-        "free_candidates": lambda row: str(row.free_candidates - chains),
+        "free_candidates": lambda row: str(row.others.free_candidates - chains),
         "max_batch_with": lambda row: " -> ".join(
             dict.fromkeys((str(row.max_batch_without), str(row.max_batch_with)))
         ),
@@ -60,7 +60,7 @@ def schedule_table(answer: Recommendation) -> TextTable:
             return NOTHING
         if name in _OF_A_STEP and not row.fits_memory:
             return NOTHING
-        return worded[name](row) if name in worded else quantity_text(name, getattr(row, name))
+        return worded[name](row) if name in worded else quantity_text(name, row.quantities([name])[name])
 
     names = ("batch", "seq_len", "candidates", unit, *_OF_DRAFTS, *_OF_A_STEP, "max_batch_with")
     return quantity_table(
