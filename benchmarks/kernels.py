@@ -69,7 +69,8 @@ from medusa_sim.specs.inheritance import (
     TRANSFER_ERROR_SCALED_ALIKE,
 )
 from medusa_sim.specs.inheritance import fitted_kernels as stored_kernels
-from medusa_sim.units import SCALED
+from medusa_sim.specs.kernels import GemmKernel, computing_as
+from medusa_sim.units import HALVES, SCALED
 
 HARDWARE = ROOT / "hardware"
 SECTIONS = {
@@ -291,6 +292,7 @@ STORED_WIDTHS = {
     (True, "scaled"): TRANSFER_ERROR_SCALED_ALIKE,
     (False, "scaled"): TRANSFER_ERROR_SCALED,
     (False, "scaled, other library"): math.hypot(TRANSFER_ERROR_SCALED, TRANSFER_ERROR_LIBRARY),
+    (True, "gemm, other library"): TRANSFER_ERROR_LIBRARY,
 }
 """Whether GPUs are of one architecture, family of kernels -> what their bands get (specs/inheritance.py)."""
 
@@ -298,7 +300,7 @@ STORED_WIDTHS = {
 def transferred() -> dict[tuple[bool, str], list[Beside]]:
     """Rows by lent kernels, by the keys of STORED_WIDTHS; prints each pair of GPUs and its error."""
     found: dict[tuple[bool, str], list[Beside]] = defaultdict(list)
-    for family, place, lender, taker, rows in (*_transfers(), *_scaled_transfers()):
+    for family, place, lender, taker, rows in (*_transfers(), *_scaled_transfers(), *_library_transfers()):
         found[lender.architecture == taker.architecture, family].append(rows)
         print(f"{place:27} {lender.name:>15} -> {taker.name:15} error {rows.error:6.1%}, "
               f"inside the kernel's own band {rows.coverage():4.0%}")  # fmt: skip
@@ -348,6 +350,42 @@ def _scaled_transfers() -> Iterator[Pair]:
                 family = "scaled" if kernel_set == engine else "scaled, other library"
                 beside = _lent(lender, taker, kernel_set, rows.operator, rows.time_us)
                 yield family, f"gemm.{form}", lender, taker, beside
+
+
+def _library_transfers() -> Iterator[Pair]:
+    """Rows of linear layers by the kernel that another library has for their arithmetic on the same GPU.
+
+    Of 16 bits, of which an H100 has rows of two libraries; and CUTLASS's rows of fp8 by what cuBLAS takes for
+    16 bits, computing as fp8 does.
+    """
+    for taker, engine, rows in (*_linear_of_cards(), *linear([])):
+        operator = rows.operator
+        own = taker.kernels[engine].gemm.get(operator.form)
+        for kernel_set, held in taker.kernels.items():
+            for form, kernel in held.gemm.items():
+                is_cublas = operator.form == "fp8" and form in HALVES and kernel_set == engine
+                is_other = kernel_set not in (engine, "paper") and {operator.form, form} <= set(HALVES)
+                if own is None or kernel.fit.inherited_from or not (is_cublas or is_other):
+                    continue
+                runs = computing_as(kernel, own) if is_cublas else kernel
+                lender = _with_gemm(taker, kernel_set, {operator.form: runs})
+                beside = _lent(lender, taker, kernel_set, operator, rows.time_us)
+                yield "gemm, other library", f"gemm.{operator.form} {kernel_set}:{form}", taker, taker, beside
+
+
+def _linear_of_cards() -> Iterator[tuple[Gpu, str, Rows[Any]]]:
+    for path in sorted(measured("measured").glob("*_gemm_*.parquet")):
+        frame = read_rows(path, need_time=True)
+        times = frame["time_us"].to_numpy(dtype=np.float64)
+        for index, operator in operators_of(frame):
+            card, kernel_set = GPU_OF_FILE[path.stem.split("_")[0]], path.stem.split("_")[-1]
+            yield load_gpu(card), kernel_set, Rows(operator, times[index])
+
+
+def _with_gemm(gpu: Gpu, kernel_set: str, kernels: dict[str, GemmKernel]) -> Gpu:
+    held = gpu.kernels[kernel_set]
+    own = msgspec.structs.replace(held, gemm={**held.gemm, **kernels})
+    return dataclasses.replace(gpu, kernels=gpu.kernels | {kernel_set: own})
 
 
 def _lent(lender: Gpu, taker: Gpu, kernel_set: str, operator: Operator, time_us: FloatArray) -> Beside:

@@ -23,7 +23,7 @@ from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.engine_formats import expert_products, linear_rows, linear_tiles
 from medusa_sim.specs.fitted import ExpertKernel, LatentKernel
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.inheritance import TRANSFER_ERROR, TRANSFER_ERROR_ALIKE
+from medusa_sim.specs.inheritance import TRANSFER_ERROR, TRANSFER_ERROR_ALIKE, TRANSFER_ERROR_LIBRARY
 from medusa_sim.specs.kernels import (
     GemmKernel,
     GemmTile,
@@ -65,8 +65,8 @@ class Choice:
     is_asked: bool
     """Whether it is what was asked for and not merely the nearest."""
     error: float = TRANSFER_ERROR
-    """What it adds to a band where it is not, less where it is of the library that the engine calls, in
-    another format."""
+    """What it adds to a band where it is not: less where it is of the library that the engine calls, in
+    another format, more where it is another library's with the tiles of this one."""
 
     @property
     def set_name(self) -> str:
@@ -184,10 +184,14 @@ def _computing_as_own(choice: Choice, own: Kernel | None, form: str) -> Choice:
 
 
 def _tiled_by(choice: Choice, tiles: tuple[GemmTile, ...]) -> Choice:
-    """The choice of a linear layer, with the engine's own tiles where some are given."""
+    """The choice of a linear layer, with the engine's own tiles where some are given.
+
+    Its rows are another library's then, which never ran these tiles.
+    """
     if not tiles or not isinstance(choice.kernel, GemmKernel):
         return choice
-    return replace(choice, kernel=tiled_by(choice.kernel, tiles))
+    tiled = tiled_by(choice.kernel, tiles)
+    return replace(choice, kernel=tiled, is_asked=False, error=TRANSFER_ERROR_LIBRARY)
 
 
 def _multiplying_as(choice: Choice, products: Kernel | None) -> Choice:

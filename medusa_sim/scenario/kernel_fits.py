@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from medusa_sim.latency.model import LatencyModel
-from medusa_sim.operators.kinds import KIND_OF, KINDS
+from medusa_sim.latency.operator_time import Source
+from medusa_sim.operators.kinds import KIND_OF, KINDS, LINEAR
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
@@ -88,7 +90,18 @@ class KernelFits:
     def lenders(self) -> tuple[str, ...]:
         """Other devices and libraries whose measured kernels stand in for this GPU's own, each once."""
         lenders = (fit for fit in self.by_key.values() if fit.is_borrowed(self.gpu.name))
-        return tuple(dict.fromkeys(fit.inherited_from for fit in lenders))
+        return tuple(dict.fromkeys((*(fit.inherited_from for fit in lenders), *self._other_libraries)))
+
+    @property
+    def _other_libraries(self) -> Iterator[str]:
+        """Kernels of this GPU by which linear layers are priced that the engine runs by others."""
+        for launch in self.plain_launches if self.latency.name == "calibrated" else ():
+            if KIND_OF[launch.operator.kind] is LINEAR:
+                time = self.latency.time(launch.operator)
+                set_name, _, key = time.place.partition(":")
+                fit = self.gpu.kernels[set_name].gemm[key].fit
+                if time.source.max() == Source.BORROWED and not fit.lender:
+                    yield f"{self.gpu.name}:{time.place}"
 
     @property
     def unpacks(self) -> tuple[str, ...]:

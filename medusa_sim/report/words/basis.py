@@ -114,7 +114,9 @@ def _fitted_kernels(scenario: Scenario) -> Basis:
     )
     if not fits.lenders:
         return Basis("Kernels", f"fitted to rows of {scenario.gpu.name}{off}")
-    lenders = " and ".join(dict.fromkeys(lender.partition(":")[0] for lender in fits.lenders))
+    names = (lender.split(":") for lender in fits.lenders)
+    own = scenario.gpu.name
+    lenders = " and ".join(dict.fromkeys(":".join(name[: 1 + (name[0] == own)]) for name in names))
     share = sum(borrowed_shares(scenario).values())
     part = f"{percent(share, 0)} of a plain step" if share else "what a plain step does not call"
     return Basis("Kernels", f"{part} borrowed from {lenders}{off}", "borrowed kernels")
