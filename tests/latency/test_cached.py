@@ -288,3 +288,16 @@ def test_cards_that_multiply_both_halves_alike_take_one_step_for_them(gpu, runti
         for dtype in ("fp16", "bf16")
     ]
     assert float(times[0]) == pytest.approx(float(times[1]), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "runtime", "place"),
+    [
+        ("h200-sxm", "vllm-0.15", "h200-sxm:sglang:fp8"),
+        ("b200", "vllm-0.15", "b200:sglang:bf16"),
+        ("h200-sxm", "sglang-0.5", ""),
+    ],
+)
+def test_who_runs_other_linear_layers_names_the_rows_that_price_them(gpu, runtime, place):
+    lenders = Scenario(gpu=gpu, model="llama-3.3-70b", dtype="fp8", tp=2, runtime=runtime).kernel_fits.lenders
+    assert [each for each in lenders if each.startswith(f"{gpu}:sglang:")] == [place][: bool(place)]
