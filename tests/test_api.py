@@ -332,3 +332,11 @@ def test_a_step_is_that_of_the_sizes_given(scenario, monkeypatch):
     best = SimpleNamespace(schedule_row=SimpleNamespace(best_candidates=5))
     monkeypatch.setattr(api.Scenario, "recommend", lambda scenario, batch, length: best)
     assert scenario.step(3, 700) == (3, 700, 5)
+
+
+def test_a_request_is_its_prompt_and_its_output_of_a_token_at_least():
+    scenario = ms.Scenario(latency="roofline", acceptance="0.7,0.5", max_drafts=2, drafter="eagle3")
+    for request in ((1,), (1, 2, 3), (0, 5), (5, 0)):
+        with pytest.raises(UsageError, match=r"\(prompt, output\) tokens are needed"):
+            scenario.recommend(batch=[1], request=request)
+    assert len(scenario.recommend(batch=[1], request=(1, 5), candidates_max=2).schedule) == 1

@@ -13,7 +13,7 @@ from medusa_sim.export import chains
 from medusa_sim.export.launch import launch_values
 from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes
 from medusa_sim.export.sglang import BLOCKS, SglangFlags, SglangSlot
-from medusa_sim.export.tensorrt_llm import TensorrtSpeculativeConfig
+from medusa_sim.export.tensorrt_llm import TensorrtLlm, TensorrtSpeculativeConfig
 from medusa_sim.export.vllm import speculative_config
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question
@@ -72,6 +72,10 @@ def test_a_plan_gains_over_the_best_single_number(monkeypatch):
     assert [plan(margin).dynamic for margin in (0.01, 0.5)] == [True, False]
     # what is gained is not worth the tiers
     assert [plan(0.5).drafts_at(batch) for batch in (1, 64)] == [1, 1]
+
+    # what an idle drafter costs is only paid where nothing is drafted
+    idle = chains.chain_plan(answer, (1, 64), scheduled=True, margin=0.01, idle_cost=lambda batch: 0.5)  # type: ignore[arg-type]
+    assert idle.gain == pytest.approx(plan(0.01).gain)
 
     # one number for both loses most against two drafts at one request
     batch, drafts, best, own = plan(0.5).largest_loss
@@ -369,3 +373,17 @@ def test_batches_at_which_a_plan_of_one_draft_loses_or_is_unsure_are_told(monkey
     monkeypatch.setattr(chains, "speculates", lambda answer, batch: batch <= 1)
     plan = chains.chain_plan(answer, (), scheduled=False, margin=0.0)  # type: ignore[arg-type]
     assert (plan.drafts, plan.unsure, plan.loses, plan.rates) == (1, ((2, 4),), ((8, 16),), (0.8,))
+
+
+@pytest.mark.parametrize(("kv_dtype", "spread", "lines"), [
+    ("bf16", False, []), ("fp8", False, ["kv_cache_config:", "  dtype: fp8"]),
+    ("bf16", True, ["enable_attention_dp: true"]),
+])  # fmt: skip
+def test_a_file_of_tensorrt_says_what_is_not_its_default(kv_dtype, spread, lines):
+    scenario = SimpleNamespace(
+        model=SimpleNamespace(kv_dtype=kv_dtype), parallel=SimpleNamespace(dp_attention=spread)
+    )
+    for speculation in ([], ["speculative_config:", "  decoding_type: MTP"]):
+        found = TensorrtLlm.launch_lines(None, scenario, speculation)  # type: ignore[arg-type]
+        assert found[1:-2] == lines + speculation
+        assert len(found) == (len(lines + speculation) and len(lines + speculation) + 3)

@@ -212,6 +212,8 @@ def test_published_chains_that_rise_by_noise_are_predicted_as_measured():
 def test_a_chain_goes_through_what_was_measured_as_the_fit_falls():
     fitted = np.array([1.6, 2.0, 2.25, 2.4])
     assert chain_through({3: 2.25}, fitted) == pytest.approx(fitted)
+    # More than the draft before can add in each: alike.
+    assert chain_through({1: 1.2, 3: 2.0}, fitted)[:3] == pytest.approx([1.2, 1.6, 2.0])
     # Higher than fitted: gains are powers of how the fitted ones fall, and what follows is behind them.
     higher = chain_through({1: 1.6, 3: 2.4}, fitted)
     assert higher[[0, 2]] == pytest.approx([1.6, 2.4])
