@@ -19,7 +19,8 @@ from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
-from medusa_sim.parts.sweep_parts import SweepParts, work_of
+from medusa_sim.parts.sweep_parts import LoadParts, SweepParts, work_of
+from medusa_sim.scenario.scenario import Scenario
 
 HARDWARE = Path(__file__).resolve().parents[2] / "hardware"
 
@@ -267,3 +268,10 @@ def test_a_work_is_cut_into_64_parts_within_limits():
     for batches, rows in ((2000, 2000 * 1000 * 10 // 64), (200, 2**17), (20000, 2**20)):
         grid = Grid.of(range(1, batches + 1), range(1, 1001), [1, 2, 4, 8, 16])
         assert SweepParts.of(scenarios(), grid, all_rows=True).part_rows == rows
+
+
+def test_a_cell_of_a_load_simulates_every_policy_and_seed():
+    of = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance=0.5, latency="roofline")
+    found = LoadParts.of([of], [1.0, 2.0], {"requests": 300, "seeds": 3, "policies": ("none", "1")})
+    assert (found.requests, found.rates, len(found.cases)) == (3 * 2 * 300, (1.0, 2.0), 1)
+    assert LoadParts.of([of], None, {"requests": 300, "seeds": 2}).rates == (None,)

@@ -160,3 +160,9 @@ def test_every_file_is_read_strictly(name, tmp_path, monkeypatch):
         else:
             assert not is_wrong, key
     assert turns > 6
+
+
+@pytest.mark.parametrize(("length", "told"), [(60, "x" * 60), (61, "x" * 57 + "...")])
+def test_a_key_is_named_up_to_60_characters(length, told):
+    with pytest.raises(SpecError, match=rf"many\.{told}: missing|many\.{told}\.name: missing"):
+        convert({**GOOD, "many": {"x" * length: {}}}, Outer, "f.toml")
