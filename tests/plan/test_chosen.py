@@ -154,7 +154,7 @@ def test_the_best_point_has_the_largest_rate_of_those_that_fit_in_time(
     )  # fmt: skip
     every = SimpleNamespace(by_count=by_count)
     found = capacity.best_operating_point(
-        every, lengths.index(1), limit_us, speculate=speculate, rows=np.array(rows)
+        every, lengths.index(1), limit_us, speculate=speculate, batches_allowed=np.array(rows)
     )
     assert (found and (found.b, by_count.tokens_per_s[found.b, found.s, found.k])) == best
 
