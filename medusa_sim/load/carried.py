@@ -64,6 +64,10 @@ class Saturation(NamedTuple):
 
     requests_per_s: float
     tokens_per_s: float
+    slower: float
+    """Half-widths of its 80 % interval on the logarithm, those of its steps: towards fewer requests."""
+    faster: float
+    """Towards more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +75,11 @@ class Carried:
     """Rates that one policy carries.
 
     saturated_per_s: requests a second with the server always full; above it queues grow without end.
+    saturated_low_per_s, saturated_high_per_s: its 80 % interval, with the band of the step.
     largest_per_s: largest rate at which the asked share of requests keeps the limits, never above
     saturated_per_s; None without limits, 0 where no rate does. largest_half_width: of its 95 % interval over
     the seeds; None where the limits hold up to saturation, or for one seed.
-    largest_low_per_s, largest_high_per_s: its 80 % interval, with the band of the step.
+    largest_low_per_s, largest_high_per_s: its 80 % interval likewise, never above that of saturation.
     best_share: of the requests that keep them at the lowest rate tried. loses: (first, last) rates of every
     span in which the mean request takes longer than without speculation, from 0 where it does at the lowest
     and to None where it does until one server is full; None where that is not known. off_from: requests in
@@ -85,6 +90,8 @@ class Carried:
     policy: str
     saturated_per_s: float
     saturated_tokens_per_s: float
+    saturated_low_per_s: float | None = None
+    saturated_high_per_s: float | None = None
     largest_per_s: float | None = None
     largest_half_width: float | None = None
     largest_low_per_s: float | None = None
@@ -104,7 +111,8 @@ def saturation(test: LoadTest, server: PolicyServer, advance: Advance | None = N
     """Output of a server with `max_num_seqs` requests always in flight, of the lengths of the source."""
     requests = _always_full(test, server)
     metrics = metrics_of(server.run(requests, 0, advance), server.table, server.limits, test.goals)
-    return Saturation(metrics["requests_per_s"], metrics["tokens_per_s"])
+    names = ("requests_per_s", "tokens_per_s", "step_slower", "step_faster")
+    return Saturation(*(metrics[name] for name in names))
 
 
 def _always_full(test: LoadTest, server: PolicyServer) -> Requests:
@@ -127,6 +135,8 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
             policy=server.name,
             saturated_per_s=saturated.requests_per_s,
             saturated_tokens_per_s=saturated.tokens_per_s,
+            saturated_low_per_s=float(saturated.requests_per_s * np.exp(-saturated.slower)),
+            saturated_high_per_s=float(saturated.requests_per_s * np.exp(saturated.faster)),
             off_from=off,
             searched=has_rates,
         )
@@ -243,7 +253,7 @@ def _carrying(found: Carried, rate: float, metrics: Metrics, half: float | None,
     growing = 1.0 if rate >= saturated else max(metrics["queue_share"], _LEAST_QUEUE_SHARE)
     chance = _OF_95 * (half or 0.0) / rate
     down, up = (np.hypot(metrics[name] / growing, chance) for name in ("step_slower", "step_faster"))
-    full = saturated * np.exp(metrics["step_faster"])
+    full = np.inf if found.saturated_high_per_s is None else found.saturated_high_per_s
     low, high = float(rate * np.exp(-down)), float(min(rate * np.exp(up), full))
     return replace(
         found,

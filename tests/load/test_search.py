@@ -143,7 +143,7 @@ def test_littles_law_holds_in_the_measured_window():
 
 def test_saturation_does_not_depend_on_the_rate_that_is_asked():
     test = load_test(SCENARIO, policies=("none",), **SMALL)
-    per_s, tokens_per_s = saturation(test, test.servers[0])
+    per_s, tokens_per_s, *_ = saturation(test, test.servers[0])
     assert per_s > 1.0
     assert tokens_per_s / per_s == pytest.approx(256, rel=0.15)
     assert rates_to_try(per_s)[-1] == pytest.approx(0.9 * per_s, rel=0.06)
@@ -165,6 +165,7 @@ def test_nothing_carries_more_than_it_is_full_at(limit_ms, prompt, cv, slots, po
     assert found.largest_half_width is None or found.largest_half_width >= 0.0
     if found.largest_per_s:
         assert found.largest_low_per_s < found.largest_per_s < found.largest_high_per_s
+        assert found.largest_high_per_s <= found.saturated_high_per_s
 
 
 def test_an_error_of_the_step_is_larger_in_the_latency_by_what_the_queue_adds():

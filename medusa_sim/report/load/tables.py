@@ -58,21 +58,26 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     def never(each: Carried, value: str | None) -> str:
         return NOTHING if each.policy == NO_DRAFTS else "never" if value is None else value
 
+    def banded(rate_per_s: float, low: float | None, high: float | None) -> str:
+        """`19.1 (17.4-20.9)`: a rate with its 80 % interval."""
+        if not rate_per_s or low is None or high is None:
+            return rate_text(rate_per_s)
+        return f"{rate_text(rate_per_s)} ({rate_text(low)}-{rate_text(high)})"
+
+    def saturated(each: Carried) -> str:
+        return banded(each.saturated_per_s, each.saturated_low_per_s, each.saturated_high_per_s)
+
     def within(each: Carried) -> str:
-        """`19.1 (17.4-20.9)`: the carried rate with its 80 % interval."""
         if each.largest_per_s is None:
             return NOTHING
-        low, high = each.largest_low_per_s, each.largest_high_per_s
-        if not each.largest_per_s or low is None or high is None:
-            return rate_text(each.largest_per_s)
-        return f"{rate_text(each.largest_per_s)} ({rate_text(low)}-{rate_text(high)})"
+        return banded(each.largest_per_s, each.largest_low_per_s, each.largest_high_per_s)
 
     def slower(each: Carried) -> str:
         return NOTHING if each.loses is None else never(each, rates_text(each.loses) or None)
 
     columns: dict[str, Callable[[Carried], str]] = {
         "policy": lambda each: each.policy,
-        "saturated_per_s": lambda each: rate_text(each.saturated_per_s),
+        "saturated_per_s": saturated,
         "tokens_per_s": lambda each: quantity_text("tokens_per_s", each.saturated_tokens_per_s),
         "largest_per_s": within,
     }
@@ -82,7 +87,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     if rate is not None:
         columns["gpus_needed"] = lambda each: str(each.gpus_for(rate, gpus) or NOTHING)
     cells = {name: [cell(each) for each in answer.carried] for name, cell in columns.items()}
-    has_intervals = any("(" in cell for cell in cells["largest_per_s"])
+    has_intervals = any("(" in cell for name in ("saturated_per_s", "largest_per_s") for cell in cells[name])
     title = "rates in requests/s" + ", in brackets their 80 % intervals" * has_intervals
     if set(cells["off_from"]) != {NOTHING}:
         title += "; off from: requests in flight"
