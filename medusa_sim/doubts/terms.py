@@ -62,6 +62,8 @@ def terms_out_of_range(scenario: Scenario, requests: tuple[int, int], tokens: fl
         term = engine.terms[name]
         if term.value and _is_out_of_range(name, term, batch).any():
             outside.setdefault(words, {})[name] = term
+    if not outside:
+        return []
     option = usual_option(scenario)
     priced_us = token_us(scenario, {}, batch, tokens, option)
 
