@@ -20,15 +20,12 @@ from medusa_sim.step.step import prefill_step
 
 _CONTEXTS = 33
 """Contexts between prompt and last token at which steps are timed; between them the time is linear."""
-REQUEST = {
-    **{name: name for name in (
-        "batch", "prompt_tokens", "output_tokens", "candidates", "depth", "tokens_per_step", "first_token_us",
-        "plain_first_token_us", "total_us", "plain_total_us", "per_token_us", "plain_per_token_us",
-    )},
-    "speedup": "request_speedup",
-    "decode_speedup": "decode_speedup",
-}  # fmt: skip
-"""Keys of a request in JSON, each with its attribute of `RequestLatency`."""
+REQUEST = (
+    "batch", "prompt_tokens", "output_tokens", "candidates", "depth", "tokens_per_step", "first_token_us",
+    "plain_first_token_us", "total_us", "plain_total_us", "per_token_us", "plain_per_token_us",
+    "request_speedup", "decode_speedup",
+)  # fmt: skip
+"""Keys of a request in JSON: attributes of `RequestLatency`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
