@@ -42,7 +42,7 @@ def experts() -> ms.CompareResult:
 def test_a_row_is_the_row_of_a_sweep(name, request):
     found: ms.CompareResult = request.getfixturevalue(name)
     question = found.answer.question
-    for row in found.table.sample(20, random_state=1).to_dict("records"):
+    for row in found.table.sample(8, random_state=1).to_dict("records"):
         scenario = found.answer.scenario(row)
         # with no kernel's time that other set-ups asked for
         alone = ms.Scenario(**{**scenario.arguments.values, "latency": "calibrated"})
