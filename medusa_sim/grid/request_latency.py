@@ -33,7 +33,8 @@ class RequestLatency:
     """Times of one of `batch` requests that run side by side, microseconds.
 
     total = T_prompt + D x mean over contexts P..P + N of the step, of P prompt and N output tokens, which
-    take D steps on average (N20; N - 1 without speculation). Requests run in lockstep, each as if alone.
+    take D steps on average (N20; N - 1 without speculation). Requests run in lockstep, on the engine: the
+    server's way to the client and back is not in it, as it is in `FullServer.first_token_us`.
 
     steps: (1, S, 1) what runs, at contexts evenly spaced from the prompt to the last token. `plain_`: without
     speculation.

@@ -64,12 +64,16 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
 
 
 def request_latency_text(request: RequestLatency) -> str:
-    """`256 requests begun together: 10.2 s (plain 10.8 s), first token after 5.51 s (plain 5.30 s)`."""
+    """`a request alone on the engine: 1.2 s (plain 2.1 s), first token after 19.8 ms (plain 18.9 ms)`.
+
+    Without the server around it, whose way to the client `ttft_ms` has.
+    """
     many = "a request alone" if request.batch == 1 else f"{request.batch} requests begun together"
     how = "" if request.candidates > 1 else " without drafts"
     return (
-        f"{many}: {duration(request.total_us)}{how} (plain {duration(request.plain_total_us)}), first token "
-        f"after {duration(request.first_token_us)} (plain {duration(request.plain_first_token_us)})"
+        f"{many} on the engine: {duration(request.total_us)}{how} "
+        f"(plain {duration(request.plain_total_us)}), first token after {duration(request.first_token_us)} "
+        f"(plain {duration(request.plain_first_token_us)})"
     )
 
 
