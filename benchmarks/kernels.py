@@ -292,7 +292,6 @@ STORED_WIDTHS = {
     (True, "scaled"): TRANSFER_ERROR_SCALED_ALIKE,
     (False, "scaled"): TRANSFER_ERROR_SCALED,
     (False, "scaled, other library"): math.hypot(TRANSFER_ERROR_SCALED, TRANSFER_ERROR_LIBRARY),
-    (True, "gemm, other library"): TRANSFER_ERROR_LIBRARY,
 }
 """Whether GPUs are of one architecture, family of kernels -> what their bands get (specs/inheritance.py)."""
 
