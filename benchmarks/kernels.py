@@ -58,7 +58,7 @@ from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.report.words.numbers import NOTHING, percent
 from medusa_sim.specs.carried import carried
-from medusa_sim.specs.fitted import ExpertKernel
+from medusa_sim.specs.fitted_experts import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import (
     TRANSFER_ERROR,

@@ -27,7 +27,7 @@ from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.table import check_rows
-from medusa_sim.specs.fitted import LatentKernel
+from medusa_sim.specs.fitted_attention import LatentKernel
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows

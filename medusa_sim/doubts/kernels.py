@@ -10,7 +10,7 @@ from medusa_sim.latency.model import known_time
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine_formats import expert_products
-from medusa_sim.specs.fitted import FEWEST_RANKS
+from medusa_sim.specs.fitted_links import FEWEST_RANKS
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.units import format_text
 

@@ -76,7 +76,8 @@ from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import balanced_us, byte_us, turns_unplanned, waves_us
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, Fit, LatentKernel
+from medusa_sim.specs.fitted import Fit
+from medusa_sim.specs.fitted_attention import AttentionKernel, AttentionPath, LatentKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 

@@ -29,7 +29,7 @@ from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import COLLECTIVE, ELEMENTWISE, FUSED, KIND_OF, SPARSE, UNFUSED, WINDOW, Kind
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.backends import Backend, backend_of, backend_of_row
-from medusa_sim.specs.fitted import AttentionKernel
+from medusa_sim.specs.fitted_attention import AttentionKernel
 from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.kernels import SECTIONS, GemmKernel, KernelSet
 from medusa_sim.units import BYTES_PER_ELEMENT

@@ -21,7 +21,8 @@ from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.operators.kinds import EXPERTS, LATENT, LINEAR, Kind
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.engine_formats import expert_products, linear_rows, linear_tiles
-from medusa_sim.specs.fitted import ExpertKernel, LatentKernel
+from medusa_sim.specs.fitted_attention import LatentKernel
+from medusa_sim.specs.fitted_experts import ExpertKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR, TRANSFER_ERROR_ALIKE, TRANSFER_ERROR_LIBRARY
 from medusa_sim.specs.kernels import (

@@ -30,7 +30,7 @@ from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.specs.fitted import LatentKernel, Projections
+from medusa_sim.specs.fitted_attention import LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 

@@ -26,7 +26,7 @@ from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import byte_us, norm_max, shared_waves
 from medusa_sim.operators.experts import ALIGNED, Experts
-from medusa_sim.specs.fitted import ExpertKernel, ExpertTile
+from medusa_sim.specs.fitted_experts import ExpertKernel, ExpertTile
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 

@@ -47,7 +47,7 @@ from medusa_sim.latency.bands import calibrated_time, less_certain
 from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.operators.attention import Attention
 from medusa_sim.specs.carried import flops_per_clock
-from medusa_sim.specs.fitted import AttentionKernel
+from medusa_sim.specs.fitted_attention import AttentionKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 

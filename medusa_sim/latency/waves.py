@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, in_quadrature, root
-from medusa_sim.specs.fitted import AttentionPath, ExpertKernel
+from medusa_sim.specs.fitted_attention import AttentionPath
+from medusa_sim.specs.fitted_experts import ExpertKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
 from medusa_sim.units import US_PER_S

@@ -43,7 +43,8 @@ from typing import NamedTuple, TypeVar, cast
 import msgspec
 import numpy as np
 
-from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, ExpertKernel, LatentKernel
+from medusa_sim.specs.fitted_attention import AttentionKernel, AttentionPath, LatentKernel
+from medusa_sim.specs.fitted_experts import ExpertKernel
 from medusa_sim.specs.kernels import GemmKernel, Kernel, StreamKernel, chosen_by_time
 from medusa_sim.units import BYTES_PER_ELEMENT, FORMATS, HALVES
 

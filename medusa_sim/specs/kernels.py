@@ -13,20 +13,10 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.specs.fitted import (
-    AttentionKernel,
-    CollectiveKernel,
-    Count,
-    DispatchKernel,
-    ExpertKernel,
-    Fit,
-    LatentKernel,
-    Norm,
-    Rate,
-    Ratio,
-    Share,
-    Size,
-)
+from medusa_sim.specs.fitted import Count, Fit, Norm, Rate, Ratio, Share, Size
+from medusa_sim.specs.fitted_attention import AttentionKernel, LatentKernel
+from medusa_sim.specs.fitted_experts import ExpertKernel
+from medusa_sim.specs.fitted_links import CollectiveKernel, DispatchKernel
 from medusa_sim.specs.strict import Us
 
 

@@ -22,7 +22,7 @@ from medusa_sim.latency.verify_attention import (
     verify_attention_time,
 )
 from medusa_sim.operators.attention import Attention
-from medusa_sim.specs.fitted import AttentionKernel, AttentionPath
+from medusa_sim.specs.fitted_attention import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 SETS = [

@@ -20,7 +20,7 @@ from medusa_sim.latency.verify_attention import (
 )
 from medusa_sim.latency.waves import turns_unplanned
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.specs.fitted import AttentionKernel
+from medusa_sim.specs.fitted_attention import AttentionKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 

@@ -16,7 +16,7 @@ from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.operator_time import Source
 from medusa_sim.latency.roofline import memory_time_us
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.specs.fitted import LatentKernel, Projections
+from medusa_sim.specs.fitted_attention import LatentKernel, Projections
 from medusa_sim.specs.gpu import load_gpu
 
 GPU = load_gpu("h100-sxm")

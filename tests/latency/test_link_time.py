@@ -25,7 +25,7 @@ from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.dispatch import Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel
+from medusa_sim.specs.fitted_links import CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.step.step import decode_step

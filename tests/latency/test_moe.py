@@ -21,7 +21,7 @@ from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.fitted import ExpertKernel, ExpertTile
+from medusa_sim.specs.fitted_experts import ExpertKernel, ExpertTile
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.kernels import KernelSet

@@ -7,7 +7,8 @@ from medusa_sim.latency.gemm import gemm_choice
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.fitted import AttentionPath, Fit, Residual
+from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.fitted_attention import AttentionPath
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel
 

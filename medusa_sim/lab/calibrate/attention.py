@@ -17,7 +17,7 @@ from medusa_sim.lab.calibrate.search import coordinate_search, refined
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.operators.attention import Attention
-from medusa_sim.specs.fitted import AttentionKernel, AttentionPath
+from medusa_sim.specs.fitted_attention import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu
 
 _BOUNDS = Bounds.of("attention")

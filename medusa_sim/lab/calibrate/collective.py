@@ -20,7 +20,7 @@ from medusa_sim.lab.calibrate.fit import UNFITTED, Law
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.latency.collective import collective_time, sent_bytes
 from medusa_sim.operators.collective import Collective
-from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime
+from medusa_sim.specs.fitted_links import FEWEST_RANKS, CollectiveKernel, CollectiveRegime
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import HALVES, US_PER_S
 

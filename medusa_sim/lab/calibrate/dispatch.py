@@ -14,7 +14,7 @@ from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.operators.dispatch import ONE_NODE, Dispatch
-from medusa_sim.specs.fitted import DispatchKernel
+from medusa_sim.specs.fitted_links import DispatchKernel
 from medusa_sim.specs.gpu import Gpu
 
 _BOUNDS = Bounds.of("dispatch")

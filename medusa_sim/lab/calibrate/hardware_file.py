@@ -15,7 +15,7 @@ from medusa_sim.data import shipped_dir
 from medusa_sim.errors import OutputError, SpecError, UsageError
 from medusa_sim.outside.limits import SPEC_BYTES
 from medusa_sim.reading import named, read_text, read_toml
-from medusa_sim.specs.fitted import LatentKernel
+from medusa_sim.specs.fitted_attention import LatentKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Kernel, StreamKernel
 from medusa_sim.writing import write_text

@@ -19,7 +19,7 @@ from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.attention import NEVER
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.specs.fitted import AttentionPath, LatentKernel, Projections
+from medusa_sim.specs.fitted_attention import AttentionPath, LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu
 
 _PATH = Bounds.of("latent")

@@ -22,7 +22,7 @@ from medusa_sim.lab.calibrate.search import Limits
 from medusa_sim.lab.calibrate.starts import Bounds, starts
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.operators.experts import ALIGNED, Experts
-from medusa_sim.specs.fitted import ExpertKernel, ExpertTile, TunedShape
+from medusa_sim.specs.fitted_experts import ExpertKernel, ExpertTile, TunedShape
 from medusa_sim.specs.gpu import Gpu
 
 TILES = tuple(ExpertTile(rows=rows, columns=128) for rows in (16, 32, 64, 128))

@@ -29,7 +29,7 @@ from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
 from medusa_sim.operators.table import check_rows, operators_of
-from medusa_sim.specs.fitted import ExpertKernel
+from medusa_sim.specs.fitted_experts import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile, StreamKernel
 

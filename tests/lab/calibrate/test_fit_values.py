@@ -30,7 +30,7 @@ from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.elementwise import Elementwise
-from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime
+from medusa_sim.specs.fitted_links import CollectiveKernel, CollectiveRegime
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
