@@ -40,8 +40,8 @@ HOUSE = (
             "expert_union launch workload mixer_layers attention latent sparse recurrent "
             "residual feed_forward exchange accepting last_logits network kernels kernel_sums "
             "pass_work graphs host compose pass_times chance request_steps drafter setting pass_time "
-            "drafting prompt_kernels prompts step sampling traffic closed_loop gathering mixed_steps "
-            "step_means first_tokens server watts memory rows breakdown"
+            "drafting prompt_kernels prompts step sampling traffic closed_loop gathering arrivals "
+            "mixed_steps step_means first_tokens server watts memory rows breakdown"
         ),
     ),
     Room(

@@ -13,7 +13,12 @@ From the time of a step down to one kernel, the order in which to read:
     `compose.step_us`             device, host and engine put together: the time of every `compose.Cost`
 
 A drafter (`step.drafter`) adds passes to the verification. A full server averages steps over who decodes, who
-is away and whose prompt rides along: `closed_loop` says what its requests do, `mixed_steps` what
-a step with prompts takes (`prompts`), `step_means` means over both, `server` what requests see of them and
-`first_tokens` how long they wait for their first token.
+is away and whose prompt rides along. In the order in which to read:
+
+    `closed_loop`                 what its requests do: decode, be away, queue, read a prompt
+    `arrivals`                    how many prompts begin on a step
+    `prompt_kernels`, `prompts`   kernels that read prompts, and what an engine makes of them
+    `mixed_steps`                 what a step with so many prompts takes
+    `step_means`                  means over all its steps
+    `server`, `first_tokens`      what requests see of these
 """

@@ -78,7 +78,7 @@ def _kernels(
 
 
 def _mean_and_ends(time: OperatorTime, shares: FloatArray) -> tuple[float, float, float]:
-    """(time, low, high) of one launch: the mean over cases with such shares (K,) of the steps.
+    """(time, low, high) of one launch: the mean over cases with such shares (cases,) of the steps.
 
     Half-widths are roots of mean squares, as those of a step are (`Cost`).
     """
@@ -90,6 +90,6 @@ def _mean_and_ends(time: OperatorTime, shares: FloatArray) -> tuple[float, float
 
 
 def _longest_bound(time: OperatorTime, shares: FloatArray) -> Bound:
-    """What bounds most of the time over cases with such shares (K,) of the steps."""
+    """What bounds most of the time over cases with such shares (cases,) of the steps."""
     codes, weighed_us = np.broadcast_arrays(time.bound, shares * time.time_us)
     return Bound(int(np.argmax(np.bincount(codes.ravel(), weighed_us.ravel()))))

@@ -17,7 +17,7 @@ _RARE = 1e-7
 
 
 class Hits(NamedTuple):
-    """(n,) numbers of hits, their probabilities, and the places of the draws that they belong to."""
+    """(hits,) numbers of hits, their probabilities, and the places of the draws that they belong to."""
 
     number: FloatArray
     weight: FloatArray
@@ -26,7 +26,7 @@ class Hits(NamedTuple):
 
 @cache
 def normal_values() -> FloatArray:
-    """(K,) equally likely values of a standard normal variable."""
+    """(LENGTHS,) equally likely values of a standard normal variable."""
     from statistics import NormalDist
 
     values = np.asarray([NormalDist().inv_cdf((k + 0.5) / LENGTHS) for k in range(LENGTHS)])
@@ -34,7 +34,7 @@ def normal_values() -> FloatArray:
 
 
 def binomial(draws: FloatArray, share: FloatArray) -> Hits:
-    """How many of (M,) draws hit, each with this probability; draws need not be whole.
+    """How many of (cells,) draws hit, each with this probability; draws need not be whole.
 
     Every number of hits where these are few on average, else equally likely ones of the normal limit.
     """
@@ -59,7 +59,7 @@ def binomial(draws: FloatArray, share: FloatArray) -> Hits:
 
 
 def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray]:
-    """(share of the requests that find drafts, its probability), (..., K) each: h / b, h ~ Bin(b, rate).
+    """(share of the requests that find drafts, its probability), (..., cases) each: h / b, h ~ Bin(b, rate).
 
     None at all is a case of its own, as all kernels are those of a plain step then; the others are cut
     into equally likely parts, of which each stands for its mean, so that nothing jumps where rate moves.
@@ -78,7 +78,7 @@ def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray
 def drafted_tokens(
     batch: FloatArray, drafts: FloatArray, sure_shares: tuple[float, ...]
 ) -> tuple[FloatArray, FloatArray]:
-    """(tokens verified a request, root included, averaged over requests; its probability), (..., K) each.
+    """(tokens verified a request, root included, averaged over requests; its probability), (..., cases) each.
 
     A draft ends before the first token that the drafter is not sure of (`Setting.sure_shares`), each
     request's by itself; of more than MOST_APART requests as of so many.
@@ -133,14 +133,14 @@ def _binomial_parts(draws: float, rate: float) -> tuple[FloatArray, FloatArray]:
 
 
 def log_normal(cv: FloatArray) -> FloatArray:
-    """(m, K) equally likely values of log-normal lengths of mean 1; cv: (m,) coefficients of variation."""
+    """(cvs, LENGTHS) equally likely log-normal values of mean 1; cv: (cvs,) coefficients of variation."""
     sigma = np.sqrt(np.log1p(cv**2))[:, None]
     values = np.exp(sigma * normal_values())
     return np.asarray(values / values.mean(axis=1, keepdims=True))
 
 
 def quantile(values: FloatArray, weights: FloatArray, place: IntArray, share: float, size: int) -> FloatArray:
-    """(size,) least value of each place below which this share of its weight lies; all given (n,)."""
+    """(size,) least value of each place below which this share of its weight lies; all given (values,)."""
     order = np.lexsort((values, place))
     place, values = place[order], values[order]
     reached = np.cumsum(weights[order])

@@ -50,7 +50,7 @@ _ITERATIONS = 12
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClosedLoop:
-    """(M,) for each cell of a grid: the step with all its requests decoding, and what a request does."""
+    """(cells,) for each cell of a grid: the step with all its requests decoding, and what a request does."""
 
     step_us: FloatArray
     """Time of the step with all requests decoding and no prompt."""
@@ -86,7 +86,7 @@ class ClosedLoop:
         return further_steps / np.maximum(further_steps + self.absent_steps, _LEAST)
 
     @cached_property
-    def away_share(self) -> FloatArray:
+    def absent_share(self) -> FloatArray:
         """(I + H) / (D + I + H): of those that neither queue nor read, the others."""
         return self.absent_steps / np.maximum(self.decode_steps + self.absent_steps, _LEAST)
 
@@ -134,7 +134,7 @@ def closed_loop(
     attention_us: FloatArray,
     server_us: float,
 ) -> ClosedLoop:
-    """The loop of M cells, all given (M,): (N7).
+    """The loop of some cells, all given (cells,): (N7).
 
     attention_us: of all requests in the step; server_us: the way of a response to the client and back.
     """
@@ -191,7 +191,7 @@ def _steps_ahead(setting: Setting, drafts: np.ndarray) -> FloatArray | float:
 def _in_queue(
     traffic: Traffic, requests: FloatArray, room_tokens: FloatArray, other_steps: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """(pi, W) where prompts ride on steps; other_steps: D + I, all (M,).
+    """(pi, W) where prompts ride on steps; other_steps: D + I, all (cells,).
 
     Prompts that together fill a good part of the room queue for it, as in an M/G/1 queue whose customers are
     the requests themselves. Of `rate` prompts a step, each of which takes s = P / room of it,

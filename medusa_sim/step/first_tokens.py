@@ -24,14 +24,14 @@ from medusa_sim.step.step_means import StepMeans, blocks_of_cells, step_means
 
 
 def first_token_us(law: MixedStepLaw, means: StepMeans) -> FloatArray:
-    """(M,) microseconds: (N17)."""
+    """(cells,) microseconds: (N17)."""
     loop = law.loop
     waits_us = loop.idle_trip_us + (loop.away_steps + loop.queued_steps) * means.waiting_us
-    return np.asarray(waits_us + loop.held_steps * law.empty_us + means.reading_us)
+    return np.asarray(waits_us + loop.held_steps * law.decode_only_us + means.reading_us)
 
 
 def load_test_first_token_us(law: MixedStepLaw, means: StepMeans, server_us: float) -> FloatArray:
-    """(M,) microseconds: (N19). server_us: the way to the client and back."""
+    """(cells,) microseconds: (N19). server_us: the way to the client and back."""
     again_us, engine = following_us(law), law.setting.runtime.engine
     test_us = again_us + (starting_us(law, server_us) - again_us) / REQUESTS_A_CLIENT
     if engine is None:
@@ -41,7 +41,7 @@ def load_test_first_token_us(law: MixedStepLaw, means: StepMeans, server_us: flo
 
 
 def following_us(law: MixedStepLaw) -> FloatArray:
-    """(M,) microseconds: again of (N19), of requests that follow others of their client."""
+    """(cells,) microseconds: again of (N19), of requests that follow others of their client."""
     chances = gathered_chances(law.loop)
     cells, parts = chances.shape
     gathered = law.where(np.repeat(np.arange(cells), parts), chances.ravel())
@@ -50,7 +50,7 @@ def following_us(law: MixedStepLaw) -> FloatArray:
 
 
 def starting_us(law: MixedStepLaw, server_us: float) -> FloatArray:
-    """(M,) microseconds: start of (N19), of requests that begin at once on an idle server."""
+    """(cells,) microseconds: start of (N19), of requests that begin at once on an idle server."""
     requests = law.loop.requests
     together = np.clip(law.loop.prompts_in_room, 1.0, requests)
     both_us = [

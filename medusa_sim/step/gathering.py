@@ -29,11 +29,11 @@ _ONE_STEP = (2.0 * np.pi) ** -0.5
 
 
 def gathered_chances(loop: ClosedLoop) -> FloatArray:
-    """(M, K) equally likely pi(x) at the steps x on which requests but a client's first begin."""
+    """(cells, parts) equally likely pi(x) at the steps x on which requests but a client's first begin."""
     number = np.arange(1, REQUESTS_A_CLIENT)
     reading = loop.requests / loop.prompts_in_room
     spread = np.sqrt(reading[:, None] ** 2 / 12.0 + number * (TESTED_CV * loop.decode_steps[:, None]) ** 2)
-    middle = number / loop.begin_chance[:, None]  # (M, generations)
+    middle = number / loop.begin_chance[:, None]  # (cells, generations)
     begin = middle[..., None] + spread[..., None] * normal_values()
     around = np.hypot(spread, _ONE_STEP)[:, None, None, :]
     apart = (begin[..., None] - middle[:, None, None, :]) / around

@@ -69,7 +69,7 @@ def chain_reached(tokens: FloatArray, longest: FloatArray) -> FloatArray:
 
 
 def _surplus_tokens(reached: FloatArray, left: FloatArray) -> FloatArray:
-    """(..., K) s(n) of (N20) where (K,) tokens are left, linear between whole numbers."""
+    """(..., lengths) s(n) of (N20) where (lengths,) tokens are left, linear between whole numbers."""
     many = (np.arange(reached.shape[-1]) * reached).sum(axis=-1) / reached.sum(axis=-1)
     surplus = np.broadcast_to(many[..., None], (*many.shape, left.size)).copy()
     few = left <= _FEW

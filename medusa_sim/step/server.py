@@ -199,7 +199,7 @@ class FullServer(Server):
 
     @cached_property
     def _loop(self) -> ClosedLoop:
-        """Every cell in a row: M of them."""
+        """(cells,) in a row."""
         step_us, requests, verified_tokens, decode_steps, attention_us = (
             values.ravel() for values in np.broadcast_arrays(*self._inputs)
         )
@@ -220,7 +220,7 @@ class FullServer(Server):
 
     @cached_property
     def _means(self) -> StepMeans:
-        """(M,) means over the steps of each cell."""
+        """(cells,) means over the steps of each cell."""
         return step_means(self._law)
 
     def quantile_us(self, share: float) -> FloatArray:
@@ -272,5 +272,5 @@ class FullServer(Server):
         return self.step_us, self.requests, self.verified_tokens, self.decode_steps, self.attention_us
 
     def _shaped(self, values: FloatArray) -> FloatArray:
-        """(M,) values in the shape of the grid."""
+        """(cells,) values in the shape of the grid."""
         return values.reshape(np.broadcast_shapes(*map(np.shape, self._inputs)))

@@ -100,7 +100,7 @@ def _mean_verification_step(setting: Setting, batch: Size, seq_len: Size, candid
 def _verification_cases(
     setting: Setting, batch: Size, seq_len: Size, candidates: Size
 ) -> tuple[PassWork, FloatArray]:
-    """(pass, probabilities (..., K)): the tokens that a step may verify, along a last axis of K cases."""
+    """(pass, probabilities (..., cases)): the tokens that a step may verify, along a last axis."""
     requests, tokens = np.broadcast_arrays(as_float(batch), as_float(candidates))
     if setting.sure_shares:
         verified, weights = drafted_tokens(requests, tokens - 1.0, setting.sure_shares)
@@ -118,7 +118,7 @@ def _verification_cases(
 def step_passes(
     setting: Setting, batch: int, seq_len: int, candidates: int
 ) -> tuple[tuple[PassWork, FloatArray], ...]:
-    """The passes of one step, the target's first, each with the shares (K,) of steps in which its cases are.
+    """The passes of one step, the target's first, each with the shares (cases,) of its cases among steps.
 
     Sizes that are not the same in all cases have them along a last axis. A pass that not every step runs has
     one case, whose share is below 1. One candidate is plain decoding without any drafting.

@@ -1,8 +1,8 @@
 """Means and quantiles over the steps of a full server, of which some carry prompts (`step.mixed_steps`).
 
 Each step counts by how probable it is; what a request that decodes sees also by the requests that decode in
-it, and what a prompt sees by the prompts that begin on it. Further steps of a long prompt stand in place of
-steps that would carry nothing: they change a step's time and not the number of steps.
+it, and what a prompt sees by the prompts that begin on it. Steps that chunks of a long prompt fill stand in
+place of steps that would carry nothing: they change a step's time and not the number of steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAST_WEIGHT = 1e-300
 
 
 class StepMeans(NamedTuple):
-    """(M,) mean times of steps of each cell, microseconds."""
+    """(cells,) mean times of steps of each cell, microseconds."""
 
     step_us: FloatArray
     """Of all."""
@@ -41,12 +41,12 @@ def step_means(law: MixedStepLaw) -> StepMeans:
 
 
 def step_quantile_us(law: MixedStepLaw, share: float) -> FloatArray:
-    """(M,) least time below which this share of the steps of a request that decodes lies."""
+    """(cells,) least time below which this share of the steps of a request that decodes lies."""
     return np.concatenate([_quantile_of(law, cells, share) for cells in blocks_of_cells(law)])
 
 
 def carrying_share(law: MixedStepLaw) -> FloatArray:
-    """(M,) share of steps that carry tokens of prompts: those on which prompts begin, and further ones."""
+    """(cells,) share of steps that carry tokens of prompts: where prompts begin or go on."""
     return np.concatenate([_carrying_share_of(law, cells) for cells in blocks_of_cells(law)])
 
 
@@ -57,60 +57,62 @@ def blocks_of_cells(law: MixedStepLaw) -> Iterator[IntArray]:
 
 
 def _means_of(law: MixedStepLaw, cells: IntArray) -> StepMeans:
-    begun = law.begun(cells)
-    cell = cells[begun.place]
-    steps = law.steps(cell, begun.number)
-    whole_us = (steps.time_us + steps.further * steps.further_us).mean(axis=1)
-    in_place_us = whole_us - steps.further.mean(axis=1) * law.empty_us[cell]
+    arrived = law.arrivals(cells)
+    cell = cells[arrived.place]
+    steps = law.steps(cell, arrived.number)
+    whole_us = (steps.time_us + steps.chunk_steps * steps.chunk_us).mean(axis=1)
+    in_place_us = whole_us - steps.chunk_steps.mean(axis=1) * law.decode_only_us[cell]
 
     def summed(values: FloatArray) -> FloatArray:
-        return sums_by_place(values, begun.place, cells.size)
+        return sums_by_place(values, arrived.place, cells.size)
 
     def mean(weights: FloatArray, time_us: FloatArray) -> FloatArray:
         return summed(weights * time_us) / np.maximum(summed(weights), _LEAST_WEIGHT)
 
     # behind their own passes requests decode for what is left of the step
-    behind = begun.number * law.loop.own_steps[cell]
+    behind = arrived.number * law.loop.own_steps[cell]
     decoding = steps.decoding + behind
-    seen_us = steps.decoding * in_place_us + behind * law.empty_us[cell]
+    seen_us = steps.decoding * in_place_us + behind * law.decode_only_us[cell]
     return StepMeans(
-        step_us=summed(begun.weight * in_place_us),
-        decoding_us=mean(begun.weight * decoding, seen_us / np.maximum(decoding, _LEAST_WEIGHT)),
-        waiting_us=mean(begun.weight * np.maximum(law.loop.requests[cell] - begun.number, 0.0), in_place_us),
-        reading_us=mean(begun.weight * begun.number, steps.reading_us),
+        step_us=summed(arrived.weight * in_place_us),
+        decoding_us=mean(arrived.weight * decoding, seen_us / np.maximum(decoding, _LEAST_WEIGHT)),
+        waiting_us=mean(
+            arrived.weight * np.maximum(law.loop.requests[cell] - arrived.number, 0.0), in_place_us
+        ),
+        reading_us=mean(arrived.weight * arrived.number, steps.reading_us),
     )
 
 
 def _carrying_share_of(law: MixedStepLaw, cells: IntArray) -> FloatArray:
-    begun = law.begun(cells)
-    further = law.steps(cells[begun.place], begun.number).further.mean(axis=1)
-    carrying = begun.weight * ((begun.number > 0.0) + further)
-    return np.minimum(sums_by_place(carrying, begun.place, cells.size), 1.0)
+    arrived = law.arrivals(cells)
+    chunk_steps = law.steps(cells[arrived.place], arrived.number).chunk_steps.mean(axis=1)
+    carrying = arrived.weight * ((arrived.number > 0.0) + chunk_steps)
+    return np.minimum(sums_by_place(carrying, arrived.place, cells.size), 1.0)
 
 
 def _quantile_of(law: MixedStepLaw, cells: IntArray, share: float) -> FloatArray:
-    begun = law.begun(cells)
-    cell = cells[begun.place]
-    steps = law.steps(cell, begun.number)
+    arrived = law.arrivals(cells)
+    cell = cells[arrived.place]
+    steps = law.steps(cell, arrived.number)
     shape = steps.time_us.shape
 
     def each(values: FloatArray | IntArray) -> npt.NDArray[Any]:
-        """(n,) of steps -> (n, K) of them by the lengths of their prompts."""
+        """(steps,) -> (steps, lengths) of their prompts."""
         return np.broadcast_to(values[:, None], shape)
 
-    place, seen = each(begun.place), each(begun.weight * steps.decoding / shape[1])
+    place, seen = each(arrived.place), each(arrived.weight * steps.decoding / shape[1])
     times_us, weights = [steps.time_us], [seen]
-    behind = begun.weight * begun.number * law.loop.own_steps[cell]
+    behind = arrived.weight * arrived.number * law.loop.own_steps[cell]
     if behind.any():
-        times_us.append(each(law.empty_us[cell]))
+        times_us.append(each(law.decode_only_us[cell]))
         weights.append(each(behind / shape[1]))
-    if steps.further.any():
-        further_seen = seen * steps.further
-        replaced = sums_by_place(further_seen.sum(axis=1), begun.place, cells.size)[begun.place]
-        is_empty = (begun.number == 0.0)[:, None]
-        weights[0] = np.where(is_empty, np.maximum(seen - replaced[:, None] / shape[1], 0.0), seen)
-        times_us.append(np.broadcast_to(steps.further_us, shape))
-        weights.append(further_seen)
+    if steps.chunk_steps.any():
+        chunks_seen = seen * steps.chunk_steps
+        replaced = sums_by_place(chunks_seen.sum(axis=1), arrived.place, cells.size)[arrived.place]
+        is_decode_only = (arrived.number == 0.0)[:, None]
+        weights[0] = np.where(is_decode_only, np.maximum(seen - replaced[:, None] / shape[1], 0.0), seen)
+        times_us.append(np.broadcast_to(steps.chunk_us, shape))
+        weights.append(chunks_seen)
     return quantile(
         np.concatenate(times_us).ravel(),
         np.concatenate(weights).ravel(),

@@ -66,9 +66,9 @@ def test_the_share_of_steps_that_carry_prompts_is_one_at_most(further, share):
     0.6 + 0.6 would be 1.2.
     """
     number, weight = np.array([0.0, 1.0, 2.0]), np.array([0.4, 0.4, 0.2])
-    begun = SimpleNamespace(place=np.zeros(3, dtype=np.int64), number=number, weight=weight)
+    arrived = SimpleNamespace(place=np.zeros(3, dtype=np.int64), number=number, weight=weight)
     going_on = np.stack([0.0 * number, 2 * further * (number > 0)], axis=1)  # averaged over lengths
     law = SimpleNamespace(
-        begun=lambda cells: begun, steps=lambda cells, prompts: SimpleNamespace(further=going_on)
+        arrivals=lambda cells: arrived, steps=lambda cells, prompts: SimpleNamespace(chunk_steps=going_on)
     )
     assert _carrying_share_of(law, np.array([5])).tolist() == pytest.approx([share])

@@ -96,7 +96,7 @@ def test_prompts_that_wait_for_each_other_begin_as_often_as_others():
     law = full(setting(runtime=held), 64, CHAT)._law
     unheld = full(setting(runtime=runtime), 64, CHAT)._law.loop
     assert 1.0 / law.loop.begin_chance - 1.0 / unheld.begin_chance == pytest.approx(law.loop.held_steps)
-    begun = law.begun(np.zeros(1, dtype=np.int64))
+    begun = law.arrivals(np.zeros(1, dtype=np.int64))
     assert begun.weight.sum() == pytest.approx(1.0)
     assert begun.weight @ begun.number == pytest.approx(64.0 * float(law.loop.begin_chance[0]), rel=1e-3)
     assert begun.number[begun.number > 0.0] @ begun.weight[begun.number > 0.0] > 1.5 * begun.weight[1:].sum()

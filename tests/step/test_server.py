@@ -234,7 +234,7 @@ def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     seen = in_server(eight, step, 64, 1, np.ones(()), traffic)
     assert isinstance(seen, FullServer)
     # prompts of eight GPUs wait for each other
-    assert seen._law.begun(np.zeros(1, dtype=np.int64)).number[:3].tolist() == [0.0, 8.0, 16.0]
+    assert seen._law.arrivals(np.zeros(1, dtype=np.int64)).number[:3].tolist() == [0.0, 8.0, 16.0]
 
 
 def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server():

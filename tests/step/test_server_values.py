@@ -65,7 +65,7 @@ def test_gpus_that_attend_to_their_own_prompts_wait_for_the_one_that_reads(promp
     found = in_server(scenario.setting, np.asarray(9_000.0), 64, 1, np.ones(()), scenario.traffic)
     assert isinstance(found, FullServer)
     steps = found._law.steps(np.array([0]), np.array([float(prompts)]))
-    read_us = float(steps.time_us.mean() - found._law.empty_us[0])
+    read_us = float(steps.time_us.mean() - found._law.decode_only_us[0])
     assert read_us == pytest.approx(float(prefill_step(scenario.setting, prompts, 512).time_us), rel=0.03)
 
 
@@ -77,7 +77,7 @@ def test_a_pass_of_a_short_prompt_is_a_prefill():
     )  # fmt: skip
     found = in_server(scenario.setting, np.asarray(9_000.0), 64, 1, np.ones(()), scenario.traffic)
     assert isinstance(found, FullServer)
-    read_us = float(found._law.steps(np.array([0]), np.ones(1)).time_us.mean() - found._law.empty_us[0])
+    read_us = float(found._law.steps(np.array([0]), np.ones(1)).time_us.mean() - found._law.decode_only_us[0])
     alone = prefill_step(scenario.setting, 1, 64)
     step_us = alone.cost.exposed_us - prompt_terms(scenario.setting).beside_us  # in the step already
     assert read_us == pytest.approx(float(alone.time_us - step_us), rel=1e-3)
