@@ -1,4 +1,24 @@
-"""One pass -> its time: kernels are timed, then host and engine are added."""
+"""One pass -> its time and band: kernels are timed, then host and engine are added (`compose.Cost`).
+
+The time is |device, host|_3 + exposed (`compose.step_us`), of
+
+    device  = sum of kernel times + launches launch_us
+    host    = launches host_us_per_launch
+              + host_us_per_step of a forward pass
+              + what an engine's host does behind the target's kernels (N1), or launches where no graph holds
+              them (N3)
+    exposed = what an engine's host adds to the target's pass (N1), what the small kernels of a drafter leave
+              idle (N2), and pieces (N16)
+
+What errs with what, in the 80 % band of it:
+
+    one kernel in every layer           adds up
+    kernels measured on this GPU        independent of each other: in quadrature
+    borrowed kernels of one kind        correlated: their common part (`Fit.together`) adds up
+    all other kernels, one law's too    add up
+    an engine's terms                   in quadrature with the kernels
+    set-up (`setup_half_us`)            one error of all passes, plain and drafting: no ratio has it
+"""
 
 from __future__ import annotations
 
@@ -39,53 +59,33 @@ def timed_pass(latency: LatencyModel, work: PassWork) -> PassTimes:
     return PassTimes(cost=cost, passes=((work, kernels),))
 
 
-def pass_cost(work: PassWork, kernels: TimedLaunches, *, whole_graph: bool = True) -> Cost:
-    """What one pass takes, whose kernels are timed.
+def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:
+    """Its device alone, without a band: kernels and gaps."""
+    kernels = timed(latency, work.runtime, decomposed(latency, work.launches))
+    return kernels.device_us + work.gaps_us
 
-        device  = sum of kernel times + launches launch_us
-        host    = launches host_us_per_launch
-                  + host_us_per_step of a forward pass
-                  + what an engine's host does behind the target's kernels (N1), or launches where no graph
-                  holds them (N3)
-        exposed = what an engine's host adds to the target's pass (N1), what the small kernels of a drafter
-                  leave idle (N2), and pieces (N16)
+
+def pass_cost(work: PassWork, kernels: TimedLaunches, *, whole_graph: bool = True) -> Cost:
+    """Device, host and engine of one pass whose kernels are timed, with their errors.
 
     whole_graph: whether a graph holds the whole pass, attention included. Else the host plans it, and with
     several queries runs it in pieces.
-
-    Half-widths of the band: those of one kernel in every layer add up. Those of different kernels add in
-    quadrature, as independent errors, where these were measured on this GPU. Others add up, of borrowed ones
-    the part by which those of one kind are off together (`Fit.together`). Of plain steps where such were
-    measured a share counts (`Runtime.kernels_half_share`).
     """
-    runtime = work.runtime
     device_us = kernels.device_us + work.gaps_us
-    cost = _host_and_engine(work, device_us, whole_graph=whole_graph)
-    below_square, above_square = kernels.spread.squares
-    if work.is_plain and runtime.kernels_half_share < 1.0:
-        below_square, above_square = (
-            runtime.kernels_half_share**2 * square for square in (below_square, above_square)
-        )
-    own_half_us = setup_half_us(
-        runtime, _set_up_us(work, device_us, cost), kernels.parts_us.get("experts", 0.0)
-    )
+    beside_kernels = _host_and_engine(work, device_us, whole_graph=whole_graph)
+    below_square, above_square = _kernel_squares(work, kernels)
+    share_of_us = _set_up_us(work, device_us, beside_kernels)
+    set_up_half_us = setup_half_us(work.runtime, share_of_us, kernels.parts_us.get("experts", 0.0))
     return replace(
-        cost,
+        beside_kernels,
         device_us=device_us,
-        setup_half_us=own_half_us + kernels.device_half_us,
         below_square=below_square,
         above_square=above_square,
+        setup_half_us=set_up_half_us + kernels.device_half_us,
     )
 
 
-def _set_up_us(work: PassWork, device_us: FloatArray, cost: Cost) -> FloatArray:
-    """Microseconds of the pass that its set-up's error is a share of.
-
-    Of an engine the device and what it waits for; what prompts add counts with the step's.
-    """
-    if work.runtime.engine is None:
-        return step_us(device_us, cost.host_us)
-    return np.zeros(()) if work.of == "prompts" else device_us + cost.exposed_us
+# Host and engine.
 
 
 def _host_and_engine(work: PassWork, device_us: FloatArray, *, whole_graph: bool) -> Cost:
@@ -137,21 +137,6 @@ def _drafting_in_engine(
     )
 
 
-def setup_half_us(runtime: Runtime, pass_us: FloatArray, experts_us: FloatArray | float = 0.0) -> FloatArray:
-    """Half-width by which steps of one set-up differ from those of others (`Cost.setup_half_us`).
-
-    pass_us: what it is a share of; experts_us: of that its layers of experts.
-    """
-    own_share = 0.0 if runtime.engine is None else runtime.engine.between_share.value
-    return np.asarray(np.hypot(own_share * pass_us, least_half_width(runtime.widenings, pass_us, experts_us)))
-
-
-def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:
-    """`timed_pass` on the device alone, without a band."""
-    kernels = timed(latency, work.runtime, decomposed(latency, work.launches))
-    return kernels.device_us + work.gaps_us
-
-
 def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
     """Whether the engine's graph of this pass holds its attention too (`specs.backends`)."""
     if work.runtime.engine is None or not work.is_forward or work.workload.phase == "prefill":
@@ -171,3 +156,37 @@ def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
         )
         return backend.full_graph and (backend.draft_graph or not work.reads_accepted)
     return True
+
+
+# The band.
+
+
+def _kernel_squares(work: PassWork, kernels: TimedLaunches) -> tuple[FloatArray, FloatArray]:
+    """(downwards, upwards) squared half-widths of the kernels of a pass.
+
+    Of plain steps a share counts where such were measured (`Runtime.kernels_half_share`).
+    """
+    below_square, above_square = kernels.spread.squares
+    half_share = work.runtime.kernels_half_share
+    if not work.is_plain or half_share >= 1.0:
+        return below_square, above_square
+    return half_share**2 * below_square, half_share**2 * above_square
+
+
+def _set_up_us(work: PassWork, device_us: FloatArray, cost: Cost) -> FloatArray:
+    """Microseconds of the pass that its set-up's error is a share of.
+
+    Of an engine the device and what it waits for; what prompts add counts with the step's.
+    """
+    if work.runtime.engine is None:
+        return step_us(device_us, cost.host_us)
+    return np.zeros(()) if work.of == "prompts" else device_us + cost.exposed_us
+
+
+def setup_half_us(runtime: Runtime, pass_us: FloatArray, experts_us: FloatArray | float = 0.0) -> FloatArray:
+    """Half-width by which steps of one set-up differ from those of others (`Cost.setup_half_us`).
+
+    pass_us: what it is a share of; experts_us: of that its layers of experts.
+    """
+    own_share = 0.0 if runtime.engine is None else runtime.engine.between_share.value
+    return np.asarray(np.hypot(own_share * pass_us, least_half_width(runtime.widenings, pass_us, experts_us)))
