@@ -121,6 +121,8 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
     """Width of a value, where it differs from the width of queries and keys."""
     gate: Literal["none", "head", "element"] = "none"
     """Scale of the output before its projection: one number a head, or one for each of its elements."""
+    inputs: Width = 1
+    """Rows of the model's width, side by side, that queries, keys and values are projected from."""
     keys_are_values: bool = False
     """Whether the key projection serves values too (Gemma 4's full layers)."""
     rotates: bool = True
@@ -171,11 +173,11 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
 
     def value_weights(self, hidden: int) -> int:
         """V, where keys are not values."""
-        return 0 if self.keys_are_values else hidden * self.value_width
+        return 0 if self.keys_are_values else self.inputs * hidden * self.value_width
 
     def weights(self, hidden: int) -> int:
         """Q, K, V, the gate and O."""
-        return hidden * self.input_width + self.output_weights(hidden)
+        return self.inputs * hidden * self.input_width + self.output_weights(hidden)
 
     def beside(self, hidden: int) -> int:
         """Biases, and the norms of queries and keys."""

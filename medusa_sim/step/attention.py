@@ -24,15 +24,16 @@ engines: Gemma-3-27B's plain steps (window 1024) err 1.6 % with them and 2.4 % w
 def grouped_launches(mixer: Grouped, layers: MixerLayers[Grouped]) -> list[Launch]:
     """Q, K and V, the products of windowed and other layers, output, rotation and norms."""
     hidden, query, kv = layers.model.hidden, mixer.query_width, mixer.kv_width
+    read = mixer.inputs * hidden
     if layers.runtime.fused_qkv:
-        launches = [layers.linear("qkv_proj", "qkv", mixer.input_width, hidden)]
+        launches = [layers.linear("qkv_proj", "qkv", mixer.input_width, read)]
     else:
         launches = [
-            layers.linear("q_proj", "qkv", query + mixer.gate_width, hidden),
-            layers.linear("k_proj", "qkv", kv, hidden),
+            layers.linear("q_proj", "qkv", query + mixer.gate_width, read),
+            layers.linear("k_proj", "qkv", kv, read),
         ]
         if not mixer.keys_are_values:
-            launches.append(layers.linear("v_proj", "qkv", mixer.value_width, hidden))
+            launches.append(layers.linear("v_proj", "qkv", mixer.value_width, read))
     if layers.runtime.repeats_kv and mixer.heads != mixer.kv_heads:
         copied = np.asarray(layers.workload.batch) * np.asarray(layers.workload.kv_len)
         copy = elementwise_launch(

@@ -132,19 +132,53 @@ def test_a_draft_model_keeps_its_own_runtime_and_cache_and_width_multiplies_late
 
 def test_an_eagle_layer_reads_what_was_accepted_first_and_looks_at_the_last_row():
     works = Eagle(depth=3).work(LLAMA, STEP, RUNTIME)
-    assert [int(g.m) for g in gemms(works, "draft_fusion")] == [16, 4, 4]  # 4 sequences x (3 + 1) rows
     assert [int(g.m) for g in gemms(works, "lm_head")] == [4, 4, 4]
     assert all(g.n == LLAMA.vocab for g in gemms(works, "lm_head"))
 
 
 def test_an_eagle_layer_of_a_pruned_vocabulary_has_a_head_of_its_own():
-    pruned = Eagle(depth=2, draft_vocab=32000, fused_inputs=3)
+    pruned = Eagle(depth=2, draft_vocab=32000)
     works = pruned.work(LLAMA, STEP, RUNTIME)
     assert {g.n for g in gemms(works, "lm_head")} == {32000}
-    assert {g.k for g in gemms(works, "draft_fusion")} == {3 * LLAMA.hidden}
-    grown = pruned.weight_bytes(LLAMA) - Eagle(depth=2, fused_inputs=3).weight_bytes(LLAMA)
+    assert {g.k for g in gemms(works, "draft_fusion")} == {2 * LLAMA.hidden}
+    grown = pruned.weight_bytes(LLAMA) - Eagle(depth=2).weight_bytes(LLAMA)
     assert grown == 2 * 32000 * LLAMA.hidden
     assert pruned.kv_bytes_per_token(LLAMA) == pytest.approx(LLAMA.kv_bytes_per_token / 32)
+
+
+def test_an_eagle3_layer_weighs_what_its_checkpoint_does():
+    """The tensors of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B but for its norms, in 16 bits: 424.7 million."""
+    fusion, output, mlp, head = 4096 * 3 * 4096, 4096 * 4096, 3 * 4096 * 14336, 32_000 * 4096
+    qkv = (4096 + 2 * 1024) * 2 * 4096
+    assert fusion + qkv + output + mlp + head == 424_673_280
+    norms = 2 * 4096  # of a layer; the checkpoint has two more
+    assert Eagle3(depth=3).weight_bytes(LLAMA) == 2 * (424_673_280 + norms)
+    works = Eagle3(depth=3).work(LLAMA, STEP, RUNTIME)
+    assert {(g.n, g.k) for g in gemms(works, "qkv_proj")} == {(4096 + 2 * 1024, 2 * 4096)}
+    assert {(g.n, g.k) for g in gemms(works, "lm_head")} == {(32_000, 4096)}
+
+
+def test_features_of_the_target_are_fused_once_a_round_and_a_draft_with_its_token_in_each_pass():
+    """A round of EAGLE-3 fuses the 4 x (3 + 1) rows that it reads; EAGLE and MTP fuse in each pass."""
+    rows = {
+        kind: [int(g.m) for g in gemms(kind.of(PARTS, 3).work(LLAMA, STEP, RUNTIME), "draft_fusion")]
+        for kind in (Eagle, Mtp, Eagle3, PEagle, DFlash)
+    }
+    assert rows == {Eagle: [16, 4, 4], Mtp: [16, 4, 4], Eagle3: [16], PEagle: [16], DFlash: [16]}
+    prompt = Eagle3(depth=3).prompt_work(LLAMA, prefill(2, 500), RUNTIME)
+    assert [int(g.m) for g in gemms(prompt, "draft_fusion")] == [1000]
+    back = load_runtime("llama.cpp-cuda")  # two passes, of which the first reads features
+    assert [int(g.m) for g in gemms(Eagle3(depth=3).work(LLAMA, STEP, back), "draft_fusion")] == [16]
+
+
+def test_the_first_of_several_layers_reads_token_and_feature():
+    (works,) = PEagle(depth=3).work(LLAMA, STEP, RUNTIME)
+    counts = {
+        launch.operator.k: launch.count for launch in works.launches if launch.operator.name == "qkv_proj"
+    }
+    assert counts == {2 * 4096: 1, 4096: 3}
+    more = PEagle(depth=3).weight_bytes(LLAMA) - PEagle(depth=3, layers=1).weight_bytes(LLAMA)
+    assert more == 2 * 3 * LLAMA.resized(layers=1).layers_parameter_count
 
 
 def test_drafting_is_a_small_share_and_grows_with_depth():

@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
+import msgspec
+
 from medusa_sim.errors import UsageError
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.feed_forwards import Mlp
+from medusa_sim.specs.layer_group import grouped
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import DrafterName
@@ -34,16 +37,20 @@ As in config.json of Qwen3-30B-A3B, whose EAGLE-3 and DFlash drafters take its i
 
 
 @lru_cache(maxsize=64)
-def _dense(model: Model, layers: int, width: int, vocab: int | None) -> Model:
-    """Draft layers of a model, the same in all of their passes."""
-    return model.dense(layers, width).resized(vocab=vocab)
+def _dense(model: Model, layers: int, width: int, vocab: int | None, inputs: int) -> Model:
+    """Draft layers of a model, the same in all passes. inputs: rows that the first reads side by side."""
+    draft = model.dense(layers, width).resized(vocab=vocab)
+    (alike,) = draft.groups
+    first = tuple(msgspec.structs.replace(mixer, inputs=inputs) for mixer in alike.mixers)
+    groups = (replace(alike, count=1, mixers=first), replace(alike, count=layers - 1))
+    return replace(draft, groups=grouped(group for group in groups if group.count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerDrafter(PassDrafter):
     """A drafter of `layers` decoder layers of the target's width, run `depth` times.
 
-    The first pass reads the depth + 1 rows that the last verification may have accepted, since it
+    The first pass of a round reads the depth + 1 rows that the last verification may have accepted, since it
     needs their features; the LM head looks at the last of them.
     """
 
@@ -52,12 +59,17 @@ class LayerDrafter(PassDrafter):
     layers: int = 1
     draft_vocab: int | None = None
     """Tokens of an LM head of its own; None: `own_vocab`, or where that is None too the target's LM head."""
-    fused_inputs: int = 2
-    """Features of width h that a linear layer fuses to one."""
 
     passes_features = True
     own_vocab: ClassVar[int | None] = None
     """Tokens of the LM head that its released checkpoints have; None: they have none."""
+    fused_inputs: ClassVar[int] = 2
+    """Rows of width h that a linear layer fuses to one."""
+    fuses_drafts: ClassVar[bool] = True
+    """Whether every pass fuses what it reads, a token and a feature; else the target's features are fused,
+    in the pass that reads them."""
+    layer_inputs: ClassVar[int] = 1
+    """Rows of width h that the first layer's Q, K and V read side by side."""
 
     @property
     def nodes_per_level(self) -> int:
@@ -69,7 +81,7 @@ class LayerDrafter(PassDrafter):
         width = model.mlp.width
         if not model.blocks(Mlp):
             width = max(width, -(-WIDTHS_OF_MLP * model.hidden // model.parallel.tp))
-        return _dense(model, self.layers, width, self._own_head(model))
+        return _dense(model, self.layers, width, self._own_head(model), self.layer_inputs)
 
     def _own_head(self, model: Model) -> int | None:
         """Tokens of its own LM head; None where it uses the target's."""
@@ -78,14 +90,16 @@ class LayerDrafter(PassDrafter):
             return None
         return min(-(-chosen // model.parallel.tp), model.vocab)  # each GPU has a part of it
 
-    def _fusion(self, model: Model, rows: Size) -> Launch:
-        """The linear layer that fuses the target's features of so many rows."""
-        inputs = self.fused_inputs * model.hidden
-        return head_launch(model, "draft_fusion", "drafter", rows, model.hidden, inputs)
+    def _fusion(self, model: Model, read: Workload) -> Launch:
+        """The linear layer that fuses the inputs of what is read. model: the target or the draft layers."""
+        rows = read.on_one_gpu(model.parallel).tokens
+        return head_launch(
+            model, "draft_fusion", "drafter", rows, model.hidden, self.fused_inputs * model.hidden
+        )
 
-    def _layers(self, network: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
+    def _layers(self, network: Model, read: Workload, runtime: Runtime) -> tuple[Launch, ...]:
         """The kernels of the draft layers up to their last hidden state. network: `_network`."""
-        launches = model_launches(network, workload, runtime)
+        launches = model_launches(network, read, runtime)
         return as_drafting(launch for launch in launches if launch.operator.name not in LOGIT_OPERATORS)
 
     def _logits(self, network: Model, rows: Size) -> tuple[Launch, ...]:
@@ -97,15 +111,24 @@ class LayerDrafter(PassDrafter):
         )
 
     def _pass(
-        self, network: Model, workload: Workload, runtime: Runtime, *, logit_rows: Size | None
+        self,
+        network: Model,
+        read: Workload,
+        runtime: Runtime,
+        *,
+        fused: Workload | None,
+        logit_rows: Size | None,
     ) -> PassWork:
-        """The draft layers and the fusion of all rows; logits of `logit_rows` rows (None: of no row)."""
+        """The draft layers on what is read, of which `fused` is fused (None: nothing).
+
+        logit_rows: rows that propose drafts; None: none does.
+        """
         launches = (
-            *self._layers(network, workload, runtime),
+            *self._layers(network, read, runtime),
             *(() if logit_rows is None else self._logits(network, logit_rows)),
-            self._fusion(network, workload.on_one_gpu(network.parallel).tokens),
+            *(() if fused is None else (self._fusion(network, fused),)),
         )
-        return PassWork(launches=launches, runtime=runtime, workload=workload, of="draft", layers=self.layers)
+        return PassWork(launches=launches, runtime=runtime, workload=read, of="draft", layers=self.layers)
 
     def own_work(
         self, model: Model, workload: Workload, runtime: Runtime, depth: Size
@@ -114,9 +137,9 @@ class LayerDrafter(PassDrafter):
 
         Where the engine has a drafter read back it proposes nothing, and one more pass does.
         """
-        network, seen = self._network(model), verified_tokens(workload, depth)
+        verified = verified_tokens(workload, depth)
         logit_rows = None if runtime.draft_reads_back else workload.batch
-        reading = self._pass(network, seen, runtime, logit_rows=logit_rows)
+        reading = self._pass(self._network(model), verified, runtime, fused=verified, logit_rows=logit_rows)
         return (replace(reading, reads_accepted=True),)
 
     def levels(self, runtime: Runtime) -> range:
@@ -124,20 +147,25 @@ class LayerDrafter(PassDrafter):
         return range(0 if runtime.draft_reads_back else 1, self.depth if self.has_levels else 0)
 
     def level_work(self, model: Model, workload: Workload, runtime: Runtime, level: Size) -> PassWork:
-        """The draft layers' forward pass and the fusion layer."""
+        """The draft layers' forward pass, fed by the one before."""
         read = tokens_of_level(workload, level, self.width)
-        return self._pass(self._network(model), read, runtime, logit_rows=read.tokens)
+        fused = read if self.fuses_drafts else None
+        return self._pass(self._network(model), read, runtime, fused=fused, logit_rows=read.tokens)
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The layers read the features of the prompt."""
-        return (self._pass(self._network(model), workload, runtime, logit_rows=workload.batch),)
+        network = self._network(model)
+        return (self._pass(network, workload, runtime, fused=workload, logit_rows=workload.batch),)
+
+    def _fusion_weights(self, model: Model) -> int:
+        """Weights of the fusion, which every GPU holds whole."""
+        return self.fused_inputs * model.hidden**2
 
     def weight_bytes(self, model: Model) -> float:
-        """The layers and the fusion matrix; embedding and LM head are the target's unless pruned."""
-        element = BYTES_PER_ELEMENT[model.activation_dtype]
-        fusion = self.fused_inputs * model.hidden * model.hidden
+        """The layers and the fusion; embedding and LM head are the target's unless pruned."""
         own_head = (self._own_head(model) or 0) * model.hidden
-        return element * (self._network(model).layers_parameter_count + fusion + own_head)
+        weights = self._network(model).layers_parameter_count + self._fusion_weights(model) + own_head
+        return BYTES_PER_ELEMENT[model.activation_dtype] * weights
 
     def kv_bytes_per_token(self, model: Model) -> float:
         """K and V of the draft layers."""
@@ -163,9 +191,12 @@ class Eagle(LayerDrafter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3(LayerDrafter):
-    """EAGLE with three fused features, 3h -> h (EAGLE-3, arXiv 2503.01840, section 3.1).
+    """One layer that reads token and feature side by side (EAGLE-3, arXiv 2503.01840, section 3.1).
 
-    Its released heads know the 32,000 most frequent tokens (draft_vocab_size of their config.json).
+    Features of three layers of the target are fused, 3h -> h, once a round; a draft's feature is the layer's
+    own hidden state. Its Q, K and V read 2h (`midlayer` and `fc` of huggingface.co/yuhuili/
+    EAGLE3-LLaMA3.1-Instruct-8B). Its released heads know the 32,000 most frequent tokens (draft_vocab_size of
+    their config.json).
     """
 
     name: ClassVar[DrafterName] = "eagle3"
@@ -175,10 +206,10 @@ class Eagle3(LayerDrafter):
     takes_draft_vocab = True
     profiles = ("eagle3-",)
     lender = "eagle3-llama-3.1-8b"
-
-    fused_inputs: int = 3
-
-    own_vocab: ClassVar[int | None] = 32_000
+    own_vocab = 32_000
+    fused_inputs = 3
+    fuses_drafts = False
+    layer_inputs = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,9 +252,8 @@ class Mtp(LayerDrafter):
     def weight_bytes(self, model: Model) -> float:
         """The modules: a layer as the target stores it and a fusion matrix each."""
         layer, element = self._network(model), BYTES_PER_ELEMENT[model.activation_dtype]
-        fusion = self.fused_inputs * model.hidden**2
         norm = layer.parameter_count - layer.layers_parameter_count - layer.embedding_parameter_count
-        return self.modules * (layer.layers_weight_bytes + element * (fusion + norm))
+        return self.modules * (layer.layers_weight_bytes + element * (self._fusion_weights(model) + norm))
 
     def kv_bytes_per_token(self, model: Model) -> float:
         """A layer's share of the cache, per module."""

@@ -50,9 +50,13 @@ class PEagle(Eagle3):
         self, model: Model, workload: Workload, runtime: Runtime, depth: Size
     ) -> tuple[PassWork, ...]:
         """One pass; logits of the `depth` rows that propose."""
-        network, rows = self._network(model), masked(workload, depth)
-        proposing = np.asarray(depth) * np.asarray(workload.batch)
-        whole = self._pass(network, rows, runtime, logit_rows=proposing)
+        whole = self._pass(
+            self._network(model),
+            masked(workload, depth),
+            runtime,
+            fused=verified_tokens(workload, depth),
+            logit_rows=np.asarray(depth) * np.asarray(workload.batch),
+        )
         return (replace(whole, reads_accepted=True),)
 
     def kv_slots(self) -> int:
@@ -104,7 +108,7 @@ class DFlash(LayerDrafter):
     lender = "dflash-qwen3-8b"
 
     layers: int = 5
-    fused_inputs: int = 5
+    fused_inputs = 5
 
     def block_tokens(self, depth: Size) -> Size:
         """Rows of the block: the target's token and the masks."""
@@ -115,7 +119,7 @@ class DFlash(LayerDrafter):
         layer, rows = self._network(model), read.on_one_gpu(model.parallel).tokens
         width = 2 * layer.attention.kv_width
         keys = head_launch(layer, "draft_context", "drafter", rows, width, layer.hidden, self.layers)
-        return (self._fusion(model, rows), keys)
+        return (self._fusion(model, read), keys)
 
     def own_work(
         self, model: Model, workload: Workload, runtime: Runtime, depth: Size
