@@ -34,6 +34,7 @@ from medusa_sim.specs.kernels import (
     multiplying_as,
     tiled_by,
 )
+from medusa_sim.units import SCALED
 
 NAME_MARK = "@"
 
@@ -124,7 +125,8 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     if best.form == rows_of:
         return _computing_as_own(choice, held[best.set_name].get(operator.form), operator.form)
     if is_step_linear:
-        return _tiled_by(choice, linear_tiles(asked.library, gpu.architecture, best.form))
+        tiles = linear_tiles(asked.library, gpu.architecture, best.form)
+        return _by_own_library(_tiled_by(choice, tiles), asked)
     runs = expert_products(asked.library, gpu.architecture, best.form) if asked.in_step else ""
     products = held[best.set_name].get(f"{best.form}{NAME_MARK}{runs}") if runs else None
     return _multiplying_as(choice, products)
@@ -185,14 +187,16 @@ def _computing_as_own(choice: Choice, own: Kernel | None, form: str) -> Choice:
 
 
 def _tiled_by(choice: Choice, tiles: tuple[GemmTile, ...]) -> Choice:
-    """The choice of a linear layer, with the engine's own tiles where some are given.
-
-    Its rows are another library's then, which never ran these tiles.
-    """
+    """The choice of a linear layer, with the engine's own tiles where some are given."""
     if not tiles or not isinstance(choice.kernel, GemmKernel):
         return choice
-    tiled = tiled_by(choice.kernel, tiles)
-    return replace(choice, kernel=tiled, is_asked=False, error=TRANSFER_ERROR_LIBRARY)
+    return replace(choice, kernel=tiled_by(choice.kernel, tiles))
+
+
+def _by_own_library(choice: Choice, asked: Asked) -> Choice:
+    """The choice of a linear layer, less certain where libraries compute its format each in its way."""
+    is_own = asked.library in ("", choice.set_name) or choice.form not in ("fp8", *SCALED)
+    return choice if is_own else replace(choice, is_asked=False, error=TRANSFER_ERROR_LIBRARY)
 
 
 def _multiplying_as(choice: Choice, products: Kernel | None) -> Choice:
