@@ -45,6 +45,11 @@ def ranges_over(
     return tuple(replace(span, configuration=int(configurations[span.configuration])) for span in merged)
 
 
+def kept_rows(rows: Iterable[ScheduleRow]) -> list[ScheduleRow]:
+    """Those that keep the limit of latency, all where there is none."""
+    return [row for row in rows if row.meets_latency is not False]
+
+
 def schedule_rows(
     every: Cells, s: int, ranges: tuple[BatchRange, ...], question: Question
 ) -> list[ScheduleRow]:

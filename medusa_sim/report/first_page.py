@@ -10,7 +10,7 @@ from medusa_sim.report.screen import LABELS, LABELS_OF, Screen
 _MOST_WARNINGS = 3
 """Warnings on the first page; the details have all of them."""
 _WHY = LABELS_OF["where it pays"] + LABELS_OF["why"]
-_SURE = ("If it differs",)
+_SURE = ("Acceptance ±10 %",)
 """Facts that stand under How sure, beside what the answer rests on."""
 
 

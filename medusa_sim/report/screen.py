@@ -31,7 +31,7 @@ LABELS_OF = {
         "Why not more", "Other counts", "Tree", "Heads", "Experts", "Decoding", "Time goes to", "Schedule",
         "Off from", "Sessions", "Look at", "Cheaper",
     ),
-    "how sure": ("How sure", "Acceptance", "If it differs"),
+    "how sure": ("How sure", "Acceptance", "Acceptance ±10 %"),
     "measured": ("Measured",),
     "what it takes": ("Memory", "Memory use", "Throughput", "Cost", "Price", "Energy", "Latency"),
     "how it was computed": (

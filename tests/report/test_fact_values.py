@@ -47,8 +47,8 @@ def test_what_speculation_gains_is_told_of_the_first_row_and_what_if_it_differs_
     assert told == {
         "Why not more": [["8", "64"]],
         "Heads": [["1.52", "1.50", "8"]],
-        "Tree": [["25", "4", "1.20", "8", "512"]],
-        "If it differs": [["10", "1.10", "64", "10", "1.70"], ["1.75", "0.60"]],
+        "Tree": [["25", "4", "1.20", "8"]],
+        "Acceptance ±10 %": [["10", "1.10", "64", "10", "1.70"], ["1.75", "0.60"]],
     }
     assert _facts(_row(8), lengths=(512, 1024))["Why not more"] == [["8", "512"]]
     assert "Heads" not in _facts(_row(8, speedup_heads_on_accepted_row=1.514))
@@ -89,7 +89,7 @@ def test_what_is_missing_and_what_would_do_is_told_in_gb():
     parts = MemoryParts(70e9, 0.0, 20e9, 1.5e9)
     change = Change(option="--tp 2", needed_bytes=46e9, usable_bytes=75.9e9)
     lacking = Shortfall(batch=64, seq_len=4096, parts=parts, usable_bytes=75.9e9, changes=(change,))
-    assert numbers(missing_text(lacking)) == ["64", "4096", "91.5", "75.9"]
+    assert numbers(missing_text(lacking)) == ["64", "4,096", "91.5", "75.9"]
     assert would_fit(lacking) == ["--tp 2 (46.0 of 75.9 GB)"]
 
 

@@ -50,11 +50,11 @@ SCENARIO = Scenario(
 
 @pytest.mark.parametrize(
     ("lengths", "places"),
-    [((512,), ["batch 2"]), ((512, 1024), ["batch 2, length 512", "batch 2, length 1024"])],
+    [((512,), ["batch 2"]), ((512, 1024), ["batch 2 of length 512", "batch 2 of length 1,024"])],
 )
 def test_costs_name_their_length_where_there_are_several(lengths, places):
     first, *_ = _costs(recommend(SCENARIO, Question(batch_max=2, seq_len=lengths)))
-    assert re.findall(r"at (batch \d+(?:, length \d+)?)", first.text) == places
+    assert re.findall(r"at (batch \d+(?: of length [\d,]+)?)", first.text) == places
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_the_largest_count_that_is_cheaper_is_told_up_to_twice_the_rows_own(cand
     """And up to 64 in any case."""
     pairs = ((5, 6), (60, 64), (65, 80), (90, 99))
     others = SimpleNamespace(cheaper_larger=pairs)
-    row = SimpleNamespace(candidates=candidates, others=others, batch_max=8, seq_len=512)
+    row = SimpleNamespace(candidates=candidates, others=others, batch_max=8, seq_len=512, meets_latency=None)
     question = SimpleNamespace(seq_len=(512,), max_latency_ms=None)
     answer = SimpleNamespace(question=question, schedule=[row], chains=False, capacities=())
     cheaper = next(each for each in server_facts(answer) if each.label == "Cheaper")
@@ -310,8 +310,14 @@ def test_requests_that_follow_another_are_counted(before, told):
     ("candidates", "fits", "told"), [(1, True, "off"), (1, False, "no room"), (2, True, "1"), (4, True, "3")]
 )
 def test_a_row_of_a_schedule_tells_its_drafts_or_why_there_are_none(candidates, fits, told):
-    row = SimpleNamespace(candidates=candidates, fits_memory=fits)
-    assert drafts_told(row, candidates - 1) == told
+    late, kept, free = (
+        drafts_told(
+            SimpleNamespace(candidates=candidates, fits_memory=fits, meets_latency=meets), candidates - 1
+        )
+        for meets in (False, True, None)
+    )
+    assert kept == free == told
+    assert (late != told) == fits  # a row without room has nothing that could be late
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,8 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "meets_latency": None, "fits_memory": True, "verdict": "pays", "speculative_speedup": 1.5,
         "speculative_candidates": 4, "required_acceptance_factor": None, "required_tokens_per_step": 2.5,
     }  # fmt: skip
-    made = SimpleNamespace(batch_min=batch_min, batch_max=batch_max, **{**given, **more})
+    at = {"batch_min": batch_min, "batch_max": batch_max, "searched": [batch_min, batch_max]}
+    made = SimpleNamespace(**at, **{**given, **more})
     made.others = made.sensitivity = made
     return made
 
@@ -229,27 +230,39 @@ def recommended(*rows: Any, lengths: tuple[int, ...] = (512,), **more: Any) -> A
     return SimpleNamespace(**given, scenario=SimpleNamespace(guessed_from=None), **more)
 
 
+GAINS = {1: (2.0, 1.8), 20: (1.2, 0.9), 33: (1.49, 1.3), 64: (1.5, 1.4)}
+"""Speedup and lower end of its interval by batch."""
+
+
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "gains", "told"),
     [
-        ([schedule_row(1, 1)], "1.50x (80 %: 1.40 to 1.60) with 3 drafts"),
-        ([schedule_row(1, 64)],
-        "2.00x at batch 1 with 3 drafts, 1.50x (80 %: 1.40 to 1.60) at batch 64 with 3 drafts"),
+        ([schedule_row(1, 1)], {1: (1.5, 1.4)}, ["1.50", "80", "1.40", "1.60", "3"]),
+        ([schedule_row(1, 64)], {}, ["2.00", "1", "3", "1.50", "80", "1.40", "1.60", "64", "3"]),
+        (  # the interval of a batch whose gain is sure is told at the end alone
+            [schedule_row(1, 64)], {1: (2.0, 1.0)},
+            ["2.00", "80", "1.00", "1.60", "1", "3", "1.50", "80", "1.40", "1.60", "64", "3"],
+        ),
         (
             [schedule_row(1, 8), schedule_row(9, 32, speedup_lowest=1.2, batch_lowest=20),
-            schedule_row(33, 64)],
-            "2.00x at batch 1 with 3 drafts, as little as 1.20x at batch 20, "
-            "1.50x (80 %: 1.40 to 1.60) at batch 64 with 3 drafts",
+             schedule_row(33, 64)], {},
+            ["2.00", "1", "3", "1.20", "80", "0.90", "1.60", "20", "1.50", "80", "1.40", "1.60", "64", "3"],
         ),
         (  # within 1 % of the end: 1.49 > 0.99 x 1.5
-            [schedule_row(1, 8), schedule_row(9, 32, speedup_lowest=1.49), schedule_row(33, 64)],
-            "2.00x at batch 1 with 3 drafts, 1.50x (80 %: 1.40 to 1.60) at batch 64 with 3 drafts",
+            [schedule_row(1, 8), schedule_row(9, 33, speedup_lowest=1.49), schedule_row(34, 64)], {},
+            ["2.00", "1", "3", "1.50", "80", "1.40", "1.60", "64", "3"],
         ),
     ],
 )  # fmt: skip
-def test_a_gain_is_told_at_both_ends_and_where_it_is_least(monkeypatch, rows, told):
-    monkeypatch.setattr(sentences, "scheduled_row_at", lambda answer, batch, length: rows[-1])
-    assert sentences._gain(recommended(*rows)) == told
+def test_a_gain_is_told_at_both_ends_and_where_it_is_least(monkeypatch, rows, gains, told):
+    def cell(answer: Any, batch: int, length: int) -> Any:
+        speedup, low = (GAINS | gains)[batch]
+        return schedule_row(batch, batch, speedup=speedup, speedup_low=low)
+
+    monkeypatch.setattr(sentences, "scheduled_row_at", cell)
+    assert numbers(sentences._gain(recommended(*rows))) == told
+    several = sentences._gain(recommended(*rows, lengths=(512, 1024)))
+    assert several.count(" of length 512") == several.count(" at batch ")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 from medusa_sim.plan.counts import near_best
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.recommend.sentences import step_text
+from medusa_sim.report.recommend.sentences import at_place, step_text
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.numbers import counted, percent, span, times
 
@@ -20,13 +20,11 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
     if not rows:
         return
     first, last = rows[0], rows[-1]
-    several = len(answer.question.seq_len) > 1
     reasons: dict[str, list[str]] = {}
     for row in dict.fromkeys((first, last)):
-        where = f"{row.batch_max}" + (f" (length {row.seq_len})" if several else "")
-        reasons.setdefault(_held_by(answer, row), []).append(where)
+        reasons.setdefault(_held_by(answer, row), []).append(at_place(answer, row.batch_max, row.seq_len))
     for why, places in reasons.items():
-        yield Fact("Why not more", f"at batch {' and '.join(places)}, {why}", detail=True)
+        yield Fact("Why not more", f"at {' and '.join(places)}, {why}", detail=True)
     if len(answer.by_drafts) > 1:
         yield Fact("Other counts", _drafts(answer), detail=True)
     on_accepted = first.sensitivity.speedup_heads_on_accepted_row
@@ -34,7 +32,7 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
         yield Fact(
             "Heads",
             f"run on the accepted row alone, not on all candidates: {times(on_accepted)} instead of "
-            f"{times(first.speedup)} at batch {first.batch_max}",
+            f"{times(first.speedup)} at {at_place(answer, first.batch_max, first.seq_len)}",
             detail=True,
         )
     others = first.others
@@ -42,18 +40,19 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
         yield Fact(
             "Tree",
             f"{percent(first.speedup / others.chain_speedup - 1.0, 0)} faster than the best chain "
-            f"({others.chain_candidates} candidates, {times(others.chain_speedup)}) at batch "
-            f"{first.batch_max}, length {first.seq_len}",
+            f"({others.chain_candidates} candidates, {times(others.chain_speedup)}) at "
+            f"{at_place(answer, first.batch_max, first.seq_len)}",
         )
     sensitivity = last.sensitivity
     if sensitivity.required_acceptance_factor is not None:
         yield Fact(
-            "If it differs",
-            f"acceptance 10 % lower gives {times(sensitivity.speedup_acceptance_minus_10_percent)} at batch "
-            f"{last.batch_max}, 10 % higher {times(sensitivity.speedup_acceptance_plus_10_percent)}",
+            "Acceptance ±10 %",
+            f"10 % lower gives {times(sensitivity.speedup_acceptance_minus_10_percent)} at "
+            f"{at_place(answer, last.batch_max, last.seq_len)}, 10 % higher "
+            f"{times(sensitivity.speedup_acceptance_plus_10_percent)}",
         )
         yield Fact(
-            "If it differs",
+            "Acceptance ±10 %",
             f"it breaks even at {sensitivity.required_tokens_per_step:.2f} tokens per step, "
             f"{sensitivity.required_acceptance_factor:.2f} of the assumed accuracies",
             detail=True,
@@ -81,8 +80,8 @@ def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
         return "more cost more than they give"
     cliff = row.others.cliff_after
     return (
-        f"{counted(more.candidates, answer.chains)} give {percent(more.tokens_gain)} more tokens for a "
-        f"{percent(more.step_cost)} longer step"
+        f"{counted(more.candidates, answer.chains)} give {percent(more.tokens_gain)} more tokens for a step "
+        f"that is {percent(more.step_cost)} longer"
         + (
             f"; the next cliff comes after {counted(cliff, answer.chains)}"
             if cliff is not None and cliff > 1

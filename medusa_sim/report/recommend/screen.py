@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from medusa_sim.export import ENGINES
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.schedule import kept_rows
 from medusa_sim.report.recommend.drafting_facts import drafting_facts
 from medusa_sim.report.recommend.sentences import answer_text, by_batch, by_length, experts
 from medusa_sim.report.recommend.server_facts import server_facts
@@ -58,7 +59,7 @@ def facts(answer: Recommendation) -> Iterator[Fact]:
     yield from (Fact("Experts", text, detail=place > 0) for place, text in enumerate(experts(answer)))
     yield from acceptance_facts(answer.scenario)
     yield from measured_facts(answer.scenario)
-    yield from drafting_facts(answer, [row for row in answer.schedule if row.candidates > 1])
+    yield from drafting_facts(answer, [row for row in kept_rows(answer.schedule) if row.candidates > 1])
     yield from server_facts(answer)
     if any(row.batch_max > row.batch_min for row in answer.schedule):
         yield Fact(

@@ -8,6 +8,7 @@ from medusa_sim.plan.activated_experts import activated_experts
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.one_place import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.schedule import kept_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import as_sentence, guessed_text
@@ -25,26 +26,26 @@ def answer_text(answer: Recommendation) -> str:
     lines = _decision(answer)
     if answer.enable:
         return " ".join(lines)
-    if at := _batches([row for row in _kept(answer) if row.candidates > 1]):
+    if at := _batches([row for row in kept_rows(answer.schedule) if row.candidates > 1]):
         lines.append(f"At batch {at} it still shortens the time per token.")
-    elif not answer.where_it_fits and _kept(answer):
+    elif not answer.where_it_fits and kept_rows(answer.schedule):
         lines.append(_need(answer))
     return " ".join(lines)
 
 
-def _kept(answer: Recommendation) -> list[ScheduleRow]:
-    """Rows that keep the limit of latency, all where there is none."""
-    return [row for row in answer.schedule if row.meets_latency is not False]
+def at_place(answer: Recommendation, batch: int, seq_len: int) -> str:
+    """`batch 64`; `batch 64 of length 1,024` where several lengths were asked about."""
+    return f"batch {batch}" + (f" of length {seq_len:,}" if len(answer.question.seq_len) > 1 else "")
 
 
 def _decision(answer: Recommendation) -> list[str]:
     question = answer.question
-    if not _kept(answer) and (fastest := answer.fastest_stream) is not None:
+    if not kept_rows(answer.schedule) and (fastest := answer.fastest_stream) is not None:
         how = counted(fastest.candidates, answer.chains) if fastest.candidates > 1 else "no drafts"
-        at = f", length {fastest.seq_len}" if len(question.seq_len) > 1 else ""
+        at = at_place(answer, fastest.batch, fastest.seq_len)
         return [
             f"No batch stays within {question.max_latency_ms:g} ms a token, with or without speculation: the "
-            f"least is {duration(fastest.tpot_us)}, at batch {fastest.batch}{at} with {how}."
+            f"least is {duration(fastest.tpot_us)}, at {at} with {how}."
         ]
     if question.objective == "throughput":
         return [_throughput_decision(answer), *([f"Gain: {_gain(answer)}."] if answer.enable else [])]
@@ -69,24 +70,24 @@ def _late(answer: Recommendation) -> list[str]:
 
 
 def _verdict(answer: Recommendation) -> str:
-    rows = [row for row in _kept(answer) if row.candidates > 1]
+    rows = [row for row in kept_rows(answer.schedule) if row.candidates > 1]
     question = answer.question
     if not rows:
         said = f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}"
         if not answer.where_it_fits:
-            unsure = any(row.verdict == "uncertain" for row in _kept(answer) if row.fits_memory)
+            unsure = any(row.verdict == "uncertain" for row in kept_rows(answer.schedule) if row.fits_memory)
             return f"{said}: no gain is certain there" if unsure else said
         fits = "; ".join(
-            f"it fits up to {row.batch_max} sequences"
-            + (f" at length {row.seq_len}" if len(question.seq_len) > 1 else "")
-            + f" and gives {times(row.speedup)} there ({counted(row.candidates, answer.chains)})"
+            f"{row.batch_max} requests fit"
+            + (f" at length {row.seq_len:,}" if len(question.seq_len) > 1 else "")
+            + f", which gives {times(row.speedup)} ({counted(row.candidates, answer.chains)})"
             for row in answer.where_it_fits
         )
         return f"{said}: {fits}"
     parts = []
     for seq_len in question.seq_len:
         if spans := _batches([row for row in rows if row.seq_len == seq_len]):
-            at = f" (length {seq_len})" if len(question.seq_len) > 1 else ""
+            at = f" (length {seq_len:,})" if len(question.seq_len) > 1 else ""
             parts.append(f"batch {spans}{at}")
     whole = all(row.candidates > 1 or not row.fits_memory for row in answer.schedule)
     if whole and len(question.seq_len) > 1:
@@ -103,14 +104,15 @@ def _throughput_decision(answer: Recommendation) -> str:
     if plain is None:
         return (
             f"Enable speculation: without it no batch stays within {within}, with it the largest "
-            f"throughput is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, length {best.seq_len}, "
-            f"{counted(best.candidates, answer.chains)})."
+            f"throughput is {best.tokens_per_s:,.0f} tokens/s ("
+            f"{at_place(answer, best.batch, best.seq_len)}, {counted(best.candidates, answer.chains)})."
         )
     verb = "Enable speculation" if answer.enable else "Do not enable speculation"
+    at = at_place(answer, best.batch, best.seq_len)
     return (
-        f"{verb}: the largest throughput with it is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, "
-        f"length {best.seq_len}, {counted(best.candidates, answer.chains)}), without it "
-        f"{plain.tokens_per_s:,.0f} (batch {plain.batch}, length {plain.seq_len})."
+        f"{verb}: the largest throughput with it is {best.tokens_per_s:,.0f} tokens/s ({at}, "
+        f"{counted(best.candidates, answer.chains)}), without it "
+        f"{plain.tokens_per_s:,.0f} ({at_place(answer, plain.batch, plain.seq_len)})."
     )
 
 
@@ -121,20 +123,33 @@ def _batches(rows: Sequence[ScheduleRow]) -> str:
 
 def _gain(answer: Recommendation) -> str:
     """`2.17x at batch 1 with 5 drafts, 1.03x (80 %: 1.00 to 1.07) at batch 256 with 3 drafts`."""
-    rows = [row for row in _kept(answer) if row.candidates > 1]
+    rows = [row for row in kept_rows(answer.schedule) if row.candidates > 1]
     first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
-    end = scheduled_row_at(answer, last.batch_max, last.seq_len)
-    band = f"(80 %: {end.speedup_low:.2f} to {end.speedup_high:.2f})"
+    begin, end = (
+        scheduled_row_at(answer, batch, row.seq_len)
+        for row, batch in ((first, int(first.searched[0])), (last, last.batch_max))
+    )
     if last is first and last.batch_max == first.batch_min:
-        return f"{times(last.speedup)} {band} with {_drafted_text(answer, last)}"
-    parts = [
-        f"{times(first.speedup_at_batch_min)} at batch {first.batch_min} with {_drafted_text(answer, first)}"
-    ]
+        return f"{times(end.speedup)} {_band_text(end)} with {_drafted_text(answer, last)}"
+    parts = [f"{_gain_at(answer, begin, first.batch_min)} with {_drafted_text(answer, first)}"]
     least = min(rows, key=lambda row: row.speedup_lowest)
-    if least.speedup_lowest < min(first.speedup_at_batch_min, last.speedup) * (1.0 - NEAR_BEST):
-        parts.append(f"as little as {times(least.speedup_lowest)} at batch {least.batch_lowest}")
-    parts.append(f"{times(last.speedup)} {band} at batch {last.batch_max} with {_drafted_text(answer, last)}")
+    if least.speedup_lowest < min(begin.speedup, end.speedup) * (1.0 - NEAR_BEST):
+        lowest = scheduled_row_at(answer, least.batch_lowest, least.seq_len)
+        parts.append(f"as little as {_gain_at(answer, lowest, lowest.batch_max)}")
+    at = at_place(answer, last.batch_max, last.seq_len)
+    parts.append(f"{times(end.speedup)} {_band_text(end)} at {at} with {_drafted_text(answer, last)}")
     return ", ".join(parts)
+
+
+def _gain_at(answer: Recommendation, cell: ScheduleRow, batch: int) -> str:
+    """`1.09x at batch 1`, with its interval where that holds no gain as well."""
+    band = "" if cell.speedup_low > 1.0 else f" {_band_text(cell)}"
+    return f"{times(cell.speedup)}{band} at {at_place(answer, batch, cell.seq_len)}"
+
+
+def _band_text(cell: ScheduleRow) -> str:
+    """`(80 %: 1.00 to 1.07)`: of the speedup at one batch."""
+    return f"(80 %: {cell.speedup_low:.2f} to {cell.speedup_high:.2f})"
 
 
 def step_text(answer: Recommendation, row: ScheduleRow) -> str:
@@ -144,7 +159,7 @@ def step_text(answer: Recommendation, row: ScheduleRow) -> str:
         parts.append(f"{times(row.step_speedup)} without prompts between steps")
     if row.kernels_speedup is not None:
         parts.append(f"{times(row.kernels_speedup)} with the kernels alone")
-    return f"{', '.join(parts)}, at batch {row.batch_max}" if parts else ""
+    return f"{', '.join(parts)}, at {at_place(answer, row.batch_max, row.seq_len)}" if parts else ""
 
 
 def shape_text(answer: Recommendation, row: ScheduleRow) -> str:
@@ -162,8 +177,9 @@ def _drafted_text(answer: Recommendation, row: ScheduleRow) -> str:
 
 def _need(answer: Recommendation) -> str:
     row = max(answer.schedule, key=lambda row: row.speculative_speedup)
+    at = at_place(answer, row.batch_max, row.seq_len)
     best = (
-        f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max} "
+        f"The best it could do is {times(row.speculative_speedup)} at {at} "
         f"({counted(row.speculative_candidates, answer.chains)})"
     )
     if row.speculative_speedup > 1.0:
@@ -182,7 +198,7 @@ def by_batch(answer: Recommendation) -> list[str]:
     told = [break_even_text(break_even, "batch") for break_even in answer.break_even_batches]
     if len(set(told)) == 1:
         return told[:1]
-    return [f"{text} at length {n}" for n, text in zip(answer.question.seq_len, told, strict=True)]
+    return [f"{text} at length {n:,}" for n, text in zip(answer.question.seq_len, told, strict=True)]
 
 
 def by_length(answer: Recommendation) -> str:
@@ -196,7 +212,7 @@ def experts(answer: Recommendation) -> list[str]:
     found = activated_experts(answer.cells)
     if found is None:
         return []
-    lengths = f" (length {found.seq_len})" if len(answer.question.seq_len) > 1 else ""
+    lengths = f" (length {found.seq_len:,})" if len(answer.question.seq_len) > 1 else ""
     above = "" if found.capped else "; above, most are read anyway"
     return [
         f"from {found.first} to {found.last} requests each draft activates more experts{lengths}: at "

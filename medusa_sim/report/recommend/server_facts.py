@@ -8,6 +8,8 @@ from functools import partial
 
 from medusa_sim.grid.request_latency import RequestLatency
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.schedule import kept_rows
+from medusa_sim.report.recommend.sentences import at_place
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.cost import COST_COLUMNS, Costs, cost_facts
 from medusa_sim.report.words.memory import memory_text
@@ -24,14 +26,14 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
         parts = [
             f"no batch {name}"
             if point is None
-            else f"{point.tokens_per_s:,.0f} tokens/s {name} (batch {point.batch}, length {point.seq_len})"
+            else f"{point.tokens_per_s:,.0f} tokens/s {name} ({at_place(answer, point.batch, point.seq_len)})"
             for name, point in points
         ]
         yield Fact("Within limit", f"{', '.join(parts)}, at {limit:g} ms a token")
     hints = []
-    for row in answer.schedule:
+    for row in kept_rows(answer.schedule):
         near = [pair for pair in row.others.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
-        at = f"(batch {row.batch_max}, length {row.seq_len})"
+        at = f"({at_place(answer, row.batch_max, row.seq_len)})"
         hints += [
             f"{counted(more, answer.chains)} take less time than {counted(less, answer.chains)} {at}"
             for less, more in near[-1:]
@@ -42,7 +44,7 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
         best, plain = capacity.with_speculation, capacity.without_speculation
         if best is None or plain is None or capacity.gain is None:
             continue
-        at = f" at length {capacity.seq_len}" if several else ""
+        at = f" at length {capacity.seq_len:,}" if several else ""
         yield Fact(
             "Memory",
             f"{capacity.max_batch_with} requests fit with {counted(best.candidates, answer.chains)}, the "
@@ -59,7 +61,12 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
             f"{plain.tokens_per_s:,.0f} without (batch {plain.batch}): {times(capacity.gain)}{at}",
         )
     yield from _costs(answer)
-    for place, request in enumerate(answer.requests):
+    told = [
+        request
+        for request in answer.requests
+        if any(row.batch_min <= request.batch <= row.batch_max for row in kept_rows(answer.schedule))
+    ]
+    for place, request in enumerate(told):
         yield Fact("Latency", partial(request_latency_text, request), detail=place > 0)
 
 
@@ -78,15 +85,14 @@ def request_latency_text(request: RequestLatency) -> str:
 
 
 def _costs(answer: Recommendation) -> Iterator[Fact]:
-    several = len(answer.question.seq_len) > 1
     return cost_facts(
         answer.scenario,
         [
             Costs(
-                f"batch {row.batch_max}" + (f", length {row.seq_len}" if several else ""),
+                at_place(answer, row.batch_max, row.seq_len),
                 *(_known(getattr(row, name)) for name in COST_COLUMNS),
             )
-            for row in answer.schedule
+            for row in kept_rows(answer.schedule)
             if row.fits_memory
         ],
     )

@@ -29,8 +29,11 @@ _EXPENDABLE = (
 
 
 def drafts_told(row: ScheduleRow, number: int) -> str:
-    """A number of drafts or candidates of a row that drafts; of one that does not, why."""
-    return str(number) if row.candidates > 1 else "off" if row.fits_memory else "no room"
+    """A number of drafts or candidates, or why there are none; `(late)` of a row that exceeds the limit."""
+    if not row.fits_memory:
+        return "no room"
+    late = " (late)" if row.meets_latency is False else ""
+    return f"{number if row.candidates > 1 else 'off'}{late}"
 
 
 def schedule_table(answer: Recommendation) -> TextTable:
@@ -40,8 +43,11 @@ def schedule_table(answer: Recommendation) -> TextTable:
 
     worded: dict[str, Callable[[ScheduleRow], str]] = {
         "batch": lambda row: span(row.batch_min, row.batch_max),
+        "seq_len": lambda row: f"{row.seq_len:,}",
         "candidates": lambda row: drafts_told(row, row.candidates),
-        unit: lambda row: drafts_told(row, row.drafts) if chains or row.candidates > 1 else NOTHING,
+        unit: lambda row: (
+            drafts_told(row, row.drafts) if chains else str(row.drafts) if row.candidates > 1 else NOTHING
+        ),
         "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
         "interval": lambda row: f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
         "free_candidates": lambda row: str(row.others.free_candidates - chains),

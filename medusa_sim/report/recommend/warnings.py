@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from medusa_sim.doubts.beyond import beyond_measured
 from medusa_sim.doubts.doubts import doubts, grave_doubts
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.schedule import kept_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.words.caveats import more_may_pay, more_requests_text, slower_format_text
 from medusa_sim.report.words.memory import shortfall_text
@@ -15,7 +16,7 @@ from medusa_sim.report.words.numbers import spans_text, times
 
 def warnings(answer: Recommendation) -> list[str]:
     """Warnings, the most important first: losses, doubts, then what the table shows."""
-    fits = [row for row in answer.schedule if row.fits_memory]
+    fits = [row for row in kept_rows(answer.schedule) if row.fits_memory]
     off = [row for row in fits if row.candidates == 1]
     limit, first = answer.question.max_latency_ms, grave_doubts(answer.scenario)
     return [
@@ -73,7 +74,7 @@ def _of_rows(
     lengths = answer.question.seq_len
     for seq_len in lengths:
         if here := [row for row in rows if row.seq_len == seq_len]:
-            at = f", length {seq_len}" if len(lengths) > 1 else ""
+            at = f", length {seq_len:,}" if len(lengths) > 1 else ""
             yield f"batch {spans_text([batches(row) for row in here])}{at}: {text(here)}"
 
 

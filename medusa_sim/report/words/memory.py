@@ -29,7 +29,7 @@ def shortfall_text(lacking: Shortfall) -> str:
 def missing_text(lacking: Shortfall, what_for: str = "") -> str:
     """GB needed and GB usable. what_for: in brackets, behind the GB needed."""
     return (
-        f"Does not fit: batch {lacking.batch} of length {lacking.seq_len} needs "
+        f"Does not fit: batch {lacking.batch} of length {lacking.seq_len:,} needs "
         f"{lacking.needed_bytes / GIGA:,.1f} GB on each GPU without speculation{what_for}; "
         f"{lacking.usable_bytes / GIGA:,.1f} GB are usable."
     )
@@ -45,7 +45,7 @@ def would_fit(lacking: Shortfall) -> list[str]:
 
 def shortfall_facts(lacking: Shortfall) -> Iterator[Fact]:
     """Memory that is needed where a scenario does not fit, and changes that would fit."""
-    at = f"batch {lacking.batch} of length {lacking.seq_len}"
+    at = f"batch {lacking.batch} of length {lacking.seq_len:,}"
     yield Fact(
         "Would fit", " or ".join(would_fit(lacking)) or "nothing that is known, if one thing is changed"
     )
