@@ -7,6 +7,7 @@ asked about once, with drafters, runtimes and GPUs in turn.
 """
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
 from medusa_sim.plan.one_place import scheduled_row_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.report.recommend.screen import facts
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.defaults import SWITCHING_GAIN
 from medusa_sim.scenario.question import Question
@@ -95,6 +97,10 @@ def test_batches_between_searched_ones_have_their_own_verdict_too():
             assert (row.candidates > 1) == (batch == edge)
 
 
+OF_ROWS = ("Why not more", "Decoding", "Acceptance ±10 %", "Cost", "Energy", "Cheaper")
+"""Facts that stand at a row of the schedule."""
+
+
 @pytest.mark.parametrize("limit", [10.0, 20.0, 30.0])
 def test_a_limit_of_latency_parts_the_schedule_and_never_contradicts_it(limit):
     scenario = Scenario(
@@ -106,6 +112,9 @@ def test_a_limit_of_latency_parts_the_schedule_and_never_contradicts_it(limit):
     for row in found.schedule:
         assert set(in_time[row.batch_min - 1 : row.batch_max].tolist()) == {row.meets_latency}
     assert found.enable == any(row.candidates > 1 and row.meets_latency for row in found.schedule)
+    kept = max((row.batch_max for row in found.schedule if row.meets_latency), default=0)
+    told = " ".join(fact.text for fact in facts(found) if fact.label in OF_ROWS)
+    assert all(int(batch) <= kept for batch in re.findall(r"batch (\d+)", told))
 
 
 def gain_of(found: Recommendation, batch: int) -> dict[int, float]:
