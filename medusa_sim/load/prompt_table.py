@@ -120,7 +120,7 @@ class PromptTable:
             imbalance_s = float(imbalance_share(self.gpus, busiest)) * self.imbalance_s.item(tokens)
             read_s = drafter_s[tokens] + float(busiest) * attention_s + imbalance_s
         host_s = self.host_s
-        if not host_s and rides and m <= self.graph_rows < m + tokens:
+        if not host_s and m <= self.graph_rows < m + tokens:  # whoever decodes beside: rows alone count
             host_s = self.eager_s
         in_us = (seconds * US_PER_S for seconds in (step_s, more_s, read_s, host_s))
         return float(self.terms.mixed_us(*in_us)) / US_PER_S - step_s
