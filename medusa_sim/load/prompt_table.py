@@ -1,10 +1,10 @@
 """What prompts add to a step, as a table that a scheduler looks up: tokens of prompts, and their attention.
 
 (L1)  t = |t(b, s, K) + g more + g read, launches|_3 + beside      prompts ride on the step (N8)
-        = t(b, s, K) + |g (linear(c) + logits) + g read, launches|_3 + beside   they have passes of their own
-      more = linear(m + c) - (1 - k / E)^c sharing - decode,  m = b (1 + z K) tokens of b requests
-      read = sum attention(q_i, e_i) [and the drafter's] + drafter(c) + imbalance(c)
-      c = sum q_i tokens of prompts whose chunks end at e_i
+        = t(b, s, K) + |g (linear(S) + logits) + g read, launches|_3 + beside   they have passes of their own
+      more = linear(b c + S) - (1 - k / E)^S sharing - decode,  c = 1 + match K tokens of each of b requests
+      read = sum attention(q_i, e_i) [and the drafter's] + drafter(S) + imbalance(S)
+      S = sum q_i tokens of prompts whose chunks end at e_i
 
 decode, sharing, g, launches, beside and the law itself are those of `step.mixed_steps`:
 `PromptTerms.mixed_us`.
@@ -98,7 +98,7 @@ class PromptTable:
     ) -> float:
         """(L1): what chunks (tokens, end) of prompts add to a step of step_s.
 
-        decoded_tokens: of the requests that decode in it (m). decode_linear_s: what its linear layers take
+        decoded_tokens: of the requests that decode in it (b c). decode_linear_s: what its linear layers take
         without prompts, in a graph that further rows fill (None: as much as m tokens). sharing_s: what they
         save because tokens of a request share experts.
         """
@@ -106,10 +106,12 @@ class PromptTable:
         tokens = sum([chunk for chunk, _ in chunks])
         if not tokens:
             return 0.0
-        rides, m = decoded_tokens > 0 and not self.terms.are_apart, decoded_tokens
+        rows = decoded_tokens + tokens
+        rides = decoded_tokens > 0 and not self.terms.are_apart
         more_s = linear_s[tokens] + (self.logits_s if decoded_tokens > 0 else 0.0)
         if rides:
-            more_s = linear_s[m + tokens] - (linear_s[m] if decode_linear_s is None else decode_linear_s)
+            more_s = linear_s[rows]
+            more_s -= linear_s[decoded_tokens] if decode_linear_s is None else decode_linear_s
             if sharing_s and self.inactive_share is not None:
                 more_s -= self.inactive_share.item(tokens) * sharing_s
         attention_s = sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
@@ -120,7 +122,7 @@ class PromptTable:
             imbalance_s = float(imbalance_share(self.gpus, busiest)) * self.imbalance_s.item(tokens)
             read_s = drafter_s[tokens] + float(busiest) * attention_s + imbalance_s
         host_s = self.host_s
-        if not host_s and m <= self.graph_rows < m + tokens:  # whoever decodes beside: rows alone count
+        if not host_s and decoded_tokens <= self.graph_rows < rows:  # whoever decodes beside
             host_s = self.eager_s
         in_us = (seconds * US_PER_S for seconds in (step_s, more_s, read_s, host_s))
         return float(self.terms.mixed_us(*in_us)) / US_PER_S - step_s
