@@ -12,7 +12,7 @@ SLOWER = 0.03
 
 
 def slower_with_more(cells: Cells) -> tuple[tuple[int, float], ...]:
-    """(batch, change) from which the next searched one gives over SLOWER less plain throughput.
+    """Batches after which one more request costs over SLOWER of the plain throughput, each with the change.
 
     Over all lengths, the largest first: a row of tiles begins there, or a graph of another size.
     """

@@ -103,7 +103,7 @@ class OtherCounts:
 
     @cached_property
     def _family(self) -> IntArray:
-        """Configurations that draft as `_shown` does, with every count, by count."""
+        """Configurations that draft as `shown` does, with every count, by count."""
         return self.row.every.configurations.sizes_of(self.row.shown)
 
     @cached_property

@@ -93,7 +93,7 @@ class Recommendation:
         return where_it_fits(self.scenario, self.cells, self.question)
 
     @cached_property
-    def requests(self) -> tuple[RequestLatency, ...]:
+    def request_latencies(self) -> tuple[RequestLatency, ...]:
         """Requests at the smallest batch and the largest that fits, as scheduled at the nearest length."""
         if self.question.request is None:
             return ()

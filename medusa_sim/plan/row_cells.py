@@ -86,7 +86,7 @@ class RowCells(Cell):
 
     @cached_property
     def shown_cells(self) -> Cells:
-        """(B, S, 1) the configuration of `_shown` at every batch and length."""
+        """(B, S, 1) the configuration of `shown` at every batch and length."""
         return (
             self.cells if self.configuration != PLAIN else self.every.with_index(np.array([[[self.shown]]]))
         )

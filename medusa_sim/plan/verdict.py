@@ -70,7 +70,7 @@ class Coded(NamedTuple):
     codes: IntArray
 
     def within(self, first: int, last: int) -> Coded:
-        """The stretches from `first` to `last`."""
+        """The numbers from `first` to `last` with their codes."""
         inside = (self.values >= first) & (self.values <= last)
         return Coded(self.values[inside], self.codes[inside])
 

@@ -41,7 +41,7 @@ vLLM 0.15.1 reports 7,463 blocks of 16 tokens for Llama-2-7B on an H100, 0.9 of 
 
 
 LINKED_BYTES = 0.45e9
-"""More of it on a GPU that is one of several: vLLM 0.11.0 logs 0.13 GiB alone and 0.55 GiB as one of two."""
+"""What NCCL adds to it where a model is split: vLLM 0.11.0 logs 0.13 GiB alone, 0.55 GiB on one of two."""
 
 
 class DrafterMemory(NamedTuple):

@@ -66,7 +66,8 @@ def test_a_request_is_the_scenarios_or_the_questions():
     its_own = recommend(served((500, 300)), Question(batch_max=4))
     assert asked.question.seq_len == its_own.question.seq_len == (650,)
     said, own = (
-        [[getattr(each, name) for name in REQUEST] for each in answer.requests] for answer in (asked, its_own)
+        [[getattr(each, name) for name in REQUEST] for each in answer.request_latencies]
+        for answer in (asked, its_own)
     )
     assert said == own
     assert [*map(row_values, asked.schedule)] == [*map(row_values, its_own.schedule)]

@@ -161,8 +161,8 @@ def test_requests_are_told_of_batches_that_fit():
     asked = Question(batch_max=300, seq_len=(1024,), request=(1000, 200))
     found = recommend(scenario, asked)
     fits = found.cells.surface.batch[found.cells.fits[:, 0, 0]]
-    assert [each.batch for each in found.requests] == [1, int(fits.max())]
-    assert not recommend(scenario, replace(asked, batch_min=290)).requests
+    assert [each.batch for each in found.request_latencies] == [1, int(fits.max())]
+    assert not recommend(scenario, replace(asked, batch_min=290)).request_latencies
 
 
 def test_no_crossing_speaks_of_what_was_not_searched():

@@ -277,7 +277,7 @@ def test_a_request_is_timed_at_the_nearest_length_of_the_smallest_and_largest_ba
     cells = SimpleNamespace(
         surface=SimpleNamespace(seq_len=np.array([512, 2048]), batch=np.array([1, 4, 16])), fits=fits
     )
-    requests_of = Recommendation.requests.func
+    requests_of = Recommendation.request_latencies.func
     asked = SimpleNamespace(request=request_)
     found = requests_of(SimpleNamespace(question=asked, cells=cells, ranges=["short", "long"]))
     length = ("short", "long")[nearest]

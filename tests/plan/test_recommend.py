@@ -135,8 +135,8 @@ def test_memory_capacity_and_requests_are_exact_at_both_ends(answer):
         assert capacity.max_batch_with <= capacity.max_batch_without
         assert capacity.without_speculation.batch <= capacity.max_batch_without
         assert capacity.gain is not None
-    assert [r.batch for r in answer.requests] == [1, 64]
-    assert answer.requests[0].request_speedup > 1.0
+    assert [r.batch for r in answer.request_latencies] == [1, 64]
+    assert answer.request_latencies[0].request_speedup > 1.0
     assert answer.cells.configurations.option_of(PLAIN) is None
     assert np.array_equal(answer.cells.speedup[..., PLAIN], np.ones((64, 2)))
 

@@ -63,7 +63,7 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
     yield from _costs(answer)
     told = [
         request
-        for request in answer.requests
+        for request in answer.request_latencies
         if any(row.batch_min <= request.batch <= row.batch_max for row in kept_rows(answer.schedule))
     ]
     for place, request in enumerate(told):
