@@ -23,21 +23,21 @@ from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.prompt_kernels import (
-    busiest_share,
     drafter_attention_us,
     drafter_linear_us,
-    imbalance_share,
     imbalance_us,
     inactive_share,
     linear_us,
     logits_us,
     prompt_attention_us,
+    read_us,
     timed_rows,
 )
 from medusa_sim.step.prompts import (
     PromptTerms,
     eager_host_us,
     graph_rows,
+    launches_us,
     prompt_host_us,
     prompt_terms,
 )
@@ -106,24 +106,17 @@ class PromptTable:
         tokens = sum([chunk for chunk, _ in chunks])
         if not tokens:
             return 0.0
-        rows = decoded_tokens + tokens
-        rides = decoded_tokens > 0 and not self.terms.are_apart
-        more_s = linear_s[tokens] + (self.logits_s if decoded_tokens > 0 else 0.0)
-        if rides:
-            more_s = linear_s[rows]
-            more_s -= linear_s[decoded_tokens] if decode_linear_s is None else decode_linear_s
-            if sharing_s and self.inactive_share is not None:
-                more_s -= self.inactive_share.item(tokens) * sharing_s
+        rows = tokens if self.terms.are_apart else decoded_tokens + tokens
+        decode_s = linear_s[decoded_tokens] if decode_linear_s is None else decode_linear_s
+        saved_s = 0.0
+        if sharing_s and self.inactive_share is not None:
+            saved_s = self.inactive_share.item(tokens) * sharing_s
+        logits_s = self.logits_s if decoded_tokens > 0 else 0.0  # a step of prompts alone has chosen tokens
+        more_s = self.terms.more_us(linear_s[rows], decode_s, saved_s, logits_s)
         attention_s = sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
-        if self.imbalance_s is None:
-            read_s = drafter_s[tokens] + attention_s
-        else:
-            busiest = busiest_share(self.gpus, len(chunks))
-            imbalance_s = float(imbalance_share(self.gpus, busiest)) * self.imbalance_s.item(tokens)
-            read_s = drafter_s[tokens] + float(busiest) * attention_s + imbalance_s
-        host_s = self.host_s
-        if not host_s and decoded_tokens <= self.graph_rows < rows:  # whoever decodes beside
-            host_s = self.eager_s
+        imbalance_s = 0.0 if self.imbalance_s is None else self.imbalance_s.item(tokens)
+        read_s = read_us(self.gpus, len(chunks), attention_s, drafter_s[tokens], imbalance_s)
+        host_s = launches_us(self.host_s, self.eager_s, decoded_tokens, rows, self.graph_rows)
         in_us = (seconds * US_PER_S for seconds in (step_s, more_s, read_s, host_s))
         return float(self.terms.mixed_us(*in_us)) / US_PER_S - step_s
 

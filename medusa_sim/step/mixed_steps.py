@@ -42,23 +42,23 @@ from medusa_sim.step.closed_loop import ClosedLoop
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import (
-    busiest_share,
     decode_linear_us,
     drafter_attention_us,
     drafter_linear_us,
     expert_sharing_us,
-    imbalance_share,
     imbalance_us,
     inactive_share,
     linear_times,
     linear_us,
     logits_us,
     prompt_attention_us,
+    read_us,
     timed_rows,
 )
 from medusa_sim.step.prompts import (
     eager_host_us,
     graph_rows,
+    launches_us,
     prompt_host_us,
     prompt_terms,
     prompts_apart,
@@ -227,37 +227,32 @@ class MixedStepLaw:
         not_decoding = loop.requests[cells] - decoding
         step_us = loop.step_us[cells] - not_decoding * loop.request_attention_us[cells]
         rows = (decoding * loop.verified_tokens[cells])[:, None] + tokens  # d c + S
-        linear_us = np.interp(rows, self.rows, self.linear_us)
+        linear_us, saved_us = np.interp(rows, self.rows, self.linear_us), np.zeros(())
         if self.sharing_us.any():
-            linear_us -= inactive_share(self.setting, tokens) * self.sharing_us[cells][:, None]
-        more_us = linear_us - self.full_decode_us[cells][:, None]
-        read_us, host_us = self._read_us(cells, prompts, tokens), self._mixed_host_us(cells, rows)
-        return prompt_terms(self.setting).mixed_us(step_us[:, None], more_us, read_us, host_us)
+            saved_us = inactive_share(self.setting, tokens) * self.sharing_us[cells][:, None]
+        terms, decode_us = prompt_terms(self.setting), self.full_decode_us[cells][:, None]
+        more_us = terms.more_us(linear_us, decode_us, saved_us, self.logits_us)
+        read, host_us = self._read_us(cells, prompts, tokens), self._mixed_host_us(cells, rows)
+        return terms.mixed_us(step_us[:, None], more_us, read, host_us)
 
     def _mixed_host_us(self, cells: IntArray, rows: FloatArray) -> FloatArray | float:
-        """(steps, lengths) host of a mixed step of so many rows, where no graph holds it.
-
-        Either an engine's graphs hold no prompts at all, or they hold the step and not its further rows.
-        """
-        if self.plain_host_us:
-            return self.plain_host_us
-        host_us = eager_host_us(self.setting)
-        if not host_us:
-            return 0.0
+        """(steps, lengths) host of a mixed step of so many rows, where no graph holds it."""
         each_tokens, index = np.unique(self.loop.verified_tokens[cells], return_inverse=True)
         most_rows = np.asarray([graph_rows(self.setting, tokens) for tokens in each_tokens])[index][:, None]
         decode_rows = (self.loop.requests * self.loop.verified_tokens)[cells][:, None]
-        return np.where((decode_rows <= most_rows) & (rows > most_rows), host_us, 0.0)
+        eager_us = eager_host_us(self.setting)
+        return launches_us(self.plain_host_us, eager_us, decode_rows, rows, most_rows)
 
     def _with_prefill_pass_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """(steps, lengths) t(n, S) where prompts have passes of their own; tokens: (steps, lengths) S."""
         is_drafting, has_tokens = self._is_drafting(cells), tokens > 0.0
-        more_us = (np.interp(tokens, self.rows, self.linear_us) + self.logits_us) * has_tokens
+        terms, linear_us = prompt_terms(self.setting), np.interp(tokens, self.rows, self.linear_us)
+        more_us = np.where(has_tokens, terms.more_us(linear_us, 0.0, 0.0, self.logits_us), 0.0)
         host_us = np.where(is_drafting, self.drafting_host_us, self.plain_host_us)[:, None]
         launched_us = np.where(has_tokens, host_us, 0.0)
         step_us = self.decode_only_us[cells][:, None]
-        read_us = self._read_us(cells, prompts, tokens)
-        return prompt_terms(self.setting).mixed_us(step_us, more_us, read_us, launched_us)
+        read = self._read_us(cells, prompts, tokens)
+        return terms.mixed_us(step_us, more_us, read, launched_us)
 
     def _is_drafting(self, cells: IntArray) -> BoolArray:
         """(steps,) whether these cells draft."""
@@ -266,17 +261,9 @@ class MixedStepLaw:
     def _read_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """(steps, lengths) read(S) of so many tokens of so many prompts."""
         is_drafting, has_tokens = self._is_drafting(cells), tokens > 0.0
-        busiest = busiest_share(self.setting.parallel.schedulers, prompts)
-        prompt_us = busiest * (self.prompt_attention_us + is_drafting * self.drafter_attention_us)
+        prompt_us = self.prompt_attention_us + is_drafting * self.drafter_attention_us
         attention_us = (prompt_us / self.traffic.prompt_tokens)[:, None] * tokens
-        drafter_us = np.interp(tokens, self.rows, self.drafter_us) * has_tokens
-        imbalance_us = self._imbalance_us(tokens, busiest)
-        return np.asarray(attention_us + is_drafting[:, None] * drafter_us + imbalance_us)
-
-    def _imbalance_us(self, tokens: FloatArray, busiest: FloatArray) -> FloatArray | float:
-        """imbalance(S) where the busiest GPU has this share (steps,) of the prompts."""
+        drafter_us = is_drafting[:, None] * np.interp(tokens, self.rows, self.drafter_us) * has_tokens
+        imbalance_us = np.interp(tokens, self.rows, self.imbalance_us) * has_tokens
         gpus = self.setting.parallel.schedulers
-        if gpus == 1:
-            return 0.0
-        share = imbalance_share(gpus, busiest)[:, None]
-        return np.asarray(share * np.interp(tokens, self.rows, self.imbalance_us) * (tokens > 0.0))
+        return np.asarray(read_us(gpus, prompts[:, None], attention_us, drafter_us, imbalance_us))

@@ -211,6 +211,24 @@ def imbalance_share(gpus: int, busiest: FloatArray) -> FloatArray:
     return np.asarray((gpus * busiest - 1.0) / (gpus - 1.0))
 
 
+def read_us(
+    gpus: int,
+    prompts: Size,
+    attention_us: FloatArray | float,
+    drafter_us: FloatArray | float,
+    imbalance_us: FloatArray | float,
+) -> FloatArray | float:
+    """(N8) read: what `prompts` take beside linear layers; broadcasts, in the unit given.
+
+    gpus: that attend to their own requests; attention_us: of all prompts, the drafter's with it; drafter_us:
+    its linear layers; imbalance_us: where one GPU has all prompts.
+    """
+    if gpus == 1:
+        return attention_us + drafter_us
+    busiest = busiest_share(gpus, prompts)
+    return busiest * attention_us + drafter_us + imbalance_share(gpus, busiest) * imbalance_us
+
+
 # The rows at which linear(T) is priced.
 
 

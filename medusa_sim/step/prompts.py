@@ -48,6 +48,21 @@ class PromptTerms(NamedTuple):
     are_apart: bool = False
     """Whether prompts have passes of their own."""
 
+    def more_us(
+        self,
+        linear_us: FloatArray | float,
+        decode_us: FloatArray | float,
+        saved_us: FloatArray | float,
+        logits_us: float,
+    ) -> FloatArray | float:
+        """(N8) more: of the linear layers that a step or pass with prompts runs, what it adds.
+
+        linear_us: of the prompts' tokens, and where they ride those of requests too, whose layers take
+        decode_us without prompts; saved_us: because tokens of a request share experts; logits_us: of a pass
+        of its own. All broadcast, in the unit given.
+        """
+        return linear_us + logits_us if self.are_apart else linear_us - saved_us - decode_us
+
     def mixed_us(
         self,
         step_us: FloatArray | float,
@@ -117,6 +132,24 @@ def graph_rows(setting: Setting, verified_tokens: float) -> float:
     if engine is None or engine.prompts_apart or engine.graph_unit == "requests":
         return np.inf
     return most_captured_tokens(engine, verified_tokens)
+
+
+def launches_us(
+    always_us: float,
+    eager_us: float,
+    decode_rows: FloatArray | float,
+    rows: FloatArray | float,
+    most_rows: FloatArray | float,
+) -> FloatArray | float:
+    """(N8) launches of a step of so many rows, `decode_rows` without prompts; broadcasts, in the unit given.
+
+    Either an engine's graphs hold no prompts at all (always_us, `prompt_host_us`), or they hold the step and
+    not its further rows (eager_us, `eager_host_us`, of more than most_rows, `graph_rows`).
+    """
+    if always_us or not eager_us:
+        return always_us
+    is_outgrown = np.asarray((decode_rows <= most_rows) & (rows > most_rows))
+    return np.asarray(eager_us * is_outgrown)
 
 
 def eager_host_us(setting: Setting) -> float:
