@@ -99,8 +99,8 @@ class KernelFits:
             if KIND_OF[launch.operator.kind] is LINEAR:
                 time = self.latency.time(launch.operator)
                 set_name, _, key = time.place.partition(":")
-                fit = self.gpu.kernels[set_name].gemm[key].fit
-                if time.source.max() == Source.BORROWED and not fit.lender:
+                kernel = self.gpu.kernels[set_name].gemm.get(key) if set_name in self.gpu.kernels else None
+                if time.source.max() == Source.BORROWED and kernel is not None and not kernel.fit.lender:
                     yield f"{self.gpu.name}:{time.place}"
 
     @property

@@ -69,7 +69,7 @@ def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> 
     chosen = SetUp(**EIGHT_B)
     usual = answers.usual_request(chosen)
     changes = {f"{row['what']} {row['change']}": row["speedup"] for row in answers.changes(chosen, 8, usual)}
-    assert {"acceptance -10%", "acceptance +10%"} <= changes.keys()
+    assert {"acceptance -10 %", "acceptance +10 %"} <= changes.keys()
     for name, other, batch in (
         ("context 2,048", dataclasses.replace(chosen, seq_len=2048), 8),
         ("batch 16", chosen, 16),
@@ -78,7 +78,7 @@ def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> 
         answer = answers.recommendation(other, batch, "latency", usual, batch)
         speedup = scheduled_row_at(answer, batch, other.seq_len).speedup
         assert changes[name] == pytest.approx(speedup), name
-    assert changes["acceptance -10%"] < changes["acceptance +10%"]
+    assert changes["acceptance -10 %"] < changes["acceptance +10 %"]
     page = opened("answer", look="what would change it", **EIGHT_B, batch=8)
     bars = chart_specs(page)[-1]["layer"][0]["data"]["values"]
     assert {bar["name"]: bar["speedup"] for bar in bars} == changes

@@ -121,7 +121,10 @@ def test_blocks_of_layers_with_windows_are_held_on_a_line_between_whole_numbers(
 def test_a_rate_is_as_sure_as_the_step_over_what_it_grows_with_the_rate(rate, grows, half):
     """Of steps within -10 and +20 %; at saturation, 10 a second, as sure as the step itself."""
     metrics = {"queue_share": 0.5, "step_slower": 0.1, "step_faster": 0.2}
-    empty = Carried(policy="K=3", saturated_per_s=10.0, saturated_tokens_per_s=1.0, off_from=None)
+    empty = Carried(
+        policy="K=3", saturated_per_s=10.0, saturated_tokens_per_s=1.0, off_from=None,
+        saturated_high_per_s=10.0 * np.exp(0.2),
+    )  # fmt: skip
     found = _carrying(empty, rate, metrics, half, 0.95)
     chance = 0.65 * (half or 0.0) / rate
     assert found.largest_low_per_s == pytest.approx(rate / np.exp(np.hypot(0.1 / grows, chance)))

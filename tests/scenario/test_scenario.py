@@ -172,8 +172,9 @@ def test_padded_vocabularies_speculate_and_eagle_3_fuses_three_features():
         Scenario(model=target, drafter=name, acceptance=0.7).options()[0].drafter.weight_bytes(target)
         for name in ("eagle", "eagle3")
     )
-    # and have an LM head of their own over the 32,000 most frequent tokens
-    assert three - two == pytest.approx(2 * (target.hidden**2 + 32_000 * target.hidden))
+    # queries, keys and values read embedding and feature, and an LM head of their own is over 32,000 tokens
+    both = target.hidden * (target.hidden + 2 * 1024)
+    assert three - two == pytest.approx(2 * (target.hidden**2 + both + 32_000 * target.hidden))
 
 
 def test_what_is_borrowed_is_said():
