@@ -101,8 +101,10 @@ class LoadArguments(Declared):
         _REQUESTS, choices=LOAD_PREFIXES,
     )  # fmt: skip
     cancelled: float = argument(
-        0.0, NUMBER, "Share of requests that the client cancels, at a random point of the output.", _REQUESTS,
-        least=0, most=1,
+        0.0, NUMBER,
+        "Share of requests that the client cancels, at a random point of the output; they count in no "
+        "latency and no goodput.",
+        _REQUESTS, least=0, most=1,
     )  # fmt: skip
     seeds: int | None = argument(
         None, WHOLE,

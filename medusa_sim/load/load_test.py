@@ -54,7 +54,7 @@ class LoadTest:
     """A scenario, its server and where its requests come from: what every run shares.
 
     policies: names (`policy_names.NAMES`) or objects of one's own. drop_long: leave out requests that do not
-    fit. cancelled: share of them that the client cancels.
+    fit. cancelled: share of them that the client cancels, which are no goodput.
     Raises UsageError for what makes no sense, SpecError or CoverageError from the scenario.
     """
 

@@ -1,4 +1,9 @@
-"""Metrics of a run: latencies, throughput, goodput, shares of time."""
+"""Metrics of a run: latencies, throughput, goodput, shares of time.
+
+Goodput counts requests that complete and keep their limits, as `vllm bench serve --goodput` does. One that
+its client cancels loads the server and emits tokens, but says nothing of latency: the share within the limits
+is of those that complete.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +24,24 @@ Metrics = dict[str, float]
 
 
 def metrics_of(record: Record, table: StepTable, limits: SchedulerLimits, goals: Goals) -> Metrics:
-    """Every metric of a run, over its window; preemptions and the most blocks in use of all of it."""
+    """Every metric of a run, over its window; preemptions and the most blocks in use of all of it.
+
+    requests: that come; requests_per_s: that end, cancelled or not.
+    """
     start, end = record.window_s
     arrival, first, finish = record.arrival_s, record.first_token_s, record.finish_s
     inside = (arrival >= start) & (arrival <= end)
+    complete = inside & record.requests.completes
     output = record.requests.output_tokens
-    ttft, e2e = (first - arrival)[inside], (finish - arrival)[inside]
+    ttft, e2e = (first - arrival)[complete], (finish - arrival)[complete]
     with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = ((finish - first) / (output - 1))[inside]
+        tpot = ((finish - first) / (output - 1))[complete]
     met = goals.are_met(ttft, tpot, e2e)
     span = max(end - start, 1e-12)
     done = int(((finish > start) & (finish <= end)).sum())
     metrics: Metrics = {"requests": float(inside.sum()), "requests_per_s": done / span}
-    metrics["goodput_per_s"] = float(met.mean()) * metrics["requests_per_s"] if met.size else 0.0
+    good = met.sum() / max(inside.sum(), 1)
+    metrics["goodput_per_s"] = float(good) * metrics["requests_per_s"]
     metrics["goodput_share"] = float(met.mean()) if met.size else np.nan
     for name, values in (("ttft", ttft), ("tpot", tpot[np.isfinite(tpot)]), ("e2e", e2e)):
         metrics[f"{name}_mean_s"] = float(values.mean()) if values.size else np.nan
@@ -53,17 +63,17 @@ def _growth(record: Record, inside: BoolArray, met: BoolArray) -> Metrics:
     ramps, closed loops and runs that have no warm-up, which have a course of their own.
     """
     nothing = dict.fromkeys(("queue_growth_per_s", "goodput_share_first", "goodput_share_last"), np.nan)
-    if record.requests.users is not None or not record.requests.warm or met.size < _LEAST_TO_DRIFT:
+    if record.requests.users is not None or not record.requests.warm or inside.sum() < _LEAST_TO_DRIFT:
         return nothing
     arrival = record.arrival_s[inside]
     gone = np.searchsorted(np.sort(record.finish_s), arrival, side="right")
     in_system = np.arange(record.arrival_s.size)[inside] - gone
-    third = met.size // 3
+    third = max(met.size // 3, 1)
     since = arrival - arrival.mean()
     return {
         "queue_growth_per_s": float((since * in_system).sum() / (since**2).sum()),
-        "goodput_share_first": float(met[:third].mean()),
-        "goodput_share_last": float(met[-third:].mean()),
+        "goodput_share_first": float(met[:third].mean()) if met.size else np.nan,
+        "goodput_share_last": float(met[-third:].mean()) if met.size else np.nan,
     }
 
 

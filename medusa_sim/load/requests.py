@@ -36,6 +36,8 @@ class Requests:
     many were drawn longer than what fits, and shortened to it.
     session: a number for each session, below 0 for a request that has none. In an open loop a request comes
     when the one before it in its session has finished and pause_s have passed, not before its arrival_s.
+    cancelled: whether the client goes away before a request's whole output; its output_tokens are those until
+    then. None where none does.
     """
 
     arrival_s: FloatArray
@@ -48,6 +50,7 @@ class Requests:
     cut: int = 0
     session: IntArray | None = None
     pause_s: FloatArray | None = None
+    cancelled: BoolArray | None = None
 
     @property
     def count(self) -> int:
@@ -80,6 +83,11 @@ class Requests:
         return np.where(self.before < 0, 0, whole[self.before])
 
     @property
+    def completes(self) -> BoolArray:
+        """(requests,) whether each is served to the end of its output."""
+        return np.ones(self.count, dtype=np.bool_) if self.cancelled is None else ~self.cancelled
+
+    @property
     def longest(self) -> int:
         """Most committed tokens that any of the requests reaches."""
         return int((self.prompt_tokens + self.output_tokens).max())
@@ -108,7 +116,10 @@ class Requests:
         draw = np.random.default_rng([seed, 4])
         leaves, share_served = draw.random(self.count) < share, draw.random(self.count)
         ended = np.maximum(np.ceil(share_served * self.output_tokens), 1.0).astype(np.int64)
-        return replace(self, output_tokens=np.where(leaves, ended, self.output_tokens))
+        cancelled = leaves & (ended < self.output_tokens)
+        return replace(
+            self, output_tokens=np.where(cancelled, ended, self.output_tokens), cancelled=cancelled
+        )
 
     def repeated(self, count: int, users: int) -> Requests:
         """So many requests, these over and over, in a closed loop; sessions start over each time."""
@@ -123,6 +134,7 @@ class Requests:
             users=users,
             source=f"{self.source}, repeated",
             session=session,
+            cancelled=None if self.cancelled is None else self.cancelled[place],
         )
 
     def first(self, count: int) -> Requests:
@@ -141,6 +153,7 @@ class Requests:
             warm=min(self.warm, count // 2),
             session=None if self.session is None else self.session[chosen],
             pause_s=None if self.pause_s is None else self.pause_s[chosen],
+            cancelled=None if self.cancelled is None else self.cancelled[chosen],
         )
 
     def fitting(self, limits: SchedulerLimits, drafts: int, *, drop_long: bool) -> tuple[Requests, int]:

@@ -147,6 +147,38 @@ def test_metrics_of_three_requests_by_hand():
     assert found["requests_in_system"] == pytest.approx(0.15 / 2.11, rel=0.1)  # bins of 20 ms
 
 
+def test_cancelled_requests_take_time_and_are_no_goodput():
+    """The third goes away with 2 of 11 tokens: within the limit till then, as it would not be to its end."""
+    asked = requests([0.0, 1.0, 2.0], prompt=[4, 4, 4], output=[1, 3, 2])
+    kept = measured_once(asked, constant_table(0.01), e2e_s=0.025)
+    gone = replace(asked, cancelled=np.array([False, False, True]))
+    found = measured_once(gone, constant_table(0.01), e2e_s=0.025)
+    assert (kept["goodput_share"], found["goodput_share"]) == pytest.approx((2 / 3, 1 / 2))
+    assert (kept["goodput_per_s"], found["goodput_per_s"]) == pytest.approx((2 / 2.02, 1 / 2.02))
+    assert found["e2e_mean_s"] == pytest.approx((0.01 + 0.03) / 2)
+    for name in ("requests", "requests_per_s", "tokens_per_s", "share_idle"):
+        assert found[name] == kept[name]
+    nobody = measured_once(replace(asked, cancelled=np.ones(3, dtype=np.bool_)), constant_table(0.01))
+    assert nobody["goodput_per_s"] == 0.0
+    assert np.isnan(nobody["goodput_share"])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+def test_goodput_is_the_share_that_completes_of_all_within_limits_that_everybody_keeps(share):
+    """Marks follow requests to other rates, choices and repetitions; who completes has the whole output."""
+    whole = open_loop(6.0, Lengths(prompt_tokens=50, output_tokens=20), count=400, seed=1)
+    asked = whole.with_cancelled(share, seed=2)
+    completes = asked.completes
+    assert 1.0 - completes.mean() == pytest.approx(share, abs=0.06)
+    np.testing.assert_array_equal(completes, asked.output_tokens == whole.output_tokens)
+    found = measured_once(asked, constant_table(0.01), e2e_s=1e6)
+    complete_per_s = found["requests_per_s"] * completes[whole.warm :].mean()
+    assert found["goodput_share"] == 1.0
+    assert found["goodput_per_s"] == pytest.approx(complete_per_s)
+    again = asked.at_rate(3.0).first(30).repeated(60, users=4)
+    np.testing.assert_array_equal(again.completes, np.tile(completes[:30], 2))
+
+
 def test_what_the_time_went_to_and_how_full_the_cache_is():
     """A request of 1,000 and 1,001 tokens in steps that draft for a quarter of their time."""
     share = np.full((2, 257), 0.25)

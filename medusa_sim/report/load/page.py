@@ -24,8 +24,8 @@ _TRUST = (
     "Steps are those of `sweep` and `recommend` for the same scenario, with their errors "
     "(docs/validation-engines.md has them, those under load too).",
     "Drafts are accepted by position with the profile's rates; requests differ as far as the profile says.",
-    "Routing between servers and priorities are not simulated; a cancelled request (--cancelled) counts as "
-    "one that ends where its client went away.",
+    "Routing between servers and priorities are not simulated; a cancelled request (--cancelled) takes the "
+    "server's time until its client goes away, and counts in no latency and no goodput.",
 )
 
 

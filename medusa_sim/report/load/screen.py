@@ -59,7 +59,8 @@ def server_facts(test: LoadTest) -> Iterator[Fact]:
     if share := settings.prefix_hit_rate:
         yield Fact("Server", f"{percent(share, 0)} of prompts found in the cache ({settings.prefix})")
     if test.cancelled:
-        yield Fact("Server", f"{percent(test.cancelled, 0)} of requests cancelled")
+        cancelled = f"{percent(test.cancelled, 0)} of requests cancelled"
+        yield Fact("Server", f"{cancelled}: rates count them, latencies and goodput do not")
     if test.spread and test.drafts_max:
         yield Fact(
             "Acceptance", f"varies between requests (sigma {significant(test.spread, 3)} on the logit)"
