@@ -143,6 +143,11 @@ class Recommendation:
         return self.cells.configurations.are_chains
 
     @property
+    def largest_count(self) -> int | None:
+        """The largest count that a row makes, or of a plain row the best that could; None where none fits."""
+        return max((row.speculative_candidates for row in self.schedule if row.fits_memory), default=None)
+
+    @property
     def hardest(self) -> ScheduleRow:
         """The row at which the best speculative configuration gains least."""
         return min(self.schedule, key=lambda row: row.speculative_speedup)

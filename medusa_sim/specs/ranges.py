@@ -74,7 +74,7 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def text(self) -> str:
-        """The range as text: `dense, mixture; 1 to 4 GPUs; hopper; up to 256 requests; 0.15`."""
+        """The range as text: `dense, mixture; 1 to 4 GPUs; hopper; up to 256 requests; version 0.15`."""
         gpus = ""
         if self.gpus is not None:
             few, many = self.gpus
@@ -83,7 +83,8 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         limits = [f"up to {self.requests} requests"] if self.requests else []
         limits += [f"up to {self.rows} rows"] if self.rows else []
         parts = [", ".join(self.forms), gpus, ", ".join(self.generations), ", ".join(self.backends), *limits]
-        return "; ".join(filter(None, [*parts, self.version]))
+        version = f"version {self.version}" if self.version else ""
+        return "; ".join(filter(None, [*parts, version]))
 
 
 class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

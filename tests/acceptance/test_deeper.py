@@ -208,6 +208,14 @@ def test_the_flagship_has_an_optimum_inside_its_range_and_says_where_it_guesses(
 
 def test_rows_that_rest_on_no_guess_do_not_speak_of_it(scenario):
     assert not any("guess" in line for line in doubts(scenario, 4))
+    assert "guess" not in acceptance_text(scenario, 4)
+    assert "guess" in acceptance_text(scenario, 5)
+    for batches in ((1, 4), (128, 128)):
+        found = recommend(scenario, Question(batch_min=batches[0], batch_max=batches[1]))
+        is_guessed = max(row.speculative_candidates for row in found.schedule) > scenario.guessed_from
+        assert is_guessed == (batches[0] == 1)
+        page = screen_text(recommend_screen(found), 100, 100, verbose=True)
+        assert ("guess" in page) == is_guessed
     assert doubts(scenario, 5) == doubts(scenario)
 
 

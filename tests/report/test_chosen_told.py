@@ -1,5 +1,6 @@
 """Which of several an answer tells, in both orders, by hand, of answers that were made up."""
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,12 @@ from medusa_sim.report.specs.tables import shown_value
 ORDERS = pytest.mark.parametrize("order", [1, -1])
 
 
+UNSURE = BreakEven(
+    at=None, direction="pays throughout", searched_from=1, searched_to=64, spans=((1, 64),),
+    known=(Stretch(1, 13, "pays"), Stretch(14, 64, "uncertain")),
+)  # fmt: skip
+
+
 def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
     given = {
         "seq_len": 512, "candidates": 1, "fits_memory": True, "meets_latency": None, "verdict": "loses",
@@ -40,8 +47,27 @@ def recommended(*rows: Any, **more: Any) -> Any:
         objective="speedup",
     )  # fmt: skip
     given = {"schedule": rows, "question": question, "scenario": None, "cells": None, "shortfall": None,
-             "chains": True, "where_it_fits": (), "enable": False}  # fmt: skip
+             "chains": True, "where_it_fits": (), "enable": False,
+             "break_even_batches": (UNSURE, UNSURE)}  # fmt: skip
     return SimpleNamespace(**{**given, **more})
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([(13, 20, (14, 20))], ["80", "0.93"]),  # as uncertain as the best count
+        ([(13, 20, (13, 20))], ["80", "0.93", "14..20"]),
+        ([(1, 8, (7, 8)), (9, 20, (9, 20))], ["80", "0.93", "14..20"]),
+        ([(1, 8, (7, 8))], ["80", "0.93"]),  # which is certain there
+    ],
+)
+def test_the_batches_where_the_best_count_is_uncertain_are_told_where_they_are_others(rows, told):
+    made = [
+        schedule_row(first, last, candidates=4, uncertain=unsure, speedup_low=0.93)
+        for first, last, unsure in rows
+    ]
+    text = recommend_warnings._uncertain(recommended(*made), made)
+    assert re.findall(r"\d[\d.]*\d", text) == told
 
 
 @ORDERS
@@ -60,7 +86,7 @@ def test_warnings_tell_the_best_of_what_loses_and_the_worst_of_what_is_uncertain
     ]  # fmt: skip
     told = recommend_warnings.warnings(recommended(*rows[::order]))
     expected = [
-        ["0.80"], [], ["1.02", "12", "80", "0.80", "1.10"], ["80", "0.93"], ["20"], ["20"],
+        ["0.80"], [], ["1.02", "12", "80", "0.80", "1.10"], ["80", "0.93", "14..20"], ["20"], ["20"],
     ]  # fmt: skip
     assert [numbers(line.partition(": ")[2]) for line in told] == expected
 

@@ -115,7 +115,7 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
             "Off from",
             "from so many requests in flight a step with drafts emits fewer tokens/s than a plain one",
         )
-    yield from acceptance_facts(answer.test.scenario)
+    yield from acceptance_facts(answer.test.scenario, 1 + answer.test.drafts_max)
     yield from measured_facts(answer.test.scenario)
     yield from server_facts(answer.test)
     yield from kernel_facts(answer.test.scenario)

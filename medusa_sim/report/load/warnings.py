@@ -30,7 +30,8 @@ def warnings(answer: LoadAnswer) -> list[str]:
         if not answer.is_steady(point):
             limit = answer.full_per_s.get(point.policy)
             lines.append(_unsteady(point, limit, has_goals=answer.test.goals.given))
-    lines += [*doubts(scenario), *beyond_measured(scenario, round(answer.test.mean_length), (1, most))]
+    lines += doubts(scenario, 1 + answer.test.drafts_max)
+    lines += beyond_measured(scenario, round(answer.test.mean_length), (1, most))
     if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
         lines += first_token_doubts(scenario)
     for point in points:

@@ -91,20 +91,25 @@ def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
 
 
 def _drafts(answer: Recommendation) -> str:
-    """Drafts recommended at the smallest batch, speedups of other counts, and which are as good."""
+    """Gains of every count at the smallest batch and the first length, and what the schedule takes there."""
     row, batch = answer.schedule[0], answer.question.batch_min
-    listed = ", ".join(f"{entry.drafts}: {times(entry.speedup)}" for entry in answer.by_drafts)
     is_head = answer.scenario.drafting.kind.unit == "head" and not answer.chains
-    gains = np.asarray([entry.speedup for entry in answer.by_drafts])
+    unit = "head" if is_head else "draft"
     counts = np.asarray([entry.drafts for entry in answer.by_drafts])
+    gains = np.asarray([entry.speedup for entry in answer.by_drafts])
+    named = [f"{times(gain)} with {count}" for gain, count in zip(gains, counts, strict=True)]
+    named[0] += f" {unit}" if counts[0] == 1 else f" {unit}s"
+    text = f"at {at_place(answer, batch, row.seq_len)}: {', '.join(named)}; the schedule takes "
+    if not row.drafts:
+        return f"{text}none"
     best = int(np.argmax(gains))
     low, high = near_best(counts + 1, gains, np.ones(gains.size, dtype=np.bool_), best)
-    what = "heads" if is_head else "drafts"
-    text = f"{row.drafts or 'no'} {what} at batch {batch}, of {listed}"
-    if row.drafts and low - 1 <= row.drafts <= high - 1:
-        return text + (f"; {low - 1} to {high - 1} are as good, within 1 %" if low < high else "")
-    if row.drafts:
-        gain = answer.by_drafts[best].speedup / row.speedup_at_batch_min - 1.0
-        shared = span(row.batch_min, row.batch_max)
-        return f"{text}; {counts[best]} would be {percent(gain)} faster there, but the row is batch {shared}"
-    return text
+    if low - 1 <= row.drafts <= high - 1:
+        near = [str(count) for count in counts if low - 1 <= count <= high - 1 and count != row.drafts]
+        as_good = f", and {' and '.join(near)} {'is' if len(near) == 1 else 'are'} within 1 %" if near else ""
+        return f"{text}{row.drafts}{as_good}"
+    gain = answer.by_drafts[best].speedup / row.speedup_at_batch_min - 1.0
+    shared = span(row.batch_min, row.batch_max)
+    return (
+        f"{text}{row.drafts}: {counts[best]} would be {percent(gain)} faster, but the row is batch {shared}"
+    )

@@ -57,7 +57,7 @@ def facts(answer: Recommendation) -> Iterator[Fact]:
     yield from (Fact("By batch", text) for text in by_batch(answer))
     yield Fact("By length", by_length(answer))
     yield from (Fact("Experts", text, detail=place > 0) for place, text in enumerate(experts(answer)))
-    yield from acceptance_facts(answer.scenario)
+    yield from acceptance_facts(answer.scenario, answer.largest_count)
     yield from measured_facts(answer.scenario)
     yield from drafting_facts(answer, [row for row in kept_rows(answer.schedule) if row.candidates > 1])
     yield from server_facts(answer)

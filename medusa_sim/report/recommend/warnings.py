@@ -36,8 +36,7 @@ def warnings(answer: Recommendation) -> list[str]:
         ),
         *_of_rows(
             answer, [row for row in fits if row.candidates > 1 and row.uncertain is not None],
-            lambda rows: "the gain of the row's drafts is not certain: "
-            f"its 80 % interval includes a loss (down to {min(row.speedup_low for row in rows):.2f})",
+            lambda rows: _uncertain(answer, rows),
             lambda row: row.uncertain or (row.batch_min, row.batch_max),
         ),
         *(line for line in _model_warnings(answer) if line not in first),
@@ -55,6 +54,28 @@ def warnings(answer: Recommendation) -> list[str]:
             lambda _: f"a token takes longer than {limit:g} ms, with or without speculation",
         ),
     ]  # fmt: skip
+
+
+def _uncertain(answer: Recommendation, rows: Sequence[ScheduleRow]) -> str:
+    """Says how low the drafts of some rows of one length may go; where the best count is as uncertain.
+
+    A row runs one count at all of its batches, `By batch` is about the best count of each.
+    """
+    text = (
+        "the gain of the row's drafts is not certain: its 80 % interval includes a loss "
+        f"(down to {min(row.speedup_low for row in rows):.2f})"
+    )
+    known = answer.break_even_batches[answer.question.seq_len.index(rows[0].seq_len)].known
+    best = sorted(
+        (max(stretch.first, row.batch_min), min(stretch.last, row.batch_max))
+        for row in rows
+        for stretch in known
+        if stretch.verdict == "uncertain" and stretch.first <= row.batch_max and stretch.last >= row.batch_min
+    )
+    if spans_text(best) == spans_text([row.uncertain for row in rows if row.uncertain is not None]):
+        return text
+    at = f"uncertain at batch {spans_text(best)}" if best else "certain"
+    return f"{text}; with the best count of each batch it is {at}"
 
 
 def _left_off(row: ScheduleRow) -> str:
@@ -79,7 +100,7 @@ def _of_rows(
 
 
 def _model_warnings(answer: Recommendation) -> list[str]:
-    lines = [*doubts(answer.scenario)]
+    lines = [*doubts(answer.scenario, answer.largest_count)]
     if any(row.others.best_ends_profile for row in answer.schedule):
         lines.append(more_may_pay(answer.scenario))
     if answer.scenario.profile.heads is None:

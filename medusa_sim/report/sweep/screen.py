@@ -78,7 +78,7 @@ def facts(answer: SweepAnswer) -> Iterator[Fact]:
     yield from costs(answer)
     yield from column_facts(answer)
     for pair in answer.cheaper[:_MOST_HINTS]:
-        length = f", length {pair.seq_len}" if answer.grid.seq_len.size > 1 else ""
+        length = f", length {pair.seq_len:,}" if answer.grid.seq_len.size > 1 else ""
         yield Fact(
             "Cheaper",
             f"{pair.larger} candidates take less time than {pair.smaller} (batch {pair.batch}{length})",
@@ -97,10 +97,10 @@ def memory_facts(answer: SweepAnswer) -> Iterator[Fact]:
     batch, length, count = (int(answer.column(name)[place]) for name in ("batch", "seq_len", "candidates"))
     usable = answer.scenario.usable_memory_bytes / GIGA
     candidates = counted(count, answer.best.configurations.are_chains)
-    yield Fact("Memory", f"{most} requests fit with {candidates} at length {length}")
+    yield Fact("Memory", f"{most} requests fit with {candidates} at length {length:,}")
     yield Fact(
         "Memory use",
-        f"{memory_text(parts)} of {usable:,.1f} on a GPU at batch {batch}, length {length}",
+        f"{memory_text(parts)} of {usable:,.1f} on a GPU at batch {batch}, length {length:,}",
         detail=True,
     )
 

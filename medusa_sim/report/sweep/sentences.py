@@ -36,7 +36,8 @@ def by_batch(answer: SweepAnswer) -> list[str]:
     """At which batches speculation pays, a text a length."""
     several = answer.grid.seq_len.size > 1
     return [
-        break_even_text(break_even, "batch") + (f" at length {answer.grid.seq_len[place]}" if several else "")
+        break_even_text(break_even, "batch")
+        + (f" at length {answer.grid.seq_len[place]:,}" if several else "")
         for place, break_even in enumerate(answer.break_evens)
     ]
 
@@ -60,7 +61,7 @@ def engine_text(best: Cells) -> str:
     several = surface.seq_len.size > 1
     ends = [
         f"{times(float(best.speedup[b, s, 0]))} with {drafts_text(best.candidates_at(b, s))} at batch "
-        f"{surface.batch[b]}" + (f", length {surface.seq_len[s]}" if several else "")
+        f"{surface.batch[b]}" + (f", length {surface.seq_len[s]:,}" if several else "")
         for b, s in ends_of([(0, 0), (best.shape[0] - 1, best.shape[1] - 1)])
         if best.fits[b, s, 0]
     ]
@@ -71,7 +72,7 @@ def engine_text(best: Cells) -> str:
 def place_text(answer: SweepAnswer, place: int) -> str:
     """`batch 8`, or `batch 8, length 512` where there are several lengths."""
     b, s = divmod(place, answer.grid.seq_len.size)
-    length = f", length {answer.grid.seq_len[s]}" if answer.grid.seq_len.size > 1 else ""
+    length = f", length {answer.grid.seq_len[s]:,}" if answer.grid.seq_len.size > 1 else ""
     return f"batch {answer.grid.batch[b]}{length}"
 
 

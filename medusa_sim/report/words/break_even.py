@@ -13,7 +13,7 @@ _SAYS: dict[Verdict, str] = {"pays": "pays", "uncertain": "is uncertain", "loses
 
 
 def break_even_text(break_even: BreakEven, what: str) -> str:
-    """`pays to batch 200, is uncertain to 400 and loses beyond (searched to 1,024)`; or of lengths.
+    """`pays up to batch 200, is uncertain up to 400 and loses above (searched to 1,024)`; or of lengths.
 
     In order and once; of an uncertain stretch also where a gain is predicted in it.
     """
@@ -31,12 +31,12 @@ def break_even_text(break_even: BreakEven, what: str) -> str:
     if {stretch.verdict for stretch in known} == {"pays", "loses"} and len(known) == 2:
         return f"{last.verdict} from {what} {last.first:,} on{_in_brackets(searched)}"
     told = [
-        f"{_SAYS[stretch.verdict]} to {'' if place else f'{what} '}{stretch.last:,}"
+        f"{_SAYS[stretch.verdict]} up to {'' if place else f'{what} '}{stretch.last:,}"
         + _in_brackets(_gain_in(stretch, break_even))
         for place, stretch in enumerate(before)
     ]
     ends = _in_brackets(_gain_in(last, break_even), searched)
-    return f"{', '.join(told)} and {_SAYS[last.verdict]} beyond{ends}"
+    return f"{', '.join(told)} and {_SAYS[last.verdict]} above{ends}"
 
 
 def break_even_values(break_even: BreakEven) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _gain_in(stretch: Stretch, break_even: BreakEven) -> str:
         " ".join(
             [
                 *([f"from {first:,}"] if first > stretch.first else []),
-                *([f"to {last:,}"] if last < stretch.last else []),
+                *([f"up to {last:,}"] if last < stretch.last else []),
             ]
         )
         for first, last in inside
@@ -85,6 +85,6 @@ def _gain_in(stretch: Stretch, break_even: BreakEven) -> str:
 
 
 def _in_brackets(*remarks: str) -> str:
-    """` (gain predicted to 300; searched to 1,024)`; empty without remarks."""
+    """` (gain predicted up to 300; searched to 1,024)`; empty without remarks."""
     given = "; ".join(filter(None, remarks))
     return f" ({given})" if given else ""

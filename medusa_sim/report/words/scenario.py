@@ -85,9 +85,14 @@ def drafter_text(scenario: Scenario) -> str:
     return title
 
 
-def acceptance_text(scenario: Scenario) -> str:
-    """`typical-ngram (workload coding)`: the profile, and what a reader of its name cannot see."""
+def acceptance_text(scenario: Scenario, candidates: int | None = None) -> str:
+    """`typical-ngram (workload coding)`: the profile, and what a reader of its name cannot see.
+
+    candidates: the largest count in the answer, if known; a guess beyond it is not told.
+    """
     profile, guessed = scenario.profile, scenario.guessed_from
+    if guessed is not None and candidates is not None and candidates <= guessed:
+        guessed = None
     marks = [
         # counted against a text and not the model's output
         *(["teacher-forced"] if profile.agreement == "teacher-forced" else []),
@@ -97,9 +102,9 @@ def acceptance_text(scenario: Scenario) -> str:
     return profile.name + (f" ({', '.join(marks)})" if marks else "")
 
 
-def acceptance_facts(scenario: Scenario) -> Iterator[Fact]:
+def acceptance_facts(scenario: Scenario, candidates: int | None = None) -> Iterator[Fact]:
     """The profile of acceptance, and what it counts where that is not what a running system accepts."""
-    yield Fact("Acceptance", acceptance_text(scenario))
+    yield Fact("Acceptance", acceptance_text(scenario, candidates))
     for line in acceptance_basis(scenario.profile):
         yield Fact("Acceptance", line, detail=True)
 
