@@ -63,7 +63,7 @@ def test_limits_of_an_engine_are_a_detail_where_nobody_changed_them(monkeypatch,
 def test_where_the_time_of_a_load_goes_is_told_of_every_policy(monkeypatch, drafting):
     for name in ("sessions_text", "context_text", "acceptance_facts", "measured_facts", "server_facts",
                  "kernel_facts"):  # fmt: skip
-        monkeypatch.setattr(loaded, name, lambda given: [])
+        monkeypatch.setattr(loaded, name, lambda *given: [])
     mean = {"share_drafting": drafting, "share_decoding": 0.4, "share_prompts": 0.2, "share_idle": 0.15,
             "requests_decoding": 12.345}  # fmt: skip
     points = [SimpleNamespace(policy="none", mean=mean, arrivals_per_s=np.inf)] * 2
@@ -71,7 +71,7 @@ def test_where_the_time_of_a_load_goes_is_told_of_every_policy(monkeypatch, draf
     for carried, is_told in ((off, True), (off[::-1], True), (off[:1], False), ([], False)):
         answer = SimpleNamespace(
             last=points, carried=carried,
-            test=SimpleNamespace(servers=[], policies=["none"], scenario=None),
+            test=SimpleNamespace(servers=[], policies=["none"], scenario=None, drafts_max=0),
         )  # fmt: skip
         goes = list(loaded.facts(answer))
         told = [numbers(fact.text) for fact in goes if fact.label == "Time goes to"]
