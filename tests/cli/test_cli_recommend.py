@@ -122,10 +122,10 @@ def test_an_answer_has_one_number_of_drafts_in_the_engines_word(heads):
     )
     (row,) = (line.split() for line in chains.stdout.splitlines() if line.lstrip().startswith("1.."))
     assert f"with {row[1]} drafts" in " ".join(chains.stdout.split())
-    assert f"{row[1]} drafts at batch 1" in " ".join(chains.stdout.split())
+    assert f"the schedule takes {row[1]}" in " ".join(chains.stdout.split())
     assert "candidates" not in chains.stdout
     trees = run(*FAST, "--acceptance", heads, "--runtime", "cuda-graph", "--verbose").stdout
-    assert " heads at batch 1" in trees
+    assert "x with 1 head," in trees
     assert "candidates" in trees
 
 

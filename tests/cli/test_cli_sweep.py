@@ -178,7 +178,9 @@ def test_batches_that_pay_are_told_where_small_ones_do_not():
         *("--model", str(model), "--batch", "8", "--acceptance", "paper-fig4-sparse", "--heads", "5"),
         latency="calibrated",
     ).stdout
-    assert re.search(r"By batch +(pays at batch .* and loses elsewhere|(loses|is uncertain) to batch)", text)
+    assert re.search(
+        r"By batch +(pays at batch .* and loses elsewhere|(loses|is uncertain) up to batch)", text
+    )
 
 
 def test_what_cannot_be_written_is_one_line():
