@@ -124,7 +124,7 @@ def _forms(found: Recommendation) -> Iterator[str]:
         for name, form in forms.items():
             if line not in form and paragraph(line) not in form:
                 yield f"{name} does not say: {line}"
-    for line in doubts(found.scenario):
+    for line in doubts(found.scenario, found.largest_count):
         if line not in told:
             yield f"the answer does not say: {line}"
         if line[:1].lower() + line[1:] not in listed:
