@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import msgspec
 import numpy as np
@@ -50,19 +52,20 @@ def token_us(
     engine = None if runtime.engine is None else runtime.engine.with_terms(terms)
     setting = replace(scenario.setting, runtime=replace(runtime, engine=engine))
     if option is None:
-        step = decode_step(setting, batch, tokens)
-        step_us, drafter, candidates, emitted = step.time_us, None, 1, 1.0
+        drafter, candidates, emitted, reached = None, 1, 1.0, np.ones(1)
+        target = step = decode_step(setting, batch, tokens)
     else:
         drafter, candidates = option.drafter, option.depth + 1
-        setting = replace(setting, drafter=drafter, compacted_drafts=option.depth)
-        step = verification_step(setting, batch, tokens, candidates)
-        step_us = step.time_us + sum(
-            (each.time_us for each in drafting_times(setting, batch, tokens, candidates)), np.zeros(())
-        )
-        emitted = float(np.interp(candidates, option.candidates, option.tokens_per_step))
+        emitted = option.tokens(candidates)
+        reached = option.reached[np.searchsorted(option.candidates, candidates)]
+        setting = replace(setting, drafter=drafter)
+        target = verification_step(setting, batch, tokens, candidates)
+        step = reduce(add, drafting_times(setting, batch, tokens, candidates), target)
+    traffic = scenario.traffic
     return in_server(
-        setting, step_us, batch, candidates, as_float(emitted), scenario.traffic,
-        attention_us=step.parts_us["attention"], drafter=drafter,
+        setting, step.time_us, batch, candidates, as_float(emitted), traffic,
+        decode_steps=None if traffic is None else traffic.request_steps(reached),
+        attention_us=target.parts_us["attention"], drafter=drafter,
     ).token_us  # fmt: skip
 
 

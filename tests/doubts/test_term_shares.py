@@ -7,7 +7,6 @@ import pytest
 from medusa_sim import Scenario
 from medusa_sim.doubts.term_shares import changed_share, doubled, token_us, usual_option
 from medusa_sim.grid.cells import price
-from medusa_sim.step.traffic import served_length
 
 CHAIN = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}
 SERVED = {"prompt_tokens": 512, "output_tokens": 256}
@@ -21,14 +20,14 @@ SERVED = {"prompt_tokens": 512, "output_tokens": 256}
 def test_a_token_takes_what_a_surface_says(more, traffic):
     scenario = Scenario(**CHAIN | more | traffic)
     option, batch = usual_option(scenario), np.array([3.0, 64.0])
-    seen = float(served_length(scenario.setting, scenario.length, scenario.traffic))  # of those in flight
     cells = price(scenario, [3, 64], [scenario.length], [option])
+    (seen,) = cells.in_flight.surface.served_len.tolist()
     told_us = np.broadcast_to(cells.token_us, cells.shape)[:, 0]
     places = {1: None, option.depth + 1: option}
     assert set(places) <= set(cells.configurations.candidates.tolist())
     for candidates, way in places.items():
         (place,) = np.flatnonzero(cells.configurations.candidates == candidates)
-        assert token_us(scenario, {}, batch, seen, way) == pytest.approx(told_us[:, place], rel=2e-4)
+        assert token_us(scenario, {}, batch, seen, way) == pytest.approx(told_us[:, place], rel=1e-9)
 
 
 def test_twice_of_a_term_adds_it_once_more():
