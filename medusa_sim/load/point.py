@@ -61,8 +61,8 @@ class LoadPoint:
         """Whether requests in the system rise no more over the run than chance lets them.
 
         Arrivals and departures of n requests differ by chance by sqrt(2 n), less where queues are short; a
-        rise of twice that, pooled over the seeds, is a queue that grows. True where drift
-        is expected, as in traces and ramps.
+        rise of twice that, pooled over the seeds, is a queue that grows. True where drift is
+        expected, as in traces and ramps.
         """
         growth = self.mean["queue_growth_per_s"]
         if not np.isfinite(growth):

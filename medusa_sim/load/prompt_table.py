@@ -99,8 +99,8 @@ class PromptTable:
         """(L1): what chunks (tokens, end) of prompts add to a step of step_s.
 
         decoded_tokens: of the requests that decode in it (b c). decode_linear_s: what its linear layers take
-        without prompts, in a graph that further rows fill (None: as much as m tokens). sharing_s: what they
-        save because tokens of a request share experts.
+        without prompts, in a graph that further rows fill (None: as much as these tokens). sharing_s: what
+        they save because tokens of a request share experts.
         """
         linear_s, drafter_s = self._by_tokens
         tokens = sum([chunk for chunk, _ in chunks])

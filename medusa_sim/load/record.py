@@ -202,10 +202,8 @@ class Recorder:
             return
         columns = np.array(self._rows).T
         self._rows.clear()
-        start, span, steps, requests, drafts, waiting, kv, emitted, prompts_s, prompted, accepted = columns[
-            :11
-        ]
-        stalled_s, joined = columns[11:]
+        start, span, steps, requests, drafts, waiting, kv, *others = columns
+        emitted, prompts_s, prompted, accepted, stalled_s, joined = others
         cells = (drafts.astype(np.int64), requests.astype(np.int64))
         np.add.at(self._steps_s, cells, span - prompts_s)
         np.add.at(self._prompts_s, cells, prompts_s)
@@ -218,18 +216,11 @@ class Recorder:
         for seen_s, weights in ((gap_s + stalled_s, steps * requests - joined), (gap_s, joined)):
             self._gaps += np.bincount(_class_of(seen_s), weights=weights, minlength=_CLASSES)
             self._gap_sum_s += float((seen_s * weights).sum())
+        lasting_s = np.maximum(span, _LEAST_SPAN_S)
         self._add_to_bins(
             start,
             span,
-            np.stack(
-                [
-                    requests,
-                    waiting,
-                    kv,
-                    drafts,
-                    *(each / np.maximum(span, _LEAST_SPAN_S) for each in (emitted, prompted)),
-                ]
-            ),
+            np.stack([requests, waiting, kv, drafts, *(each / lasting_s for each in (emitted, prompted))]),
         )
 
     def _add_to_bins(self, start: FloatArray, span: FloatArray, values: FloatArray) -> None:

@@ -39,11 +39,7 @@ class OtherCounts:
     @cached_property
     def _best_columns(self) -> IntArray:
         """Column of the best of every count that fits, at each of the row's batches."""
-        by_count, place = self.row.every.by_count, (self.row.places, self.row.s)
-        speedup, fits = (
-            np.broadcast_to(values, by_count.shape)[place] for values in (by_count.speedup, by_count.fits)
-        )
-        return np.asarray(np.argmax(np.where(fits, speedup, -np.inf), axis=-1))
+        return self.row.every.by_count.best_places()[self.row.places, self.row.s]
 
     @property
     def best_candidates(self) -> int:

@@ -36,12 +36,12 @@ class ScheduleRow(RowCells):
     server.
     """
 
-    @property
+    @cached_property
     def others(self) -> OtherCounts:
         """It beside other counts at its fullest batch."""
         return OtherCounts(self)
 
-    @property
+    @cached_property
     def sensitivity(self) -> Sensitivity:
         """It with another acceptance or another step time."""
         return Sensitivity(self)

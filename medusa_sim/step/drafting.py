@@ -104,7 +104,7 @@ def _with_engine(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -
     hidden = setting.model.hidden if drafter.passes_features else None
     added = drafting_cost(
         setting.runtime,
-        of_fullest(batch, setting.parallel),
+        of_fullest(batch, setting.parallel.schedulers),
         looks_up=drafter.looks_up,
         width=drafter.nodes_per_level,
         levels_us=eager_levels_us(setting.runtime, levels, hidden),

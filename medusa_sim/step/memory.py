@@ -97,8 +97,9 @@ def memory_parts(
     """(R10) by what the bytes are for; all broadcast."""
     counts = np.asarray(candidates, dtype=np.float64)
     tokens = np.asarray(seq_len, dtype=np.float64) + counts + drafter.kv_slots
-    requests = of_fullest(batch, model.parallel)
-    rows = model.parallel.schedulers * requests * counts
+    schedulers = model.parallel.schedulers
+    requests = of_fullest(batch, schedulers)
+    rows = schedulers * requests * counts
     return MemoryParts(
         weights=np.asarray(float(model.weight_bytes)),
         drafter=np.asarray(drafter.weight_bytes + requests * tokens * drafter.kv_bytes_per_token),

@@ -42,6 +42,7 @@ from medusa_sim.step.closed_loop import ClosedLoop
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import (
+    LEAST_PROMPTS,
     decode_linear_us,
     drafter_attention_us,
     drafter_linear_us,
@@ -65,8 +66,6 @@ from medusa_sim.step.prompts import (
 )
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic
-
-_LEAST_PROMPTS = 1e-9
 
 
 def mixed_step_law(
@@ -193,7 +192,7 @@ class MixedStepLaw:
     def steps(self, cells: IntArray, prompts: FloatArray) -> MixedSteps:
         """Steps on which so many prompts begin, one of each of `cells` (which may come again)."""
         traffic = self.traffic
-        some_prompts = np.maximum(prompts, _LEAST_PROMPTS)
+        some_prompts = np.maximum(prompts, LEAST_PROMPTS)
         spread = log_normal(traffic.prompt_cv / np.sqrt(some_prompts))
         prompt_tokens = prompts[:, None] * traffic.prompt_tokens * spread  # S
         room = self.loop.room_tokens[cells][:, None]

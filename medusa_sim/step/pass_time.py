@@ -48,6 +48,7 @@ from medusa_sim.step.kernel_sums import TimedLaunches, timed
 from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
+from medusa_sim.step.workload import of_fullest
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 
@@ -105,7 +106,7 @@ def _target_in_engine(
 ) -> Cost:
     """Host and engine of the target's pass: (N1), (N3), (N16). launches_us: of the host."""
     query_tokens = work.workload.query_tokens
-    requests = np.ceil(np.asarray(work.workload.batch) / work.schedulers)  # of one host
+    requests = of_fullest(work.workload.batch, work.schedulers)  # of one host
     hidden_us, exposed = split_host(engine, requests, work.layers)
     if not whole_graph:
         exposed = exposed.plus(pieces_us(engine, work.layers, query_tokens))

@@ -40,7 +40,8 @@ from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
-_LEAST_PROMPTS = 1e-9
+LEAST_PROMPTS = 1e-9
+"""Stands for no prompt where prompts are divided by."""
 _FEW_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28)
 _SPACED_ROWS = ((32, 1024), (64, 2048), (128, 8192), (512, 32_768), (4096, 1 << 62))
 """Rows at which linear(T) is priced, as (spacing, up to) beyond the first few; between them time is taken as
@@ -181,7 +182,7 @@ def busiest_share(gpus: int, prompts: Size) -> FloatArray:
 
     gpus: that attend to their own requests. Of 2 prompts on 4 GPUs the busiest has one, a half; of 8 two.
     """
-    some = np.maximum(prompts, _LEAST_PROMPTS)
+    some = np.maximum(prompts, LEAST_PROMPTS)
     busiest_prompts = np.maximum(some / gpus, np.minimum(some, 1.0))
     return np.asarray(busiest_prompts / some)
 

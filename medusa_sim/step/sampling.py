@@ -31,7 +31,7 @@ def sampled(setting: Setting, batch: Size, candidates: Size, tokens_per_step: Si
     engine = setting.runtime.engine
     if engine is None or setting.scope == "block":
         return Added(np.zeros(()), np.zeros(()))
-    own = of_fullest(batch, setting.parallel)
+    own = of_fullest(batch, setting.parallel.schedulers)
     rows = own * processed_tokens(setting, candidates)
     model = setting.model
     filtered_us = filter_us(

@@ -78,7 +78,8 @@ def requests_joules(
     """
     requests = np.asarray(batch, dtype=np.float64)
     lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
-    plain, drafting = (prompt_joules(gpu, power, setting, lengths, of).mean() for of in (None, drafter))
+    plain = prompt_joules(gpu, power, setting, lengths, None).mean()
+    drafting = plain if drafter is None else prompt_joules(gpu, power, setting, lengths, drafter).mean()
     prompts = requests * np.where(np.asarray(candidates) > 1, drafting, plain)
     rows = requests * np.asarray(processed_tokens(setting, candidates))
     return np.asarray(prompts + decode_steps * (step_joules + sampling_joules(gpu, power, setting, rows)))

@@ -65,13 +65,13 @@ class Workload:
         """The sequences whose attention one GPU computes: all, but for data-parallel attention."""
         if not parallel.dp_attention:
             return self
-        rows = None if self.padded_rows is None else of_fullest(self.padded_rows, parallel)
-        return replace(self, batch=of_fullest(self.batch, parallel), padded_rows=rows)
+        own_rows = None if self.padded_rows is None else of_fullest(self.padded_rows, parallel.schedulers)
+        return replace(self, batch=of_fullest(self.batch, parallel.schedulers), padded_rows=own_rows)
 
 
-def of_fullest(count: Size, parallel: Parallel) -> FloatArray:
+def of_fullest(count: Size, schedulers: int) -> FloatArray:
     """Of so many requests, or rows, those of the scheduler that has most, for which the others wait."""
-    return np.asarray(np.ceil(np.asarray(count, dtype=np.float64) / parallel.schedulers))
+    return np.asarray(np.ceil(np.asarray(count, dtype=np.float64) / schedulers))
 
 
 def prefill(batch: Size, seq_len: Size) -> Workload:

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from on_roofline import LLAMA, setting
 
-from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter.draft_model import DraftModel
@@ -31,22 +29,12 @@ from medusa_sim.step.prompt_kernels import (
     timed_rows,
 )
 from medusa_sim.step.prompts import eager_host_us, prompt_host_us, prompt_terms
-from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import (
     decode_step,
     prefill_step,
     verification_work,
 )
 from medusa_sim.step.workload import decode, prefill
-
-GPU = load_gpu("h100-sxm")
-LLAMA = load_model("llama-3.1-8b")
-ROOF = RooflineLatency(GPU)
-
-
-def setting(runtime: str = "cuda-graph", **other: object) -> Setting:
-    given = {"latency": ROOF, "model": LLAMA, "scope": "model"} | other
-    return Setting(runtime=load_runtime(runtime), **given)
 
 
 @pytest.mark.parametrize("layers", [2, 32])

@@ -6,6 +6,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from msgspec import structs
+from on_roofline import GPU, LLAMA, ROOF, setting
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
@@ -19,7 +20,6 @@ from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import read_rows
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
@@ -41,7 +41,6 @@ from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_time import pass_cost
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.rows import predicted_rows
-from medusa_sim.step.setting import Setting
 from medusa_sim.step.sparse import reading_at_most
 from medusa_sim.step.step import (
     decode_step,
@@ -51,15 +50,6 @@ from medusa_sim.step.step import (
     verification_step,
 )
 from medusa_sim.step.workload import decode, verify
-
-GPU = load_gpu("h100-sxm")
-LLAMA = load_model("llama-3.1-8b")
-ROOF = RooflineLatency(GPU)
-
-
-def setting(runtime: str = "cuda-graph", **other: object) -> Setting:
-    given = {"latency": ROOF, "model": LLAMA, "scope": "model"} | other
-    return Setting(runtime=load_runtime(runtime), **given)
 
 
 def test_equally_likely_values_are_those_of_a_standard_normal():

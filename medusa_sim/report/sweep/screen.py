@@ -9,7 +9,14 @@ from medusa_sim.grid.axes import Grid
 from medusa_sim.plan.counts import NEAR_BEST
 from medusa_sim.plan.sweep_answer import SweepAnswer
 from medusa_sim.report.screen import Fact, Screen
-from medusa_sim.report.sweep.sentences import answer_text, better_text, by_batch, engine_text, place_text
+from medusa_sim.report.sweep.sentences import (
+    answer_text,
+    batch_text,
+    better_text,
+    by_batch,
+    engine_text,
+    place_text,
+)
 from medusa_sim.report.sweep.tables import best_table, free_text
 from medusa_sim.report.sweep.warnings import warnings
 from medusa_sim.report.words.cost import COST_COLUMNS, Costs, cost_facts
@@ -78,10 +85,10 @@ def facts(answer: SweepAnswer) -> Iterator[Fact]:
     yield from costs(answer)
     yield from column_facts(answer)
     for pair in answer.cheaper[:_MOST_HINTS]:
-        length = f", length {pair.seq_len:,}" if answer.grid.seq_len.size > 1 else ""
+        at = batch_text(pair.batch, pair.seq_len, several=answer.grid.seq_len.size > 1)
         yield Fact(
             "Cheaper",
-            f"{pair.larger} candidates take less time than {pair.smaller} (batch {pair.batch}{length})",
+            f"{pair.larger} candidates take less time than {pair.smaller} ({at})",
             detail=True,
         )
     yield from kernel_facts(answer.scenario)

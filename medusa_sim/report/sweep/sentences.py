@@ -60,8 +60,8 @@ def engine_text(best: Cells) -> str:
     surface = best.surface
     several = surface.seq_len.size > 1
     ends = [
-        f"{times(float(best.speedup[b, s, 0]))} with {drafts_text(best.candidates_at(b, s))} at batch "
-        f"{surface.batch[b]}" + (f", length {surface.seq_len[s]:,}" if several else "")
+        f"{times(float(best.speedup[b, s, 0]))} with {drafts_text(best.candidates_at(b, s))} at "
+        + batch_text(int(surface.batch[b]), int(surface.seq_len[s]), several=several)
         for b, s in ends_of([(0, 0), (best.shape[0] - 1, best.shape[1] - 1)])
         if best.fits[b, s, 0]
     ]
@@ -70,10 +70,16 @@ def engine_text(best: Cells) -> str:
 
 
 def place_text(answer: SweepAnswer, place: int) -> str:
-    """`batch 8`, or `batch 8, length 512` where there are several lengths."""
+    """The batch and length of a row of the grid."""
     b, s = divmod(place, answer.grid.seq_len.size)
-    length = f", length {answer.grid.seq_len[s]:,}" if answer.grid.seq_len.size > 1 else ""
-    return f"batch {answer.grid.batch[b]}{length}"
+    return batch_text(
+        int(answer.grid.batch[b]), int(answer.grid.seq_len[s]), several=answer.grid.seq_len.size > 1
+    )
+
+
+def batch_text(batch: int, seq_len: int, *, several: bool) -> str:
+    """`batch 8`, or `batch 8, length 512` where there are several lengths."""
+    return f"batch {batch}" + (f", length {seq_len:,}" if several else "")
 
 
 def ends_of(several: Sequence[T]) -> list[T]:
