@@ -253,17 +253,17 @@ def _steps(
     folder: Path, gpu: Gpu, given: dict[str, Any], output: Output, *, allow_different: bool
 ) -> tuple[Deviation, ...]:
     from medusa_sim.lab.validate.score_tables import comparison_table, floor_line
-    from medusa_sim.lab.validate.steps import GRAPHED, validate_decoder
+    from medusa_sim.lab.validate.steps import validate_decoder
 
     checked = validate_decoder(folder, gpu, allow_different=allow_different, **given)
     more = {"gaps": {model: dataclasses.asdict(gaps) for model, gaps in checked.gaps.items()}}
     say(floor_line(checked))
     _show(output, "validate-decoder", comparison_table(checked), checked, ("passes_us",), more)
     for model, gaps in checked.gaps.items():
-        text = f"{gaps.launch_us:.2f} us a launch"
-        if checked.meta.launched != GRAPHED:
-            text = f"{gaps.plain_us:.0f} us a plain step, {gaps.speculative_us:.0f} us a speculative one"
-        say(f"{model}: {text} beside kernels, fitted to the first steps (left out above)")
+        say(
+            f"{model}: on top of kernels {gaps.plain_us:.0f} us a plain step, {gaps.speculative_us:.0f} us a "
+            "speculative one, fitted to the first steps (left out above)"
+        )
     return checked.comparisons
 
 

@@ -91,10 +91,10 @@ def _is_out_of_range(name: str, term: Term, batch: FloatArray) -> BoolArray:
 
 
 def _sentence(scenario: Scenario, term: Term, words: str, share: float, requests: int) -> str:
-    """`launches of prompts: measured elsewhere in sglang-0.5 (...), ...; if it took twice as long, ...`."""
+    """`launches of prompts, of sglang-0.5: measured elsewhere (...), ...; if it took twice as long, ...`."""
     measured = "" if term.measured is None else f" ({term.measured.text})"
     here = f"priced here as {term.rule}" if term.rule else "with a wider band here"
     return (
-        f"{words}: measured elsewhere in {scenario.runtime.name}{measured}, {here}; if it took twice as "
+        f"{words}, of {scenario.runtime.name}: measured elsewhere{measured}, {here}; if it took twice as "
         f"long, a token would take {100.0 * share:.0f} % longer at {requests} request{'s' * (requests > 1)}"
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta as Limit
@@ -81,7 +81,7 @@ RowT = TypeVar("RowT", StepRow, RunRow)
 
 
 class StepMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the steps were measured. launched: `eager` or `cuda-graph`. acceptance: the profile of the trees.
+    """How the steps were measured. acceptance: the profile of the trees.
 
     packed: whether linear layers had their weights laid out once (`decoder.packed`).
     copy_bytes_per_s: memory traffic of a copy (read and written) in the same run. attention: by model,
@@ -90,7 +90,6 @@ class StepMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     schema: Schema
     title: Text
-    launched: Literal["eager", "cuda-graph"]
     acceptance: Text
     accepted_draft_tokens: Annotated[int, Limit(ge=0, le=1_000)]
     copy_bytes_per_s: Annotated[float, Limit(gt=0.0, le=1e15, description="bytes/s")]

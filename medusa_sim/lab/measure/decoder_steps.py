@@ -82,7 +82,6 @@ def steps_meta(grid: StepGrid, seen: Environment, copy_bytes_per_s: float, *, pa
     return StepMeta(
         schema=1,
         title=f"Steps of the decoder with random weights on {seen.device}",
-        launched="eager",
         packed=packed,
         acceptance=grid.acceptance,
         accepted_draft_tokens=ACCEPTED,

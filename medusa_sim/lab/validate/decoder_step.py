@@ -30,7 +30,7 @@ MASK = "mask"
 """Name of the operator that makes the mask."""
 
 
-def decoder_runtime(launch_us: float = 0.0) -> Runtime:
+def decoder_runtime() -> Runtime:
     """How this project's decoder launches its kernels."""
     source = "medusa_sim.lab.decoder.model: what it calls; the time is fitted or given by the caller"
     return Runtime(
@@ -41,7 +41,7 @@ def decoder_runtime(launch_us: float = 0.0) -> Runtime:
         fused_gate_up=False,
         attention="fused",
         head_rows="accepted",
-        launch_us=launch_us,
+        launch_us=0.0,
         host_us_per_launch=0.0,
         host_us_per_step=0.0,
         sources=dict.fromkeys(("launch_us", "host_us_per_launch", "host_us_per_step"), source),
@@ -55,16 +55,10 @@ def decoder_model(folder: Path, name: str, dtype: str) -> Model:
 
 
 def decoder_step(
-    model: Model,
-    latency: LatencyModel,
-    batch: int,
-    seq_len: int,
-    candidates: int,
-    depth: int,
-    launch_us: float = 0.0,
+    model: Model, latency: LatencyModel, batch: int, seq_len: int, candidates: int, depth: int
 ) -> PassTimes:
     """One step of the decoder: plain at one candidate, else Medusa with `depth` heads; the mask included."""
-    runtime = decoder_runtime(launch_us)
+    runtime = decoder_runtime()
     setting = Setting(
         latency=latency,
         model=model,

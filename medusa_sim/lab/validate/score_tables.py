@@ -109,7 +109,7 @@ def regret_table(regrets: Sequence[Regret]) -> TextTable:
 
 def comparison_table(validation: DecoderValidation) -> TextTable:
     """Steps: one line a quantity, errors in per cent of the measured value."""
-    title = f"{validation.meta.environment.device} ({validation.meta.launched}): error of the prediction"
+    title = f"{validation.meta.environment.device}: error of the prediction"
     return comparisons_table(validation.comparisons, title)
 
 

@@ -1,10 +1,9 @@
 """The simulator against the decoder: measured steps beside predicted ones.
 
 `measure` rotates operands as a real step does, so its rows are used as measured (`cold=False`). The remainder
-is overhead outside kernels: one number per launch where a step is a CUDA graph; where Python launches, one
-number per plain step and one per speculative step, which drafts, chooses and compacts as well. They are
-given, or fitted to each model's first plain and first speculative step, which are then left out of the
-scores.
+is overhead outside kernels: one number for plain steps and one for speculative steps, which draft, choose
+and compact as well. They are given, or fitted to each model's first plain and first speculative step, which
+are then left out of the scores.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.measurement import META, Environment, Meta, read_meta
 from medusa_sim.specs.model import Model
 
-GRAPHED = "cuda-graph"
-
 
 class _Place(NamedTuple):
     """Where a step was measured: `decoder_step` takes these as they stand."""
@@ -50,15 +47,14 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaps:
-    """Overhead outside kernels, us: per launch (CUDA graphs), or a plain and a speculative step (eager)."""
+    """Overhead outside kernels of a plain and a speculative step, us."""
 
-    launch_us: float = 0.0
     plain_us: float = 0.0
     speculative_us: float = 0.0
 
-    def step_us(self, launches: float, candidates: int) -> float:
-        """What a step of so many launches takes outside its kernels."""
-        return launches * self.launch_us + (self.plain_us if candidates == 1 else self.speculative_us)
+    def step_us(self, candidates: int) -> float:
+        """What a step takes outside its kernels."""
+        return self.plain_us if candidates == 1 else self.speculative_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +100,7 @@ def validate_decoder(
     for name in dict.fromkeys(row.model for row in rows):
         mine = [row for row in rows if row.model == name]
         model = decoder_model(folder, name, mine[0].dtype)
-        fitted[name], cells_of = _cells(model, mine, model_of, gaps, graphed=meta.launched == GRAPHED)
+        fitted[name], cells_of = _cells(model, mine, model_of, gaps)
         cells += cells_of
     return DecoderValidation(
         meta=meta,
@@ -139,7 +135,7 @@ def profile_meta(name: str, data_dir: DataDir = None) -> Meta | None:
 
 
 def _cells(
-    model: Model, rows: Sequence[StepRow], latency: LatencyModel, gaps: Gaps | None, *, graphed: bool
+    model: Model, rows: Sequence[StepRow], latency: LatencyModel, gaps: Gaps | None
 ) -> tuple[Gaps, list[StepCell]]:
     """Gaps, and every cell with its prediction."""
     tokens = {_Place(row.batch, row.seq_len, row.candidates, row.depth): row.tokens_per_step for row in rows}
@@ -150,14 +146,12 @@ def _cells(
         )
         for place in places
     }
-    base = {place: _kernels(model, latency, place) for place in places}
+    kernels_us = {place: float(decoder_step(model, latency, *place).device_us) for place in places}
     fitted_to: list[_Place] = []
     if gaps is None:
         fitted_to = [place for place in places if place.candidates == 1][:1]
-        if not graphed:
-            fitted_to += [place for place in places if place.candidates > 1][:1]
-        missing_us = [lower_quartile(passes[place]) - base[place].kernels_us for place in fitted_to]
-        gaps = _fitted_gaps(missing_us, base[fitted_to[0]].launches, graphed=graphed)
+        fitted_to += [place for place in places if place.candidates > 1][:1]
+        gaps = _fitted_gaps([lower_quartile(passes[place]) - kernels_us[place] for place in fitted_to])
     return gaps, [
         StepCell(
             model=model.name,
@@ -167,32 +161,17 @@ def _cells(
             tokens_per_step=tokens[place],
             measured_us=lower_quartile(passes[place]),
             passes_us=passes[place],
-            predicted_us=base[place].kernels_us + gaps.step_us(base[place].launches, place.candidates),
+            predicted_us=kernels_us[place] + gaps.step_us(place.candidates),
             is_fitted=place in fitted_to,
         )
         for place in places
     ]
 
 
-def _fitted_gaps(missing_us: Sequence[float], plain_launches: float, *, graphed: bool) -> Gaps:
+def _fitted_gaps(missing_us: Sequence[float]) -> Gaps:
     """Gaps that leave no error at the cells they are fitted to, and 0 where kernels alone take longer.
 
     missing_us: what kernels lack there of a plain step, and of a speculative one where one was measured.
     """
-    if graphed:
-        return Gaps(launch_us=max(0.0, missing_us[0] / plain_launches))
     plain, *speculative = (max(0.0, us) for us in missing_us)
     return Gaps(plain_us=plain, speculative_us=speculative[0] if speculative else plain)
-
-
-class _Kernels(NamedTuple):
-    """A step's kernels: their time without gaps, and how many launches they are."""
-
-    kernels_us: float
-    launches: float
-
-
-def _kernels(model: Model, latency: LatencyModel, place: _Place) -> _Kernels:
-    """The kernels of the step at a place; with gaps of 1 us their sum is the number of launches."""
-    step = decoder_step(model, latency, *place, launch_us=1.0)
-    return _Kernels(float(step.device_us) - step.gaps_us, step.gaps_us)

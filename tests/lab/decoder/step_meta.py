@@ -1,4 +1,4 @@
-"""What a file of measured steps says of itself, made up: a card, its environment, how steps were launched."""
+"""What a file of measured steps says of itself, made up: a card, its environment."""
 
 from medusa_sim.lab.measure.cells import StepMeta
 from medusa_sim.specs.measurement import Environment
@@ -10,6 +10,6 @@ ENVIRONMENT = Environment(
     threads=1, commit="c", date="2026-01-01T00:00:00Z", load_average=0.0,
 )  # fmt: skip
 META = StepMeta(
-    schema=1, title="t", launched="cuda-graph", acceptance="medusa1-vicuna-7b", accepted_draft_tokens=2,
+    schema=1, title="t", acceptance="medusa1-vicuna-7b", accepted_draft_tokens=2,
     copy_bytes_per_s=1e12, environment=ENVIRONMENT,
 )  # fmt: skip

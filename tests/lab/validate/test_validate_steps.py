@@ -23,8 +23,8 @@ from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.measurement import Meta, Rates
 
 
-def measured_rows(factor: dict[int, float], *, wobble: float = 0.0, launch_us: float = 2.0) -> list[StepRow]:
-    """Rows that the simulator itself predicts with `launch_us`, times `factor` by candidates."""
+def measured_rows(factor: dict[int, float], *, wobble: float = 0.0) -> list[StepRow]:
+    """Rows that the simulator itself predicts, times `factor` by candidates."""
     config = tiny_config(1000, hidden_size=1024, intermediate_size=2816, head_dim=128, num_attention_heads=8)
     config = dataclasses.replace(config, num_key_value_heads=8)
     path = Path(_folder) / "tiny" / "config.json"
@@ -37,7 +37,7 @@ def measured_rows(factor: dict[int, float], *, wobble: float = 0.0, launch_us: f
         for candidates, share in factor.items():
             latency = latency_model(load_gpu(GPU), "calibrated", "torch", cold=False)
             depth = 0 if candidates == 1 else 3
-            step = decoder_step(model, latency, batch, 64, candidates, depth, launch_us)
+            step = decoder_step(model, latency, batch, 64, candidates, depth)
             time_us = float(step.time_us)
             for repetition, sign in ((0, 1.0), (1, -1.0)):
                 us = share * time_us * (1.0 + sign * wobble / 2.0)
@@ -62,31 +62,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_the_simulator_predicts_is_met_exactly(folder):
-    """Rows of its own with a launch of 2 us: the launch is found again, and no error is left."""
+    """Rows of its own: no gap is found, and no error is left."""
     write_steps(folder, META, measured_rows({1: 1.0, 16: 1.0, 64: 1.0, 128: 1.0}))
     found = validate_decoder(folder, load_gpu(GPU))
-    assert found.gaps["tiny"].launch_us == pytest.approx(2.0, rel=1e-3)  # six digits in the file
+    assert found.gaps["tiny"].plain_us == pytest.approx(0.0, abs=1e-3)  # six digits in the file
     by_name = {each.quantity: each for each in found.comparisons}
     assert set(by_name) == {"decode step", "verify step", "speedup"}
     assert (by_name["decode step"].cells, by_name["verify step"].cells) == (
         1,
-        6,
-    )  # the fitted one is left out
+        5,
+    )  # the fitted ones are left out
     assert all(each.mean < 1e-4 and each.floor == 0.0 and each.within == 1.0 for each in found.comparisons)
     assert all(choice.grid_steps == 0 and choice.regret == 0.0 for choice in found.choices)
 
 
-def test_an_eager_step_has_gaps_of_its_own(folder):
+def test_plain_and_speculative_steps_have_gaps_of_their_own(folder):
     """300 us beside a plain step and 700 beside a speculative one are found, and their cells left out."""
     rows = [
         msgspec.structs.replace(row, time_us=row.time_us + (300.0 if row.candidates == 1 else 700.0))
-        for row in measured_rows({1: 1.0, 16: 1.0, 64: 1.0}, launch_us=0.0)
+        for row in measured_rows({1: 1.0, 16: 1.0, 64: 1.0})
     ]
-    write_steps(folder, msgspec.structs.replace(META, launched="eager"), rows)
+    write_steps(folder, META, rows)
     found = validate_decoder(folder, load_gpu(GPU))
     assert found.gaps["tiny"].plain_us == pytest.approx(300.0, rel=1e-3)
     assert found.gaps["tiny"].speculative_us == pytest.approx(700.0, rel=1e-3)
-    assert found.gaps["tiny"].launch_us == 0.0
     counted = {each.quantity: (each.cells, each.worst) for each in found.comparisons}
     assert {name: cells for name, (cells, _) in counted.items()} == {
         "decode step": 1,
@@ -100,7 +99,7 @@ def test_errors_floors_and_choices_are_counted(folder):
     """Steps of 64 that take 3 times as long, and passes that differ by 8 %."""
     rows = measured_rows({1: 1.0, 16: 1.0, 64: 3.0}, wobble=0.08)
     write_steps(folder, META, rows)
-    found = validate_decoder(folder, load_gpu(GPU), gaps=Gaps(launch_us=2.0))
+    found = validate_decoder(folder, load_gpu(GPU), gaps=Gaps())
     by_name = {each.quantity: each for each in found.comparisons}
     verify = by_name["verify step"]
     assert by_name["decode step"].cells == 2  # nothing was fitted
@@ -150,7 +149,7 @@ def test_command_prints_scores_and_fails_above(folder):
     table = answered("validate", "decoder", "--gpu", GPU, folder)
     assert "verify step" in table.stdout
     assert "candidates to choose" in table.stdout
-    assert "tiny: 2.00 us a launch beside kernels, fitted to the first steps" in table.stderr
+    assert "0 us a plain step" in table.stderr
     markdown = invoke("validate", "decoder", "--gpu", GPU, folder, "--format", "md")
     assert markdown.stdout.count("| ---") >= 2
     found = document("validate", "decoder", "--gpu", GPU, folder)
