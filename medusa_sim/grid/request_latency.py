@@ -67,17 +67,20 @@ class RequestLatency:
     @cached_property
     def plain_first_token_us(self) -> float:
         """Reading the prompt by the model alone, which emits the first token."""
-        return self._reading_us(None)
+        return self._reading_us(None, 1)
 
     @cached_property
     def first_token_us(self) -> float:
         """Reading the prompt by the model and the drafter."""
         option = self.steps.option_at(0, 0)
-        return self.plain_first_token_us if option is None else self._reading_us(option.drafter)
+        return (
+            self.plain_first_token_us if option is None else self._reading_us(option.drafter, self.candidates)
+        )
 
-    def _reading_us(self, drafter: Drafter | None) -> float:
+    def _reading_us(self, drafter: Drafter | None, candidates: int) -> float:
         setting = self.steps.surface.setting
-        return float(prefill_step(setting, self.batch, self.prompt_tokens, drafter).time_us)
+        step = prefill_step(setting, self.batch, self.prompt_tokens, drafter, candidates=candidates)
+        return float(step.time_us)
 
     @cached_property
     def decode_us(self) -> float:

@@ -33,14 +33,7 @@ from medusa_sim.step.prompt_kernels import (
     read_us,
     timed_rows,
 )
-from medusa_sim.step.prompts import (
-    PromptTerms,
-    eager_host_us,
-    graph_rows,
-    launches_us,
-    prompt_host_us,
-    prompt_terms,
-)
+from medusa_sim.step.prompts import GRAPHS, PromptHost, PromptTerms, prompt_host, prompt_terms
 from medusa_sim.step.setting import Setting
 from medusa_sim.units import US_PER_S
 
@@ -56,9 +49,7 @@ class PromptTable:
     prompts, too. inactive_share: (T,) share of experts that none of so many tokens activates; None: there are
     no experts. logits_s: choosing tokens behind prompts in a pass of their own. imbalance_s: (T,) what
     linear_s is longer by where one GPU attends to all these tokens, gpus: that attend to their own requests.
-    terms: of the engine. host_s: launches of a pass of prompts, or of the whole step that prompts ride on;
-    graph_rows: most rows of a step that a graph holds. Both have a `plain_` one of a server that loads no
-    drafter. eager_s: of the host in a step of more rows.
+    terms: of the engine. host: that launches prompts; plain_host: that of a server that loads no drafter.
     """
 
     linear_s: FloatArray
@@ -72,11 +63,8 @@ class PromptTable:
     imbalance_s: FloatArray | None = None
     gpus: int = 1
     terms: PromptTerms = field(default_factory=PromptTerms)
-    host_s: float = 0.0
-    plain_host_s: float = 0.0
-    graph_rows: float = np.inf
-    plain_graph_rows: float = np.inf
-    eager_s: float = 0.0
+    host: PromptHost = GRAPHS
+    plain_host: PromptHost = GRAPHS
 
     def without_drafter(self) -> PromptTable:
         """Of a server that loads no drafter."""
@@ -84,8 +72,7 @@ class PromptTable:
             self,
             drafter_s=np.zeros_like(self.drafter_s),
             drafter_attention_s=0.0,
-            host_s=self.plain_host_s,
-            graph_rows=self.plain_graph_rows,
+            host=self.plain_host,
         )
 
     def added_s(
@@ -116,9 +103,9 @@ class PromptTable:
         attention_s = sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
         imbalance_s = 0.0 if self.imbalance_s is None else self.imbalance_s.item(tokens)
         read_s = read_us(self.gpus, len(chunks), attention_s, drafter_s[tokens], imbalance_s)
-        host_s = launches_us(self.host_s, self.eager_s, decoded_tokens, rows, self.graph_rows)
-        in_us = (seconds * US_PER_S for seconds in (step_s, more_s, read_s, host_s))
-        return float(self.terms.mixed_us(*in_us)) / US_PER_S - step_s
+        step_us, more_us, read_us_ = (seconds * US_PER_S for seconds in (step_s, more_s, read_s))
+        launches_us = self.host.launches_us(decoded_tokens, rows)
+        return float(self.terms.mixed_us(step_us, more_us, read_us_, launches_us)) / US_PER_S - step_s
 
     def attention_of_s(self, tokens: int, end: int) -> float:
         """The attention of one chunk, bilinear between those of the table."""
@@ -173,9 +160,6 @@ def prompt_table(
         drafter_s=by_tokens_s(drafter_linear_us(setting, drafter, tokens)),
         drafter_attention_s=drafter_us / US_PER_S,
         terms=prompt_terms(setting),
-        host_s=prompt_host_us(setting, has_drafter=drafter is not None) / US_PER_S,
-        plain_host_s=prompt_host_us(setting, has_drafter=False) / US_PER_S,
-        graph_rows=graph_rows(setting, 1.0 + drafts),
-        plain_graph_rows=graph_rows(setting, 1.0),
-        eager_s=eager_host_us(setting) / US_PER_S,
+        host=prompt_host(setting, 1.0 + drafts),
+        plain_host=prompt_host(setting, 1.0),
     )

@@ -41,6 +41,7 @@ from medusa_sim.step.chance import Hits, binomial, log_normal, sums_by_place
 from medusa_sim.step.closed_loop import ClosedLoop
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import padded_tokens
+from medusa_sim.step.host import Added
 from medusa_sim.step.prompt_kernels import (
     LEAST_PROMPTS,
     decode_linear_us,
@@ -56,14 +57,7 @@ from medusa_sim.step.prompt_kernels import (
     read_us,
     timed_rows,
 )
-from medusa_sim.step.prompts import (
-    eager_host_us,
-    graph_rows,
-    launches_us,
-    prompt_host_us,
-    prompt_terms,
-    prompts_apart,
-)
+from medusa_sim.step.prompts import PromptHost, prompt_hosts, prompt_terms, prompts_apart
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic
 
@@ -111,8 +105,7 @@ def mixed_step_law(
         prompt_attention_us=float(prompt_attention_us(setting, lengths, lengths).mean()),
         drafter_attention_us=float(drafter_attention_us(setting, drafter, lengths, lengths).mean()),
         prompt_half=float(np.log(prompt.high_us / prompt.time_us)[0]),
-        plain_host_us=prompt_host_us(setting, has_drafter=False),
-        drafting_host_us=prompt_host_us(setting, has_drafter=True),
+        host=prompt_hosts(setting, verified_tokens),
     )
 
 
@@ -137,6 +130,8 @@ class MixedSteps(NamedTuple):
     """Time of each of these; broadcasts with `chunk_steps`."""
     reading_us: FloatArray
     """(steps,) mean time until these prompts are read: of all these steps, or of their own passes alone."""
+    launching_half_us: FloatArray
+    """(steps,) mean half-width of these steps' time, of the host that launches them: one error of all."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -168,10 +163,8 @@ class MixedStepLaw:
     """That of a drafter which reads the prompt, too."""
     prompt_half: float
     """Upper half-width of the band of linear(P), on the logarithm."""
-    plain_host_us: float
-    """Host of a step or pass with prompts, where no drafter is loaded; 0: a graph holds it."""
-    drafting_host_us: float
-    """The same where one is."""
+    host: PromptHost
+    """(cells,) what launches a step or pass with prompts."""
 
     def where(self, cells: IntArray, begin_chance: FloatArray) -> MixedStepLaw:
         """Of some cells, which may come again, on whose steps prompts begin with another probability."""
@@ -181,12 +174,13 @@ class MixedStepLaw:
             full_decode_us=self.full_decode_us[cells],
             mean_decode_us=self.mean_decode_us[cells],
             sharing_us=self.sharing_us[cells],
+            host=self.host.of(cells),
         )
 
     def arrivals(self, cells: IntArray) -> Hits:
         """n: how many prompts begin on a step of some cells. `Hits.place` is a place among `cells`."""
         # GPUs whose mixed steps are launched by their hosts wait for each other's prompts
-        wait = self.plain_host_us > 0.0 and not prompts_apart(self.setting)
+        wait = np.any(self.host.always_us) and not prompts_apart(self.setting)
         return arrivals(self.loop, cells, self.setting.parallel.schedulers if wait else 1)
 
     def steps(self, cells: IntArray, prompts: FloatArray) -> MixedSteps:
@@ -199,15 +193,23 @@ class MixedStepLaw:
         chunk_steps = np.floor(prompt_tokens / room)
         last_tokens = prompt_tokens - chunk_steps * room
 
-        carrying_us = self._with_prefill_pass_us if prompts_apart(self.setting) else self._mixed_us
-        decode_only_us = self.decode_only_us[cells][:, None]
-        time_us = np.where(prompts[:, None] > 0.0, carrying_us(cells, prompts, last_tokens), decode_only_us)
-        chunk_us = carrying_us(cells, prompts, room) if chunk_steps.any() else decode_only_us
-        reading_us = time_us + chunk_steps * chunk_us
+        carrying = self._with_prefill_pass if prompts_apart(self.setting) else self._mixed
+        begins, decode_only_us = prompts[:, None] > 0.0, self.decode_only_us[cells][:, None]
+        last = carrying(cells, prompts, last_tokens)
+        chunk = carrying(cells, prompts, room) if chunk_steps.any() else Added(decode_only_us, np.zeros(()))
+        time_us = np.where(begins, last.time_us, decode_only_us)
+        reading_us = time_us + chunk_steps * chunk.time_us
+        launching_half_us = begins * last.half_us + chunk_steps * chunk.half_us
         if prompts_apart(self.setting):  # all in a row, before the step goes on
             reading_us = reading_us - (1.0 + chunk_steps) * decode_only_us
-        decoding = self._decoding(cells, prompts)
-        return MixedSteps(decoding, time_us, chunk_steps, chunk_us, reading_us.mean(axis=1))
+        return MixedSteps(
+            decoding=self._decoding(cells, prompts),
+            time_us=time_us,
+            chunk_steps=chunk_steps,
+            chunk_us=chunk.time_us,
+            reading_us=reading_us.mean(axis=1),
+            launching_half_us=launching_half_us.mean(axis=1),
+        )
 
     def _decoding(self, cells: IntArray, prompts: FloatArray) -> FloatArray:
         """(steps,) d(n)."""
@@ -220,38 +222,47 @@ class MixedStepLaw:
         absent_us = loop.requests * loop.absent_share * loop.request_attention_us
         return loop.step_us - absent_us - (self.full_decode_us - self.mean_decode_us)
 
-    def _mixed_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
-        """(steps, lengths) t(n, S) where prompts ride on the step; tokens: (steps, lengths) S."""
+    def _mixed(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
+        """(steps, lengths) t(n, S) where prompts ride on the step, with the band of its launches.
+
+        tokens: (steps, lengths) S.
+        """
         loop, decoding = self.loop, self._decoding(cells, prompts)
         not_decoding = loop.requests[cells] - decoding
-        step_us = loop.step_us[cells] - not_decoding * loop.request_attention_us[cells]
+        step_us = (loop.step_us[cells] - not_decoding * loop.request_attention_us[cells])[:, None]
         rows = (decoding * loop.verified_tokens[cells])[:, None] + tokens  # d c + S
         linear_us, saved_us = np.interp(rows, self.rows, self.linear_us), np.zeros(())
         if self.sharing_us.any():
             saved_us = inactive_share(self.setting, tokens) * self.sharing_us[cells][:, None]
         terms, decode_us = prompt_terms(self.setting), self.full_decode_us[cells][:, None]
         more_us = terms.more_us(linear_us, decode_us, saved_us, self.logits_us)
-        read, host_us = self._read_us(cells, prompts, tokens), self._mixed_host_us(cells, rows)
-        return terms.mixed_us(step_us[:, None], more_us, read, host_us)
+        decode_rows = (loop.requests * loop.verified_tokens)[cells][:, None]
+        launches_us = self.host.of(cells[:, None]).launches_us(decode_rows, rows)
+        return self._launched(cells, step_us, more_us, self._read_us(cells, prompts, tokens), launches_us)
 
-    def _mixed_host_us(self, cells: IntArray, rows: FloatArray) -> FloatArray | float:
-        """(steps, lengths) host of a mixed step of so many rows, where no graph holds it."""
-        each_tokens, index = np.unique(self.loop.verified_tokens[cells], return_inverse=True)
-        most_rows = np.asarray([graph_rows(self.setting, tokens) for tokens in each_tokens])[index][:, None]
-        decode_rows = (self.loop.requests * self.loop.verified_tokens)[cells][:, None]
-        eager_us = eager_host_us(self.setting)
-        return launches_us(self.plain_host_us, eager_us, decode_rows, rows, most_rows)
-
-    def _with_prefill_pass_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
-        """(steps, lengths) t(n, S) where prompts have passes of their own; tokens: (steps, lengths) S."""
-        is_drafting, has_tokens = self._is_drafting(cells), tokens > 0.0
-        terms, linear_us = prompt_terms(self.setting), np.interp(tokens, self.rows, self.linear_us)
+    def _with_prefill_pass(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
+        """(steps, lengths) the same where prompts have passes of their own."""
+        has_tokens, linear_us = tokens > 0.0, np.interp(tokens, self.rows, self.linear_us)
+        terms, step_us = prompt_terms(self.setting), self.decode_only_us[cells][:, None]
         more_us = np.where(has_tokens, terms.more_us(linear_us, 0.0, 0.0, self.logits_us), 0.0)
-        host_us = np.where(is_drafting, self.drafting_host_us, self.plain_host_us)[:, None]
-        launched_us = np.where(has_tokens, host_us, 0.0)
-        step_us = self.decode_only_us[cells][:, None]
-        read = self._read_us(cells, prompts, tokens)
-        return terms.mixed_us(step_us, more_us, read, launched_us)
+        launches_us = np.where(has_tokens, self.host.of(cells[:, None]).launches_us(0.0, tokens), 0.0)
+        return self._launched(cells, step_us, more_us, self._read_us(cells, prompts, tokens), launches_us)
+
+    def _launched(
+        self,
+        cells: IntArray,
+        step_us: FloatArray,
+        more_us: FloatArray | float,
+        read_us: FloatArray,
+        launches_us: FloatArray | float,
+    ) -> Added:
+        """(steps, lengths) what `PromptTerms.mixed_us` makes of these, with the band of its launches."""
+        terms = prompt_terms(self.setting)
+        time_us = terms.mixed_us(step_us, more_us, read_us, launches_us)
+        if not np.any(launches_us):
+            return Added(time_us, np.zeros(()))
+        share = terms.launches_share(time_us, step_us, launches_us)
+        return Added(time_us, share * self.host.of(cells[:, None]).band * launches_us)
 
     def _is_drafting(self, cells: IntArray) -> BoolArray:
         """(steps,) whether these cells draft."""

@@ -26,10 +26,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import KIND_OF
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.backends import backend_of
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.runtime import Runtime
@@ -48,7 +49,7 @@ from medusa_sim.step.kernel_sums import TimedLaunches, timed
 from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
-from medusa_sim.step.workload import of_fullest
+from medusa_sim.step.workload import Workload, of_fullest
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 
@@ -110,7 +111,7 @@ def _target_in_engine(
     hidden_us, exposed = split_host(engine, requests, work.layers)
     if not whole_graph:
         exposed = exposed.plus(pieces_us(engine, work.layers, query_tokens))
-    launching = launching_us(engine, work.layers, is_captured(engine, requests, query_tokens))
+    launching = launching_us(engine, work.layers, _in_graph(engine, work.workload, requests))
     ahead_us = launches_us + hidden_us + launching.time_us
     # a plain step of as many requests may be in a graph: what launching adds is not what both steps share
     launching_half_us = np.zeros(())
@@ -122,6 +123,13 @@ def _target_in_engine(
         step_square=np.asarray(exposed.half_us**2),
         draft_square=np.asarray(launching_half_us**2),
     )
+
+
+def _in_graph(engine: Engine, workload: Workload, requests: Size) -> BoolArray:
+    """Whether a graph holds a pass of so many requests a host; what launches prompts is `step.prompts`'."""
+    if workload.phase == "prefill":
+        return np.asarray(True)
+    return is_captured(engine, requests, workload.query_tokens)
 
 
 def _drafting_in_engine(

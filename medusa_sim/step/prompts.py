@@ -11,7 +11,7 @@ two steps (SGLang without mixed chunks). Either way the one equation is (N8), `P
     more       its linear layers for the prefill tokens; below 0 where padding of the step is saved
     read       attention of the prompts, and their drafter
     g, beside  of an engine: share of fitted kernels that its own take, what it adds a step (`prompt_terms`)
-    launches   of the host, where no CUDA graph holds the pass (`prompt_host_us`, `eager_host_us`); else 0
+    launches   of the host, where no CUDA graph holds the step or pass (`PromptHost`); else 0
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.term import Term
 from medusa_sim.step import compose
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.graphs import most_captured_tokens
-from medusa_sim.step.host import launching_us
+from medusa_sim.step.host import host_share, launching_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import prefill
@@ -68,19 +68,28 @@ class PromptTerms(NamedTuple):
         step_us: FloatArray | float,
         more_us: FloatArray | float,
         read_us: FloatArray | float,
-        host_us: FloatArray | float,
+        launches_us: FloatArray | float,
     ) -> FloatArray:
         """(N8): microseconds of a step that carries prompts; all broadcast.
 
         step_us: of the step without them; more_us: of its linear layers for their tokens, below 0 where a
-        padded step takes longer than one with prompts; read_us: attention and drafter of prompts; host_us: of
-        the launches that no graph holds, 0: there are none.
+        padded step takes longer than one with prompts; read_us: attention and drafter of prompts;
+        launches_us: of the host (`PromptHost.launches_us`).
         """
         # the share is of what prompts add, not of what a step without padding saves
         added_us = self.share * (read_us + np.maximum(more_us, 0.0)) + np.minimum(more_us, 0.0)
-        if self.are_apart:
-            return compose.step_us(np.asarray(added_us), host_us, step_us + self.beside_us)
-        return compose.step_us(np.asarray(step_us + added_us), host_us, self.beside_us)
+        launched_us = added_us if self.are_apart else step_us + added_us
+        return compose.step_us(np.asarray(launched_us), launches_us, self._exposed_us(step_us))
+
+    def launches_share(
+        self, mixed_us: FloatArray, step_us: FloatArray | float, launches_us: FloatArray | float
+    ) -> FloatArray:
+        """Derivative of `mixed_us` with respect to launches_us, from 0 to 1."""
+        return host_share(launches_us, mixed_us - self._exposed_us(step_us))
+
+    def _exposed_us(self, step_us: FloatArray | float) -> FloatArray | float:
+        """Of a mixed step, what its launches hide behind nothing of."""
+        return step_us + self.beside_us if self.are_apart else self.beside_us
 
 
 def prompt_terms(setting: Setting) -> PromptTerms:
@@ -98,20 +107,64 @@ def prompt_terms(setting: Setting) -> PromptTerms:
 # The host: it launches prompts kernel by kernel, always or only in a step that outgrows the graphs.
 
 
-def prompt_host_us(setting: Setting, *, has_drafter: bool) -> float:
-    """Microseconds of the host that launches a prefill pass, or a mixed step; 0 where a graph holds it.
+class PromptHost(NamedTuple):
+    """The host that launches a step or pass with prompts kernel by kernel: launches of (N8).
 
-    has_drafter: whether one is loaded, in this step or not.
+    An engine's graphs hold no prompts at all (`always_us`), or they hold a step up to so many rows
+    (`outgrown_us`). Numbers of one server, or arrays of several that broadcast with what is asked.
     """
+
+    always_us: FloatArray | float = 0.0
+    """Of each pass of prompts, or step that they ride on."""
+    outgrown_us: FloatArray | float = 0.0
+    """Of a step that a graph would hold without prompts: (N3), as of one that only decodes."""
+    most_rows: FloatArray | float = np.inf
+    """Rows of the largest graph; those of prompts count as those of requests that decode."""
+    band: FloatArray | float = 0.0
+    """Relative half-width of the 80 % band of these times."""
+
+    def launches_us(self, decode_rows: FloatArray | float, rows: FloatArray | float) -> FloatArray:
+        """Of a step of so many rows, `decode_rows` without its prompts; 0 where a graph holds it."""
+        is_outgrown = (decode_rows <= self.most_rows) & (rows > self.most_rows)
+        return np.asarray(self.always_us + is_outgrown * self.outgrown_us)
+
+    def of(self, cells: IntArray) -> PromptHost:
+        """Of some of several servers."""
+        return PromptHost(*(np.asarray(values)[cells] for values in self))
+
+
+GRAPHS = PromptHost()
+"""Where graphs hold all prompts, or the host works far ahead of the device."""
+
+
+def prompt_host(setting: Setting, verified_tokens: float) -> PromptHost:
+    """The host of a server whose steps verify so many tokens of each request; above 1 it has a drafter."""
     engine = setting.runtime.engine
-    if engine is None or not (term := prompt_term(setting, engine, has_drafter=has_drafter)).value:
-        return 0.0
-    launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
-    return term.value * sum(launch.kernel_count for launch in launches)
+    if engine is None:
+        return GRAPHS
+    term = _launch_term(setting, engine, has_drafter=verified_tokens > 1.0)
+    if term.value:
+        launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
+        kernels = sum(launch.kernel_count for launch in launches)
+        return PromptHost(always_us=term.value * kernels, band=term.band)
+    if engine.prompts_apart or engine.graph_unit == "requests":
+        return GRAPHS
+    return PromptHost(
+        outgrown_us=float(launching_us(engine, setting.model.layers, captured=False).time_us),
+        most_rows=most_captured_tokens(engine, verified_tokens),
+        band=engine.eager_us_per_layer.band,
+    )
 
 
-def prompt_term(setting: Setting, engine: Engine, *, has_drafter: bool) -> Term:
-    """What the host takes for each kernel of `prompt_host_us`.
+def prompt_hosts(setting: Setting, verified_tokens: FloatArray) -> PromptHost:
+    """`prompt_host` of several servers, (cells,)."""
+    each, cells = np.unique(verified_tokens, return_inverse=True)
+    hosts = (prompt_host(setting, tokens) for tokens in each.tolist())
+    return PromptHost(*(np.asarray(values)[cells] for values in zip(*hosts, strict=True)))
+
+
+def _launch_term(setting: Setting, engine: Engine, *, has_drafter: bool) -> Term:
+    """What the host takes for each kernel of a step with prompts; 0: graphs hold it.
 
     Where prompts ride on a step, the whole step is launched so, with a drafter or without. Passes of their
     own have another host with one that drafts by passes: their graphs hold no hidden states.
@@ -120,41 +173,3 @@ def prompt_term(setting: Setting, engine: Engine, *, has_drafter: bool) -> Term:
     if engine.prompts_apart and not drafts_by_passes:
         return engine.prefill_us_per_launch
     return engine.prompt_us_per_launch
-
-
-def graph_rows(setting: Setting, verified_tokens: float) -> float:
-    """Most rows of a mixed step that a graph holds; infinite where prompts never take a step out of one.
-
-    verified_tokens: of each request, for which graphs were captured. Rows of prompts count as those of
-    requests.
-    """
-    engine = setting.runtime.engine
-    if engine is None or engine.prompts_apart or engine.graph_unit == "requests":
-        return np.inf
-    return most_captured_tokens(engine, verified_tokens)
-
-
-def launches_us(
-    always_us: float,
-    eager_us: float,
-    decode_rows: FloatArray | float,
-    rows: FloatArray | float,
-    most_rows: FloatArray | float,
-) -> FloatArray | float:
-    """(N8) launches of a step of so many rows, `decode_rows` without prompts; broadcasts, in the unit given.
-
-    Either an engine's graphs hold no prompts at all (always_us, `prompt_host_us`), or they hold the step and
-    not its further rows (eager_us, `eager_host_us`, of more than most_rows, `graph_rows`).
-    """
-    if always_us or not eager_us:
-        return always_us
-    is_outgrown = np.asarray((decode_rows <= most_rows) & (rows > most_rows))
-    return np.asarray(eager_us * is_outgrown)
-
-
-def eager_host_us(setting: Setting) -> float:
-    """Microseconds of the host in a step of more than `graph_rows`: (N3), as in one that only decodes."""
-    engine = setting.runtime.engine
-    if engine is None or np.isinf(graph_rows(setting, 1.0)):
-        return 0.0
-    return float(launching_us(engine, setting.model.layers, captured=False).time_us)

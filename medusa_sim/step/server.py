@@ -33,9 +33,8 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.step.closed_loop import ClosedLoop, closed_loop
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.first_tokens import first_token_us, load_test_first_token_us
-from medusa_sim.step.host import Added, host_share
+from medusa_sim.step.host import Added
 from medusa_sim.step.mixed_steps import MixedStepLaw, mixed_step_law
-from medusa_sim.step.prompts import prompt_term
 from medusa_sim.step.request_steps import chain_reached
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
@@ -240,20 +239,12 @@ class FullServer(Server):
         """Of sampling, of the kernels of prompts, and of the host that launches these."""
         on_the_way = self._shaped(self._loop.idle_trip_us) / self._request_us
         prompts = np.maximum(1.0 - self._share_of(self.step_us) - on_the_way, 0.0)
-        kernels, launching = prompts * self._law.prompt_half, prompts * self._launching_half()
-        return self._share_of(self.sampled.half_us), kernels, launching
-
-    def _launching_half(self) -> FloatArray:
-        """Half-width of the time of a step with prompts, of its host."""
-        engine, law, drafts = self.setting.runtime.engine, self._law, self.verified_tokens > 1.0
-        if engine is None or not (law.plain_host_us or law.drafting_host_us):
-            return np.zeros(())
-        host_us = np.where(drafts, law.drafting_host_us, law.plain_host_us)
-        whole_us = np.maximum(self._shaped(self._means.reading_us), host_us)
-        plain, drafting = (
-            prompt_term(self.setting, engine, has_drafter=loaded).band for loaded in (False, True)
+        launching_us = self._shaped(self._means.launching_half_us / self._loop.begin_chance)
+        return (
+            self._share_of(self.sampled.half_us),
+            prompts * self._law.prompt_half,
+            launching_us / self._request_us,
         )
-        return np.asarray(host_share(host_us, whole_us) * np.where(drafts, drafting, plain))
 
     def _share_of(self, added_us: FloatArray) -> FloatArray:
         """Of a whole request, what takes so long in each step that it decodes."""

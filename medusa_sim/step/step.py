@@ -23,13 +23,14 @@ from medusa_sim.step.chance import drafted_tokens, found_shares, mean_drafted_to
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_passes, drafting_times, passes_reached
 from medusa_sim.step.graphs import padded_tokens
+from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import step_launches
 from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.prompt_kernels import drafter_works
-from medusa_sim.step.prompts import prompt_host_us, prompt_terms
+from medusa_sim.step.prompts import prompt_host, prompt_terms
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
@@ -53,10 +54,13 @@ def decode_step(setting: Setting, batch: Size, seq_len: Size) -> PassTimes:
     return timed_pass(setting.latency, decode_work(setting, batch, seq_len))
 
 
-def prefill_step(setting: Setting, batch: Size, seq_len: Size, drafter: Drafter | None = None) -> PassTimes:
+def prefill_step(
+    setting: Setting, batch: Size, seq_len: Size, drafter: Drafter | None = None, *, candidates: float = 1.0
+) -> PassTimes:
     """The whole prompt of `seq_len` tokens at once, with an engine's terms of prompts: (N8) of it alone.
 
-    drafter: what reads the prompt too; None: none is loaded.
+    drafter: what reads the prompt too; None: none is loaded. candidates: tokens that the server's other steps
+    verify of each request, for which it captured its graphs; 1 without a drafter.
     """
     prompt = prefill(batch, seq_len)
     step = timed_pass(setting.latency, _target_work(setting, prompt))
@@ -64,8 +68,16 @@ def prefill_step(setting: Setting, batch: Size, seq_len: Size, drafter: Drafter 
         step = step + timed_pass(setting.latency, work)
     terms = prompt_terms(setting)
     read = step.with_kernels_share(terms.share)
-    host_us = np.maximum(step.host_us, prompt_host_us(setting, has_drafter=drafter is not None))
-    cost = replace(read.cost, host_us=host_us, exposed_us=step.cost.exposed_us + terms.beside_us)
+    host = prompt_host(setting, candidates)
+    launches_us = host.launches_us(0.0, np.asarray(prompt.tokens))
+    host_us = read.host_us + launches_us
+    half_us = host_share(host_us, overlapped_us(read.device_us, host_us)) * host.band * launches_us
+    cost = replace(
+        read.cost,
+        host_us=host_us,
+        exposed_us=read.cost.exposed_us + terms.beside_us,
+        draft_square=read.cost.draft_square + half_us**2,
+    )
     return replace(read, cost=cost)
 
 

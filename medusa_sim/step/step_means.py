@@ -32,6 +32,8 @@ class StepMeans(NamedTuple):
     """Of those of a request that is away or queues: none of them is the one on which it begins."""
     reading_us: FloatArray
     """Of those that a prompt rides on, all of them; of its own passes where it has these."""
+    launching_half_us: FloatArray
+    """Half-width of step_us, of the host that launches prompts."""
 
 
 def step_means(law: MixedStepLaw) -> StepMeans:
@@ -80,6 +82,7 @@ def _means_of(law: MixedStepLaw, cells: IntArray) -> StepMeans:
             arrived.weight * np.maximum(law.loop.requests[cell] - arrived.number, 0.0), in_place_us
         ),
         reading_us=mean(arrived.weight * arrived.number, steps.reading_us),
+        launching_half_us=summed(arrived.weight * steps.launching_half_us),
     )
 
 

@@ -28,7 +28,7 @@ from medusa_sim.step.memory import (
 )
 from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
-from medusa_sim.step.prompts import PromptTerms, prompt_terms
+from medusa_sim.step.prompts import GRAPHS, PromptHost, PromptTerms, prompt_terms
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import prefill_step
 from medusa_sim.step.traffic import Traffic
@@ -81,11 +81,11 @@ def test_prompts_ride_as_in_the_server(table):
 def test_prompts_that_fill_a_step_beyond_its_graphs_wait_for_their_launches(table):
     own_s = table.decoding_s(0, 32, 512.0)
     launching_s = 1e-6 * SCENARIO.setting.runtime.engine.eager_us_per_layer.value * SCENARIO.model.layers
-    assert table.prompts.eager_s == pytest.approx(launching_s)
+    assert 1e-6 * table.prompts.host.outgrown_us == pytest.approx(launching_s)
     # sizes of requests of one token end at 512, in multiples of three of two drafts at 498
     two = step_table(SCENARIO, CHAINS[:2], LIMITS, longest=64).prompts
-    assert (two.graph_rows, two.without_drafter().graph_rows) == (498.0, 512.0)
-    bare = replace(table, prompts=replace(table.prompts, eager_s=0.0))
+    assert [of.host.most_rows for of in (two, two.without_drafter())] == [498.0, 512.0]
+    bare = replace(table, prompts=replace(table.prompts, host=GRAPHS))
     for tokens, waits in ((480, False), (481, True)):
         with_law, without = (own_s + of.prompts_s(0, 32, [(tokens, tokens)], own_s) for of in (table, bare))
         smooth = float(norm_max(np.asarray(without), np.asarray(launching_s), HOST_OVERLAP))
@@ -102,10 +102,10 @@ def test_a_step_of_prompts_alone_is_a_prefill(runtime, drafts):
     drafter = options[-1].drafter if drafts else None
     limits = replace(LIMITS, max_requests=1)
     found = step_table(scenario, options, limits, longest=4096)
-    for tokens in (64, 480, 4096):  # 498 to 512 are in a graph of vLLM's where no requests of three are asked
+    for tokens in (64, 480, 505, 4096):  # of three tokens a request vLLM's graphs end at 498
         alone = found.decoding_s(0, 0, 0.0)
         alone += found.prompts_s(0, 0, [(tokens, tokens)], alone)
-        whole = float(prefill_step(scenario.setting, 1, tokens, drafter).time_us)
+        whole = float(prefill_step(scenario.setting, 1, tokens, drafter, candidates=1 + drafts).time_us)
         # the server's filters of one row are in the one and not in the other
         assert 1e6 * alone == pytest.approx(whole, rel=0.035), tokens
 
@@ -229,12 +229,14 @@ def test_prompts_by_hand():
     assert shared.added_s(64, [(300, 900)], 1.0, 44e-6, 20e-6) == pytest.approx(
         1e-6 * (0.5 * (1650.0 + 600.0 + 18.0) + 10.0)
     )
-    apart = replace(own, terms=own.terms._replace(are_apart=True), host_s=3e-3)
+    apart = replace(own, terms=own.terms._replace(are_apart=True), host=PromptHost(3e3))
     smooth = (0.5 * (1650.0 + 2.0 * 300)) ** HOST_OVERLAP + 3000.0**HOST_OVERLAP
     expected = smooth ** (1 / HOST_OVERLAP) + 10.0
     assert apart.added_s(64, [(300, 900)], 1.0) == pytest.approx(1e-6 * expected)
-    assert apart.without_drafter().host_s == 0.0
-    assert replace(own, host_s=3e-3, plain_host_s=2e-3).without_drafter().host_s == 2e-3
+    assert apart.without_drafter().host == GRAPHS
+    assert (
+        replace(own, host=PromptHost(3e3), plain_host=PromptHost(2e3)).without_drafter().host.always_us == 2e3
+    )
 
 
 @pytest.mark.parametrize("requests", [63, 65, 67])

@@ -28,7 +28,7 @@ from medusa_sim.step.prompt_kernels import (
     prompt_attention_us,
     timed_rows,
 )
-from medusa_sim.step.prompts import eager_host_us, prompt_host_us, prompt_terms
+from medusa_sim.step.prompts import GRAPHS, prompt_host, prompt_terms
 from medusa_sim.step.step import (
     decode_step,
     prefill_step,
@@ -57,12 +57,16 @@ def test_a_pass_for_its_last_token_alone_runs_the_last_mlp_and_the_head_for_one_
 
 def test_prompts_take_an_engines_share_of_kernels_and_its_host_by_layer():
     assert prompt_terms(setting()) == (1.0, 0.0, False)
-    assert eager_host_us(setting()) == 0.0
+    assert prompt_host(setting(), 1.0) == GRAPHS
     served = setting("vllm-0.11")
     engine = served.runtime.engine
     assert prompt_terms(served) == (engine.prompt_share.value, 32 * engine.prompt_us_per_layer.value, False)
     # beyond the largest captured size the host launches every layer
-    assert eager_host_us(served) == 32 * engine.eager_us_per_layer.value
+    host_us = 32 * engine.eager_us_per_layer.value
+    assert prompt_host(served, 1.0) == (0.0, host_us, 512.0, engine.eager_us_per_layer.band)
+    found = [float(prompt_host(served, 3.0).launches_us(96.0, rows)) for rows in (498.0, 499.0)]
+    assert found == [0.0, host_us]  # graphs of three tokens a request end at 498 rows
+    assert float(prompt_host(served, 1.0).launches_us(513.0, 600.0)) == 0.0  # without prompts in none, either
 
 
 def test_a_prompt_alone_takes_an_engines_share_of_kernels_its_host_and_time_beside():
@@ -72,7 +76,7 @@ def test_a_prompt_alone_takes_an_engines_share_of_kernels_its_host_and_time_besi
     terms = bare | {"prompt_us_per_launch": 0.0, "prefill_us_per_launch": 0.0}
     none = engine.with_terms({name: Term(value=value, source="none") for name, value in terms.items()})
     kernels = prefill_step(replace(served, runtime=replace(served.runtime, engine=none)), 1, 512)
-    found, host_us = prefill_step(served, 1, 512), prompt_host_us(served, has_drafter=False)
+    found, host_us = prefill_step(served, 1, 512), float(prompt_host(served, 1.0).always_us)
     assert host_us > 0.0
     assert 0.5 < engine.prompt_share.value < 1.0
     whole = overlapped_us(engine.prompt_share.value * kernels.device_us, max(host_us, kernels.host_us))

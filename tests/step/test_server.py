@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from scipy import stats
 from servers import CHAT, LATENCY, full, plain, setting
 
@@ -19,9 +20,9 @@ from medusa_sim.step.closed_loop import _in_queue
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import linear_us, logits_us, prompt_attention_us, timed_rows
-from medusa_sim.step.prompts import prompt_host_us, prompt_terms
+from medusa_sim.step.prompts import prompt_host, prompt_terms
 from medusa_sim.step.sampling import sampled
-from medusa_sim.step.server import FullServer, in_server
+from medusa_sim.step.server import FullServer, Server, in_server
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.traffic import Traffic, served_length, step_limits
@@ -156,11 +157,11 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
         seen = in_server(of, step, 1, count, np.asarray(2.0), traffic)
         return float(seen.token_us) * traffic.output_tokens
 
-    launching_us = prompt_host_us(of, has_drafter=True)
+    launching_us = prompt_host(of, 4.0).always_us
     assert launching_us > 0.0
-    assert prompt_host_us(setting(), has_drafter=True) == prompt_host_us(of, has_drafter=False) == 0.0
+    assert prompt_host(setting(), 4.0).always_us == prompt_host(of, 1.0).always_us == 0.0
     for name, kind in drafters().items():
-        each_us = prompt_host_us(replace(of, served_drafter=name), has_drafter=True)
+        each_us = prompt_host(replace(of, served_drafter=name), 4.0).always_us
         assert each_us == (0.0 if kind.looks_up else launching_us)
     slower_us = request_us(of, short, 4) - request_us(graphs, short, 4)
     assert 0.5 * launching_us < slower_us < launching_us  # its kernels run meanwhile
@@ -177,11 +178,9 @@ def test_passes_of_prompts_of_deepseek_in_sglang_wait_for_their_launches():
         asked: dict[str, Any] = {"model": "deepseek-v3", "gpu": "h200-sxm", "tp": 8} | changed
         return Scenario(runtime="sglang-0.5", drafter="ngram", acceptance="0.5", **asked).setting
 
-    assert prompt_host_us(of(), has_drafter=False) == pytest.approx(
-        63.0 * (976 - 3 * 58)
-    )  # shared experts fused
+    assert prompt_host(of(), 1.0).always_us == pytest.approx(63.0 * (976 - 3 * 58))  # shared experts fused
     for other in ({"gpu": "b200"}, {"model": "qwen3-32b"}):
-        assert prompt_host_us(of(**other), has_drafter=False) == 0.0
+        assert prompt_host(of(**other), 1.0).always_us == 0.0
     engine = of().runtime.engine
     assert engine is not None
     free = engine.with_terms({"prefill_us_per_launch": Term(value=0.0, source="a test")})
@@ -203,13 +202,13 @@ def test_prompts_of_dense_models_in_vllm_on_blackwell_wait_for_their_launches(tp
         asked: dict[str, Any] = {"model": "llama-3.1-70b", "gpu": "b200", "dtype": "fp8"} | changed
         return Scenario(runtime="vllm-0.15", drafter="ngram", acceptance="0.5", tp=tp, **asked)
 
-    launching_us = prompt_host_us(scenario().setting, has_drafter=False)
-    alone = prompt_host_us(scenario(tp=1).setting, has_drafter=False) / 25.0
+    launching_us = prompt_host(scenario().setting, 1.0).always_us
+    alone = prompt_host(scenario(tp=1).setting, 1.0).always_us / 25.0
     collectives = launching_us / 65.0 - alone
     assert alone >= 80 * 9
     assert 2 * 80 <= collectives <= 2 * 80 + 2
     for other in ({"gpu": "h200-sxm"}, {"model": "gpt-oss-120b", "dtype": None}):
-        assert prompt_host_us(scenario(**other).setting, has_drafter=False) == 0.0
+        assert prompt_host(scenario(**other).setting, 1.0).always_us == 0.0
     for tokens, least in ((16.0, 0.6), (32_768.0, 0.0)):
         traffic = Traffic(prompt_tokens=tokens, output_tokens=256.0)
         engine = scenario().setting.runtime.engine
@@ -227,8 +226,8 @@ def test_prompts_of_dense_models_in_vllm_on_blackwell_wait_for_their_launches(tp
 def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     # its graphs hold generation alone: the whole step is launched, whatever drafts
     of = setting("tensorrt-llm")
-    launching_us = prompt_host_us(of, has_drafter=True)
-    assert prompt_host_us(replace(of, served_drafter="ngram"), has_drafter=False) == launching_us > 0.0
+    launching_us = prompt_host(of, 4.0).always_us
+    assert prompt_host(replace(of, served_drafter="ngram"), 1.0).always_us == launching_us > 0.0
     eight = replace(of, model=load_model("deepseek-r1"), parallel=Parallel(tp=8, dp_attention=True))
     step, traffic = np.asarray(1e4), Traffic(prompt_tokens=16.0, output_tokens=256.0)
     seen = in_server(eight, step, 64, 1, np.ones(()), traffic)
@@ -255,6 +254,35 @@ def test_what_stands_beside_the_step_has_a_band():
     assert launching[0] == 0.0 < launching[1]
     assert (sampling >= 0.0).all()
     assert ((seen.step_share > 0.0) & (seen.step_share < 1.0)).all()
+
+
+@pytest.mark.parametrize(
+    ("runtime", "model", "prompt", "output", "tokens", "name"),
+    [
+        ("vllm", "qwen3-0.6b", 1500, 16, 1, "eager_us_per_layer"),
+        ("sglang", "llama-3.1-8b", 900, 200, 4, "prompt_us_per_launch"),
+        ("tensorrt-llm", "qwen3-30b-a3b", 9000, 200, 4, "prompt_us_per_launch"),
+    ],
+)
+def test_the_host_of_prompts_errs_by_its_band_times_what_a_token_feels_of_it(
+    runtime, model, prompt, output, tokens, name
+):
+    """Its half-width is that of the term by the derivative of the time per token, over all steps."""
+    scenario = Scenario(
+        gpu="h100-sxm", model=model, drafter="eagle3", acceptance=0.7, runtime=runtime, prompt_tokens=prompt,
+        output_tokens=output,
+    )  # fmt: skip
+    of, batch = scenario.setting, np.array([1, 16, 64])
+    term = getattr(of.runtime.engine, name)
+
+    def seen(times: float) -> Server:
+        engine = of.runtime.engine.with_terms({name: structs.replace(term, value=times * term.value)})
+        slower = replace(of, runtime=replace(of.runtime, engine=engine))
+        return in_server(slower, np.full(3, 5e3), batch, tokens, np.full(3, tokens / 1.6), scenario.traffic)
+
+    felt = np.log(seen(1.001).token_us / seen(0.999).token_us) / np.log(1.001 / 0.999)
+    assert seen(1.0).halves[2] == pytest.approx(term.band * felt, rel=1e-3)
+    assert (felt > 0.005).all()
 
 
 @given(st.floats(1.0, 1e6))

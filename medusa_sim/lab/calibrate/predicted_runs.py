@@ -57,7 +57,7 @@ def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> 
     if not row.offline:
         return float((seen.token_us if row.with_prompts else seen.tpot_us) * tokens)
     loaded = asked.drafter if candidates > 1 else None
-    prompt_us = prefill_step(asked, row.concurrency, row.prompt, loaded).time_us
+    prompt_us = prefill_step(asked, row.concurrency, row.prompt, loaded, candidates=candidates).time_us
     return float((seen.tpot_us + prompt_us / row.output) * tokens)
 
 
