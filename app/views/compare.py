@@ -275,7 +275,7 @@ def _answer(answer: Comparison) -> None:
     )
     others = answer.runners_up[answer.runners_up.gpu != chosen["gpu"]].drop_duplicates("gpu")
     if near := "; ".join(f"{row['gpu']}, {measure_text(answer, row)}" for _, row in others.iterrows()):
-        st.markdown(show.in_words(f"Too near to tell apart: {near}."))
+        st.markdown(show.in_words(f"Intervals of these reach it: {near}."))
     decided = decision_table(answer)
     show.text_table(decided, phone=decided.headers[:3])
 

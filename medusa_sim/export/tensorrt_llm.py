@@ -152,7 +152,7 @@ class TensorrtLlm(EngineExport):
         """The configuration file that it reads, where there is anything to say."""
         cache = ["kv_cache_config:", "  dtype: fp8"] if scenario.model.kv_dtype == "fp8" else []
         data_parallel = ["enable_attention_dp: true"] if scenario.parallel.dp_attention else []
-        lines = [*data_parallel, *cache, *speculation]
+        lines = [*speculation, *data_parallel, *cache]
         return [f"cat > {_CONFIG} <<'EOF'", *lines, "EOF", f"--config {_CONFIG}"] if lines else []
 
     def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:

@@ -385,5 +385,5 @@ def test_a_file_of_tensorrt_says_what_is_not_its_default(kv_dtype, spread, lines
     )
     for speculation in ([], ["speculative_config:", "  decoding_type: MTP"]):
         found = TensorrtLlm.launch_lines(None, scenario, speculation)  # type: ignore[arg-type]
-        assert found[1:-2] == lines + speculation
+        assert found[1:-2] == speculation + lines
         assert len(found) == (len(lines + speculation) and len(lines + speculation) + 3)
