@@ -109,7 +109,7 @@ def _dispatch(model: Model, kind: DispatchKind, rows: Size, count: int, experts:
         kind=kind,
         dtype=dtype,
         tokens=rows,
-        hidden=model.hidden,
+        hidden=experts.latent or model.hidden,
         topk=experts.topk,
         experts=experts.experts,
         ranks=model.parallel.ep,

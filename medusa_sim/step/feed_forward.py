@@ -63,9 +63,10 @@ def _fuses_shared(experts: MoE, runtime: Runtime) -> bool:
 
 
 def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime: Runtime) -> list[Launch]:
-    """Router and routed experts of layers that have them; the latter hold their activation.
+    """Router and routed experts of layers that have them, which hold their activation.
 
-    Of experts spread over GPUs those of the busiest one, for which the others wait.
+    Latent experts act between projections to a width of theirs and back. Of experts spread over GPUs those of
+    the busiest one, for which the others wait.
     """
     local_m = workload.on_one_gpu(model.parallel).rows
     ranks = experts.experts // experts.held
@@ -81,7 +82,7 @@ def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime
         dtype=stored.dtype,
         weight_dtype=stored.weight_dtype,
         tokens=workload.rows,
-        hidden=model.hidden,
+        hidden=experts.latent or model.hidden,
         inter=experts.inter,
         experts=experts.experts + fused,
         topk=experts.topk + fused,
@@ -90,8 +91,16 @@ def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime
         rows=pairs + np.asarray(workload.rows) * fused,
         gated=experts.gated,
     )
+    latent, hidden = experts.latent, model.hidden
+    projections = []
+    if latent is not None:
+        projections = [
+            head_launch(model, "latent_in_proj", "experts", local_m, latent, hidden, count),
+            head_launch(model, "latent_out_proj", "experts", local_m, hidden, latent, count),
+        ]
     return [
-        head_launch(model, "router", "experts", local_m, experts.experts, model.hidden, count),
+        head_launch(model, "router", "experts", local_m, experts.experts, hidden, count),
+        *projections,
         Launch(
             operator=kernel,
             part="experts",
