@@ -25,6 +25,8 @@ def test_rates_are_tried_on_both_sides_of_a_knee_below_saturation():
     assert rates_to_try(36.0, known(34.0)) == (17.0, 30.0, 34.0)  # 0.9 of it; 0.97 of 36
     assert rates_to_try(36.0, known(36.0)) == (18.0, 25.0, 32.0)  # 0.7 and 0.9 of 36
     assert rates_to_try(36.0) == (9.0, 18.0, 27.0, 32.0)
+    assert rates_to_try(0.2) == (0.05, 0.1, 0.15, 0.18)
+    assert rates_to_try(0.0) == ()
 
 
 def test_the_interval_of_a_carried_rate_is_that_of_its_seeds_where_steps_have_none():

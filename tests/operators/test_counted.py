@@ -1,5 +1,6 @@
 """What kernels move, compute and take in turn, counted by hand for one launch of each operator."""
 
+from dataclasses import replace
 from math import ceil, log2
 
 import numpy as np
@@ -16,6 +17,7 @@ from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
+from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.operators.window import WindowAttention
 
 
@@ -362,3 +364,10 @@ def test_widths_that_a_kernel_reads_and_writes_are_half_of_what_a_connection_mov
     )
     assert 2 * (4 * per_stream + beside) * 3 * 64 * 2 == float(counted.bytes)
     assert 4 * per_stream + beside == {"pre": 2.5, "post": 4.5}[part]
+
+
+def test_a_window_begins_with_its_first_token_where_rows_name_no_prefix():
+    sizes = {"batch": 2, "q_len": 128, "heads": 32, "kv_heads": 8, "head_dim": 128, "window": 128}
+    row = pd.DataFrame([{"op": "window_attention", "dtype": "bf16", "phase": CONTEXT, **sizes}])
+    ((_, operator),) = operators_of(check_rows(row, "rows"))
+    assert replace(operator, name="") == replace(window(**sizes, prefix=0, phase=CONTEXT), name="")

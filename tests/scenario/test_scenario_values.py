@@ -425,3 +425,17 @@ def test_a_pasted_row_is_one_pass_of_one_sequence_and_tells_of_no_drafts():
     found = MachineRows(rows=(row,), told={})
     assert (found.drafted, found.accepted, found.rounds, found.drafted_us) == (0.0, 0.0, 0.0, 0.0)
     assert (found.accepted_share, found.drafts, found.tokens_per_round) == (None, None, None)
+
+
+def test_a_plain_step_is_one_token_behind_another_and_a_step_of_two_adds_what_only_it_has():
+    """On each of eight GPUs 16 of 128 heads; they and the latent key rotate 64 values each."""
+    launches = Scenario(gpu="h200-sxm", model="deepseek-r1", tp=8).kernel_fits.plain_launches
+    named = {launch.operator.name: launch.operator for launch in launches}
+    assert (named["rope"].m, named["rope"].n) == (1, 17 * 64)
+    (attention,) = (launch.operator for launch in launches if launch.attends)
+    assert (attention.batch, attention.q_len, attention.kv_len) == (1, 1, 2)
+    assert not any(launch.composed for launch in launches)
+    sparse = Scenario(gpu="h200-sxm", model="deepseek-v3.2", tp=8).kernel_fits.plain_launches
+    modules = [launch.operator for launch in sparse if launch.composed]
+    sizes = [[float(each.batch), float(each.q_len), float(each.prefix)] for each in modules]
+    assert sizes == [[1.0, 1.0, 1.0], [1.0, 2.0, 1.0]]

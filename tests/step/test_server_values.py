@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.sparse import Compressed
 from medusa_sim.step import gathering
 from medusa_sim.step.chance import log_normal, normal_values
+from medusa_sim.step.closed_loop import _steps_ahead
 from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.prompts import prompt_terms
@@ -137,3 +139,15 @@ def test_a_hosts_share_is_by_how_much_a_step_grows_with_it(device_us, host_us):
     whole = overlapped_us(np.asarray(device_us), host_us)
     assert float(whole) == pytest.approx(sum(ends) / 2, rel=1e-9)
     assert float(host_share(host_us, whole)) == pytest.approx((ends[1] - ends[0]) / 2e-3, rel=1e-6)
+
+
+def test_an_engine_waits_for_drafts_that_a_host_looks_up():
+    """vLLM schedules one step ahead of the running one, but not where n-grams draft."""
+    drafts = np.array([False, True])
+    for runtime, drafter, steps in (
+        ("vllm-0.24", "ngram", [1.0, 0.0]),
+        ("vllm-0.24", "eagle3", [1.0, 1.0]),
+        ("cuda-graph", "ngram", [0.0]),
+    ):
+        given = SimpleNamespace(runtime=load_runtime(runtime), drafter_name=drafter)
+        assert np.atleast_1d(_steps_ahead(given, drafts)).tolist() == steps

@@ -12,7 +12,7 @@ import torch
 
 from medusa_sim.lab.measure import bench as bench_module
 from medusa_sim.lab.measure import environment, hardware
-from medusa_sim.lab.measure.bench import CpuBench, Sample, _repeats, device_us, results_kept
+from medusa_sim.lab.measure.bench import CpuBench, CudaBench, Sample, _repeats, device_us, results_kept
 from medusa_sim.lab.measure.cells import StepRow
 from medusa_sim.lab.measure.decoder_steps import whole_passes
 from medusa_sim.lab.measure.kernels import Pool
@@ -272,3 +272,43 @@ def step_row(model: str, repetition: int) -> StepRow:
         model=model, dtype="fp32", batch=1, seq_len=8, candidates=1, depth=0, repetition=repetition,
         time_us=1.0, p10_us=1.0, p90_us=1.0, repeats=1, tokens_per_step=1.0,
     )  # fmt: skip
+
+
+def test_a_buffer_grows_twice_as_large_and_takes_the_place_of_its_own_use_alone():
+    """In 2 MiB of float32 values are 524,288, as many as are ever held to spare."""
+    pool = Pool(CPU, 1 << 20)
+    rows = pool.activations((64,), torch.float32, 0.0)
+    for count, held in ((100, 100), (150, 200), (401, 401), (500, 802)):
+        pool.operands((count,), torch.float32, 0.0)
+        sizes = {name: buffer.numel() for name, buffer in pool._buffers.items()}
+        assert sizes == {("activations", torch.float32): 64, ("operands", torch.float32): held}
+    assert pool.activations((64,), torch.float32, 0.0).data_ptr() == rows.data_ptr()
+    pool.operands((10,), torch.bfloat16, 0.0)
+    assert set(pool._buffers) == {("activations", torch.float32), ("operands", torch.bfloat16)}
+
+
+def test_a_graph_goes_round_until_a_sample_lasts_and_is_timed_for_0_15_seconds(monkeypatch):
+    """Two operands of 50 us are 100 us: five rounds make a sample of 500, of which 50 are taken, not 300."""
+    for call_us, rounds, repeats in ((50.0, 5, 50), (2_000.0, 1, 37), (20_000.0, 1, 7)):
+        captured: list[int] = []
+        timed: list[int] = []
+
+        def capture(work: list[object], *_: object, captured: list[int] = captured, **__: object) -> Any:
+            captured.append(len(work))
+            return lambda: None
+
+        def time_us(
+            replay: object, device: object, of: int, timed: list[int] = timed, us: float = call_us
+        ) -> float:
+            timed.append(of)
+            return of * us
+
+        monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        monkeypatch.setattr(bench_module, "calls", lambda *_: [lambda: 0.0] * 2)
+        monkeypatch.setattr(bench_module, "capture_calls", capture)
+        monkeypatch.setattr(bench_module, "device_us", time_us)
+        found = CudaBench(SimpleNamespace(device=CPU)).timing(case())
+        assert (found.time_us, found.repeats) == (call_us, repeats)
+        assert captured == ([2] if rounds == 1 else [2, 2 * rounds])
+        assert timed == [2, *[2 * rounds] * repeats]
