@@ -25,7 +25,6 @@ from medusa_sim.step.compose import COST_FIELDS, Cost, along
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.pass_times import PassTimes, bound_codes
-from medusa_sim.step.request_steps import reached_on_average
 from medusa_sim.step.server import Server, in_server
 from medusa_sim.step.watts import launch_joules, requests_joules, watts
 
@@ -233,20 +232,21 @@ class Steps:
         """(K,) `served` at one batch and length."""
         return self._served(lambda values: as_float(np.broadcast_to(values, self.shape)[b, s]))
 
-    def served_as(self, k: int, step_us: FloatArray, tokens_per_step: FloatArray) -> Server:
-        """A cell at the first batch and length, with another step time and other tokens per step."""
+    def served_if(self, b: int, s: int, k: int, step_us: FloatArray | float, reached: FloatArray) -> Server:
+        """A cell in a server if its step took `step_us` and emitted other numbers of tokens.
+
+        reached: (..., X) probabilities that a step emits at least 1, 2, ... X tokens.
+        """
         traffic = self.scenario.traffic
-        shape = self.configurations.reached[np.broadcast_to(self.index, self.shape)[0, 0, k]]
-        reached = reached_on_average(tokens_per_step, shape)
         return in_server(
             self.surface.setting,
-            step_us,
-            int(self.surface.batch[0]),
-            int(self.candidates[0, 0, k]),
-            tokens_per_step,
+            as_float(step_us),
+            int(self.surface.batch[b]),
+            int(np.broadcast_to(self.candidates, self.shape)[b, s, k]),
+            reached.sum(axis=-1),
             traffic,
             decode_steps=None if traffic is None else traffic.request_steps(reached),
-            attention_us=self.in_flight.attention_us[0, 0, k],
+            attention_us=self.in_flight.attention_us[b, s, k],
             drafter=self.surface.loaded_drafter,
         )
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
+from medusa_sim.grid.cells import Cells
 from medusa_sim.plan.row_cells import RowCells
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.step import speculative_step
 
 SENSITIVITY = 0.10
 """Acceptance is moved by this share up and down."""
+_FACTORS, _ROUNDS = 24, 4
+"""Factors that are tried at once between two, and how often: what is left between the last two is linear."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,19 +26,18 @@ class Sensitivity:
 
     row: RowCells
 
-    def _speedup_if(self, times_as_long: float) -> float:
-        """The speedup if the row's step took `times_as_long` times as long for each of its tokens."""
-        place = (self.row.b, self.row.s, 0)
-        own_us = float((self.row.cells.in_flight.step_us / self.row.cells.tokens_per_step)[place])
-        longer_us = float(self.row.cells.token_us[place]) + own_us * (times_as_long - 1.0)
-        return float(np.broadcast_to(self.row.cells.plain.token_us, self.row.cells.shape)[place]) / longer_us
+    def _speedup_if(self, cells: Cells, step_us: float, reached: FloatArray) -> FloatArray:
+        """(...) speedup of the cell here, if a step took so long and emitted 1, 2, ... tokens so often."""
+        plain_us = np.broadcast_to(cells.plain.token_us, cells.shape)[self.row.b, self.row.s, 0]
+        served = cells.served_if(self.row.b, self.row.s, 0, step_us, reached)
+        return np.asarray(plain_us / served.token_us)
 
     def _speedup_if_accepted(self, factor: float) -> float:
-        tokens = float(self.row.tokens[self.row.configuration])
-        scaled = (
-            1.0 if self.row.option is None else self.row.option.scaled_tokens(self.row.candidates, factor)
-        )
-        return self._speedup_if(tokens / scaled)
+        if self.row.option is None:
+            return 1.0
+        step_us = float(self.row.cells.in_flight.step_us[self.row.b, self.row.s, 0])
+        reached = self.row.option.reached_if(self.row.candidates, factor)
+        return float(self._speedup_if(self.row.cells, step_us, reached))
 
     @property
     def speedup_acceptance_minus_10_percent(self) -> float:
@@ -56,22 +61,53 @@ class Sensitivity:
             runtime=replace(self.row.surface.setting.runtime, head_rows="accepted"),
         )
         step_us = speculative_step(setting, self.row.batch_max, self.row.seq_len, self.row.candidates).time_us
-        return self._speedup_if(float(step_us / self.row.steps_us[self.row.configuration]))
+        shorter = float(step_us / self.row.steps_us[self.row.configuration])
+        own_us = float(self.row.cells.in_flight.step_us[self.row.b, self.row.s, 0])
+        reached = self.row.option.reached_if(self.row.candidates, 1.0)
+        return float(self._speedup_if(self.row.cells, own_us * shorter, reached))
+
+    @cached_property
+    def required_acceptance_factor(self) -> float | None:
+        """The factor on every accuracy at which the row, or of a plain row the best, breaks even.
+
+        0 where a step pays without its drafts; None where no acceptance breaks even.
+        """
+        option = self.row.every.configurations.option_of(self.row.shown)
+        if option is None:
+            return None
+        count = int(self.row.every.configurations.candidates[self.row.shown])
+        step_us = float(self.row.shown_cells.in_flight.step_us[self.row.b, self.row.s, 0])
+
+        def speedup_if(factors: FloatArray) -> FloatArray:
+            return self._speedup_if(self.row.shown_cells, step_us, option.reached_if(count, factors))
+
+        return factor_to_break_even(speedup_if, option.most_factor(count))
 
     @property
     def required_tokens_per_step(self) -> float | None:
-        """Tokens per step at which the row, or of a plain row the best, breaks even; None where none does."""
-        place, would = (self.row.b, self.row.s, 0), self.row.shown_cells
-        own_us = float((would.in_flight.step_us / would.tokens_per_step)[place])
-        plain_us = float(np.broadcast_to(would.plain.token_us, would.shape)[place])
-        left_us = plain_us - float(would.token_us[place]) + own_us  # of a plain token, for the step
-        return float(self.row.tokens[self.row.shown]) * own_us / left_us if left_us > 0.0 else None
-
-    @property
-    def required_acceptance_factor(self) -> float | None:
-        """Factor on every accuracy that gives `required_tokens_per_step`; None where none does."""
-        required = self.required_tokens_per_step
+        """Tokens per step with `required_acceptance_factor`; None where no acceptance breaks even."""
         option = self.row.every.configurations.option_of(self.row.shown)
-        if required is None or option is None:
+        factor = self.required_acceptance_factor
+        if option is None or factor is None:
             return None
-        return option.factor_for(int(self.row.every.configurations.candidates[self.row.shown]), required)
+        return option.scaled_tokens(int(self.row.every.configurations.candidates[self.row.shown]), factor)
+
+
+def factor_to_break_even(speedup_if: Callable[[FloatArray], FloatArray], most: float) -> float | None:
+    """The least factor up to `most` from which a speedup is at least 1; None where none is.
+
+    speedup_if: of ascending factors, with which it rises.
+    """
+    is_loss = bool(speedup_if(np.ones(1))[0] < 1.0)
+    factors = np.geomspace(1.0, most, _FACTORS) if is_loss else np.linspace(0.0, 1.0, _FACTORS)
+    for _ in range(_ROUNDS):
+        speedups = speedup_if(factors)
+        if speedups[-1] < 1.0:
+            return None
+        first = int(np.argmax(speedups >= 1.0))
+        if first == 0:
+            return float(factors[0])
+        ends = slice(first - 1, first + 1)
+        low, high = factors[ends]
+        factors = np.linspace(low, high, _FACTORS)
+    return float(np.interp(1.0, speedups[ends], [low, high]))

@@ -36,8 +36,6 @@ WIDTHS = (1, 2, 4, 8)
 
 _LEAST = 1e-12
 """Least accuracy of a draft, so that factors stay finite."""
-_EXACT = 1e-9
-"""Relative width at which the search for a factor ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +93,28 @@ class DraftOption:
 
     @cached_property
     def reached(self) -> FloatArray:
-        """(counts, X) probabilities that a step emits at least 1, 2, ... X tokens, of each count.
+        """(counts, X) probabilities that a step emits at least 1, 2, ... X tokens, of each count."""
+        return self.reached_if(self.candidates, 1.0)
 
-        The drafts of a level are accepted one at most. Another scheme or workload accepts more or less on all
-        levels alike; a curve knows no levels, and stands for a chain.
+    def reached_if(self, candidates: IntArray | int, factor: FloatArray | float) -> FloatArray:
+        """(..., X) `reached` of counts if every accuracy were `factor` times what it is; they broadcast.
+
+        The drafts of a level are accepted one at most, so that the factor of a head stops where its ranks
+        are right together in every step. Another scheme or workload accepts more or less on all levels alike.
+        A curve knows no levels, and stands for a chain; there the accepted drafts scale.
         """
+        counts, factors = np.asarray(candidates), np.asarray(factor, dtype=np.float64)
         if self.order is None or self.heads is None:
-            return chain_reached(self.tokens_per_step, np.minimum(self.candidates, self.depth + 1.0))
-        levels = np.asarray(self._gains_of_levels)[self.candidates - 1]
-        measured = np.concatenate([np.ones((self.candidates.size, 1)), levels], axis=1)
-        return measured if self.profile.ratio == 1.0 else reached_on_average(self.tokens_per_step, measured)
+            longest = np.minimum(counts, self.depth + 1.0)
+            accepted = self.tokens_per_step[np.searchsorted(self.candidates, counts)] - 1.0
+            return chain_reached(np.minimum(1.0 + factors * accepted, longest), longest)
+        levels = self._gains_of_levels[counts - 1] * np.minimum(
+            factors[..., None], self._most_factors
+        ).cumprod(axis=-1)
+        measured = np.concatenate([np.ones((*levels.shape[:-1], 1)), levels], axis=-1)
+        if self.profile.ratio == 1.0:
+            return measured
+        return reached_on_average(self.profile.adjusted(measured.sum(axis=-1), counts), measured)
 
     def tree(self, candidates: int) -> CandidateTree | None:
         """The tree of that many candidates; None where shapes are unknown."""
@@ -152,49 +162,30 @@ class DraftOption:
         return self.depth if tree is None else max(tree.depth, 1)
 
     def scaled_tokens(self, candidates: int, factor: float) -> float:
-        """Tokens per step of the same tree if every accuracy were `factor` times what it is.
+        """Tokens per step of a count if every accuracy were `factor` times what it is."""
+        return float(self.reached_if(candidates, factor).sum())
 
-        A head's total probability stays at 1 or below: its factor stops there. A
-        curve knows no heads; there the accepted drafts scale, to all of them at most.
-        """
+    def most_factor(self, candidates: int) -> float:
+        """The factor on every accuracy beyond which no draft of a count is accepted more often."""
         if self.order is None or self.heads is None:
-            return min(1.0 + factor * (self.tokens(candidates) - 1.0), float(candidates))
-        tokens, lift = 1.0, 1.0
-        for most, gain in zip(self._most_factors, self._gains_of_levels[candidates - 1], strict=True):
-            lift *= min(factor, most) if factor > 1.0 else factor
-            tokens += gain * lift
-        return float(self.profile.adjusted(tokens, candidates))
-
-    def factor_for(self, candidates: int, required: float) -> float | None:
-        """The least factor on every accuracy that gives `required` tokens per step; None where none does."""
-        if required <= 1.0:
-            return 0.0
-        if self.order is None or self.heads is None:  # accepted drafts are in proportion to it
-            accepted = max(self.tokens(candidates) - 1.0, _LEAST)
-            return (required - 1.0) / accepted if required <= candidates else None
-        most = max(self._most_factors)  # beyond it every head is always right
-        if self.scaled_tokens(candidates, most) < required:
-            return None
-        low, high = 0.0, most
-        while high - low > _EXACT * high:
-            middle = (low + high) / 2.0
-            low, high = (middle, high) if self.scaled_tokens(candidates, middle) < required else (low, middle)
-        return high
+            longest = min(candidates, self.depth + 1.0)
+            return (longest - 1.0) / max(self.tokens(candidates) - 1.0, _LEAST)
+        return float(self._most_factors.max())
 
     @cached_property
-    def _most_factors(self) -> list[float]:
-        """For each head, the factor at which its total probability reaches 1."""
+    def _most_factors(self) -> FloatArray:
+        """(heads,) the factor at which a head's total probability reaches 1."""
         assert self.heads is not None  # noqa: S101  # a curve knows none, and scales otherwise
-        return list((1.0 / np.maximum(self.heads.conditional().sum(axis=1), _LEAST)).tolist())
+        return np.asarray(1.0 / np.maximum(self.heads.conditional().sum(axis=1), _LEAST))
 
     @cached_property
-    def _gains_of_levels(self) -> list[list[float]]:
+    def _gains_of_levels(self) -> FloatArray:
         """(nodes + 1, heads) tokens that each level of a tree of 0, 1, ... nodes adds."""
         assert self.order is not None  # noqa: S101  # likewise
         paths, gains = self.order.paths, self.order.gains
-        by_level = np.zeros((len(paths) + 1, len(self._most_factors)))
+        by_level = np.zeros((len(paths) + 1, self._most_factors.size))
         by_level[np.arange(1, len(paths) + 1), [len(path) - 1 for path in paths]] = gains
-        return list(by_level.cumsum(axis=0).tolist())
+        return np.asarray(by_level.cumsum(axis=0))
 
     def only(self, candidates: IntArray) -> DraftOption | None:
         """The option with the listed counts only; None if it has none of them."""

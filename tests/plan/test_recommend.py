@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from medusa_sim.plan.break_even import BreakEven, find_break_even
 from medusa_sim.plan.one_place import scheduled_row_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.sensitivity import factor_to_break_even
 from medusa_sim.plan.verdict import LOSES, PAYS, Coded, Stretch
 from medusa_sim.scenario.question import EVERY_BATCH_TO, Question
 from medusa_sim.scenario.scenario import Scenario
@@ -42,6 +45,10 @@ def profile_of(accuracy: np.ndarray, labels: list[int] | None = None) -> Accepta
 HEADS = profile_of(ACCURACY, [5000] * 4)
 SCENARIO = Scenario(runtime="cuda-graph", latency="roofline", acceptance=HEADS)
 GPU, SETTING = SCENARIO.gpu, SCENARIO.setting
+SERVED = Scenario(
+    gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm", latency="roofline", drafter="eagle3",
+    prompt_tokens=512, output_tokens=256,
+)  # fmt: skip
 
 
 def certainly(pays: np.ndarray) -> np.ndarray:
@@ -161,21 +168,56 @@ ASKED = st.one_of(
 
 
 @settings(max_examples=40, deadline=None)
-@for_all(asked=ASKED, share=st.floats(0.0, 1.0), place=st.integers(0, 10**6))
+@for_all(asked=ASKED, share=st.floats(0.01, 0.999), place=st.integers(0, 10**6))
 def test_the_factor_that_is_needed_is_found_however_large(asked, share, place):
     """The search ended at 16 times: at 0.01 "no acceptance" broke even where 0.3 gains."""
     options = Scenario(latency="roofline", **asked).options(64)
     option = options[place % len(options)]
     count = int(option.candidates[place % option.candidates.size])
-    least, most = option.scaled_tokens(count, 0.0), option.scaled_tokens(count, 1e15)
-    assert least == 1.0 < most <= count + 1e-6
+    largest = option.most_factor(count)
+    least, most = option.scaled_tokens(count, 0.0), option.scaled_tokens(count, largest)
+    assert least == pytest.approx(1.0)
+    assert 1.0 < most <= count + 1e-6
+    assert option.scaled_tokens(count, 2.0 * largest) == pytest.approx(most)
     required = 1.0 + share * (most - 1.0)
-    factor = option.factor_for(count, required)
+
+    def speedup_if(factors, step):
+        return option.reached_if(count, factors).sum(axis=-1) / step
+
+    factor = factor_to_break_even(partial(speedup_if, step=required), largest)
     assert factor is not None
     assert option.scaled_tokens(count, factor) == pytest.approx(required, rel=1e-6)
-    if required > 1.0:
-        assert option.scaled_tokens(count, 0.99 * factor) < required
-    assert option.factor_for(count, most * 1.001) is None
+    assert factor_to_break_even(partial(speedup_if, step=1.001 * most), largest) is None
+    assert factor_to_break_even(partial(speedup_if, step=1.0), largest) == 0.0
+
+
+@pytest.mark.parametrize(("drafts", "output"), [*product((1, 3), (2, 8, 256))])
+def test_another_acceptance_gains_as_much_as_if_it_had_been_asked_for(drafts, output):
+    """A request of few tokens ends in whole steps: a tenth more drafts are no tenth fewer steps."""
+    rates = 0.75 * np.arange(1.0, 1.0 + drafts) ** -0.2
+    scenario = SERVED.but(acceptance=given(rates), max_drafts=drafts, output_tokens=output)
+    found = recommend(scenario, Question(batch_min=8, batch_max=8))
+    row = found.schedule[0]
+    count = row.speculative_candidates
+
+    def priced(factor):
+        other = scenario.but(acceptance=given(np.minimum(factor * rates, 1.0)))
+        return price(other, [8], [row.seq_len]).by_count.speedup[0, 0, count - 1]
+
+    if row.candidates > 1:
+        assert row.sensitivity.speedup_acceptance_minus_10_percent == pytest.approx(priced(0.9), rel=1e-9)
+        assert row.sensitivity.speedup_acceptance_plus_10_percent == pytest.approx(priced(1.1), rel=1e-9)
+    factor = row.sensitivity.required_acceptance_factor
+    if output == 2:
+        assert factor is None  # one step is needed, whatever it emits
+    else:
+        assert factor is not None
+        assert priced(factor) == pytest.approx(1.0, rel=1e-7)
+
+
+def given(rates):
+    """Rates of drafts of which each follows the one before, as an argument."""
+    return "conditional:" + ",".join(map(repr, rates.tolist()))
 
 
 def test_an_acceptance_too_low_says_by_how_much():

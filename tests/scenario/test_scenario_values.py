@@ -167,19 +167,16 @@ def test_counts_are_those_that_some_draft_length_has():
     assert chain.but(max_drafts=2).depth == 2
 
 
-def test_a_curve_scales_its_accepted_drafts_to_all_of_them():
-    """A curve of 2.5 tokens for 8 candidates: 1.5 drafts accepted, half as many give 1.75, at most 8."""
+def test_a_curve_scales_its_accepted_drafts_to_those_of_a_chain():
+    """A curve of 2.5 tokens for 8 candidates: 1.5 drafts accepted, half as many give 1.75, at most 6."""
     scenario = Scenario(acceptance="paper-fig4-sparse")
     (option,) = scenario.options(64)
     for count in (2, 8, 64):
         own = option.tokens(count)
         assert option.scaled_tokens(count, 0.5) == pytest.approx(1.0 + 0.5 * (own - 1.0))
-        assert option.scaled_tokens(count, 1000.0) == count
-        assert option.factor_for(count, 0.5 + 0.5 * count) == pytest.approx(0.5 * (count - 1.0) / (own - 1.0))
-        assert option.factor_for(count, count + 0.01) is None
-        assert option.factor_for(count, 1.0) == 0.0
-    for count in option.candidates.tolist():
-        assert option.factor_for(count, count) == pytest.approx((count - 1.0) / (option.tokens(count) - 1.0))
+        most = min(count, option.depth + 1)
+        assert option.scaled_tokens(count, 1000.0) == pytest.approx(most)
+        assert option.most_factor(count) == pytest.approx((most - 1.0) / (own - 1.0))
     assert option.candidates.tolist() == list(range(2, 65))
     assert scenario.options(8)[0].candidates.tolist() == list(range(2, 9))
     with pytest.raises(UsageError, match="at least 2"):
@@ -199,9 +196,8 @@ def test_a_head_is_right_at_most_always():
     found = [option.scaled_tokens(3, factor) for factor in (0.0, 0.5, 1.0, 2.0, 4.0, 9.0)]
     # 1 + r + r s: 1 + 0.25 + 0.03125, 1 + 0.5 + 0.125, 1 + 1 + 0.5, 3
     assert found == pytest.approx([1.0, 1.28125, 1.625, 2.5, 3.0, 3.0])
-    assert option.factor_for(3, 2.5) == pytest.approx(2.0)
-    assert option.factor_for(3, 3.0) == pytest.approx(4.0)
-    assert option.factor_for(3, 3.001) is None
+    assert option.most_factor(3) == pytest.approx(4.0)
+    np.testing.assert_allclose(option.reached_if(3, 2.0), [1.0, 1.0, 0.5])
     assert option.drafts(3) == 2
 
 
