@@ -124,8 +124,8 @@ class Cells(SureSteps):
 
     def speedup_at(self, b: int, s: int) -> FloatArray:
         """(K,) `speedup` at one batch and length; the first cell must be plain decoding."""
-        if self.scenario.traffic is None:
-            return as_float(np.broadcast_to(self.step_speedup, self.shape)[b, s])
+        if self.scenario.traffic is None or self.by_count is self:  # a search has priced them everywhere
+            return as_float(np.broadcast_to(self.speedup, self.shape)[b, s])
         token_us = self.served_at(b, s).token_us
         return np.asarray(token_us[0] / token_us)
 

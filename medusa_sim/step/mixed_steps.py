@@ -84,7 +84,6 @@ def mixed_step_law(
         return np.asarray(priced_us[np.searchsorted(priced_rows, some_rows)])
 
     present_us = decode_linear_us(setting, present, present_tokens, present_rows, linear_of_us(present_rows))
-    prompt = linear_times(setting, np.array([float(round(max(traffic.prompt_tokens, 1.0)))]))
     lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
     return MixedStepLaw(
         setting=setting,
@@ -101,10 +100,8 @@ def mixed_step_law(
         linear_us=linear_of_us(rows),
         drafter_us=drafter_linear_us(setting, drafter, rows),
         imbalance_us=imbalance_us(setting, rows),
-        logits_us=logits_us(setting),
         prompt_attention_us=float(prompt_attention_us(setting, lengths, lengths).mean()),
         drafter_attention_us=float(drafter_attention_us(setting, drafter, lengths, lengths).mean()),
-        prompt_half=float(np.log(prompt.high_us / prompt.time_us)[0]),
         host=prompt_hosts(setting, verified_tokens),
     )
 
@@ -155,16 +152,23 @@ class MixedStepLaw:
     """(rows,) what a drafter adds for prefill tokens, but for its attention."""
     imbalance_us: FloatArray
     """(rows,) what linear takes longer where one GPU attends to all of these tokens."""
-    logits_us: float
-    """Of choosing tokens behind prompts, in a pass of their own."""
     prompt_attention_us: float
     """Attention of one prompt, averaged over its length."""
     drafter_attention_us: float
     """That of a drafter which reads the prompt, too."""
-    prompt_half: float
-    """Upper half-width of the band of linear(P), on the logarithm."""
     host: PromptHost
     """(cells,) what launches a step or pass with prompts."""
+
+    @cached_property
+    def logits_us(self) -> float:
+        """Of choosing tokens behind prompts, in a pass of their own."""
+        return logits_us(self.setting)
+
+    @cached_property
+    def prompt_half(self) -> float:
+        """Upper half-width of the band of linear(P), on the logarithm."""
+        prompt = linear_times(self.setting, np.array([float(round(max(self.traffic.prompt_tokens, 1.0)))]))
+        return float(np.log(prompt.high_us / prompt.time_us)[0])
 
     def where(self, cells: IntArray, begin_chance: FloatArray) -> MixedStepLaw:
         """Of some cells, which may come again, on whose steps prompts begin with another probability."""
@@ -235,7 +239,7 @@ class MixedStepLaw:
         if self.sharing_us.any():
             saved_us = inactive_share(self.setting, tokens) * self.sharing_us[cells][:, None]
         terms, decode_us = prompt_terms(self.setting), self.full_decode_us[cells][:, None]
-        more_us = terms.more_us(linear_us, decode_us, saved_us, self.logits_us)
+        more_us = terms.more_us(linear_us, decode_us, saved_us)
         decode_rows = (loop.requests * loop.verified_tokens)[cells][:, None]
         launches_us = self.host.of(cells[:, None]).launches_us(decode_rows, rows)
         return self._launched(cells, step_us, more_us, self._read_us(cells, prompts, tokens), launches_us)
@@ -274,6 +278,7 @@ class MixedStepLaw:
         prompt_us = self.prompt_attention_us + is_drafting * self.drafter_attention_us
         attention_us = (prompt_us / self.traffic.prompt_tokens)[:, None] * tokens
         drafter_us = is_drafting[:, None] * np.interp(tokens, self.rows, self.drafter_us) * has_tokens
-        imbalance_us = np.interp(tokens, self.rows, self.imbalance_us) * has_tokens
-        gpus = self.setting.parallel.schedulers
+        gpus, imbalance_us = self.setting.parallel.schedulers, np.zeros(())
+        if gpus > 1:
+            imbalance_us = np.interp(tokens, self.rows, self.imbalance_us) * has_tokens
         return np.asarray(read_us(gpus, prompts[:, None], attention_us, drafter_us, imbalance_us))

@@ -53,7 +53,7 @@ class PromptTerms(NamedTuple):
         linear_us: FloatArray | float,
         decode_us: FloatArray | float,
         saved_us: FloatArray | float,
-        logits_us: float,
+        logits_us: float = 0.0,
     ) -> FloatArray | float:
         """(N8) more: of the linear layers that a step or pass with prompts runs, what it adds.
 
