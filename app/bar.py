@@ -47,7 +47,7 @@ from medusa_sim.specs.runtime import (
     runtime_aliases,
     runtime_names,
 )
-from medusa_sim.step.drafter import drafter_kind, drafter_names, drafters
+from medusa_sim.step.drafter import drafter_class, drafter_names, drafters
 
 _TYPED = f"a measured profile of the list, {NUMBERS}"
 _AN_ID = "meta-llama/Llama-3.1-8B-Instruct"
@@ -103,7 +103,7 @@ def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
         words[name] = inputs.perhaps(row, name, label, 1, _LONGEST, help_text, empty=empty)
     row.form_submit_button("Apply", type="primary", on_click=_fold)
     words["acceptance"] = acceptance_choice(more, drafter)
-    kind = drafter_kind(drafter)
+    kind = drafter_class(drafter)
     if kind.unit == "head":
         help_text = "Trained; fewer may be run."
         words["heads"] = inputs.whole(more, "heads", LABEL["heads"], 1, HEADS, HEADS, help_text)
@@ -356,7 +356,7 @@ def drafter_choice(where: Any, engine: str) -> str:
     first = DRAFTER if DRAFTER in known else drafter_of(engine)
     return inputs.choice(
         where, "drafter", LABEL["drafter"], drafter_names(), first, "What proposes the candidates.",
-        lambda name: drafter_kind(name).title,
+        lambda name: drafter_class(name).title,
     )  # fmt: skip
 
 
@@ -386,7 +386,7 @@ def profile_words(name: str) -> str:
 def profiles_of(drafter: str) -> tuple[str, ...]:
     """Profiles that may be of this drafter: those of no other."""
     others = [kind for name, kind in drafters().items() if name != drafter]
-    prefixes = drafter_kind(drafter).profiles
+    prefixes = drafter_class(drafter).profiles
     claimed = tuple(prefix for kind in others for prefix in kind.profiles if prefix not in prefixes)
     return tuple(name for name in acceptance_names() if not name.startswith(claimed))
 

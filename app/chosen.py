@@ -29,7 +29,7 @@ from medusa_sim.scenario.defaults import (
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases
-from medusa_sim.step.drafter import drafter_kind, drafter_names
+from medusa_sim.step.drafter import drafter_class, drafter_names
 from medusa_sim.units import format_text
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
@@ -218,7 +218,7 @@ def set_up_of(words: Mapping[str, Any], config: bytes | None = None) -> SetUp:
     request = (prompt or usual[0], output or usual[1])
     is_asked = prompt is not None or output is not None
     typed = _whole(said, "seq")
-    kind = drafter_kind(drafter)
+    kind = drafter_class(drafter)
     heads = _whole(said, "heads") if kind.unit == "head" else None
     draft = (said.get("draft_model") or draft_for(model)) if kind.takes_draft_model else None
     others = {"gpu", "model", "runtime", "drafter", "heads", "draft_model", "acceptance", "tp", "ep"}
@@ -286,7 +286,7 @@ def draft_for(model: str) -> str:
 
 def default_engine(drafter: str) -> str:
     """The runtime of a drafter where none is named, by its version."""
-    return load_runtime(drafter_kind(drafter).default_runtime).name
+    return load_runtime(drafter_class(drafter).default_runtime).name
 
 
 def measured_models(gpu: str) -> dict[str, str]:

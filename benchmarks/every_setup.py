@@ -54,7 +54,7 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import runtime_names
-from medusa_sim.step.drafter import drafter_kind, drafter_names
+from medusa_sim.step.drafter import drafter_class, drafter_names
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "app"))
@@ -137,7 +137,7 @@ def draft_of(model: str) -> str | None:
 def checked(asked: SetUp) -> Outcome:
     """Ask about one set-up, and find what is wrong with the answer."""
     gpu = asked.gpu or gpu_of(asked)
-    kind = drafter_kind(asked.drafter)
+    kind = drafter_class(asked.drafter)
     first = FIRST_BATCHES[asked.turn % len(FIRST_BATCHES)]
     try:
         prompt, output = asked.request or (None, None)

@@ -40,7 +40,7 @@ HOUSE = (
             "expert_union launch workload mixer_layers attention latent sparse recurrent "
             "residual feed_forward exchange accepting last_logits network kernels kernel_sums "
             "pass_work graphs host compose pass_times chance request_steps drafter setting pass_time "
-            "drafting prompt_kernels prompts step sampling traffic closed_loop gathering arrivals "
+            "drafting prompt_kernels prompts step sampling traffic request_cycle gathering begun_prompts "
             "mixed_steps step_means first_tokens server watts memory rows breakdown"
         ),
     ),
@@ -49,7 +49,7 @@ HOUSE = (
         "what is asked, resolved once: arguments, defaults, acceptance -> a scenario",
         in_order(
             "defaults acceptance declare one_or_several arguments question draft_options as_run machine_rows "
-            "machine_law kernel_fits machine adjusted_acceptance drafting_machine scenario"
+            "machine_law kernel_fits machine adjusted_acceptance machine_with_drafter scenario"
         ),
     ),
     Room(

@@ -43,7 +43,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import device_names, gpu_name
 from medusa_sim.specs.local import runtimes_of
-from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.drafting import drafting_cost
 from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.step import decode_step, verification_step
@@ -249,7 +249,7 @@ def round_of(gpu: str, runtime: str, model: str, form: str, drafts: int, depth: 
         max_drafts=drafts,
     )  # fmt: skip
     setting = at.setting
-    drafter = drafter_kind("mtp").of(at.drafting.parts, drafts)
+    drafter = drafter_class("mtp").of(at.drafting.parts, drafts)
     works = drafter.work(at.shard, verify(1, depth, drafts + 1), setting.runtime)
     drafted = sum(float(timed_pass(setting.latency, work).time_us) for work in works)
     cost = drafting_cost(setting.runtime, 1, looks_up=False)

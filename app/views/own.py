@@ -38,7 +38,7 @@ from medusa_sim.specs.gpu_names import gpu_names, local_names
 from medusa_sim.specs.local import runtimes_of
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter import drafter_class
 from views.verdict import AS_GOOD, as_good, certainty, verdict_of
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _asked(rows: MachineRows | None, path: str) -> SetUp:
     meaning = "What proposes the drafts. mtp: the model's own head, where it has one."
     drafter = inputs.choice(
         row, "own_drafter", "Drafter", drafters, "ngram", meaning,
-        lambda name: drafter_kind(name).title,
+        lambda name: drafter_class(name).title,
     )  # fmt: skip
     draft = None
     if drafter == "draft-model":

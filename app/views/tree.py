@@ -188,8 +188,10 @@ def _budget(set_up: SetUp, scenario: Scenario, tree: CandidateTree, answer: Tree
     show.chart(
         charts.budget_chart(curve, (tree.candidates, answer.tokens_per_step, answer.step_speedup)),
         name="budget",
-        caption=f"The fastest {what} of every size with its drafting by {scenario.drafting.kind.title}: "
-        f"{set_up.title}, batch {batch}, length {set_up.seq_len:,}. " + tail + notes.accuracy(scenario),
+        caption=f"The fastest {what} of every size with its drafting by "
+        f"{scenario.drafting.drafter_class.title}: {set_up.title}, batch {batch}, length {set_up.seq_len:,}. "
+        + tail
+        + notes.accuracy(scenario),
         command=show.command([*words, "--by-count", "--format", "csv"]),
         alt="Tokens per step and speedup by candidates",
     )

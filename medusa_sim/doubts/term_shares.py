@@ -52,19 +52,19 @@ def token_us(
     engine = None if runtime.engine is None else runtime.engine.with_terms(terms)
     setting = replace(scenario.setting, runtime=replace(runtime, engine=engine))
     if option is None:
-        drafter, candidates, emitted, reached = None, 1, 1.0, np.ones(1)
+        drafter, candidates, emitted, emission_chances = None, 1, 1.0, np.ones(1)
         target = step = decode_step(setting, batch, tokens)
     else:
         drafter, candidates = option.drafter, option.depth + 1
         emitted = option.tokens(candidates)
-        reached = option.reached[np.searchsorted(option.candidates, candidates)]
+        emission_chances = option.emission_chances[np.searchsorted(option.candidates, candidates)]
         setting = replace(setting, drafter=drafter)
         target = verification_step(setting, batch, tokens, candidates)
         step = reduce(add, drafting_times(setting, batch, tokens, candidates), target)
     traffic = scenario.traffic
     return in_server(
         setting, step.time_us, batch, candidates, as_float(emitted), traffic,
-        decode_steps=None if traffic is None else traffic.request_steps(reached),
+        decode_steps=None if traffic is None else traffic.request_steps(emission_chances),
         attention_us=target.parts_us["attention"], drafter=drafter,
     ).token_us  # fmt: skip
 

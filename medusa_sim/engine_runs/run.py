@@ -56,7 +56,9 @@ def engine_run(
                 f"{row.source}: reports no drafts; give what {asked['drafts']} gave (--accepted-by-position, "
                 "--tokens-per-step, --counters), or a run with them"
             )
-        by_position = not scenario.drafting.kind.looks_up  # or steps that found drafts are counted alone
+        by_position = (
+            not scenario.drafting.drafter_class.looks_up
+        )  # or steps that found drafts are counted alone
         if (
             counts is None
             and by_position
@@ -68,7 +70,7 @@ def engine_run(
         elif counts is None and by_position and row.tool == LOG:
             counts = logged_counts(path)
         scenario = _serving(scenario, row)
-    if scenario.drafting.kind.looks_up:
+    if scenario.drafting.drafter_class.looks_up:
         measured.pop("tokens_per_step", None)
         counts = None if counts is None else over_every_step(counts)[0]
     if counts is not None:

@@ -159,7 +159,7 @@ class Vllm(EngineExport):
                 "suffix decoding needs `pip install arctic-inference`; num_speculative_tokens is the most "
                 "that a match may draft"
             )
-        if chosen.answer.scenario.drafting.kind.looks_up:
+        if chosen.answer.scenario.drafting.drafter_class.looks_up:
             notes.append(
                 "a step is wider only where the prompt matches; --acceptance counts every step, others too"
             )

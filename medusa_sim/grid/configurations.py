@@ -46,11 +46,11 @@ class Configurations:
         return self.of_options([1.0], [option.tokens_per_step for option in self.options])
 
     @cached_property
-    def reached(self) -> FloatArray:
+    def emission_chances(self) -> FloatArray:
         """(J, X) probabilities that a step emits at least 1, 2, ... X tokens of a sequence."""
-        longest = max((option.reached.shape[1] for option in self.options), default=1)
+        longest = max((option.emission_chances.shape[1] for option in self.options), default=1)
         rows = [
-            np.pad(option.reached, ((0, 0), (0, longest - option.reached.shape[1])))
+            np.pad(option.emission_chances, ((0, 0), (0, longest - option.emission_chances.shape[1])))
             for option in self.options
         ]
         return np.concatenate([np.eye(1, longest), *rows])

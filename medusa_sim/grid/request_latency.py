@@ -85,8 +85,8 @@ class RequestLatency:
     @cached_property
     def decode_us(self) -> float:
         """From the first token to the last."""
-        reached = self.steps.configurations.reached[self.steps.configuration_at(0, 0)]
-        return float(request_steps(reached, self.output_tokens)) * _mean(self.steps.step_us)
+        emission_chances = self.steps.configurations.emission_chances[self.steps.configuration_at(0, 0)]
+        return float(request_steps(emission_chances, self.output_tokens)) * _mean(self.steps.step_us)
 
     @cached_property
     def plain_decode_us(self) -> float:

@@ -232,10 +232,12 @@ class Steps:
         """(K,) `served` at one batch and length."""
         return self._served(lambda values: as_float(np.broadcast_to(values, self.shape)[b, s]))
 
-    def served_if(self, b: int, s: int, k: int, step_us: FloatArray | float, reached: FloatArray) -> Server:
+    def served_if(
+        self, b: int, s: int, k: int, step_us: FloatArray | float, emission_chances: FloatArray
+    ) -> Server:
         """A cell in a server if its step took `step_us` and emitted other numbers of tokens.
 
-        reached: (..., X) probabilities that a step emits at least 1, 2, ... X tokens.
+        emission_chances: (..., X) probabilities that a step emits at least 1, 2, ... X tokens.
         """
         traffic = self.scenario.traffic
         return in_server(
@@ -243,9 +245,9 @@ class Steps:
             as_float(step_us),
             int(self.surface.batch[b]),
             int(np.broadcast_to(self.candidates, self.shape)[b, s, k]),
-            reached.sum(axis=-1),
+            emission_chances.sum(axis=-1),
             traffic,
-            decode_steps=None if traffic is None else traffic.request_steps(reached),
+            decode_steps=None if traffic is None else traffic.request_steps(emission_chances),
             attention_us=self.in_flight.attention_us[b, s, k],
             drafter=self.surface.loaded_drafter,
         )

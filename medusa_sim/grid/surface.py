@@ -173,7 +173,7 @@ class Surface:
     def decode_steps(self) -> FloatArray | None:
         """(J,) steps in which a request decodes (N20); None without traffic."""
         traffic = self.scenario.traffic
-        return None if traffic is None else traffic.request_steps(self.configurations.reached)
+        return None if traffic is None else traffic.request_steps(self.configurations.emission_chances)
 
     @property
     def loaded_drafter(self) -> Drafter | None:
@@ -208,7 +208,7 @@ class Surface:
         """
         options, runtime = self.configurations.options, self.setting.runtime
         depths = {option.depth: index for index, option in enumerate(options) if option.chain}
-        if runtime.engine is None or not depths or self.scenario.drafting.kind.looks_up:
+        if runtime.engine is None or not depths or self.scenario.drafting.drafter_class.looks_up:
             return np.zeros(self.shape)
         drafting = self.drafting[depths[min(depths)]]
         waits = replace(self.setting, runtime=runtime.drafting(self.scenario.drafting.method))

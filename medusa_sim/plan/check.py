@@ -25,7 +25,7 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.plan.engine_run import EngineRun, TimedBy, chain_of
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.request_steps import reached_on_average
+from medusa_sim.step.request_steps import chances_of_mean
 
 NOTICEABLE = 0.03
 """Of the time per token: what moves it by less is no fault, however narrow a band (rates without trials have
@@ -197,8 +197,8 @@ def _explained_us(plain: CheckedPart, round_us: float, rest_us: float) -> float:
 def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed_by: TimedBy) -> float:
     """Time per token, as it was measured, with a step of `step_us` that emits `tokens`."""
     place = int(np.searchsorted(cells.configurations.counts, count))
-    shape = cells.configurations.reached[cells.configuration_at(0, 0, place)]
-    seen = cells.served_if(0, 0, place, step_us, reached_on_average(np.asarray(tokens), shape))
+    shape = cells.configurations.emission_chances[cells.configuration_at(0, 0, place)]
+    seen = cells.served_if(0, 0, place, step_us, chances_of_mean(np.asarray(tokens), shape))
     ways = {"tpot": seen.tpot_us, "rate": seen.token_us, "gaps": seen.itl_us / tokens}
     return float(ways[timed_by])
 

@@ -115,7 +115,7 @@ def with_known_acceptance(scenario: Scenario, run: EngineRun) -> tuple[Scenario,
         chain_of(scenario, run.drafts)
         is_measured = scenario.guessed_from is None or run.drafts < scenario.guessed_from
     except CoverageError:
-        if scenario.drafting.kind.looks_up or run.drafts > MAX_DRAFTS or run.tokens_per_step <= 1.0:
+        if scenario.drafting.drafter_class.looks_up or run.drafts > MAX_DRAFTS or run.tokens_per_step <= 1.0:
             raise
         is_measured = False
     if not is_measured and run.tokens_per_step > 1.0:

@@ -26,18 +26,18 @@ class Sensitivity:
 
     row: RowCells
 
-    def _speedup_if(self, cells: Cells, step_us: float, reached: FloatArray) -> FloatArray:
+    def _speedup_if(self, cells: Cells, step_us: float, emission_chances: FloatArray) -> FloatArray:
         """(...) speedup of the cell here, if a step took so long and emitted 1, 2, ... tokens so often."""
         plain_us = np.broadcast_to(cells.plain.token_us, cells.shape)[self.row.b, self.row.s, 0]
-        served = cells.served_if(self.row.b, self.row.s, 0, step_us, reached)
+        served = cells.served_if(self.row.b, self.row.s, 0, step_us, emission_chances)
         return np.asarray(plain_us / served.token_us)
 
     def _speedup_if_accepted(self, factor: float) -> float:
         if self.row.option is None:
             return 1.0
         step_us = float(self.row.cells.in_flight.step_us[self.row.b, self.row.s, 0])
-        reached = self.row.option.reached_if(self.row.candidates, factor)
-        return float(self._speedup_if(self.row.cells, step_us, reached))
+        emission_chances = self.row.option.emission_chances_if(self.row.candidates, factor)
+        return float(self._speedup_if(self.row.cells, step_us, emission_chances))
 
     @property
     def speedup_acceptance_minus_10_percent(self) -> float:
@@ -63,8 +63,8 @@ class Sensitivity:
         step_us = speculative_step(setting, self.row.batch_max, self.row.seq_len, self.row.candidates).time_us
         shorter = float(step_us / self.row.steps_us[self.row.configuration])
         own_us = float(self.row.cells.in_flight.step_us[self.row.b, self.row.s, 0])
-        reached = self.row.option.reached_if(self.row.candidates, 1.0)
-        return float(self._speedup_if(self.row.cells, own_us * shorter, reached))
+        emission_chances = self.row.option.emission_chances_if(self.row.candidates, 1.0)
+        return float(self._speedup_if(self.row.cells, own_us * shorter, emission_chances))
 
     @cached_property
     def required_acceptance_factor(self) -> float | None:
@@ -79,7 +79,7 @@ class Sensitivity:
         step_us = float(self.row.shown_cells.in_flight.step_us[self.row.b, self.row.s, 0])
 
         def speedup_if(factors: FloatArray) -> FloatArray:
-            return self._speedup_if(self.row.shown_cells, step_us, option.reached_if(count, factors))
+            return self._speedup_if(self.row.shown_cells, step_us, option.emission_chances_if(count, factors))
 
         return factor_to_break_even(speedup_if, option.most_factor(count))
 

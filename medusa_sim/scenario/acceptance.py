@@ -195,7 +195,7 @@ def acceptance_of(
 
 
 def matched(
-    given: float | None, kind: type[Drafter], profile: AcceptanceProfile
+    given: float | None, drafter: type[Drafter], profile: AcceptanceProfile
 ) -> tuple[float, AcceptanceProfile]:
     """Share of the steps that verify drafts, and the acceptance over all steps.
 
@@ -204,9 +204,9 @@ def matched(
     worth stays. Raises UsageError for a rate outside (0, 1] or below the first acceptance, or of a drafter
     that takes none.
     """
-    if not kind.looks_up:
+    if not drafter.looks_up:
         if given is not None:
-            raise UsageError(f"drafter {kind.name} takes no --match-rate: it drafts in every step")
+            raise UsageError(f"drafter {drafter.name} takes no --match-rate: it drafts in every step")
         return 1.0, profile
     if given is None:
         return profile.match_rate_or_guess, profile

@@ -27,7 +27,12 @@ class AdjustedAcceptance:
 
 
 def adjusted_acceptance(
-    measured: AcceptanceProfile, asked: Arguments, kind: type[Drafter], *, model_name: str, runtime: Runtime
+    measured: AcceptanceProfile,
+    asked: Arguments,
+    drafter: type[Drafter],
+    *,
+    model_name: str,
+    runtime: Runtime,
 ) -> AdjustedAcceptance:
     """A measured acceptance with what is asked, in this order: rates of further drafts, the workload, the
     acceptance scheme, lengths of outputs, heads, the match rate, p-min.
@@ -35,24 +40,24 @@ def adjusted_acceptance(
     Raises UsageError where the drafter, the runtime or the acceptance does not take one of them.
     """
     profile = acceptance_of(
-        measured, kind, model_name=model_name, workload=asked.workload, lossless=asked.lossless
+        measured, drafter, model_name=model_name, workload=asked.workload, lossless=asked.lossless
     )
     if asked.output_tokens is not None:
         profile = profile.of_outputs(asked.output_tokens)
-    if kind.unit == "head" and asked.heads is not None:
+    if drafter.unit == "head" and asked.heads is not None:
         profile = profile.of_heads(asked.heads)
-    match_rate, profile = matched(asked.match_rate, kind, profile)
+    match_rate, profile = matched(asked.match_rate, drafter, profile)
     sure_shares: tuple[float, ...] = ()
     if asked.p_min:
-        _check_p_min(kind, runtime)
+        _check_p_min(drafter, runtime)
         sure_shares, profile = ending_unsure(profile, asked.p_min)
     return AdjustedAcceptance(profile=profile, match_rate=match_rate, sure_shares=sure_shares)
 
 
-def _check_p_min(kind: type[Drafter], runtime: Runtime) -> None:
-    if kind.looks_up or kind.unit != "draft":
+def _check_p_min(drafter: type[Drafter], runtime: Runtime) -> None:
+    if drafter.looks_up or drafter.unit != "draft":
         raise UsageError(
-            f"drafter {kind.name} takes no --p-min: it gives its drafts no probability; choose "
+            f"drafter {drafter.name} takes no --p-min: it gives its drafts no probability; choose "
             "draft-model, mtp, eagle3 or dflash"
         )
     if runtime.library != "llama.cpp":

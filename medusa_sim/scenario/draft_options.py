@@ -26,9 +26,9 @@ from medusa_sim.acceptance.tree import CandidateTree, Path, TreeOrder
 from medusa_sim.arrays import Band, FloatArray, Halves, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
-from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.drafter.base import Drafter, DrafterParts
-from medusa_sim.step.request_steps import chain_reached, reached_on_average
+from medusa_sim.step.request_steps import chain_chances, chances_of_mean
 
 WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
@@ -56,20 +56,20 @@ class Drafting:
             )
         if not 1 <= self.parts.heads <= LONGEST_DRAFT:
             raise UsageError(f"heads {self.parts.heads}: whole numbers from 1 to {LONGEST_DRAFT} are allowed")
-        self.kind.check_parts(self.parts)
+        self.drafter_class.check_parts(self.parts)
 
     @property
-    def kind(self) -> type[Drafter]:
+    def drafter_class(self) -> type[Drafter]:
         """The registered drafter."""
-        return drafter_kind(self.method)
+        return drafter_class(self.method)
 
     def lengths(self, longest: int) -> tuple[int, ...]:
         """Draft lengths that it can run, up to `longest`."""
-        return self.kind.lengths(self.parts, longest)
+        return self.drafter_class.lengths(self.parts, longest)
 
     def drafter(self, depth: int, width: int = 1) -> Drafter:
         """The drafter for draft length `depth`, `width` children a level."""
-        return self.kind.of(self.parts, depth, width)
+        return self.drafter_class.of(self.parts, depth, width)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,12 +92,12 @@ class DraftOption:
     order: TreeOrder | None = None
 
     @cached_property
-    def reached(self) -> FloatArray:
+    def emission_chances(self) -> FloatArray:
         """(counts, X) probabilities that a step emits at least 1, 2, ... X tokens, of each count."""
-        return self.reached_if(self.candidates, 1.0)
+        return self.emission_chances_if(self.candidates, 1.0)
 
-    def reached_if(self, candidates: IntArray | int, factor: FloatArray | float) -> FloatArray:
-        """(..., X) `reached` of counts if every accuracy were `factor` times what it is; they broadcast.
+    def emission_chances_if(self, candidates: IntArray | int, factor: FloatArray | float) -> FloatArray:
+        """(..., X) the same of counts if every accuracy were `factor` times what it is; they broadcast.
 
         The drafts of a level are accepted one at most, so that the factor of a head stops where its ranks
         are right together in every step. Another scheme or workload accepts more or less on all levels alike.
@@ -107,14 +107,14 @@ class DraftOption:
         if self.order is None or self.heads is None:
             longest = np.minimum(counts, self.depth + 1.0)
             accepted = self.tokens_per_step[np.searchsorted(self.candidates, counts)] - 1.0
-            return chain_reached(np.minimum(1.0 + factors * accepted, longest), longest)
+            return chain_chances(np.minimum(1.0 + factors * accepted, longest), longest)
         levels = self._gains_of_levels[counts - 1] * np.minimum(
             factors[..., None], self._most_factors
         ).cumprod(axis=-1)
         measured = np.concatenate([np.ones((*levels.shape[:-1], 1)), levels], axis=-1)
         if self.profile.ratio == 1.0:
             return measured
-        return reached_on_average(self.profile.adjusted(measured.sum(axis=-1), counts), measured)
+        return chances_of_mean(self.profile.adjusted(measured.sum(axis=-1), counts), measured)
 
     def tree(self, candidates: int) -> CandidateTree | None:
         """The tree of that many candidates; None where shapes are unknown."""
@@ -163,7 +163,7 @@ class DraftOption:
 
     def scaled_tokens(self, candidates: int, factor: float) -> float:
         """Tokens per step of a count if every accuracy were `factor` times what it is."""
-        return float(self.reached_if(candidates, factor).sum())
+        return float(self.emission_chances_if(candidates, factor).sum())
 
     def most_factor(self, candidates: int) -> float:
         """The factor on every accuracy beyond which no draft of a count is accepted more often."""
@@ -212,7 +212,7 @@ def draft_options(
     heads = profile.heads
     if heads is None:
         return (_curve_option(drafting, profile, candidates_max, chain_only=chain_only),)
-    trained = [drafting.parts.heads] if drafting.kind.unit == "head" else []
+    trained = [drafting.parts.heads] if drafting.drafter_class.unit == "head" else []
     depth_max = min(heads.heads, drafting.max_drafts, *trained)
     options = []
     if not chain_only and heads.ranks > 1:
@@ -235,7 +235,7 @@ def _curve_option(
             f"acceptance {profile.name} is a curve of tree sizes and knows no chains; give accuracies per "
             "head and rank, or per position, with --acceptance FILE"
         )
-    if drafting.kind.pays_per_draft:
+    if drafting.drafter_class.pays_per_draft:
         raise UsageError(
             f"acceptance {profile.name} is a curve of tree sizes; drafter {drafting.method} pays for each "
             "draft in a row and needs a rate per position: --acceptance FILE, or one rate such as 0.7"
@@ -256,7 +256,7 @@ def _tree_options(
     drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy, candidates_max: int
 ) -> list[DraftOption]:
     """Medusa heads and n-grams: one option a depth. Drafters that run by level: one for each width too."""
-    if not drafting.kind.has_levels:
+    if not drafting.drafter_class.has_levels:
         return [_shaped_option(drafting, profile, heads, 0, optimal_order(heads, candidates_max))]
     options = []
     for width in (w for w in WIDTHS[1:] if w <= heads.ranks):

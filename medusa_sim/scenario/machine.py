@@ -24,7 +24,7 @@ from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.prices import Price, given_price, price_of
 from medusa_sim.specs.runtime import Runtime, load_runtime, local_runtime_names
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
-from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.step.setting import step_kernels
@@ -48,7 +48,7 @@ class Machine:
     def runtime(self) -> Runtime:
         """The engine, or how kernels launch; the drafter's own where none is named."""
         asked = self.arguments
-        given = asked.runtime or self.kind.default_runtime
+        given = asked.runtime or self.drafter_class.default_runtime
         if isinstance(given, str):
             given = with_backend(given, self.gpu.local)
         return loaded_runtime(given, asked.data_dir)
@@ -132,13 +132,13 @@ class Machine:
         return None if self.price is None else self.price.usd_per_gpu_hour
 
     @property
-    def kind(self) -> type[Drafter]:
+    def drafter_class(self) -> type[Drafter]:
         """The registered drafter; the runtime's usual one where none is named."""
         asked = self.arguments
         if asked.drafter is not None:
-            return drafter_kind(asked.drafter)
+            return drafter_class(asked.drafter)
         engine = None if asked.runtime is None else self.runtime.engine
-        return drafter_kind(default_drafter(None if engine is None else engine.drafters))
+        return drafter_class(default_drafter(None if engine is None else engine.drafters))
 
     # The kernels: how long they take, and how well that is known.
 

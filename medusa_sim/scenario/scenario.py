@@ -22,7 +22,7 @@ from medusa_sim.scenario.defaults import (
     Baseline,
     request_length,
 )
-from medusa_sim.scenario.drafting_machine import DraftingMachine
+from medusa_sim.scenario.machine_with_drafter import MachineWithDrafter
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.expert_union import CHAIN, TREE, Overlap, overlap_of
@@ -31,7 +31,7 @@ from medusa_sim.step.traffic import Traffic
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
-class Scenario(DraftingMachine):
+class Scenario(MachineWithDrafter):
     """A model on a machine with a drafter, before batch, length and count are chosen.
 
     Made from `scenario.arguments.Arguments`, all by name. Its other parts are loaded from these
@@ -49,17 +49,17 @@ class Scenario(DraftingMachine):
 
     def _check(self) -> None:
         """Load every part, and refuse those that do not go together."""
-        asked, kind = self.arguments, self.kind
-        if asked.heads is not None and kind.unit != "head":
-            raise UsageError(f"drafter {kind.name} takes no --heads; --max-drafts limits the draft length")
+        asked, drafter = self.arguments, self.drafter_class
+        if asked.heads is not None and drafter.unit != "head":
+            raise UsageError(f"drafter {drafter.name} takes no --heads; --max-drafts limits the draft length")
         check_fit(self.shard, self.runtime, self.gpu)
-        kind.check(self.drafting.parts, self.model)
+        drafter.check(self.drafting.parts, self.model)
         if self.drafting.parts.draft is not None:
             on_one_gpu(self.drafting.parts.draft, Parallel(tp=asked.tp))  # refuses one that cannot be split
         engine = self.runtime.engine
-        if engine is not None and kind.name not in engine.drafters:
+        if engine is not None and drafter.name not in engine.drafters:
             raise UsageError(
-                f"runtime {self.runtime.name} runs no {kind.name} drafter; it has: "
+                f"runtime {self.runtime.name} runs no {drafter.name} drafter; it has: "
                 f"{', '.join(engine.drafters)}"
             )
         if self.model.keeps_states and not self.chain_only and self.scope == "model":
@@ -72,7 +72,7 @@ class Scenario(DraftingMachine):
     @property
     def changed(self) -> dict[str, Any]:
         """The arguments that differ from the defaults; GPU, model and drafter always."""
-        return {**self.arguments.changed, "drafter": self.kind.name}
+        return {**self.arguments.changed, "drafter": self.drafter_class.name}
 
     def __repr__(self) -> str:
         """The arguments that are not the defaults."""

@@ -33,7 +33,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
-from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter import drafter_class
 from medusa_sim.units import FORMATS, GIGA, UNPACKED, format_text
 
 
@@ -185,7 +185,7 @@ class Pricer:
         Raises _NoRoomError.
         """
         given = self.given
-        if drafter == PLAIN or not drafter_kind(drafter).takes_draft_model:
+        if drafter == PLAIN or not drafter_class(drafter).takes_draft_model:
             given = {name: value for name, value in given.items() if not name.startswith("draft_")}
         scenario = self._scenario(
             setup,

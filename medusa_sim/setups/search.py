@@ -23,7 +23,7 @@ from medusa_sim.specs.gpu_names import gpu_name
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import ModelName, load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter import drafter_class
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,7 @@ def compare(
     drafters = allowed.drafters or default_drafters(target, scenario)
     for name in drafters:
         if name != PLAIN:
-            drafter_kind(name)
+            drafter_class(name)
     for name in allowed.engines or ():
         load_runtime(name, scenario.get("data_dir"))
     for name in (*(allowed.gpus or ()), *(prices if isinstance(prices, Mapping) else ())):

@@ -15,8 +15,8 @@ From the time of a step down to one kernel, the order in which to read:
 A drafter (`step.drafter`) adds passes to the verification. A full server averages steps over who decodes, who
 is away and whose prompt rides along. In the order in which to read:
 
-    `closed_loop`                 what its requests do: decode, be away, queue, read a prompt
-    `arrivals`                    how many prompts begin on a step
+    `request_cycle`               what its requests do: decode, be away, queue, read a prompt
+    `begun_prompts`               how many prompts begin on a step
     `prompt_kernels`, `prompts`   kernels that read prompts, and what an engine makes of them
     `mixed_steps`                 what a step with so many prompts takes
     `step_means`                  means over all its steps

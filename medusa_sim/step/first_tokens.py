@@ -8,9 +8,9 @@
            start    = server + (time to read b prompts + time to read as many as a step has room for) / 2
            later    = load_test_us + load_test_steps mean t
 
-`step.closed_loop` says what each letter is. In numbers: a request is away for I = 1.5 steps of 13 ms, queues
-for none, is not held, and its prompt rides on steps of 22 ms: its first token comes after 1.5 x 13 + 22 =
-41.5 ms.
+`step.request_cycle` says what each letter is. In numbers: a request is away for I = 1.5 steps of 13 ms,
+queues for none, is not held, and its prompt rides on steps of 22 ms: its first token comes after
+1.5 x 13 + 22 = 41.5 ms.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from medusa_sim.step.step_means import StepMeans, blocks_of_cells, step_means
 
 def first_token_us(law: MixedStepLaw, means: StepMeans) -> FloatArray:
     """(cells,) microseconds: (N17)."""
-    loop = law.loop
-    waits_us = loop.idle_trip_us + (loop.away_steps + loop.queued_steps) * means.waiting_us
-    return np.asarray(waits_us + loop.held_steps * law.decode_only_us + means.reading_us)
+    cycle = law.cycle
+    waits_us = cycle.idle_trip_us + (cycle.away_steps + cycle.queued_steps) * means.waiting_us
+    return np.asarray(waits_us + cycle.held_steps * law.decode_only_us + means.reading_us)
 
 
 def load_test_first_token_us(law: MixedStepLaw, means: StepMeans, server_us: float) -> FloatArray:
@@ -42,7 +42,7 @@ def load_test_first_token_us(law: MixedStepLaw, means: StepMeans, server_us: flo
 
 def following_us(law: MixedStepLaw) -> FloatArray:
     """(cells,) microseconds: again of (N19), of requests that follow others of their client."""
-    chances = gathered_chances(law.loop)
+    chances = gathered_chances(law.cycle)
     cells, parts = chances.shape
     gathered = law.where(np.repeat(np.arange(cells), parts), chances.ravel())
     first_us = first_token_us(gathered, step_means(gathered))
@@ -51,8 +51,8 @@ def following_us(law: MixedStepLaw) -> FloatArray:
 
 def starting_us(law: MixedStepLaw, server_us: float) -> FloatArray:
     """(cells,) microseconds: start of (N19), of requests that begin at once on an idle server."""
-    requests = law.loop.requests
-    together = np.clip(law.loop.prompts_in_room, 1.0, requests)
+    requests = law.cycle.requests
+    together = np.clip(law.cycle.prompts_in_room, 1.0, requests)
     both_us = [
         law.steps(cells, requests[cells]).reading_us + law.steps(cells, together[cells]).reading_us
         for cells in blocks_of_cells(law)

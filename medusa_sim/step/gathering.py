@@ -16,7 +16,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.step.chance import normal_values
-from medusa_sim.step.closed_loop import ClosedLoop
+from medusa_sim.step.request_cycle import RequestCycle
 
 REQUESTS_A_CLIENT = 10
 """Of load tests: k of (N19). InferenceX's recipes ask for ten times as many prompts as are in flight."""
@@ -28,12 +28,12 @@ _ONE_STEP = (2.0 * np.pi) ** -0.5
 """Deviation, in steps, of a normal density that is 1 at its middle: all begin on that step."""
 
 
-def gathered_chances(loop: ClosedLoop) -> FloatArray:
+def gathered_chances(cycle: RequestCycle) -> FloatArray:
     """(cells, parts) equally likely pi(x) at the steps x on which requests but a client's first begin."""
     number = np.arange(1, REQUESTS_A_CLIENT)
-    reading = loop.requests / loop.prompts_in_room
-    spread = np.sqrt(reading[:, None] ** 2 / 12.0 + number * (TESTED_CV * loop.decode_steps[:, None]) ** 2)
-    middle = number / loop.begin_chance[:, None]  # (cells, generations)
+    reading = cycle.requests / cycle.prompts_in_room
+    spread = np.sqrt(reading[:, None] ** 2 / 12.0 + number * (TESTED_CV * cycle.decode_steps[:, None]) ** 2)
+    middle = number / cycle.begin_chance[:, None]  # (cells, generations)
     begin = middle[..., None] + spread[..., None] * normal_values()
     around = np.hypot(spread, _ONE_STEP)[:, None, None, :]
     apart = (begin[..., None] - middle[:, None, None, :]) / around

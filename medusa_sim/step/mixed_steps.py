@@ -1,7 +1,7 @@
 """Mixed steps of a full server: what a step takes that carries prefill tokens beside decode tokens.
 
-`step.closed_loop` says what each letter is. Of the b requests of a cell n begin their prompts on a step
-(`step.arrivals`), which bring S prefill tokens, while d requests decode:
+`step.request_cycle` says what each letter is. Of the b requests of a cell n begin their prompts on a step
+(`step.begun_prompts`), which bring S prefill tokens, while d requests decode:
 
     S       log-normal with mean n P and variance n (cv P)^2
     d(n)    = (b - n) (D - e) / (D - e + I + H)                        requests that decode all the while
@@ -36,9 +36,8 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.step.arrivals import arrivals
+from medusa_sim.step.begun_prompts import begun_prompts
 from medusa_sim.step.chance import Hits, binomial, log_normal, sums_by_place
-from medusa_sim.step.closed_loop import ClosedLoop
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.host import Added
@@ -58,25 +57,26 @@ from medusa_sim.step.prompt_kernels import (
     timed_rows,
 )
 from medusa_sim.step.prompts import PromptHost, prompt_hosts, prompt_terms, prompts_apart
+from medusa_sim.step.request_cycle import RequestCycle
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic
 
 
 def mixed_step_law(
-    setting: Setting, traffic: Traffic, drafter: Drafter | None, loop: ClosedLoop
+    setting: Setting, traffic: Traffic, drafter: Drafter | None, cycle: RequestCycle
 ) -> MixedStepLaw:
-    """(N8) of the cells of a loop. drafter: what reads prompts too, where a cell drafts."""
-    requests, verified_tokens = loop.requests, loop.verified_tokens
+    """(N8) of the cells of a cycle. drafter: what reads prompts too, where a cell drafts."""
+    requests, verified_tokens = cycle.requests, cycle.verified_tokens
     # steps that only decode, of all requests and of those that are present: averaged over how many are
     # absent, so that no edge of a tile falls on one number of requests
-    absent = binomial(requests, loop.absent_share)
+    absent = binomial(requests, cycle.absent_share)
     present = np.maximum(requests[absent.place] - absent.number, 1.0)
     present_tokens = verified_tokens[absent.place]
     full_rows = _padded_rows(setting, requests, verified_tokens)
     present_rows = _padded_rows(setting, present, present_tokens)
 
     # linear(T) at the rows of all these steps, and at those between which a mixed step's are interpolated
-    rows = timed_rows(float((requests * verified_tokens).max() + loop.room_tokens.max()))
+    rows = timed_rows(float((requests * verified_tokens).max() + cycle.room_tokens.max()))
     priced_rows = np.unique(np.concatenate([full_rows, present_rows, rows]))
     priced_us = linear_us(setting, priced_rows)
 
@@ -88,7 +88,7 @@ def mixed_step_law(
     return MixedStepLaw(
         setting=setting,
         traffic=traffic,
-        loop=loop,
+        cycle=cycle,
         full_decode_us=decode_linear_us(
             setting, requests, verified_tokens, full_rows, linear_of_us(full_rows)
         ),
@@ -137,7 +137,7 @@ class MixedStepLaw:
 
     setting: Setting
     traffic: Traffic
-    loop: ClosedLoop
+    cycle: RequestCycle
     full_decode_us: FloatArray
     """(cells,) decode(b), with all requests decoding."""
     mean_decode_us: FloatArray
@@ -174,18 +174,18 @@ class MixedStepLaw:
         """Of some cells, which may come again, on whose steps prompts begin with another probability."""
         return replace(
             self,
-            loop=self.loop.beginning(cells, begin_chance),
+            cycle=self.cycle.beginning(cells, begin_chance),
             full_decode_us=self.full_decode_us[cells],
             mean_decode_us=self.mean_decode_us[cells],
             sharing_us=self.sharing_us[cells],
             host=self.host.of(cells),
         )
 
-    def arrivals(self, cells: IntArray) -> Hits:
+    def begun_prompts(self, cells: IntArray) -> Hits:
         """n: how many prompts begin on a step of some cells. `Hits.place` is a place among `cells`."""
         # GPUs whose mixed steps are launched by their hosts wait for each other's prompts
         wait = np.any(self.host.always_us) and not prompts_apart(self.setting)
-        return arrivals(self.loop, cells, self.setting.parallel.schedulers if wait else 1)
+        return begun_prompts(self.cycle, cells, self.setting.parallel.schedulers if wait else 1)
 
     def steps(self, cells: IntArray, prompts: FloatArray) -> MixedSteps:
         """Steps on which so many prompts begin, one of each of `cells` (which may come again)."""
@@ -193,7 +193,7 @@ class MixedStepLaw:
         some_prompts = np.maximum(prompts, LEAST_PROMPTS)
         spread = log_normal(traffic.prompt_cv / np.sqrt(some_prompts))
         prompt_tokens = prompts[:, None] * traffic.prompt_tokens * spread  # S
-        room = self.loop.room_tokens[cells][:, None]
+        room = self.cycle.room_tokens[cells][:, None]
         chunk_steps = np.floor(prompt_tokens / room)
         last_tokens = prompt_tokens - chunk_steps * room
 
@@ -217,30 +217,30 @@ class MixedStepLaw:
 
     def _decoding(self, cells: IntArray, prompts: FloatArray) -> FloatArray:
         """(steps,) d(n)."""
-        return np.maximum(self.loop.requests[cells] - prompts, 0.0) * self.loop.decoding_share[cells]
+        return np.maximum(self.cycle.requests[cells] - prompts, 0.0) * self.cycle.decoding_share[cells]
 
     @cached_property
     def decode_only_us(self) -> FloatArray:
         """(cells,) t(0)."""
-        loop = self.loop
-        absent_us = loop.requests * loop.absent_share * loop.request_attention_us
-        return loop.step_us - absent_us - (self.full_decode_us - self.mean_decode_us)
+        cycle = self.cycle
+        absent_us = cycle.requests * cycle.absent_share * cycle.request_attention_us
+        return cycle.step_us - absent_us - (self.full_decode_us - self.mean_decode_us)
 
     def _mixed(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
         """(steps, lengths) t(n, S) where prompts ride on the step, with the band of its launches.
 
         tokens: (steps, lengths) S.
         """
-        loop, decoding = self.loop, self._decoding(cells, prompts)
-        not_decoding = loop.requests[cells] - decoding
-        step_us = (loop.step_us[cells] - not_decoding * loop.request_attention_us[cells])[:, None]
-        rows = (decoding * loop.verified_tokens[cells])[:, None] + tokens  # d c + S
+        cycle, decoding = self.cycle, self._decoding(cells, prompts)
+        not_decoding = cycle.requests[cells] - decoding
+        step_us = (cycle.step_us[cells] - not_decoding * cycle.request_attention_us[cells])[:, None]
+        rows = (decoding * cycle.verified_tokens[cells])[:, None] + tokens  # d c + S
         linear_us, saved_us = np.interp(rows, self.rows, self.linear_us), np.zeros(())
         if self.sharing_us.any():
             saved_us = inactive_share(self.setting, tokens) * self.sharing_us[cells][:, None]
         terms, decode_us = prompt_terms(self.setting), self.full_decode_us[cells][:, None]
         more_us = terms.more_us(linear_us, decode_us, saved_us)
-        decode_rows = (loop.requests * loop.verified_tokens)[cells][:, None]
+        decode_rows = (cycle.requests * cycle.verified_tokens)[cells][:, None]
         launches_us = self.host.of(cells[:, None]).launches_us(decode_rows, rows)
         return self._launched(cells, step_us, more_us, self._read_us(cells, prompts, tokens), launches_us)
 
@@ -270,7 +270,7 @@ class MixedStepLaw:
 
     def _is_drafting(self, cells: IntArray) -> BoolArray:
         """(steps,) whether these cells draft."""
-        return np.asarray(self.loop.verified_tokens > 1.0)[cells]
+        return np.asarray(self.cycle.verified_tokens > 1.0)[cells]
 
     def _read_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """(steps, lengths) read(S) of so many tokens of so many prompts."""

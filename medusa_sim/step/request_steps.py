@@ -26,67 +26,73 @@ _HALVES = 0.5
 """Chance of each further token, of which a power is taken: of a geometric chain any will do."""
 
 
-def request_steps(reached: FloatArray, output_tokens: float, output_cv: float = 0.0) -> FloatArray:
+def request_steps(emission_chances: FloatArray, output_tokens: float, output_cv: float = 0.0) -> FloatArray:
     """(...) D of (N20), averaged over outputs whose further tokens are log-normal; 0 where there are none.
 
-    reached: (..., X) probabilities that a step emits at least 1, 2, ... X tokens. A chain of one draft that
-    is accepted in half of the steps needs 1, 1.5 and 2.25 of them for one token, two and three:
+    emission_chances: (..., X) probabilities that a step emits at least 1, 2, ... X tokens. A chain of one
+    draft that is accepted in half of the steps needs 1, 1.5 and 2.25 of them for one token, two and three:
 
     >>> [request_steps(np.array([1.0, 0.5]), tokens).item() for tokens in (1.0, 2.0, 3.0, 4.0)]
     [0.0, 1.0, 1.5, 2.25]
     """
     further = max(output_tokens - 1.0, 0.0)
     each = further * (log_normal(np.full(1, output_cv))[0] if output_cv else np.ones(1))
-    return np.asarray((further + _surplus_tokens(reached, each).mean(axis=-1)) / reached.sum(axis=-1))
+    return np.asarray(
+        (further + _surplus_tokens(emission_chances, each).mean(axis=-1)) / emission_chances.sum(axis=-1)
+    )
 
 
-def reached_on_average(tokens: FloatArray, shape: FloatArray) -> FloatArray:
-    """(..., X) probabilities `reached` of a mean number of tokens (...): those of `shape`, all to one power.
+def chances_of_mean(tokens: FloatArray, shape: FloatArray) -> FloatArray:
+    """(..., X) emission chances of a mean number of tokens (...): those of `shape`, all to one power.
 
     shape: (..., X), falling from 1; 0 stays 0. For a chain each draft's own acceptance has that power then.
     """
     mean, logs = tokens[..., None], np.log(np.where(shape > 0.0, shape, 1.0))
     power = np.zeros(np.broadcast_shapes(mean.shape, (*shape.shape[:-1], 1)))
     for _ in range(_ITERATIONS):  # Newton from below: the mean falls with the power, and is convex
-        reached = np.where(shape > 0.0, np.exp(power * logs), 0.0)
-        excess = reached.sum(axis=-1, keepdims=True) - mean
+        emission_chances = np.where(shape > 0.0, np.exp(power * logs), 0.0)
+        excess = emission_chances.sum(axis=-1, keepdims=True) - mean
         if np.all(excess <= _EXACT * mean):
             break
-        slope = -(reached * logs).sum(axis=-1, keepdims=True)
+        slope = -(emission_chances * logs).sum(axis=-1, keepdims=True)
         power = power + np.maximum(excess, 0.0) / np.where(slope > 0.0, slope, np.inf)
-    return reached
+    return emission_chances
 
 
-def chain_reached(tokens: FloatArray, longest: FloatArray) -> FloatArray:
-    """(..., X) `reached` of a mean number of tokens alone: as if a chain's drafts were accepted alike.
+def chain_chances(tokens: FloatArray, longest: FloatArray) -> FloatArray:
+    """(..., X) emission chances of a mean number of tokens alone: as if a chain's drafts were accepted alike.
 
     longest: (...) tokens that a step emits at most. What a chain of equal drafts emits is geometric, and cut
     there.
     """
     drafts = np.arange(max(float(np.max(longest, initial=1.0)), 1.0))
     shape = np.where(drafts < np.maximum(longest, 1.0)[..., None], _HALVES**drafts, 0.0)
-    return reached_on_average(np.asarray(tokens), shape)
+    return chances_of_mean(np.asarray(tokens), shape)
 
 
-def _surplus_tokens(reached: FloatArray, left: FloatArray) -> FloatArray:
+def _surplus_tokens(emission_chances: FloatArray, left: FloatArray) -> FloatArray:
     """(..., lengths) s(n) of (N20) where (lengths,) tokens are left, linear between whole numbers."""
-    many = (np.arange(reached.shape[-1]) * reached).sum(axis=-1) / reached.sum(axis=-1)
+    many = (np.arange(emission_chances.shape[-1]) * emission_chances).sum(axis=-1) / emission_chances.sum(
+        axis=-1
+    )
     surplus = np.broadcast_to(many[..., None], (*many.shape, left.size)).copy()
     few = left <= _FEW
     if few.any():
-        table = _few_surplus(reached, int(np.ceil(left[few].max())))
+        table = _few_surplus(emission_chances, int(np.ceil(left[few].max())))
         below = np.floor(left[few]).astype(np.int64)
         above = np.minimum(below + 1, table.shape[-1] - 1)
         surplus[..., few] = table[..., below] + (left[few] - below) * (table[..., above] - table[..., below])
     return surplus
 
 
-def _few_surplus(reached: FloatArray, most: int) -> FloatArray:
+def _few_surplus(emission_chances: FloatArray, most: int) -> FloatArray:
     """(..., 1 + most) s(n) for none, one, ... tokens that are left."""
-    longest = reached.shape[-1]
-    chances = reached - np.append(reached[..., 1:], np.zeros((*reached.shape[:-1], 1)), axis=-1)
-    beyond = reached[..., ::-1].cumsum(axis=-1)[..., ::-1]
-    surplus = np.zeros((*reached.shape[:-1], 1 + most))
+    longest = emission_chances.shape[-1]
+    chances = emission_chances - np.append(
+        emission_chances[..., 1:], np.zeros((*emission_chances.shape[:-1], 1)), axis=-1
+    )
+    beyond = emission_chances[..., ::-1].cumsum(axis=-1)[..., ::-1]
+    surplus = np.zeros((*emission_chances.shape[:-1], 1 + most))
     for left in range(1, most + 1):
         steps = min(left, longest)
         before = surplus[..., left - steps : left][..., ::-1]

@@ -5,7 +5,7 @@ steps. With I = 1.5, W = 0 and R = 1 each begins a prompt every 257.5 steps: pi 
 0.25, and four steps of five carry none. Where such a step takes 10 ms and each prompt adds 12, the mean t is
 13 ms, so is tpot, and token is 13 / (0.00388 * 256) = 13.1 ms: 64 requests emit 4,900 tokens/s.
 
-`step.closed_loop` says what each letter is and what the b requests of a cell do (N7), `step.request_steps`
+`step.request_cycle` says what each letter is and what the b requests of a cell do (N7), `step.request_steps`
 in how many steps (N20), `step.mixed_steps` what a step takes on which n of them begin a prompt (N8). Here
 times t of steps become those of requests, as means over these steps:
 
@@ -30,12 +30,12 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
-from medusa_sim.step.closed_loop import ClosedLoop, closed_loop
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.first_tokens import first_token_us, load_test_first_token_us
 from medusa_sim.step.host import Added
 from medusa_sim.step.mixed_steps import MixedStepLaw, mixed_step_law
-from medusa_sim.step.request_steps import chain_reached
+from medusa_sim.step.request_cycle import RequestCycle, request_cycle
+from medusa_sim.step.request_steps import chain_chances
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import processed_tokens
@@ -70,7 +70,7 @@ def in_server(
         return Server(step_us=np.broadcast_to(step, shape), tokens_per_step=tokens)
     if decode_steps is None:
         longest = np.broadcast_to(np.asarray(candidates, dtype=np.float64), shape)
-        decode_steps = traffic.request_steps(chain_reached(tokens, longest))
+        decode_steps = traffic.request_steps(chain_chances(tokens, longest))
     added = sampled(setting, requests, candidates, tokens)
     return FullServer(
         setting=setting,
@@ -171,7 +171,7 @@ class FullServer(Server):
     def tpot_us(self) -> FloatArray:
         """(N10)."""
         further = self.traffic.output_tokens - 1.0 if self.traffic.output_tokens > 1.0 else nan
-        return self._shaped(self._means.decoding_us * self._loop.decode_steps) / further
+        return self._shaped(self._means.decoding_us * self._cycle.decode_steps) / further
 
     @property
     def token_us(self) -> FloatArray:
@@ -194,15 +194,15 @@ class FullServer(Server):
         """Share of the steps that carry tokens of prompts."""
         return self._shaped(carrying_share(self._law))
 
-    # The loop, its steps, and means over them.
+    # The cycle, its steps, and means over them.
 
     @cached_property
-    def _loop(self) -> ClosedLoop:
+    def _cycle(self) -> RequestCycle:
         """(cells,) in a row."""
         step_us, requests, verified_tokens, decode_steps, attention_us = (
             values.ravel() for values in np.broadcast_arrays(*self._inputs)
         )
-        return closed_loop(
+        return request_cycle(
             self.setting,
             self.traffic,
             step_us=step_us,
@@ -215,7 +215,7 @@ class FullServer(Server):
 
     @cached_property
     def _law(self) -> MixedStepLaw:
-        return mixed_step_law(self.setting, self.traffic, self.drafter, self._loop)
+        return mixed_step_law(self.setting, self.traffic, self.drafter, self._cycle)
 
     @cached_property
     def _means(self) -> StepMeans:
@@ -237,9 +237,9 @@ class FullServer(Server):
     @cached_property
     def halves(self) -> tuple[FloatArray, ...]:
         """Of sampling, of the kernels of prompts, and of the host that launches these."""
-        on_the_way = self._shaped(self._loop.idle_trip_us) / self._request_us
+        on_the_way = self._shaped(self._cycle.idle_trip_us) / self._request_us
         prompts = np.maximum(1.0 - self._share_of(self.step_us) - on_the_way, 0.0)
-        launching_us = self._shaped(self._means.launching_half_us / self._loop.begin_chance)
+        launching_us = self._shaped(self._means.launching_half_us / self._cycle.begin_chance)
         return (
             self._share_of(self.sampled.half_us),
             prompts * self._law.prompt_half,
@@ -248,13 +248,13 @@ class FullServer(Server):
 
     def _share_of(self, added_us: FloatArray) -> FloatArray:
         """Of a whole request, what takes so long in each step that it decodes."""
-        return np.asarray(added_us * self._shaped(self._loop.decode_steps) / self._request_us)
+        return np.asarray(added_us * self._shaped(self._cycle.decode_steps) / self._request_us)
 
     @cached_property
     def _request_us(self) -> FloatArray:
         """From one request of a client to its next."""
-        loop = self._loop
-        return self._shaped(self._means.step_us / loop.begin_chance + loop.idle_trip_us)
+        cycle = self._cycle
+        return self._shaped(self._means.step_us / cycle.begin_chance + cycle.idle_trip_us)
 
     # Cells in a row, and back.
 

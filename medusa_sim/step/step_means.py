@@ -54,12 +54,12 @@ def carrying_share(law: MixedStepLaw) -> FloatArray:
 
 def blocks_of_cells(law: MixedStepLaw) -> Iterator[IntArray]:
     """Cells whose steps are priced at once."""
-    cells = np.arange(law.loop.requests.size)
+    cells = np.arange(law.cycle.requests.size)
     return (cells[first : first + _CELLS_AT_ONCE] for first in range(0, cells.size, _CELLS_AT_ONCE))
 
 
 def _means_of(law: MixedStepLaw, cells: IntArray) -> StepMeans:
-    arrived = law.arrivals(cells)
+    arrived = law.begun_prompts(cells)
     cell = cells[arrived.place]
     steps = law.steps(cell, arrived.number)
     whole_us = (steps.time_us + steps.chunk_steps * steps.chunk_us).mean(axis=1)
@@ -72,14 +72,14 @@ def _means_of(law: MixedStepLaw, cells: IntArray) -> StepMeans:
         return summed(weights * time_us) / np.maximum(summed(weights), _LEAST_WEIGHT)
 
     # behind their own passes requests decode for what is left of the step
-    behind = arrived.number * law.loop.own_steps[cell]
+    behind = arrived.number * law.cycle.after_prefill_steps[cell]
     decoding = steps.decoding + behind
     seen_us = steps.decoding * in_place_us + behind * law.decode_only_us[cell]
     return StepMeans(
         step_us=summed(arrived.weight * in_place_us),
         decoding_us=mean(arrived.weight * decoding, seen_us / np.maximum(decoding, _LEAST_WEIGHT)),
         waiting_us=mean(
-            arrived.weight * np.maximum(law.loop.requests[cell] - arrived.number, 0.0), in_place_us
+            arrived.weight * np.maximum(law.cycle.requests[cell] - arrived.number, 0.0), in_place_us
         ),
         reading_us=mean(arrived.weight * arrived.number, steps.reading_us),
         launching_half_us=summed(arrived.weight * steps.launching_half_us),
@@ -87,14 +87,14 @@ def _means_of(law: MixedStepLaw, cells: IntArray) -> StepMeans:
 
 
 def _carrying_share_of(law: MixedStepLaw, cells: IntArray) -> FloatArray:
-    arrived = law.arrivals(cells)
+    arrived = law.begun_prompts(cells)
     chunk_steps = law.steps(cells[arrived.place], arrived.number).chunk_steps.mean(axis=1)
     carrying = arrived.weight * ((arrived.number > 0.0) + chunk_steps)
     return np.minimum(sums_by_place(carrying, arrived.place, cells.size), 1.0)
 
 
 def _quantile_of(law: MixedStepLaw, cells: IntArray, share: float) -> FloatArray:
-    arrived = law.arrivals(cells)
+    arrived = law.begun_prompts(cells)
     cell = cells[arrived.place]
     steps = law.steps(cell, arrived.number)
     shape = steps.time_us.shape
@@ -105,7 +105,7 @@ def _quantile_of(law: MixedStepLaw, cells: IntArray, share: float) -> FloatArray
 
     place, seen = each(arrived.place), each(arrived.weight * steps.decoding / shape[1])
     times_us, weights = [steps.time_us], [seen]
-    behind = arrived.weight * arrived.number * law.loop.own_steps[cell]
+    behind = arrived.weight * arrived.number * law.cycle.after_prefill_steps[cell]
     if behind.any():
         times_us.append(each(law.decode_only_us[cell]))
         weights.append(each(behind / shape[1]))

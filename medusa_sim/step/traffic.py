@@ -31,9 +31,9 @@ class Traffic:
     output_cv: float = 0.0
     """The same of outputs."""
 
-    def request_steps(self, reached: FloatArray) -> FloatArray:
-        """(...) mean steps in which a request decodes (N20). reached: (..., X) of what a step emits."""
-        return request_steps(reached, self.output_tokens, self.output_cv)
+    def request_steps(self, emission_chances: FloatArray) -> FloatArray:
+        """(...) mean steps in which a request decodes (N20). emission_chances: (..., X)."""
+        return request_steps(emission_chances, self.output_tokens, self.output_cv)
 
 
 def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1) -> tuple[int, int]:

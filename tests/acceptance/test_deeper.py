@@ -30,7 +30,7 @@ from medusa_sim.report.screen import screen_text
 from medusa_sim.report.words.scenario import acceptance_text
 from medusa_sim.scenario.acceptance import acceptance_of, mean_length
 from medusa_sim.scenario.question import Question
-from medusa_sim.step.drafter import drafter_kind, drafters
+from medusa_sim.step.drafter import drafter_class, drafters
 
 LLAMA = "eagle3-llama-3.1-8b"
 RATE = st.floats(0.02, 1.0)
@@ -110,7 +110,7 @@ def test_a_larger_rate_never_gives_fewer_tokens(rates, place, more, drafter, wor
     few, many = (
         acceptance_of(
             f"conditional:{','.join(map(repr, each))}",
-            drafter_kind(drafter),
+            drafter_class(drafter),
             model_name="",
             workload=workload,
         )

@@ -36,7 +36,7 @@ from medusa_sim.load.policy_names import NAMES as POLICIES
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.specs.gpu_names import device_names
 from medusa_sim.specs.runtime import runtime_aliases
-from medusa_sim.step.drafter import drafter_kind, drafter_names
+from medusa_sim.step.drafter import drafter_class, drafter_names
 
 OPTIONS = main_script().parent / ".streamlit" / "config.toml"
 
@@ -159,7 +159,7 @@ def test_choices_are_those_of_arguments(opened: Opened) -> None:
         shown = [inputs.format_words(each) for each in ARGUMENTS[name].choices]
         assert page.selectbox(key=name).options[1:] == shown, "words, not ids"
     assert "8 bits (fp8 in blocks)" in page.selectbox(key="dtype").options
-    assert page.selectbox(key="drafter").options == [drafter_kind(name).title for name in drafter_names()]
+    assert page.selectbox(key="drafter").options == [drafter_class(name).title for name in drafter_names()]
     assert set(page.selectbox(key="gpu").options) == set(device_names())
     assert not set(page.selectbox(key="runtime").options) & {"cuda-graph", "hf-eager", "kernel"}
     titles = [bar.profile_words(name) for name in bar.profiles_of("medusa")]

@@ -17,7 +17,7 @@ from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
-from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter import drafter_class
 
 BASE = Scenario(
     gpu="h100-sxm", model="llama-3.1-8b", runtime="cuda-graph", latency="roofline", drafter="ngram",
@@ -39,7 +39,7 @@ def answered(
         drafter=method,
         model=replace(target, mtp_layers=1) if method == "mtp" else target,
         heads=3 if method == "medusa" else None,
-        draft_model="llama-3.2-1b" if drafter_kind(method).takes_draft_model else None,
+        draft_model="llama-3.2-1b" if drafter_class(method).takes_draft_model else None,
         acceptance=profile or constant_rate(0.55),
         chain_only=chain_only,
     )

@@ -55,7 +55,7 @@ def steps(plain_us: float, step_us: float, tokens: float) -> Any:
     surface, every = SimpleNamespace(batch=np.array([4])), np.array([[1.0, 0.5, 0.5]])
     return SimpleNamespace(
         step_us=own, decode_us=plain, tokens_per_step=per_step, surface=surface,
-        configurations=SimpleNamespace(reached=every), configuration_at=lambda b, s: 0,
+        configurations=SimpleNamespace(emission_chances=every), configuration_at=lambda b, s: 0,
     )  # fmt: skip
 
 

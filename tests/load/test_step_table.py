@@ -18,7 +18,6 @@ from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.serving_loop import run
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.closed_loop import closed_loop as full_loop
 from medusa_sim.step.host import HOST_OVERLAP
 from medusa_sim.step.memory import (
     activation_bytes,
@@ -29,6 +28,7 @@ from medusa_sim.step.memory import (
 from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import GRAPHS, PromptHost, PromptTerms, prompt_terms
+from medusa_sim.step.request_cycle import request_cycle
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import prefill_step
 from medusa_sim.step.traffic import Traffic
@@ -250,11 +250,11 @@ def test_steps_that_carry_a_prompt_are_the_servers_however_they_would_be_padded(
 
     # one request more, which reads its prompt and has no attention in the step
     setting, traffic = SCENARIO.setting, Traffic(prompt_tokens=prompt, output_tokens=1e9)
-    loop = full_loop(
+    cycle = request_cycle(
         setting, traffic, step_us=np.array([1e6 * step_s]), requests=np.array([requests + 1.0]),
         verified_tokens=np.array([drafts + 1.0]), decode_steps=np.array([1e9]), attention_us=np.zeros(1),
         server_us=0.0,
     )  # fmt: skip
-    one = mixed_step_law(setting, traffic, CHAINS[-1].drafter, loop).steps(np.array([0]), np.ones(1))
+    one = mixed_step_law(setting, traffic, CHAINS[-1].drafter, cycle).steps(np.array([0]), np.ones(1))
     assert one.decoding[0] == pytest.approx(requests)
     assert carried_s == pytest.approx(1e-6 * float(one.time_us.mean()), rel=0.002)

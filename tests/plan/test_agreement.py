@@ -31,7 +31,7 @@ from medusa_sim.scenario.acceptance import constant_rate, mean_length, rates_by_
 from medusa_sim.scenario.question import Question
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import runtime_names
-from medusa_sim.step.drafter import drafter_kind, drafter_names
+from medusa_sim.step.drafter import drafter_class, drafter_names
 
 EXACT = 1e-9
 BATCHES, LENGTHS, COUNTS = [3, 4, 5], [128, 3000], [1, 2, 3, 4, 6, 9, 16, 24]
@@ -55,7 +55,7 @@ SHARED = ["tokens_per_step", "decode_step_us", "verify_step_us", "overhead", "sp
 def scenario_of(runtime: str, drafter: str, acceptance: str, **other: object) -> Scenario | None:
     """The scenario, or None where the engine or the acceptance does not describe the drafter."""
     given = {"gpu": "h100-sxm", "model": TARGET, "latency": "roofline", "acceptance": ACCEPTANCE[acceptance]}
-    draft = "llama-68m" if drafter_kind(drafter).takes_draft_model else None
+    draft = "llama-68m" if drafter_class(drafter).takes_draft_model else None
     try:
         scenario = Scenario(**given | other, runtime=runtime, drafter=drafter, draft_model=draft)
         scenario.options(24)

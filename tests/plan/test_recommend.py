@@ -182,7 +182,7 @@ def test_the_factor_that_is_needed_is_found_however_large(asked, share, place):
     required = 1.0 + share * (most - 1.0)
 
     def speedup_if(factors, step):
-        return option.reached_if(count, factors).sum(axis=-1) / step
+        return option.emission_chances_if(count, factors).sum(axis=-1) / step
 
     factor = factor_to_break_even(partial(speedup_if, step=required), largest)
     assert factor is not None

@@ -32,7 +32,7 @@ from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.step.drafter import drafter_kind, drafter_names
+from medusa_sim.step.drafter import drafter_class, drafter_names
 
 LAST, LENGTH = 48, 256
 RATES = (0.15, 0.35, 0.6)
@@ -50,7 +50,7 @@ def scenarios(runtime: str) -> Iterator[Scenario]:
             runtime=runtime,
             drafter=drafter,
             acceptance=constant_rate(RATES[(place + turn) % len(RATES)], 4),
-            draft_model="llama-3.2-1b" if drafter_kind(drafter).takes_draft_model else None,
+            draft_model="llama-3.2-1b" if drafter_class(drafter).takes_draft_model else None,
             latency="roofline",
         )
 

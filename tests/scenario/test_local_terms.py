@@ -13,7 +13,7 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.grid.surface import surface_at
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.chance import drafted_tokens
-from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.step import decode_step, verification_step, verification_work
@@ -110,13 +110,13 @@ def test_what_does_not_fit_says_what_does(given, told):
 def test_a_drafter_reads_the_verified_tokens_back():
     at = of()
     for runtime in (at.setting.runtime, of(runtime="llama.cpp-vulkan").setting.runtime):
-        works = drafter_kind("mtp").of(at.drafting.parts, 3).work(at.shard, verify(1, 512, 4), runtime)
+        works = drafter_class("mtp").of(at.drafting.parts, 3).work(at.shard, verify(1, 512, 4), runtime)
         rows = [int(np.max(work.workload.query_tokens)) for work in works]
         heads = [any(each.operator.name == "lm_head" for each in work.launches) for work in works]
         assert rows == [4, 1, 1, 1]
         assert heads == [False, True, True, True]
     served = (
-        drafter_kind("mtp")
+        drafter_class("mtp")
         .of(at.drafting.parts, 3)
         .work(at.shard, verify(1, 512, 4), of(runtime="vllm", weight_dtype=None).setting.runtime)
     )

@@ -56,9 +56,9 @@ def test_where_no_drafter_is_named_the_runtime_decides(runtime):
     scenario = ms.Scenario(gpu=gpu, model="llama-2-7b", runtime=runtime)
     engine = load_runtime(runtime).engine
     runs = [name for name in DEFAULT_DRAFTERS if engine is None or name in engine.drafters]
-    assert scenario.drafting.kind.name == runs[0]
+    assert scenario.drafting.drafter_class.name == runs[0]
     changed = ms.Scenario(model="llama-2-7b").but(gpu=gpu, runtime=runtime)
-    assert changed.drafting.kind is scenario.drafting.kind
+    assert changed.drafting.drafter_class is scenario.drafting.drafter_class
     assert f"--drafter {runs[0]}" in scenario.command("sweep")
     assert scenario.sweep([4], candidates=[1]).decode_step_us.notna().all()
 

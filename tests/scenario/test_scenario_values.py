@@ -59,7 +59,7 @@ from medusa_sim.specs.local import laws
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.step import decode_step
 
 PLACE = Path("paste.txt")
@@ -120,14 +120,14 @@ def test_rates_and_lengths_end_where_none_are_possible():
 
 def test_a_match_rate_scales_what_a_match_is_worth():
     """A first draft in 0.265 of the steps is one in 0.265 / 0.53 = 0.5 where drafts are found."""
-    profile, kind = rates_by_position([0.265, 0.1]), drafter_kind("ngram")
+    profile, kind = rates_by_position([0.265, 0.1]), drafter_class("ngram")
     share, same = matched(None, kind, profile)
     assert share == pytest.approx(0.5)
     assert same.ratio == 1.0
     share, fewer = matched(0.3, kind, profile)
     assert (share, fewer.ratio) == (0.3, pytest.approx(0.6))
     assert matched(1.0, kind, profile)[1].ratio == pytest.approx(2.0)
-    assert matched(None, drafter_kind("eagle3"), profile) == (1.0, profile)
+    assert matched(None, drafter_class("eagle3"), profile) == (1.0, profile)
     for rate in (0.0, 1.1, 0.264):
         with pytest.raises(UsageError, match="match rate"):
             matched(rate, kind, profile)
@@ -197,7 +197,7 @@ def test_a_head_is_right_at_most_always():
     # 1 + r + r s: 1 + 0.25 + 0.03125, 1 + 0.5 + 0.125, 1 + 1 + 0.5, 3
     assert found == pytest.approx([1.0, 1.28125, 1.625, 2.5, 3.0, 3.0])
     assert option.most_factor(3) == pytest.approx(4.0)
-    np.testing.assert_allclose(option.reached_if(3, 2.0), [1.0, 1.0, 0.5])
+    np.testing.assert_allclose(option.emission_chances_if(3, 2.0), [1.0, 1.0, 0.5])
     assert option.drafts(3) == 2
 
 

@@ -40,7 +40,7 @@ def test_tokens_of_a_server_share_their_mean_steps():
     seen = in_server(setting(), step_us, 8, 4, np.asarray(2.6), CHAT, decode_steps=np.asarray(100.0))
     assert isinstance(seen, FullServer)
     assert float(seen.tpot_us) == pytest.approx(float(np.squeeze(seen._means.decoding_us)) * 100.0 / 255.0)
-    begins = float(np.squeeze(seen._loop.begin_chance))
+    begins = float(np.squeeze(seen._cycle.begin_chance))
     whole = float(np.squeeze(seen._means.step_us)) / (begins * CHAT.output_tokens)
     assert float(seen.token_us) == pytest.approx(whole)
 
@@ -69,6 +69,7 @@ def test_the_share_of_steps_that_carry_prompts_is_one_at_most(further, share):
     arrived = SimpleNamespace(place=np.zeros(3, dtype=np.int64), number=number, weight=weight)
     going_on = np.stack([0.0 * number, 2 * further * (number > 0)], axis=1)  # averaged over lengths
     law = SimpleNamespace(
-        arrivals=lambda cells: arrived, steps=lambda cells, prompts: SimpleNamespace(chunk_steps=going_on)
+        begun_prompts=lambda cells: arrived,
+        steps=lambda cells, prompts: SimpleNamespace(chunk_steps=going_on),
     )
     assert _carrying_share_of(law, np.array([5])).tolist() == pytest.approx([share])

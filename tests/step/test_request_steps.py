@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.step.request_steps import chain_reached, reached_on_average, request_steps
+from medusa_sim.step.request_steps import chain_chances, chances_of_mean, request_steps
 
 EAGLE = np.cumprod([1.0, 0.730, 0.714, 0.681])
 """A chain of three drafts: 2.61 tokens a step."""
 
 
-def counted_steps(reached: np.ndarray, left: int) -> float:
+def counted_steps(emission_chances: np.ndarray, left: int) -> float:
     """Sum over k of the probability that k steps emit fewer tokens than are left."""
-    chances = reached - np.append(reached[1:], 0.0)
+    chances = emission_chances - np.append(emission_chances[1:], 0.0)
     emitted, steps = np.ones(1), 0.0
     for _ in range(left):
         steps += emitted[:left].sum()
@@ -23,8 +23,10 @@ def counted_steps(reached: np.ndarray, left: int) -> float:
 
 @given(st.lists(st.floats(0.0, 1.0), max_size=8), st.integers(1, 40))
 def test_few_tokens_take_the_steps_that_are_counted(accepted, left):
-    reached = np.cumprod([1.0, *accepted])
-    assert request_steps(reached, 1.0 + left) == pytest.approx(counted_steps(reached, left), rel=1e-9)
+    emission_chances = np.cumprod([1.0, *accepted])
+    assert request_steps(emission_chances, 1.0 + left) == pytest.approx(
+        counted_steps(emission_chances, left), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(("output", "steps"), [(1, 0.0), (2, 1.0), (8, 3.097), (16, 6.173), (256, 98.26)])
@@ -44,24 +46,26 @@ def test_many_tokens_have_the_surplus_of_the_limit():
 
 @given(st.floats(1.0, 400.0), st.floats(0.0, 1.0), st.floats(0.01, 0.99))
 def test_steps_are_no_fewer_than_tokens_allow_and_no_more_than_without_drafts(output, cv, rate):
-    reached = np.stack([np.eye(1, 5)[0], rate ** np.arange(5)])
-    plain, drafting = request_steps(reached, output, cv)
+    emission_chances = np.stack([np.eye(1, 5)[0], rate ** np.arange(5)])
+    plain, drafting = request_steps(emission_chances, output, cv)
     assert plain == pytest.approx(output - 1.0)
-    assert (output - 1.0) / reached[1].sum() <= drafting * (1.0 + 1e-12) <= plain * (1.0 + 1e-9) + 1e-9
+    assert (
+        (output - 1.0) / emission_chances[1].sum() <= drafting * (1.0 + 1e-12) <= plain * (1.0 + 1e-9) + 1e-9
+    )
 
 
 @given(st.floats(1.0, 5.0), st.integers(1, 9))
 def test_a_mean_alone_stands_for_a_chain_of_equal_drafts(tokens, longest):
-    reached = chain_reached(np.array([min(tokens, longest)]), np.array([float(longest)]))
-    assert reached.sum() == pytest.approx(min(tokens, longest), rel=1e-9)
+    emission_chances = chain_chances(np.array([min(tokens, longest)]), np.array([float(longest)]))
+    assert emission_chances.sum() == pytest.approx(min(tokens, longest), rel=1e-9)
     if longest > 2:
         np.testing.assert_allclose(
-            reached[0, 1:], reached[0, 1] ** np.arange(1, longest), rtol=1e-6, atol=1e-9
+            emission_chances[0, 1:], emission_chances[0, 1] ** np.arange(1, longest), rtol=1e-6, atol=1e-9
         )
 
 
 def test_a_mean_of_its_own_keeps_a_chains_rates():
-    np.testing.assert_allclose(reached_on_average(EAGLE.sum(), EAGLE), EAGLE, rtol=1e-9)
-    fewer = reached_on_average(np.asarray(2.0), EAGLE)
+    np.testing.assert_allclose(chances_of_mean(EAGLE.sum(), EAGLE), EAGLE, rtol=1e-9)
+    fewer = chances_of_mean(np.asarray(2.0), EAGLE)
     assert fewer.sum() == pytest.approx(2.0)
     np.testing.assert_allclose(np.log(fewer[1:]) / np.log(EAGLE[1:]), np.log(fewer[1]) / np.log(EAGLE[1]))

@@ -16,11 +16,11 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.term import Term
 from medusa_sim.step.chance import binomial
-from medusa_sim.step.closed_loop import _in_queue
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import linear_us, logits_us, prompt_attention_us, timed_rows
 from medusa_sim.step.prompts import prompt_host, prompt_terms
+from medusa_sim.step.request_cycle import _in_queue
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.server import FullServer, Server, in_server
 from medusa_sim.step.setting import Setting
@@ -233,7 +233,7 @@ def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     seen = in_server(eight, step, 64, 1, np.ones(()), traffic)
     assert isinstance(seen, FullServer)
     # prompts of eight GPUs wait for each other
-    assert seen._law.arrivals(np.zeros(1, dtype=np.int64)).number[:3].tolist() == [0.0, 8.0, 16.0]
+    assert seen._law.begun_prompts(np.zeros(1, dtype=np.int64)).number[:3].tolist() == [0.0, 8.0, 16.0]
 
 
 def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server():

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from medusa_sim.step.closed_loop import _steps_ahead
 
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.sparse import Compressed
 from medusa_sim.step import gathering
 from medusa_sim.step.chance import log_normal, normal_values
-from medusa_sim.step.closed_loop import _steps_ahead
 from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.prompts import prompt_terms
@@ -24,7 +24,7 @@ def test_clients_that_begin_at_once_are_normal_around_their_next_requests(monkey
 
     On a step x off the middle begin exp(-x^2 / 2 s^2) / (s sqrt(2 pi)), with s^2 wider by one step's own.
     """
-    loop = SimpleNamespace(
+    cycle = SimpleNamespace(
         requests=np.array([12.0]), prompts_in_room=np.array([1.0]), decode_steps=np.array([300.0]),
         begin_chance=np.array([1 / 312]),
     )  # fmt: skip
@@ -34,7 +34,7 @@ def test_clients_that_begin_at_once_are_normal_around_their_next_requests(monkey
     halves = chances.reshape(2, -1).mean(axis=1)
     monkeypatch.setattr(gathering, "TESTED_CV", 0.02)
     monkeypatch.setattr(gathering, "REQUESTS_A_CLIENT", 2)
-    np.testing.assert_allclose(gathering.gathered_chances(loop), [halves], rtol=1e-12)
+    np.testing.assert_allclose(gathering.gathered_chances(cycle), [halves], rtol=1e-12)
 
 
 @pytest.mark.parametrize("verified", [1, 4])
@@ -51,9 +51,9 @@ def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(ver
         attention_us=step.parts_us["attention"],
     )  # fmt: skip
     assert isinstance(found, FullServer)
-    loop = found._loop
-    law = mixed_step_law(setting, scenario.traffic, None, loop)
-    assert law.rows[-1] >= 64.0 * verified + loop.room_tokens.max()
+    cycle = found._cycle
+    law = mixed_step_law(setting, scenario.traffic, None, cycle)
+    assert law.rows[-1] >= 64.0 * verified + cycle.room_tokens.max()
     assert np.all(np.diff(law.rows) > 0)
 
 
@@ -94,7 +94,7 @@ def test_a_step_carries_a_prompt_unless_no_request_begins_one(requests):
     )  # fmt: skip
     found = in_server(scenario.setting, np.asarray(9_000.0), requests, 1, np.ones(()), scenario.traffic)
     assert isinstance(found, FullServer)
-    begin_chance = found._loop.begin_chance[0]
+    begin_chance = found._cycle.begin_chance[0]
     assert float(found.carrying_share) == pytest.approx(1.0 - (1.0 - begin_chance) ** requests, abs=1e-6)
 
 
@@ -107,9 +107,9 @@ def test_further_steps_of_a_long_prompt_carry_too():
     found = in_server(scenario.setting, np.asarray(9_000.0), 1, 1, np.ones(()), scenario.traffic)
     assert isinstance(found, FullServer)
     lengths = 100_000 * log_normal(np.full(1, scenario.traffic.prompt_cv))[0]
-    read_steps = 1.0 + np.floor(lengths / found._loop.room_tokens[0]).mean()
+    read_steps = 1.0 + np.floor(lengths / found._cycle.room_tokens[0]).mean()
     assert read_steps > 2.0
-    assert float(found.carrying_share) == pytest.approx(read_steps * found._loop.begin_chance[0], rel=1e-6)
+    assert float(found.carrying_share) == pytest.approx(read_steps * found._cycle.begin_chance[0], rel=1e-6)
 
 
 def test_compressed_attention_rotates_a_part_of_each_head():

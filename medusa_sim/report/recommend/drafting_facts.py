@@ -93,7 +93,7 @@ def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
 def _drafts(answer: Recommendation) -> str:
     """Gains of every count at the smallest batch and the first length, and what the schedule takes there."""
     row, batch = answer.schedule[0], answer.question.batch_min
-    is_head = answer.scenario.drafting.kind.unit == "head" and not answer.chains
+    is_head = answer.scenario.drafting.drafter_class.unit == "head" and not answer.chains
     unit = "head" if is_head else "draft"
     counts = np.asarray([entry.drafts for entry in answer.by_drafts])
     gains = np.asarray([entry.speedup for entry in answer.by_drafts])

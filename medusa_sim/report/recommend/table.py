@@ -39,7 +39,7 @@ def drafts_told(row: ScheduleRow, number: int) -> str:
 def schedule_table(answer: Recommendation) -> TextTable:
     """One line a row of the schedule; speedup and band from the lowest to the highest of its batches."""
     chains = answer.chains
-    unit = "heads" if answer.scenario.drafting.kind.unit == "head" and not chains else "drafts"
+    unit = "heads" if answer.scenario.drafting.drafter_class.unit == "head" and not chains else "drafts"
 
     worded: dict[str, Callable[[ScheduleRow], str]] = {
         "batch": lambda row: span(row.batch_min, row.batch_max),

@@ -40,7 +40,7 @@ def best_table(answer: SweepAnswer) -> TextTable:
         "interval": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],
         "free_candidates": [free_text(int(free), answer.free) for free in answer.free.whole],
     }
-    unit = "heads" if answer.scenario.drafting.kind.unit == "head" else "drafts"
+    unit = "heads" if answer.scenario.drafting.drafter_class.unit == "head" else "drafts"
     left_out = {
         *(["seq_len"] if answer.grid.seq_len.size == 1 else []),
         *(["fits_memory"] if all(fits) else []),

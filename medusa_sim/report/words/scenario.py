@@ -76,8 +76,8 @@ def model_name(scenario: Scenario) -> str:
 def drafter_text(scenario: Scenario) -> str:
     """The drafter in a few words."""
     drafting = scenario.drafting
-    parts, title = drafting.parts, drafting.kind.title
-    if drafting.kind.unit == "head":
+    parts, title = drafting.parts, drafting.drafter_class.title
+    if drafting.drafter_class.unit == "head":
         return f"{parts.heads} {title}"
     if parts.draft is not None:
         launched = f" ({parts.draft_runtime.name})" if parts.draft_runtime is not None else ""

@@ -47,7 +47,7 @@ def lookups() -> tuple[str, ...]:
     return tuple(name for name, kind in drafters().items() if kind.looks_up)
 
 
-def drafter_kind(name: str) -> type[Drafter]:
+def drafter_class(name: str) -> type[Drafter]:
     """The drafter of that name. Raises UsageError for an unknown one."""
     if name not in drafters():
         raise UsageError(unknown_name("drafter", name, drafters()))

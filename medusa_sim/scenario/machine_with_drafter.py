@@ -23,7 +23,7 @@ from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.drafter.base import DrafterParts
 
 
-class DraftingMachine(Machine):
+class MachineWithDrafter(Machine):
     """A machine with its drafter: how many drafts may be run, and how many are accepted."""
 
     _options: dict[int, tuple[DraftOption, ...]]
@@ -32,14 +32,14 @@ class DraftingMachine(Machine):
     def measured_acceptance(self) -> AcceptanceProfile:
         """Acceptance as measured, before a workload, lengths, a match rate or p-min change it."""
         asked = self.arguments
-        return measured_acceptance(asked.acceptance, self.kind, self.model.name, asked.data_dir)
+        return measured_acceptance(asked.acceptance, self.drafter_class, self.model.name, asked.data_dir)
 
     @cached_property
     def _adjusted(self) -> AdjustedAcceptance:
         return adjusted_acceptance(
             self.measured_acceptance,
             self.arguments,
-            self.kind,
+            self.drafter_class,
             model_name=self.model.name,
             runtime=self.runtime,
         )
@@ -70,7 +70,7 @@ class DraftingMachine(Machine):
             own_file = not self.runtime.local or draft.weight_dtype in FILES
             draft = with_dtypes(draft, asked.dtype, None if own_file else asked.weight_dtype)
         return Drafting(
-            method=self.kind.name,
+            method=self.drafter_class.name,
             parts=DrafterParts(
                 heads=asked.heads or (CURVE_HEADS if heads is None else heads.heads),
                 draft=draft,
@@ -87,7 +87,7 @@ class DraftingMachine(Machine):
         heads, parts = self.profile.heads, self.drafting.parts
         if heads is None:
             return parts.heads
-        trained = [parts.heads] if self.kind.unit == "head" else []
+        trained = [parts.heads] if self.drafter_class.unit == "head" else []
         return min(heads.heads, self.drafting.max_drafts, *trained)
 
     @property

@@ -1,6 +1,6 @@
 """Arrivals: how many prompts begin on a step of a full server, with the probability of each number.
 
-`step.closed_loop` says what each letter is. Prompts begin
+`step.request_cycle` says what each letter is. Prompts begin
 
     n ~ Bin(b, pi)                    each by itself
     n ~ gpus Bin(b / gpus, pi)        on GPUs whose mixed steps wait for each other: one on each
@@ -16,29 +16,29 @@ import numpy as np
 
 from medusa_sim.arrays import IntArray
 from medusa_sim.step.chance import Hits, binomial
-from medusa_sim.step.closed_loop import ClosedLoop
+from medusa_sim.step.request_cycle import RequestCycle
 
 
-def arrivals(loop: ClosedLoop, cells: IntArray, gpus: int = 1) -> Hits:
+def begun_prompts(cycle: RequestCycle, cells: IntArray, gpus: int = 1) -> Hits:
     """Prompts that begin on a step of these cells: n.
 
     `Hits.place` is a place among `cells`. gpus: whose mixed steps wait for each other.
     """
-    if loop.most_held_steps.any():
-        return _held_arrivals(loop, cells)
-    requests = loop.requests[cells]
+    if cycle.most_held_steps.any():
+        return _held_prompts(cycle, cells)
+    requests = cycle.requests[cells]
     together = np.minimum(float(gpus), requests)
-    hits = binomial(requests / together, loop.begin_chance[cells])
+    hits = binomial(requests / together, cycle.begin_chance[cells])
     return hits._replace(number=hits.number * together[hits.place])
 
 
-def _held_arrivals(loop: ClosedLoop, cells: IntArray) -> Hits:
+def _held_prompts(cycle: RequestCycle, cells: IntArray) -> Hits:
     """The first, held for others, and J that join it.
 
     Where there is nobody to wait for, none joins: the one request begins with pi.
     """
-    begins = np.minimum(loop.requests * loop.begin_chance / (1.0 + loop.joining), 1.0)[cells]
-    joined = binomial(np.maximum(loop.requests[cells] - 1.0, 0.0), loop.joining_chance[cells])
+    begins = np.minimum(cycle.requests * cycle.begin_chance / (1.0 + cycle.joining), 1.0)[cells]
+    joined = binomial(np.maximum(cycle.requests[cells] - 1.0, 0.0), cycle.joining_chance[cells])
     return Hits(
         number=np.concatenate([np.zeros(cells.size), 1.0 + joined.number]),
         weight=np.concatenate([1.0 - begins, begins[joined.place] * joined.weight]),

@@ -1,8 +1,8 @@
-"""The closed loop of a full server: its b requests decode, are away at their clients, queue or read a prompt.
+"""The cycle of a request in a full server: it decodes, is away at its client, queues, has its prompt read.
 
 Letters of (N7) to (N19), here and in `step.mixed_steps`, `server`, `first_tokens` and `gathering`:
 
-    b, c, tau   requests of the loop; tokens that a step verifies of each, and emits on average
+    b, c, tau   requests of the server; tokens that a step verifies of each, and emits on average
     P, N, cv    mean tokens of a prompt and an output; coefficient of variation of prompts
     C, room     tokens that a step may hold; those of prompts among them
     a           attention of one request in a step
@@ -49,13 +49,13 @@ _ITERATIONS = 12
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClosedLoop:
+class RequestCycle:
     """(cells,) for each cell of a grid: the step with all its requests decoding, and what a request does."""
 
     step_us: FloatArray
     """Time of the step with all requests decoding and no prompt."""
     requests: FloatArray
-    """b, requests in the loop."""
+    """b, requests that go around."""
     verified_tokens: FloatArray
     """c, tokens that the step processes of a request."""
     request_attention_us: FloatArray
@@ -64,7 +64,7 @@ class ClosedLoop:
     """Tokens of prompts that it has room for."""
     decode_steps: FloatArray
     """D."""
-    own_steps: FloatArray
+    after_prefill_steps: FloatArray
     """e, of D: those behind its prompt's own pass, on which it begins."""
     away_steps: FloatArray
     """I."""
@@ -82,7 +82,7 @@ class ClosedLoop:
     @cached_property
     def decoding_share(self) -> FloatArray:
         """(D - e) / (D - e + I + H): of the requests that neither queue nor begin, those that decode."""
-        further_steps = self.decode_steps - self.own_steps
+        further_steps = self.decode_steps - self.after_prefill_steps
         return further_steps / np.maximum(further_steps + self.absent_steps, _LEAST)
 
     @cached_property
@@ -117,13 +117,13 @@ class ClosedLoop:
         """H."""
         return self.first_held_steps * (1.0 + self.joining / 2.0) / (1.0 + self.joining)
 
-    def beginning(self, cells: IntArray, begin_chance: FloatArray) -> ClosedLoop:
+    def beginning(self, cells: IntArray, begin_chance: FloatArray) -> RequestCycle:
         """Some of the cells, which may come again, each with another pi."""
         columns = {field.name: getattr(self, field.name)[cells] for field in fields(self)}
-        return ClosedLoop(**columns | {"begin_chance": begin_chance})
+        return RequestCycle(**columns | {"begin_chance": begin_chance})
 
 
-def closed_loop(
+def request_cycle(
     setting: Setting,
     traffic: Traffic,
     *,
@@ -133,8 +133,8 @@ def closed_loop(
     decode_steps: FloatArray,
     attention_us: FloatArray,
     server_us: float,
-) -> ClosedLoop:
-    """The loop of some cells, all given (cells,): (N7).
+) -> RequestCycle:
+    """The cycle in some cells, all given (cells,): (N7).
 
     attention_us: of all requests in the step; server_us: the way of a response to the client and back.
     """
@@ -153,14 +153,16 @@ def closed_loop(
         queued_steps = np.zeros(begin_chance.size)
     else:
         begin_chance, queued_steps = _in_queue(traffic, requests, room_tokens, in_loop)
-    unheld = ClosedLoop(
+    unheld = RequestCycle(
         step_us=step_us,
         requests=requests,
         verified_tokens=verified_tokens,
         request_attention_us=attention_us / requests,
         room_tokens=room_tokens,
         decode_steps=decode_steps,
-        own_steps=np.minimum(decode_steps, 1.0) if prompts_apart(setting) else np.zeros(requests.size),
+        after_prefill_steps=np.minimum(decode_steps, 1.0)
+        if prompts_apart(setting)
+        else np.zeros(requests.size),
         away_steps=away_steps,
         idle_trip_us=server_us * (1.0 - others),
         queued_steps=queued_steps,
@@ -171,12 +173,12 @@ def closed_loop(
     return _held(unheld) if unheld.most_held_steps.any() else unheld
 
 
-def _held(unheld: ClosedLoop) -> ClosedLoop:
-    """The loop with its pi lessened by H: the fewer prompts begin, the longer the first one is held."""
-    loop = unheld
+def _held(unheld: RequestCycle) -> RequestCycle:
+    """The cycle with its pi lessened by H: the fewer prompts begin, the longer the first one is held."""
+    cycle = unheld
     for _ in range(_ITERATIONS):
-        loop = replace(loop, begin_chance=1.0 / (1.0 / unheld.begin_chance + loop.held_steps))
-    return loop
+        cycle = replace(cycle, begin_chance=1.0 / (1.0 / unheld.begin_chance + cycle.held_steps))
+    return cycle
 
 
 def _steps_ahead(setting: Setting, drafts: np.ndarray) -> FloatArray | float:

@@ -13,10 +13,10 @@ from servers import CHAT, full, setting
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step import first_tokens, gathering
 from medusa_sim.step.chance import _binomial_parts, log_normal
-from medusa_sim.step.closed_loop import ClosedLoop, _in_queue
 from medusa_sim.step.first_tokens import following_us, starting_us
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms
+from medusa_sim.step.request_cycle import RequestCycle, _in_queue
 from medusa_sim.step.traffic import Traffic
 
 
@@ -55,21 +55,21 @@ def test_clients_that_begin_at_once_wait_for_half_of_all_prompts(runtime):
     assert float(three_us[0]) == pytest.approx(3.0 * each_us, rel=0.25)
 
 
-def cell(requests: float, begin_chance: float, **given: float) -> ClosedLoop:
+def cell(requests: float, begin_chance: float, **given: float) -> RequestCycle:
     """One cell of 300 steps of decoding."""
     common = {
         "step_us": 1e4, "verified_tokens": 1.0, "request_attention_us": 10.0,
-        "room_tokens": 8000.0, "decode_steps": 300.0, "own_steps": 0.0, "away_steps": 0.0,
+        "room_tokens": 8000.0, "decode_steps": 300.0, "after_prefill_steps": 0.0, "away_steps": 0.0,
         "idle_trip_us": 0.0, "queued_steps": 0.0, "prompts_in_room": 8.0, "most_held_steps": 0.0,
     }  # fmt: skip
     values = common | {"requests": requests, "begin_chance": begin_chance} | given
-    return ClosedLoop(**{name: np.full(1, float(value)) for name, value in values.items()})
+    return RequestCycle(**{name: np.full(1, float(value)) for name, value in values.items()})
 
 
 @pytest.mark.parametrize(("requests", "chance", "most"), [(2, 0.003, 20), (64, 0.004, 20), (200, 0.002, 40)])
 def test_prompts_that_wait_for_each_other_wait_as_long_as_counted(requests, chance, most):
     """Step by step: requests that do not wait begin with the same probability; the first opens a wait."""
-    loop = cell(requests, chance, most_held_steps=most, prompts_in_room=1e9)
+    cycle = cell(requests, chance, most_held_steps=most, prompts_in_room=1e9)
     draw, waited, opened, riding, carried = np.random.default_rng(5), [], -1, [], []
     for step in range(60_000):
         if riding and step - opened == most:
@@ -80,13 +80,13 @@ def test_prompts_that_wait_for_each_other_wait_as_long_as_counted(requests, chan
         if begun and not riding:
             opened = step
         riding += [step] * begun
-    assert float(loop.held_steps[0]) == pytest.approx(np.mean(waited), rel=0.05)
-    assert 1.0 + float(loop.joining[0]) == pytest.approx(np.mean(carried), rel=0.1)
+    assert float(cycle.held_steps[0]) == pytest.approx(np.mean(waited), rel=0.05)
+    assert 1.0 + float(cycle.joining[0]) == pytest.approx(np.mean(carried), rel=0.1)
 
 
 def test_a_wait_for_others_ends_when_they_fill_a_step():
-    loop = cell(101, 0.01, most_held_steps=500, prompts_in_room=9.0)
-    assert float(loop.first_held_steps[0]) == pytest.approx(8.0)  # one begins on each step
+    cycle = cell(101, 0.01, most_held_steps=500, prompts_in_room=9.0)
+    assert float(cycle.first_held_steps[0]) == pytest.approx(8.0)  # one begins on each step
     assert float(cell(1, 0.01).held_steps[0]) == 0.0
 
 
@@ -94,21 +94,21 @@ def test_prompts_that_wait_for_each_other_begin_as_often_as_others():
     runtime = load_runtime("tensorrt-llm-1.2")
     held = replace(runtime, engine=with_fields(runtime.engine, prompt_wait_steps=20))
     law = full(setting(runtime=held), 64, CHAT)._law
-    unheld = full(setting(runtime=runtime), 64, CHAT)._law.loop
-    assert 1.0 / law.loop.begin_chance - 1.0 / unheld.begin_chance == pytest.approx(law.loop.held_steps)
-    begun = law.arrivals(np.zeros(1, dtype=np.int64))
+    unheld = full(setting(runtime=runtime), 64, CHAT)._law.cycle
+    assert 1.0 / law.cycle.begin_chance - 1.0 / unheld.begin_chance == pytest.approx(law.cycle.held_steps)
+    begun = law.begun_prompts(np.zeros(1, dtype=np.int64))
     assert begun.weight.sum() == pytest.approx(1.0)
-    assert begun.weight @ begun.number == pytest.approx(64.0 * float(law.loop.begin_chance[0]), rel=1e-3)
+    assert begun.weight @ begun.number == pytest.approx(64.0 * float(law.cycle.begin_chance[0]), rel=1e-3)
     assert begun.number[begun.number > 0.0] @ begun.weight[begun.number > 0.0] > 1.5 * begun.weight[1:].sum()
 
 
 def test_requests_of_a_load_test_begin_together_until_their_outputs_have_parted_them(monkeypatch):
-    loop = cell(32, 1.0 / 300.0, prompts_in_room=1e9)
+    cycle = cell(32, 1.0 / 300.0, prompts_in_room=1e9)
 
     def chances(output_cv: float, requests_a_client: int) -> np.ndarray:
         monkeypatch.setattr(gathering, "TESTED_CV", output_cv)
         monkeypatch.setattr(gathering, "REQUESTS_A_CLIENT", requests_a_client)
-        return gathering.gathered_chances(loop)
+        return gathering.gathered_chances(cycle)
 
     np.testing.assert_allclose(chances(0.0, 10), 1.0, rtol=1e-6)
     early, late = chances(0.064, 3), chances(0.064, 11)
