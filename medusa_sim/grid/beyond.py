@@ -26,7 +26,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 
 
-def edges_below(measured: int, asked: IntArray) -> IntArray:
+def edges_below(measured: int, asked: IntArray | FloatArray) -> IntArray:
     """The largest value measured (0: none) and its doublings, up to the largest value asked."""
     edges = []
     while 0 < measured < asked.max(initial=0):
@@ -35,7 +35,9 @@ def edges_below(measured: int, asked: IntArray) -> IntArray:
     return np.asarray(edges, dtype=np.int64)
 
 
-def widest_below(edges: IntArray, halves: FloatArray, asked: IntArray, axis: int = 0) -> FloatArray:
+def widest_below(
+    edges: IntArray, halves: FloatArray, asked: IntArray | FloatArray, axis: int = 0
+) -> FloatArray:
     """The widest half-width at any edge below each value asked; 0 where there is none.
 
     halves: half-widths, with the edges along `axis`; the result has the values asked there.

@@ -138,7 +138,7 @@ class Configurations:
         # plain decoding, option -1, stands last
         return DrafterMemory(*np.asarray(added)[self.option].T)
 
-    def max_batch(self, scenario: Scenario, seq_len: IntArray) -> IntArray:
+    def max_batch(self, scenario: Scenario, seq_len: IntArray | FloatArray) -> IntArray:
         """(S, J) largest batch whose weights, drafter, KV cache and activations fit; 0 where none does."""
         lengths, shard = seq_len[:, None], scenario.shard
         if scenario.scope == "block":

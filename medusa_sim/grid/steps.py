@@ -103,7 +103,7 @@ class Steps:
         return self.surface.batch[:, None, None]
 
     @property
-    def seq_len(self) -> IntArray:
+    def seq_len(self) -> IntArray | FloatArray:
         """(1, S, 1) committed tokens of each sequence."""
         return self.surface.seq_len[None, :, None]
 

@@ -28,7 +28,7 @@ from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, decode_work, verification_step
-from medusa_sim.step.traffic import Traffic, served_length
+from medusa_sim.step.traffic import served_length
 
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""
@@ -56,8 +56,8 @@ class Surface:
     scenario: Scenario
     setting: Setting
     batch: IntArray
-    asked_len: IntArray
-    seq_len: IntArray
+    asked_len: IntArray | FloatArray
+    seq_len: IntArray | FloatArray
     configurations: Configurations
     sibling: Surface | None = None
 
@@ -97,7 +97,7 @@ class Surface:
         return tuple(reduce(add, steps) if steps else None for steps in every)
 
     @property
-    def _places(self) -> tuple[IntArray, IntArray]:
+    def _places(self) -> tuple[IntArray, IntArray | FloatArray]:
         return self.batch[:, None, None], self.seq_len[None, :, None]
 
     @property
@@ -120,9 +120,9 @@ class Surface:
     # The same steps elsewhere.
 
     @cached_property
-    def served_len(self) -> IntArray:
+    def served_len(self) -> FloatArray:
         """(S,) mean tokens of the requests that a server has in flight: what its steps and its cache hold."""
-        return lengths_in_flight(self.setting, self.asked_len, self.scenario.traffic)
+        return np.asarray(served_length(self.setting, self.asked_len, self.scenario.traffic))
 
     @cached_unless_self
     def in_flight(self) -> Surface:
@@ -217,12 +217,6 @@ class Surface:
             loaded_us = loaded_us + drafting.time_us
         share = loaded_us / self.decode.time_us - 1.0
         return np.asarray(np.broadcast_to(share[..., 0], self.shape))
-
-
-def lengths_in_flight(setting: Setting, seq_len: IntArray, traffic: Traffic | None) -> IntArray:
-    """(S,) mean lengths of the requests in flight around each length (length bias), in whole tokens."""
-    lengths = served_length(setting, seq_len, traffic)
-    return seq_len if np.array_equal(lengths, seq_len) else np.rint(lengths).astype(np.int64)
 
 
 def surface_at(

@@ -15,7 +15,6 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, IntArray
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.grid.surface import lengths_in_flight
 from medusa_sim.plan.coarse_search import CoarseSearch, at_few_counts, coarse_searches
 from medusa_sim.plan.verdict import (
     Coded,
@@ -29,6 +28,7 @@ from medusa_sim.plan.verdict import (
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import step_memory_bytes
+from medusa_sim.step.traffic import served_length
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
 
@@ -138,7 +138,7 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
     Requests in flight are longer. ENDLESS_CONTEXT where every layer keeps no more than a window.
     """
     model, usable = scenario.shard, scenario.usable_memory_bytes
-    lengths = [0]
+    lengths = [0.0]
     for option in options:
         # windowed layers stop growing at their window
         for start in (0, *model.windows):
@@ -150,9 +150,9 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
                 continue
             if one == none:  # every layer has a window: memory ends no context
                 return ENDLESS_CONTEXT
-            lengths.append(start + int((usable - none) // (one - none)))
-    longer = int(lengths_in_flight(scenario.setting, np.asarray([0]), scenario.traffic)[0])
-    return max(max(lengths) - longer, 0)
+            lengths.append(start + (usable - none) / (one - none))
+    longer = float(served_length(scenario.setting, 0.0, scenario.traffic))
+    return max(int(max(lengths) - longer), 0)
 
 
 def longest_searched(scenario: Scenario, length: int) -> int:
@@ -186,6 +186,6 @@ def break_even_context(
     coded = Coded(lengths, codes_at(lengths))
     if searched is not None:
         searched_lengths, places = np.unique(searched.surface.seq_len, return_index=True)
-        every_count = Coded(searched_lengths, codes_of(searched)[-1, places])
+        every_count = Coded(searched_lengths.astype(np.int64), codes_of(searched)[-1, places])
         coded = coded.merged(every_count.within(SHORTEST_CONTEXT, end))
     return find_break_even(coded, codes_at)

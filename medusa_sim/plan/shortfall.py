@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.grid.surface import lengths_in_flight
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.step.memory import NO_DRAFTER, MemoryParts, memory_parts
 from medusa_sim.step.step import decode_step
+from medusa_sim.step.traffic import served_length
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 _MOST_CHANGES = 3
@@ -63,7 +61,7 @@ def shortfall(scenario: Scenario, batch: int, seq_len: int) -> Shortfall | None:
 
 def _plain_memory(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
     """Bytes that a plain step of requests in flight keeps on one GPU."""
-    cached = lengths_in_flight(scenario.setting, np.asarray([seq_len]), scenario.traffic)[0]
+    cached = served_length(scenario.setting, seq_len, scenario.traffic)
     return memory_parts(scenario.shard, NO_DRAFTER, batch, cached, 1)
 
 

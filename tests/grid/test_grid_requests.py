@@ -46,6 +46,20 @@ def test_what_fits_is_asked_at_the_lengths_in_flight():
     assert busy.memory.kv_cache.tolist() == longer.memory.kv_cache.tolist()
 
 
+@pytest.mark.parametrize("cv", [0.1, 0.25, 0.4])
+def test_requests_in_flight_have_their_mean_length_to_a_fraction_of_a_token(cv):
+    """Outputs of 200 tokens with a cv of 0.4 are 16 longer in flight, with 0.25 6.25 longer."""
+    scenario = SERVED.but(length_cv=cv)
+    length = 2100 + 200 * cv**2 / 2.0
+    served = price(scenario, [16], [2100]).in_flight
+    assert served.surface.seq_len.tolist() == pytest.approx([length])
+    alone = price(
+        SERVED.but(prompt_tokens=None, output_tokens=None), [16], [int(length), length, int(length) + 1]
+    )
+    assert served.step_us[0, 0] == pytest.approx(alone.step_us[0, 1], rel=1e-12)
+    assert (np.diff(alone.step_us[0], axis=0) >= 0.0).all()
+
+
 # Requests.
 
 
