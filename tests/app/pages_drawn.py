@@ -7,10 +7,10 @@ EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
 FEW = {"cards": "h100-sxm,l40s", "copies": "1", "weights": "bf16"}
 
 
-def drawn(spec: Spec) -> bytes:
+def drawn(spec: Spec) -> str:
     """The chart as a picture: the specification is valid and everything that it needs is in it."""
-    picture = show.picture(spec, "png")
-    assert isinstance(picture, bytes)
-    assert picture.startswith(b"\x89PNG")
+    picture = show.picture(spec, "svg")
+    assert isinstance(picture, str)
+    assert picture.startswith("<svg")
     assert len(picture) > 4000
     return picture

@@ -112,8 +112,8 @@ def cases() -> list[Any]:
     for (at, card), (turn, name) in itertools.product(enumerate(CARDS), enumerate(PAGES)):
         of = SERVED if name in ("load", "which") else SET_UPS[:1] if name == "tree" else SET_UPS
         for i, chosen in enumerate(of):
-            first = at % (4 if name == "answer" else 6) == turn % 2 + (name != "answer") * turn // 2
-            quick = (first and i == at // 2 % len(of)) or (card in own and i == 0 and turn < 3)
+            first = at % (4 if name == "answer" else 10) == turn % 2 + (name != "answer") * turn // 2
+            quick = (first and i == at // 2 % len(of)) or (card in own and i == 0 and turn < 1)
             marks = [] if quick else [pytest.mark.nightly]
             url = {"gpu": card, **chosen}
             found.append(pytest.param(name, url, marks=marks, id=f"{name}-{card}-{chosen['model']}"))
