@@ -30,4 +30,4 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_WARMUP_S", 0.0)
     monkeypatch.setattr(bench, "_SETTLING_S", 0.0)
     monkeypatch.setattr(turns, "_MOST", turns._FEWEST)
-    monkeypatch.setattr(scipy.optimize, "least_squares", partial(scipy.optimize.least_squares, max_nfev=4))
+    monkeypatch.setattr(scipy.optimize, "least_squares", partial(scipy.optimize.least_squares, max_nfev=2))
