@@ -20,13 +20,13 @@ class AskedPolicy:
         self._asked_at_step = self._asked_at_requests = 0
         self._steps = self._verified = self._accepted = 0
 
-    def drafts(self, now_s: float, waiting: int) -> int:
-        """Drafts of the next step, within the token budget. waiting: requests that are not yet admitted."""
+    def drafts(self, now_s: float, unadmitted: int) -> int:
+        """Drafts of the next step, within the token budget. unadmitted: requests in the queue."""
         requests = len(self._batch)
         if not requests:
             return self._batch.drafts
         if self._answer is None or self._is_old(requests):
-            answer = self._policy.drafts(self._state(now_s, requests, waiting))
+            answer = self._policy.drafts(self._state(now_s, requests, unadmitted))
             self._answer = check_drafts(self._policy, answer, requests, self._drafts_max)
             self._asked_at_step, self._asked_at_requests = self._batch.step, requests
             self._steps = self._verified = self._accepted = 0
@@ -42,12 +42,12 @@ class AskedPolicy:
         """Steps for which the answer still holds while no request comes or goes."""
         return self._asked_at_step + self._policy.hold_steps - self._batch.step
 
-    def _state(self, now_s: float, requests: int, waiting: int) -> State:
+    def _state(self, now_s: float, requests: int, unadmitted: int) -> State:
         """State that the policy is told."""
         return State(
             now_s=now_s,
             requests=requests,
-            waiting=waiting,
+            unadmitted=unadmitted,
             mean_length=self._batch.tokens / requests,
             kv_share=self._cache.at_most(0) / self._cache.blocks,
             drafts=self._batch.drafts,

@@ -160,7 +160,7 @@ def limits_of(
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
     server = server or ServerSettings()
-    requests, tokens = _step_limits(scenario, server, drafts=option is not None)
+    requests, tokens = _step_limits(scenario, server, has_drafter=option is not None)
     drafter = drafter_memory(scenario.shard, None if option is None else option.drafter)
     room_bytes = kv_room_bytes(scenario, drafter, _verified_tokens(option), requests, tokens)
     blocks, held = _kv_blocks(scenario, drafter, _verified_tokens(option), room_bytes, server.block_tokens)
@@ -187,14 +187,11 @@ def limits_of(
     )
 
 
-def _step_limits(scenario: Scenario, server: ServerSettings, *, drafts: bool) -> tuple[int, int]:
-    """(requests, tokens) of a step: those asked for, else what the engine allows on the GPU.
-
-    drafts: whether a drafter is loaded.
-    """
+def _step_limits(scenario: Scenario, server: ServerSettings, *, has_drafter: bool) -> tuple[int, int]:
+    """(requests, tokens) of a step: those asked for, else what the engine allows on the GPU."""
     runtime, gpu, schedulers = scenario.runtime, scenario.gpu, scenario.parallel.schedulers
     requests, tokens = step_limits(runtime, gpu, schedulers=schedulers)
-    if drafts:
+    if has_drafter:
         requests = drafting_requests(runtime, gpu, schedulers=schedulers)
     requests = server.max_requests or min(requests, MOST_IN_STEP)
     return requests, server.token_budget or max(min(tokens, MOST_TOKENS), requests)

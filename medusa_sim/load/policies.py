@@ -27,7 +27,7 @@ _NEWTON_STEPS, _SHORTEST_STEP = 60, 1e-7
 class State(NamedTuple):
     """The server as a policy sees it before a step.
 
-    requests: that decode in it; waiting: not yet admitted; mean_length: mean committed tokens of a request;
+    requests: that decode in it; unadmitted: in the queue; mean_length: mean committed tokens of a request;
     kv_share: share of the KV cache in use; drafts: of the step before. accepted: mean drafts that a request
     had accepted in a step since the policy was last asked, None where nothing was drafted; steps: in which
     something was.
@@ -35,7 +35,7 @@ class State(NamedTuple):
 
     now_s: float
     requests: int
-    waiting: int
+    unadmitted: int
     mean_length: float
     kv_share: float
     drafts: int

@@ -34,7 +34,7 @@ DECLARED = declare(
     # over its time
     Quantity(name="time_s", axis="seconds"),
     Quantity(name="requests", axis="requests that decode"),
-    Quantity(name="waiting", axis="requests that wait"),
+    Quantity(name="not_decoding", axis="requests that wait"),
     Quantity(name="kv_tokens", axis="tokens in the KV cache"),
 )  # fmt: skip
 
@@ -44,7 +44,7 @@ LOAD = listed(
     "kv_share", "watts", "joule_per_token", "usd_per_million_tokens",
 )  # fmt: skip
 """Columns of the table of a load test."""
-OVER_TIME = ("requests", "waiting", "kv_tokens", "tokens_per_s")
+OVER_TIME = ("requests", "not_decoding", "kv_tokens", "tokens_per_s")
 """What may be drawn over the time of a run."""
 AGAINST_RATE = (
     "tpot_at_share_s", "ttft_at_share_s", "tpot_mean_s", "tpot_p99_s", "ttft_p50_s", "ttft_p99_s",

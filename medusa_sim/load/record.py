@@ -29,9 +29,9 @@ _CLASSES = 44 * _PER_DOUBLING
 class Span(NamedTuple):
     """Equal steps in a row.
 
-    prompts_s: of the span, for prompt_tokens of prompts; waiting: requests without their first token;
-    emitted: tokens; accepted: drafts. A pass of prompts alone is a span without steps; stalled_s: of such
-    passes before this step, for which the requests waited but those that joined behind these.
+    prompts_s: of the span, for prompt_tokens of prompts; not_decoding: requests in the queue or reading their
+    prompt; emitted: tokens; accepted: drafts. A pass of prompts alone is a span without steps; stalled_s: of
+    such passes before this step, for which requests waited, but not the `joined` whose prompts these read.
     """
 
     start_s: float
@@ -39,7 +39,7 @@ class Span(NamedTuple):
     steps: int
     requests: int
     drafts: int
-    waiting: int
+    not_decoding: int
     kv_tokens: float
     emitted: int
     prompts_s: float
@@ -53,12 +53,12 @@ class Span(NamedTuple):
 class Timeline:
     """Means over equal bins of time: arrays (bins,).
 
-    requests: that decode; waiting: in the queue or reading their prompt; drafts: of a step.
+    requests: that decode; not_decoding: in the queue or reading their prompt; drafts: of a step.
     """
 
     time_s: FloatArray
     requests: FloatArray
-    waiting: FloatArray
+    not_decoding: FloatArray
     kv_tokens: FloatArray
     drafts: FloatArray
     tokens_per_s: FloatArray
@@ -167,7 +167,7 @@ class Recorder:
     def add(self, span: Span) -> None:
         """One span of equal steps."""
         self._rows.append(span)
-        self.in_system_s += (span.requests + span.waiting) * span.span_s
+        self.in_system_s += (span.requests + span.not_decoding) * span.span_s
         if len(self._rows) >= _ROWS:
             self._flush()
 
@@ -202,7 +202,7 @@ class Recorder:
             return
         columns = np.array(self._rows).T
         self._rows.clear()
-        start, span, steps, requests, drafts, waiting, kv, *others = columns
+        start, span, steps, requests, drafts, not_decoding, kv, *others = columns
         emitted, prompts_s, prompted, accepted, stalled_s, joined = others
         cells = (drafts.astype(np.int64), requests.astype(np.int64))
         np.add.at(self._steps_s, cells, span - prompts_s)
@@ -220,7 +220,9 @@ class Recorder:
         self._add_to_bins(
             start,
             span,
-            np.stack([requests, waiting, kv, drafts, *(each / lasting_s for each in (emitted, prompted))]),
+            np.stack(
+                [requests, not_decoding, kv, drafts, *(each / lasting_s for each in (emitted, prompted))]
+            ),
         )
 
     def _add_to_bins(self, start: FloatArray, span: FloatArray, values: FloatArray) -> None:

@@ -25,14 +25,14 @@ class Chunk(NamedTuple):
 
 
 class Scheduler:
-    """Three queues of requests: waiting to be admitted, reading their prompts, and the batch that decodes.
+    """Three queues of requests: not yet admitted, reading their prompts, and the batch that decodes.
 
     drafts_max: most drafts that a request may have in a step: its prompt reserves room for them.
     steps_to_prompts: steps that carry no prompts before the next that may.
     """
 
     def __init__(self, limits: SchedulerLimits, batch: Batch, cache: Cache, drafts_max: int) -> None:
-        self.waiting: deque[Request] = deque()
+        self.unadmitted: deque[Request] = deque()
         self.reading: list[Request] = []
         self.batch, self.cache = batch, cache
         self.preemptions = self.steps_to_prompts = 0
@@ -43,18 +43,18 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is to be done."""
-        return not (self.batch.requests or self.reading or self.waiting)
+        return not (self.batch.requests or self.reading or self.unadmitted)
 
     @property
     def has_room(self) -> bool:
         """Whether a request that comes now can be admitted at once, as far as slots and the queue say."""
-        is_next = not self.waiting or self._lets_others_come
+        is_next = not self.unadmitted or self._lets_others_come
         return is_next and len(self.batch) + len(self.reading) < self._limits.max_requests
 
     @property
-    def in_queue(self) -> int:
-        """Requests without their first token."""
-        return len(self.waiting) + len(self.reading)
+    def not_decoding(self) -> int:
+        """Requests in the queue or reading their prompt; preempted ones do so again."""
+        return len(self.unadmitted) + len(self.reading)
 
     def schedule(self, drafts: int, now_s: float) -> list[Chunk]:
         """Preempt, admit, and return the chunks of prompts that the next step carries, in their order."""
@@ -63,7 +63,7 @@ class Scheduler:
             self._is_blocked = False
         if self._is_to_wait(drafts):
             return []
-        if self.waiting and had_room and not self._is_blocked:
+        if self.unadmitted and had_room and not self._is_blocked:
             self._admit(drafts)
         budget = self._limits.token_budget - len(self.batch) * (drafts + 1)
         chunks = []
@@ -84,12 +84,12 @@ class Scheduler:
         """Whether prompts let the next step pass; the first that could ride begins to wait for others."""
         if not self.batch.requests:
             return False
-        is_first = bool(self.waiting) and not (self.reading or self.steps_to_prompts or self._has_waited)
+        is_first = bool(self.unadmitted) and not (self.reading or self.steps_to_prompts or self._has_waited)
         if is_first and self._limits.prompt_wait:
             self.steps_to_prompts, self._has_waited = self._limits.prompt_wait, True
         if self._lets_others_come:
             room = self._limits.token_budget - len(self.batch) * (drafts + 1)
-            if sum([self._uncached(request) for request in self.waiting]) >= room:
+            if sum([self._uncached(request) for request in self.unadmitted]) >= room:
                 self.steps_to_prompts = 0
         return self.steps_to_prompts > 0
 
@@ -122,21 +122,21 @@ class Scheduler:
             request = self.batch.drop_last()
             if request.stopped_s is None:
                 request.stopped_s = now_s
-        self.waiting.appendleft(request)
+        self.unadmitted.appendleft(request)
 
     def _admit(self, drafts: int) -> None:
-        """Admit waiting requests while slots, blocks and the token budget last."""
+        """Admit requests while slots, blocks and the token budget last."""
         limits, cache = self._limits, self.cache
         slots = limits.max_requests - len(self.batch) - len(self.reading)
         budget = limits.token_budget - len(self.batch) * (drafts + 1) - self._unread
-        while self.waiting and slots > 0 and budget > 0:
-            request = self.waiting[0]
+        while self.unadmitted and slots > 0 and budget > 0:
+            request = self.unadmitted[0]
             request.shared = limits.shared_blocks(request.prompt_tokens)
             request.blocks = limits.blocks_of(request.committed + self._drafts_max) - request.shared
             if not cache.fits(drafts, request.blocks):
                 self._is_blocked = True
                 return
-            self.waiting.popleft()
+            self.unadmitted.popleft()
             self.reading.append(request)
             cache.reserve(request.blocks)
             request.unread = self._uncached(request)

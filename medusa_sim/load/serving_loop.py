@@ -112,7 +112,7 @@ class ServingLoop:
         seen_s = self.seen_s if self.table.steps_ahead else self.now_s
         while clients.next_s <= seen_s:
             request = clients.send()
-            self.scheduler.waiting.append(request)
+            self.scheduler.unadmitted.append(request)
             self.recorder.in_system_s += self.now_s - clients.sent_s.item(request.number)
             if self.window.is_open_loop:
                 sent_s = clients.sent_s.item(request.number)
@@ -121,7 +121,7 @@ class ServingLoop:
     def _step(self) -> None:
         """Take the next step, with those after it that are equal."""
         batch, scheduler, start_s = self.batch, self.scheduler, self.now_s
-        batch.set_drafts(self.policy.drafts(start_s, len(scheduler.waiting)))
+        batch.set_drafts(self.policy.drafts(start_s, len(scheduler.unadmitted)))
         chunks = scheduler.schedule(batch.drafts if batch.requests else 0, start_s)
         requests = len(batch)
         drafts = batch.drafts if requests else 0
@@ -130,7 +130,11 @@ class ServingLoop:
         if chunks and self.table.prompts.terms.are_apart:
             self._read_apart(drafts, chunks)
             return
-        waiting, length, held = scheduler.in_queue, batch.tokens / max(requests, 1), self.cache.tokens
+        not_decoding, length, held = (
+            scheduler.not_decoding,
+            batch.tokens / max(requests, 1),
+            self.cache.tokens,
+        )
         steps = 1 if chunks or self.stalled_s else self._equal_steps(drafts, length)
         scheduler.count_steps(steps, carried=bool(chunks))
         self.cache.record_use(drafts, steps)
@@ -155,7 +159,7 @@ class ServingLoop:
                 steps=steps,
                 requests=requests,
                 drafts=drafts,
-                waiting=waiting,
+                not_decoding=not_decoding,
                 kv_tokens=held,
                 emitted=emitted,
                 prompts_s=prompts_s,
@@ -173,7 +177,7 @@ class ServingLoop:
         Further passes may follow it. Requests whose prompts end decode in the next step with the others.
         """
         requests, start_s = len(self.batch), self.now_s
-        waiting, held = self.scheduler.in_queue, self.cache.tokens
+        not_decoding, held = self.scheduler.not_decoding, self.cache.tokens
         self.scheduler.count_steps(0, carried=True)
         step_s = self._step_s(drafts, requests, self.batch.tokens / max(requests, 1))
         span_s = prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s)
@@ -190,7 +194,7 @@ class ServingLoop:
                 steps=0,
                 requests=requests,
                 drafts=drafts,
-                waiting=waiting,
+                not_decoding=not_decoding,
                 kv_tokens=held,
                 emitted=emitted,
                 prompts_s=prompts_s,

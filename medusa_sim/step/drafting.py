@@ -97,7 +97,6 @@ def _with_engine(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -
     drafter = setting.drafter
     if setting.scope == "block" or drafter is None:
         return ()
-    levels = sum(each.works[0].of == "draft" for each in passes) * (drafter.nodes_per_level > 1)
     if setting.sure_shares and drafter.has_levels:
         shares = passes_reached(setting, len(passes))
         passes = tuple(each.in_share(share) for each, share in zip(passes, shares, strict=True))
@@ -107,7 +106,7 @@ def _with_engine(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -
         of_fullest(batch, setting.parallel.schedulers),
         looks_up=drafter.looks_up,
         width=drafter.nodes_per_level,
-        levels_us=eager_levels_us(setting.runtime, levels, hidden),
+        levels_us=eager_levels_us(setting.runtime, drafter.tree_levels, hidden),
     )
     return passes if added is None else (*passes, PassTimes(cost=added))
 

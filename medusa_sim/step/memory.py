@@ -38,8 +38,6 @@ CONTEXT_BYTES = 1.0e9
 vLLM 0.15.1 reports 7,463 blocks of 16 tokens for Llama-2-7B on an H100, 0.9 of 80 GiB would hold 7,588
 (benchmarks/log); its logs of other models miss 1 to 2 GB: the widest step is the rest (`activation_bytes`).
 """
-
-
 LINKED_BYTES = 0.45e9
 """What NCCL adds to it where a model is split: vLLM 0.11.0 logs 0.13 GiB alone, 0.55 GiB on one of two."""
 
@@ -147,12 +145,13 @@ def profiled_bytes(model: Model, engine: Engine | None, tokens: int, requests: i
     return max(float(activation_bytes(model, tokens, rows)), per_logit * model.whole_vocab * requests)
 
 
-_GPUS = (1, 2, 4, 8, 16, 32, 64, 128)
+_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Numbers of GPUs that `fewest_gpus` tries: engines split a model over powers of two."""
 
 
 def fewest_gpus(model: Model, gpu: Gpu, parallel: Parallel, engine: Engine | None = None) -> int | None:
     """The fewest GPUs on which one sequence of the model fits, split as `parallel` does; None if none do."""
-    for tp in _GPUS:
+    for tp in _SPLITS:
         ep = tp if parallel.ep > 1 else 1
         try:
             shard = on_one_gpu(model, Parallel(tp=tp, ep=ep, dp_attention=parallel.dp_attention))

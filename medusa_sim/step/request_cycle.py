@@ -36,7 +36,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.step.chance import log_normal
 from medusa_sim.step.prompts import prompts_apart
 from medusa_sim.step.setting import Setting
@@ -146,7 +146,7 @@ def request_cycle(
     room_tokens = np.maximum(budget - requests * verified_tokens, budget / 8.0)
     others = np.minimum(requests - 1.0, 1.0)  # 0 of a single request: no step runs while it is away
     trip_steps = server_us / step_us + 0.5 if server_us else 0.0
-    away_steps = others * (_steps_ahead(setting, verified_tokens > 1.0) + trip_steps)
+    away_steps = others * (_steps_ahead(setting, is_drafting=verified_tokens > 1.0) + trip_steps)
     in_loop = decode_steps + away_steps
     if prompts_apart(setting):
         begin_chance = np.minimum(1.0 / np.maximum(in_loop, _LEAST), 1.0)
@@ -181,13 +181,13 @@ def _held(unheld: RequestCycle) -> RequestCycle:
     return cycle
 
 
-def _steps_ahead(setting: Setting, drafts: np.ndarray) -> FloatArray | float:
+def _steps_ahead(setting: Setting, *, is_drafting: BoolArray) -> FloatArray | float:
     """Steps that an engine schedules before the running one ends; none where a drafter switches that off."""
     engine = setting.runtime.engine
     if engine is None:
         return 0.0
-    waits = drafts & (setting.drafter_name in engine.synchronous_drafters)
-    return np.where(waits, 0.0, engine.steps_ahead.value)
+    is_synchronous = is_drafting & (setting.drafter_name in engine.synchronous_drafters)
+    return np.where(is_synchronous, 0.0, engine.steps_ahead.value)
 
 
 def _in_queue(

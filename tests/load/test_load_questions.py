@@ -94,7 +94,7 @@ def test_every_name_of_a_policy_runs():
     test = load_test(SCENARIO, policies=("none", "K=2", "schedule", "schedule-context", "adaptive", "budget",
                                          "schedule=1:3,4:1"), **SMALL)  # fmt: skip
     for server in test.servers:
-        state = State(now_s=0.0, requests=3, waiting=0, mean_length=400.0, kv_share=0.1, drafts=0,
+        state = State(now_s=0.0, requests=3, unadmitted=0, mean_length=400.0, kv_share=0.1, drafts=0,
                       accepted=None, steps=0)  # fmt: skip
         assert 0 <= server.policy().drafts(state) <= 3
     assert policy_of("schedule=1:3,4:1", test.table, 100.0).drafts(state) == 3

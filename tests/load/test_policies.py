@@ -55,8 +55,8 @@ def test_budget_and_schedule_choose_less_at_larger_batches():
 
     def state(requests: int) -> State:
         return State(
-            now_s=0.0, requests=requests, waiting=0, mean_length=64.0, kv_share=0.1, drafts=0, accepted=None,
-            steps=0,
+            now_s=0.0, requests=requests, unadmitted=0, mean_length=64.0, kv_share=0.1, drafts=0,
+            accepted=None, steps=0,
         )  # fmt: skip
 
     for policy in (budget, schedule):

@@ -9,7 +9,7 @@ from medusa_sim.load.serving_loop import run
 
 
 def seen(accepted: float | None, drafts: int = 3, requests: int = 1, steps: int = 5) -> State:
-    return State(now_s=0.0, requests=requests, waiting=0, mean_length=100.0, kv_share=0.1, drafts=drafts,
+    return State(now_s=0.0, requests=requests, unadmitted=0, mean_length=100.0, kv_share=0.1, drafts=drafts,
                  accepted=accepted, steps=steps)  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from medusa_sim.load.record import Record, Recorder, Span
 
 
 def _span(start_s: float, span_s: float, requests: int, **other: object) -> Span:
-    given = {"steps": 10, "drafts": 0, "waiting": 1, "kv_tokens": 100.0 * requests, "emitted": 10 * requests,
-             "prompts_s": 0.0, "prompt_tokens": 0, "accepted": 0.0}  # fmt: skip
+    given = {"steps": 10, "drafts": 0, "not_decoding": 1, "kv_tokens": 100.0 * requests,
+             "emitted": 10 * requests, "prompts_s": 0.0, "prompt_tokens": 0, "accepted": 0.0}  # fmt: skip
     return Span(start_s=start_s, span_s=span_s, requests=requests, **{**given, **other})
 
 
@@ -43,7 +43,7 @@ def test_a_timeline_has_means_over_bins_that_double_until_512_hold_the_run(end_s
     first = int(half_s / bin_s)
     assert line.requests[:first] == pytest.approx(2.0)
     assert line.requests[first + 1 :] == pytest.approx(6.0)
-    assert line.waiting == pytest.approx(1.0)
+    assert line.not_decoding == pytest.approx(1.0)
     assert line.kv_tokens[-1] == pytest.approx(600.0)
     assert line.tokens_per_s[[0, -1]] == pytest.approx([20.0 / half_s, 60.0 / half_s])
 

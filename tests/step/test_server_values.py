@@ -150,4 +150,4 @@ def test_an_engine_waits_for_drafts_that_a_host_looks_up():
         ("cuda-graph", "ngram", [0.0]),
     ):
         given = SimpleNamespace(runtime=load_runtime(runtime), drafter_name=drafter)
-        assert np.atleast_1d(_steps_ahead(given, drafts)).tolist() == steps
+        assert np.atleast_1d(_steps_ahead(given, is_drafting=drafts)).tolist() == steps

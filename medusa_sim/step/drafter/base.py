@@ -143,6 +143,11 @@ class Drafter:
         """Drafts that a pass adds to each node of a tree; 1: a chain."""
         return 1
 
+    @property
+    def tree_levels(self) -> int:
+        """Levels of a tree that it drafts pass by pass; 0 of a chain."""
+        return 0
+
     def kv_slots(self) -> int:
         """Tokens of KV cache that one request holds for drafting besides its committed tokens and candidates.
 
@@ -163,6 +168,11 @@ class PassDrafter(Drafter):
     """Drafts in a row."""
     width: int
     """Tokens of each sequence that a level drafts."""
+
+    @property
+    def tree_levels(self) -> int:
+        """Its depth, of a tree."""
+        return self.depth if self.nodes_per_level > 1 else 0
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Its own passes, then a pass for each level."""
