@@ -6,7 +6,7 @@
         exposed  what an engine adds after or before its kernels and hides behind nothing (`step/host.py`)
 
 Everything that prices a step (one step, a grid, rows of operators, a search) adds `Cost`s and reads
-`time_us`, or hands the three to `step_us`, as steps that carry prompts do.
+`time_us`, or hands the three to `step_us`. What prompts add has its own device and host (N8).
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ import numpy as np
 from msgspec import structs
 
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.term import Term
@@ -33,13 +32,14 @@ From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks 
 """
 
 
-def overlapped_us(device_us: FloatArray, host_us: FloatArray | float) -> FloatArray:
+def overlapped_us(device_us: FloatArray | float, host_us: FloatArray | float) -> FloatArray:
     """Microseconds of kernels that a host launches ahead of the device: |device, host|_3 (N8), HOST_OVERLAP.
 
-    Never below the longer of both; at most 26 % above it, where both take as long, since each then waits for
-    the other now and again.
+    As long as the longer of both, and at most 26 % above it, where both take as long, since each then waits
+    for the other now and again. Of arrays or of numbers, as `load` has them.
     """
-    return norm_max(device_us, np.asarray(host_us), HOST_OVERLAP)
+    whole_us: FloatArray = (device_us**HOST_OVERLAP + host_us**HOST_OVERLAP) ** (1.0 / HOST_OVERLAP)
+    return whole_us
 
 
 def host_share(host_us: FloatArray | float, whole_us: FloatArray) -> FloatArray:

@@ -16,17 +16,16 @@ two steps (SGLang without mixed chunks). Either way the one equation is (N8), `P
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.term import Term
-from medusa_sim.step import compose
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.graphs import most_captured_tokens
-from medusa_sim.step.host import host_share, launching_us
+from medusa_sim.step.host import host_share, launching_us, overlapped_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import prefill
@@ -77,9 +76,9 @@ class PromptTerms(NamedTuple):
         launches_us: of the host (`PromptHost.launches_us`).
         """
         # the share is of what prompts add, not of what a step without padding saves
-        added_us = self.share * (read_us + np.maximum(more_us, 0.0)) + np.minimum(more_us, 0.0)
+        added_us = self.share * (read_us + more_us) + (1.0 - self.share) * np.minimum(more_us, 0.0)
         launched_us = added_us if self.are_apart else step_us + added_us
-        return compose.step_us(np.asarray(launched_us), launches_us, self._exposed_us(step_us))
+        return overlapped_us(launched_us, launches_us) + self._exposed_us(step_us)
 
     def launches_share(
         self, mixed_us: FloatArray, step_us: FloatArray | float, launches_us: FloatArray | float
@@ -123,10 +122,11 @@ class PromptHost(NamedTuple):
     band: FloatArray | float = 0.0
     """Relative half-width of the 80 % band of these times."""
 
-    def launches_us(self, decode_rows: FloatArray | float, rows: FloatArray | float) -> FloatArray:
+    def launches_us(self, decode_rows: FloatArray | float, rows: FloatArray | float) -> FloatArray | float:
         """Of a step of so many rows, `decode_rows` without its prompts; 0 where a graph holds it."""
-        is_outgrown = (decode_rows <= self.most_rows) & (rows > self.most_rows)
-        return np.asarray(self.always_us + is_outgrown * self.outgrown_us)
+        is_outgrown: Any = (decode_rows <= self.most_rows) & (rows > self.most_rows)
+        launches_us: FloatArray | float = self.always_us + is_outgrown * self.outgrown_us
+        return launches_us
 
     def of(self, cells: IntArray) -> PromptHost:
         """Of some of several servers."""
