@@ -22,7 +22,7 @@ class AskedPolicy:
 
     def drafts(self, now_s: float, unadmitted: int) -> int:
         """Drafts of the next step, within the token budget. unadmitted: requests in the queue."""
-        requests = len(self._batch)
+        requests = len(self._batch.requests)
         if not requests:
             return self._batch.drafts
         if self._answer is None or self._is_old(requests):
@@ -58,5 +58,5 @@ class AskedPolicy:
     def count(self, steps: int, accepted: int) -> None:
         """Add steps that verified drafts of all requests, and how many drafts these accepted."""
         self._steps += steps
-        self._verified += steps * len(self._batch)
+        self._verified += steps * len(self._batch.requests)
         self._accepted += accepted

@@ -31,9 +31,6 @@ class Batch:
         self._drawn_tokens = 0
         self._ends: list[tuple[int, int]] = []
 
-    def __len__(self) -> int:
-        return len(self.requests)
-
     def join(self, request: Request) -> None:
         """Take in a request whose prompt has been read: it decodes from the next step on."""
         request.offset = self._draws.first[request.number] - self.step

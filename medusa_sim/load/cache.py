@@ -45,7 +45,10 @@ class Cache:
 
     def blocks_for(self, more: int = 0) -> int:
         """Blocks for those that decode or read their prompts, and for so many more requests."""
-        return self._limits.kv_blocks_for(len(self._batch) + self._prompts + more, self._longest_prompt)
+        if self._limits.schedulers == 1:  # of which any requests fill the cache
+            return self.blocks
+        requests = len(self._batch.requests) + self._prompts + more
+        return self._limits.kv_blocks_for(requests, self._longest_prompt)
 
     def needed(self, drafts: int) -> int:
         """Blocks in the next step, counted request by request."""
@@ -54,7 +57,7 @@ class Cache:
     def _counted_blocks(self, ahead: int) -> int:
         """Blocks of the batch with so many slots ahead of each request, kept while it stays the same."""
         batch = self._batch
-        state = batch.step, len(batch), batch.tokens
+        state = batch.step, len(batch.requests), batch.tokens
         if self._counted_in != state:
             self._counted_in = state
             self._counted.clear()
@@ -67,7 +70,7 @@ class Cache:
 
     def _tokens_at_most(self, drafts: int, steps: int) -> int:
         """The same bound in tokens, of the batch alone."""
-        requests, size = len(self._batch), self._block_tokens
+        requests, size = len(self._batch.requests), self._block_tokens
         tokens = self._batch.tokens + requests * ((drafts + 1) * steps - 1 + self._slots + size - 1)
         if self._held is None or not requests:
             return tokens
@@ -87,7 +90,7 @@ class Cache:
         """Steps that are sure to find room, at least the next one."""
         room = (self.blocks_for() - self.reserved + self._batch.shared) * self._block_tokens
         free_tokens = room - self._tokens_at_most(drafts, steps=1)
-        return 1 + max(free_tokens // (len(self._batch) * (drafts + 1)), 0)
+        return 1 + max(free_tokens // (len(self._batch.requests) * (drafts + 1)), 0)
 
     def record_use(self, drafts: int, steps: int) -> None:
         """Remember the most blocks that so many steps may use."""

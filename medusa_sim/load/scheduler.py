@@ -49,7 +49,7 @@ class Scheduler:
     def has_room(self) -> bool:
         """Whether a request that comes now can be admitted at once, as far as slots and the queue say."""
         is_next = not self.unadmitted or self._lets_others_come
-        return is_next and len(self.batch) + len(self.reading) < self._limits.max_requests
+        return is_next and len(self.batch.requests) + len(self.reading) < self._limits.max_requests
 
     @property
     def not_decoding(self) -> int:
@@ -65,7 +65,7 @@ class Scheduler:
             return []
         if self.unadmitted and had_room and not self._is_blocked:
             self._admit(drafts)
-        budget = self._limits.token_budget - len(self.batch) * (drafts + 1)
+        budget = self._limits.token_budget - len(self.batch.requests) * (drafts + 1)
         chunks = []
         for request in self.reading:
             if budget <= 0:
@@ -88,7 +88,7 @@ class Scheduler:
         if is_first and self._limits.prompt_wait:
             self.steps_to_prompts, self._has_waited = self._limits.prompt_wait, True
         if self._lets_others_come:
-            room = self._limits.token_budget - len(self.batch) * (drafts + 1)
+            room = self._limits.token_budget - len(self.batch.requests) * (drafts + 1)
             if sum([self._uncached(request) for request in self.unadmitted]) >= room:
                 self.steps_to_prompts = 0
         return self.steps_to_prompts > 0
@@ -127,8 +127,8 @@ class Scheduler:
     def _admit(self, drafts: int) -> None:
         """Admit requests while slots, blocks and the token budget last."""
         limits, cache = self._limits, self.cache
-        slots = limits.max_requests - len(self.batch) - len(self.reading)
-        budget = limits.token_budget - len(self.batch) * (drafts + 1) - self._unread
+        slots = limits.max_requests - len(self.batch.requests) - len(self.reading)
+        budget = limits.token_budget - len(self.batch.requests) * (drafts + 1) - self._unread
         while self.unadmitted and slots > 0 and budget > 0:
             request = self.unadmitted[0]
             request.shared = limits.shared_blocks(request.prompt_tokens)

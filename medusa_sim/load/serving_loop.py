@@ -87,15 +87,14 @@ class ServingLoop:
 
     def run(self, advance: Advance | None = None) -> Record:
         """Serve until every request has finished."""
-        reported = 0
-        while self.finished < self.requests.count:
+        reported, count = 0, self.requests.count
+        while self.finished < count:
             self._receive()
             if self.scheduler.is_idle:
                 self.now_s = self.seen_s = max(self.now_s, self.clients.next_s)
             else:
                 self._step()
-            is_last = self.finished == self.requests.count
-            if advance is not None and (is_last or self.finished - reported >= _REPORT_EVERY):
+            if advance is not None and (self.finished == count or self.finished - reported >= _REPORT_EVERY):
                 advance(self.finished - reported)
                 reported = self.finished
         return self.recorder.record(
@@ -123,7 +122,7 @@ class ServingLoop:
         batch, scheduler, start_s = self.batch, self.scheduler, self.now_s
         batch.set_drafts(self.policy.drafts(start_s, len(scheduler.unadmitted)))
         chunks = scheduler.schedule(batch.drafts if batch.requests else 0, start_s)
-        requests = len(batch)
+        requests = len(batch.requests)
         drafts = batch.drafts if requests else 0
         if not requests and not chunks:
             return
@@ -176,7 +175,7 @@ class ServingLoop:
 
         Further passes may follow it. Requests whose prompts end decode in the next step with the others.
         """
-        requests, start_s = len(self.batch), self.now_s
+        requests, start_s = len(self.batch.requests), self.now_s
         not_decoding, held = self.scheduler.not_decoding, self.cache.tokens
         self.scheduler.count_steps(0, carried=True)
         step_s = self._step_s(drafts, requests, self.batch.tokens / max(requests, 1))
@@ -185,7 +184,7 @@ class ServingLoop:
             span_s += step_s
         self.now_s, self.seen_s = start_s + span_s, start_s
         emitted = self._start_requests(chunks)
-        self.joined += len(self.batch) - requests
+        self.joined += len(self.batch.requests) - requests
         self.stalled_s += span_s
         self.recorder.add(
             Span(
@@ -216,7 +215,7 @@ class ServingLoop:
             steps = min(steps, self.scheduler.steps_to_prompts)
         until_s = self.clients.next_s - self.now_s
         if self.scheduler.has_room and until_s < inf:
-            step_s = self._step_s(drafts, len(self.batch), length)
+            step_s = self._step_s(drafts, len(self.batch.requests), length)
             steps = min(steps, max(ceil(until_s / step_s) + self.table.steps_ahead, 1))
         return steps
 
@@ -262,7 +261,7 @@ class ServingLoop:
     @property
     def _sending_s(self) -> float:
         """Time until the server has sent every request its tokens of a step."""
-        return self.table.server_s_per_request * len(self.batch)
+        return self.table.server_s_per_request * len(self.batch.requests)
 
     def _finish(self, request: Request) -> None:
         """Send the last token."""

@@ -162,7 +162,7 @@ class Checked(ServingLoop):
         running = batch.requests.values()
         cached = batch.cached()
         assert cache.needed(-1) <= limits.kv_blocks  # committed tokens, after one step or many
-        assert len(batch) + len(scheduler.reading) <= limits.max_requests
+        assert len(batch.requests) + len(scheduler.reading) <= limits.max_requests
         assert batch.tokens == sum(cached)
         assert batch.shared == sum(request.shared for request in running)
         left = [request.prompt_tokens + request.output_tokens - 1 - tokens
