@@ -163,7 +163,7 @@ def _line(*, searched: bool) -> str:
 
 
 def _beside(gpu: str, engine: str) -> str:
-    """What stands behind the names of GPU and engine."""
+    """What the names of GPU and engine stand for."""
     if engine in UNTIMED:
         about = (
             f"{engine}: its time between kernels is not known: kernels alone ({KERNELS_ALONE}) are counted"

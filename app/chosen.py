@@ -33,7 +33,7 @@ from medusa_sim.step.drafter import drafter_class, drafter_names
 from medusa_sim.units import format_text
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
-"""Arguments beside GPU, model and engine that decide the kernels of a step."""
+"""Arguments besides GPU, model and engine that decide the kernels of a step."""
 OWN_MODEL = "my file: config.json, GGUF"
 SHIPPED, DEFAULT = "as shipped", "default"
 """Of an acceptance and of other arguments, where the input says nothing."""

@@ -28,7 +28,7 @@ _SHARED = ("Gpu", "Model", "Runtime")
 class Kept:
     """Results of functions by their arguments, shared between sessions and never changed.
 
-    version: of what results are computed from beside the arguments.
+    version: of what results are computed from besides the arguments.
     """
 
     def __init__(self, most_bytes: int = KEPT_BYTES, version: Callable[[], Hashable] = lambda: None) -> None:

@@ -18,7 +18,7 @@ _LANDED = "landed"
 def answer_text(name: str) -> str:
     """`2.17x with 5 drafts a step, off from 422 requests`: what the link of a preset would say.
 
-    The sentence is kept, for the answers of all cards do not fit beside the page's own.
+    The sentence is kept, for the answers of all cards do not fit in memory with the page's own.
     """
     words = next(preset.words for preset in PRESETS if preset.name == name)
     set_up = set_up_of(words)

@@ -273,7 +273,7 @@ def table(rows: Sequence[Mapping[str, object]], phone: Sequence[str] = ()) -> No
 
 
 def _cell(value: object, kind: str) -> str:
-    """A cell as HTML: words break behind their joints, numbers nowhere."""
+    """A cell as HTML: words break after their joints, numbers nowhere."""
     text = for_html(str(value))
     return text if "number" in kind else _JOINT.sub(r"\g<0><wbr>", text)
 

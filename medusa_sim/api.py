@@ -162,7 +162,7 @@ class Scenario(ScenarioAlone):
         before: str | Path | None = None,
         **measured: Any,
     ) -> CheckResult:
-        """A running engine beside its prediction, as `medusa-sim check`: inside the band, or what is off.
+        """A running engine compared with its prediction, as `medusa-sim check`: inside its band, or not.
 
         bench: files of load generators; counters: what the engine counted, a file (before: the page that came
         first). measured: by hand, `medusa_sim.scenario.question.Measured` (batch, seq_len, drafts,

@@ -47,7 +47,7 @@ _COLUMNS = titles(
 )  # fmt: skip
 _PHONE = titles("batch", "candidates", "drafts", "speedup", "interval")
 _SHOWN = (1, 4, 16, 64)
-"""Batches that have a line, beside the one looked at."""
+"""Batches that have a line, besides the one looked at."""
 _MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MAP_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65, 96, 128)
 _LOOKS = ("by count", "map", "operators", "roofline", "what would change it")
@@ -55,7 +55,7 @@ _OPERATOR_PHONE = ("operator", "speculative", "share")
 
 
 class _Asked(NamedTuple):
-    """What is planned for beside the set-up; request: prompt and output tokens where both are given."""
+    """What is planned for besides the set-up; request: prompt and output tokens where both are given."""
 
     batch_max: int
     objective: Objective
@@ -284,7 +284,7 @@ def _counts(answer: Recommendation, row: ScheduleRow, words: list[str], *, is_ma
     show.chart(
         lines_spec(speedup_chart(view, "", chains=answer.chains), 360),
         name="speedup",
-        caption="Rings: what is recommended. Ticks: the step jumps behind this count. Bands: 80 %, "
+        caption="Rings: what is recommended. Ticks: the step jumps after this count. Bands: 80 %, "
         "of the first and the last batch.",
         command=command,
         rows=lambda: count_table(answer.cells.by_count),

@@ -85,7 +85,7 @@ def page(set_up: SetUp) -> None:
 
 
 def _asked(set_up: SetUp, recommended: int) -> LoadArguments:
-    """What the page asks beside the set-up and its request; recommended: drafts where none are typed."""
+    """What the page asks besides the set-up and its request; recommended: drafts where none are typed."""
     prompt, output = set_up.request or (_PROMPT, _OUTPUT)
     row = st.container(key="of_load")
     label, help_text = "Limit, ms a token", "Longest mean time per token of a request."

@@ -212,7 +212,7 @@ def _counts(answer: Recommendation, asked: SetUp) -> None:
     show.chart(
         lines_spec(speedup_chart(view, "", chains=True), 300),
         name="own",
-        caption="Ring: what is recommended. Tick: the pass jumps behind this number. Band: 80 %.",
+        caption="Ring: what is recommended. Tick: the pass jumps after this number. Band: 80 %.",
         command=show.command(["recommend", *words, "--batch", "1", "--by-count", "--format", "csv"]),
         rows=lambda: rows,
         alt="Speedup against the number of drafts",

@@ -96,7 +96,7 @@ def found_file(kind: str, name: str) -> Path:
 
 def method() -> None:
     """A document of docs/method*.md, whole or a section."""
-    known, help_text = tuple(DOCUMENTS), "The way, or what is behind it."
+    known, help_text = tuple(DOCUMENTS), "The way, or what it rests on."
     document = inputs.choice(st, "document", "Document", known, known[0], help_text)
     text = method_text(DOCUMENTS[document])
     parts = re.split(r"(?m)^## ", without_relative_links(text))

@@ -1,6 +1,6 @@
 """Tokens per step as a curve over the number of candidates: a logarithm or a monotone interpolation.
 
-A curve says nothing of the tree behind a count; it is what a paper's figure or an engine's log gives.
+A curve says nothing of the tree of a count; it is what a paper's figure or an engine's log gives.
 `ShapedAcceptance` (`acceptance.shaped`) knows the best tree of each size.
 """
 

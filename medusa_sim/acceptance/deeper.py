@@ -65,7 +65,7 @@ class Guess:
 
 
 def fall_of(rates: FloatArray, fall: Fall, *, of_mean: bool) -> tuple[float, float]:
-    """(fall, its 80 % half-width) from draft to draft behind conditional rates (drafts,), none of them 0.
+    """(fall, its 80 % half-width) from draft to draft after conditional rates (drafts,), none of them 0.
 
     of_mean: they are one number, solved from a mean length.
     """

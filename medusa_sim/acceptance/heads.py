@@ -151,7 +151,7 @@ class HeadAccuracy:
         return np.asarray(self.accuracy * np.exp(self.correlation * np.arange(self.heads))[:, None])
 
     def with_tail(self, ranks: int) -> HeadAccuracy:
-        """Extended to `ranks` by a power law `a^(i) = c (i + 1)^-s` per head, fitted behind rank 0.
+        """Extended to `ranks` by a power law `a^(i) = c (i + 1)^-s` per head, fitted after rank 0.
 
         Least squares on logarithms of ranks 1.. of each head; a head's sum is kept at or below 1 by
         scaling the added ranks. The share that the tail adds is E(with_tail) - E(with_zeros).

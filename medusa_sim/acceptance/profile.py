@@ -103,7 +103,7 @@ class AcceptanceProfile:
 
     @property
     def measured_drafts(self) -> int | None:
-        """Drafts of a chain behind which the rates are a guess; None where none is."""
+        """Drafts of a chain beyond which the rates are a guess; None where none is."""
         guess = self.model.guess if isinstance(self.model, ShapedAcceptance) else None
         return None if guess is None else guess.measured
 

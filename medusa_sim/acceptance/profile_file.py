@@ -91,7 +91,7 @@ class FittedHeadRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class HeadTopkFile(_ProfileFile, frozen=True, kw_only=True, tag="head-topk"):
     """Accuracy per head and rank, either measured (`heads`) or fitted (`fitted_heads`, `ranks`).
 
-    `measured_ranks` of a fitted file: the ranks behind them are the fit's tail. `fit_error`: mean
+    `measured_ranks` of a fitted file: the ranks after them are the fit's tail. `fit_error`: mean
     absolute error of the fitted accuracies. `correlation`, `model_error`: see HeadAccuracy and
     ShapedAcceptance. `design_effect`: variance of what the accuracies give, over that of as many
     independent labels; labels of one text go together.
@@ -133,7 +133,7 @@ class PositionFile(_ProfileFile, frozen=True, kw_only=True, tag="position"):
     `rates = "conditional"`: this one accepted where the ones before were. `match_rate`: share of the steps in
     which a drafter that looks drafts up in the text found any; rates count every step. `match_runs`: how many
     times as long as of independent steps runs of them are. `by_output`: what the length of an output changes,
-    shortest first. `of_mean`: the rates, or those behind the first, are one number, solved from a mean
+    shortest first. `of_mean`: the rates, or those after the first, are one number, solved from a mean
     length.
     """
 

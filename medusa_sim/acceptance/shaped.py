@@ -33,8 +33,8 @@ class ShapedAcceptance:
     name: str
     heads: HeadAccuracy
     model_error: float = 0.0
-    """Relative 80 % half width of `tokens_per_step - 1` beside the sample sizes, for what the independence of
-    positions misses."""
+    """Relative 80 % half width of `tokens_per_step - 1` on top of the sample sizes, for what the independence
+    of positions misses."""
     of_mean: bool = False
     """Whether a chain's rates (the first perhaps apart) are one number, solved from a mean length."""
     guess: Guess | None = None

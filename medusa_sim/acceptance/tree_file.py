@@ -25,7 +25,7 @@ TreeFormat = Literal["paths", "leaves", "json", "tensorrt-llm", "successors"]
 _ASSIGNED = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(?=\[)", re.MULTILINE)
 _BRACKET = re.compile(r"[\[\]]")
 _REST = re.compile(r"[ \t]*(?:#[^\n]*)?$", re.MULTILINE)
-"""Text allowed behind a list on its last line."""
+"""Text allowed after a list on its last line."""
 
 
 def _assignments(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`medusa-sim check`: a running engine beside its prediction."""
+"""`medusa-sim check`: a running engine compared with its prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`medusa-sim decode`: run the ground-truth decoder beside plain autoregressive decoding."""
+"""`medusa-sim decode`: run the ground-truth decoder and plain autoregressive decoding."""
 
 from __future__ import annotations
 

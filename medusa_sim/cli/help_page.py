@@ -60,7 +60,7 @@ _KINDS = {
     " PATH": " FILE",
 }  # fmt: skip
 _LONGEST_CHOICE = 24
-"""Most characters of a list of names behind an option; a longer list goes into its help."""
+"""Most characters of a list of names after an option; a longer list goes into its help."""
 
 
 def help_line(param: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:

@@ -49,7 +49,7 @@ EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     help="With --export: commands that check the answer on the engine, by synthetic acceptance.",
 )
 @click.option(
-    "--by-count", is_flag=True, help="A row for every batch and count instead: the curves behind the answer."
+    "--by-count", is_flag=True, help="A row for every batch and count instead: the curves under the answer."
 )
 @click.option(
     "--ask-bench",

@@ -55,7 +55,7 @@ def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str |
 def _longest_request(scenario: Scenario, drafts: int, requests: int) -> int | None:
     """Tokens of the longest request that the KV cache holds, where the model has positions for more.
 
-    None where the model's positions fit, or nothing is known of the room beside so many requests' steps.
+    None where the model's positions fit, or nothing is known of the room that so many requests' steps leave.
     """
     loaded = (each for each in (scenario.options(drafts + 1) if drafts else ()) if each.depth == drafts)
     try:

@@ -249,10 +249,10 @@ class LocalLatency:
         *,
         is_product: bool = True,
     ) -> OperatorTime:
-        """The time beside what is fixed, with the law's band; a curve of somebody's own is of products.
+        """The time on top of what is fixed, with the law's band; a curve of somebody's own is of products.
 
         Most of what bandwidth is off by, every pass has alike; the rest is that of the kernel that the number
-        of tokens chooses. What a pass does beside reading is less certain, and grows with its tokens.
+        of tokens chooses. What a pass does besides reading is less certain, and grows with its tokens.
         """
         if self.law.curve and is_product:
             columns, left = np.asarray(self.law.curve).T

@@ -82,7 +82,7 @@ class OperatorTime:
         )
 
     def joined(self, other: OperatorTime) -> OperatorTime:
-        """Times of one kernel along one axis, the other's behind them."""
+        """Times of one kernel along one axis, then the other's."""
         one, two = (each.at(np.arange(each.time_us.size)) for each in (self, other))
         return replace(
             self,

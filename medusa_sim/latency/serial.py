@@ -1,4 +1,4 @@
-"""Calibrated time of linear layers and attention on a processor that hides nothing behind anything: a CPU.
+"""Calibrated time of linear layers and attention on a processor that overlaps nothing: a CPU.
 
 A thread reads weights, then computes, then writes; so times add up where a GPU's overlap. With the names of
 `SerialGemm`, b_x and b_w the bytes of an element of activations and weights:

@@ -79,7 +79,7 @@ def candidates_of(kernel: GemmKernel) -> Candidates:
 
 @lru_cache(maxsize=256)
 def candidates_before(kernel: GemmKernel, dimensions: int = 1, kind: type = np.float64) -> Candidates:
-    """Tiles by splits, with `dimensions` axes of length 1 behind: what is the same of all splits once."""
+    """Tiles by splits, with `dimensions` axes of length 1 last: what is the same of all splits once."""
     tiles, splits = len(kernel.tiles), len(kernel.splits)
     columns = candidates_of(kernel).columns()
     cubes = [_alike(np.broadcast_to(column, tiles * splits).reshape(tiles, splits)) for column in columns]

@@ -18,7 +18,7 @@ to 64 and not packed. With F the FLOPs of an SM in a clock, on the Tensor Cores,
 
     t_key    = d |256 / F, 0.273| clocks,  splits = 1                                                    (A6)
 
-the products of a key beside what does not overlap with them in a lone block: reading shared memory and the
+the products of a key on top of what does not overlap with them in a lone block: reading shared memory and the
 softmax. Both terms are clocks, so that their share of the peak is a matter of F alone: 0.88 where F is 512
 (RTX 3090, measured within 7 %), 0.42 where it is 2048 (A100; chunks of prefill in the same kernel give 0.39).
 """

@@ -10,7 +10,7 @@ share and multiple, and l marks the lender's numbers. Between GPUs of one archit
 
 (I2): besides its arithmetic a kernel spends clocks on shared memory, softmax and epilogue. A GPU whose
 Tensor Cores are slower spends as many, which is a smaller part of its time: an H20 reaches more of its peak
-than an H100. (I3): tiles come through L2, which brings as many bytes a clock whatever the memory behind it:
+than an H100. (I3): tiles come through L2, which brings as many bytes a clock whatever the memory below it:
 fits to an H100 and an H200 give 17.2 and 17.1 TB/s. Kernels of experts that unpack weights of 4 bits to 16
 load at 1.2 to 2 times memory's bandwidth on an A100 and on an H100, and are taken to follow memory: a
 stays. That is of tiles with a few rows, which bring weights. Where rows are many, unpacking them and the rows

@@ -1,4 +1,4 @@
-"""A serving engine: its terms beside the kernels of a step, its graphs, its settings and limits.
+"""A serving engine: its terms on top of the kernels of a step, its graphs, its settings and limits.
 
 A term is a number with its source, its band and where it was measured (`specs/term.py`). `engine_table.py`
 reads an engine from a file. `step/host.py`, `step/kernels.py` and `step/server.py` compute the equations (N1
@@ -82,7 +82,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     # drafting
     draft_us_per_step: _Us
-    """Time that drafting adds to a step beside the drafter's passes (N2, e)."""
+    """Time that drafting adds to a step besides the drafter's passes (N2, e)."""
     draft_us_per_request: _Us
     """The same for each request (N2, h_s)."""
     tree_us_per_step: _Us
@@ -118,7 +118,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     filter_us_per_million: _Us
     """Further time to filter a million logits (N6)."""
     filter_top_k_share: _Share
-    """Cost of top-k beside top-p, as a share of filtering by top-p (N6, 0.2)."""
+    """Cost of top-k on top of top-p, as a share of filtering by top-p (N6, 0.2)."""
     filter_full_rows: _Share
     """Rows of logits up to which each costs as much as the first (N6, 128)."""
     filter_share_beyond: _Share
@@ -126,7 +126,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     profiled_bytes_per_logit: _Bytes
     """Memory to choose a token for every request of a full step, which the server reserves when it starts."""
 
-    # kernels of its own, beside those that were fitted
+    # kernels of its own, compared with those that were fitted
     quantise_us: _Us
     """Time to launch the kernel that quantises a linear layer's activations to fp8."""
     elementwise_share: _Share

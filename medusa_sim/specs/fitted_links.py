@@ -36,7 +36,7 @@ class CollectiveRegime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     one_shot: bool = False
     """Whether each rank sends its whole message to every other."""
     in_switch: Ratio = 0.0
-    """What a byte costs beside a ring's where the switch adds up; 0: it does not."""
+    """What a byte costs compared with a ring's where the switch adds up; 0: it does not."""
 
 
 class CollectiveKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -34,7 +34,7 @@ _ROLES: tuple[tuple[str, Role], ...] = (
 )  # fmt: skip
 """What a tensor's name holds -> what its matrix is for; the first that fits, others are `linear`."""
 _UNCOUNTED = ("ffn_gate_inp", "rope_freqs")
-"""Tensors beside the linear layers, which no file quantises."""
+"""Tensors other than the linear layers, which no file quantises."""
 
 
 class _Family(NamedTuple):

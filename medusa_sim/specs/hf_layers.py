@@ -96,7 +96,7 @@ def hunyuan(given: Given) -> Found:
 
 
 def routed(given: Given) -> list[FeedForward]:
-    """The parts of a DeepSeek: dense first, experts in every `moe_layer_freq`-th layer behind."""
+    """The parts of a DeepSeek: dense first, experts in every `moe_layer_freq`-th layer after them."""
     experts = given.experts(shared_experts=given.maybe("n_shared_experts", Count) or 0)
     named = given.maybe("mlp_layer_types", list[str])
     if named is None:

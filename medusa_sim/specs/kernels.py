@@ -260,7 +260,7 @@ class StreamKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ramp_us: Us
     """Start and drain of all its launches."""
     host_us: Us = 0.0
-    """Time of the host to launch them one by one, beside the device; 0 of rows that replay a graph."""
+    """Time of the host to launch them one by one, parallel to the device; 0 of rows that replay a graph."""
     host_share: Ratio = 0.0
     """Share of the device's time that the host waits for before it launches the rest."""
     graph_tokens: int = 0

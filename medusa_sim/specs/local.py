@@ -35,7 +35,7 @@ _Columns = Annotated[int, Meta(ge=1, le=4096, description="columns")]
 
 
 class LocalDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Numbers of a device that local engines need beside its data sheet."""
+    """Numbers of a device that local engines need besides its data sheet."""
 
     group: Group
     target: Text
@@ -60,7 +60,7 @@ class TypeLaw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     single: _Ops | None = None
     """Of a product of one column, where another kernel does it (None: unpack and column)."""
     tiles: _Positive = 1.0
-    """Share of the unpacking behind the switch."""
+    """Share of the unpacking after the switch."""
     limit: _Columns | None = None
     """Columns up to which its products are matrix-vector ones (None: the law's)."""
     separate: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -73,7 +73,7 @@ class TypeLaw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class MatrixLaw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Products behind the switch, in tiles of columns."""
+    """Products after the switch, in tiles of columns."""
 
     tile: _Columns
     share: _Positive
@@ -98,7 +98,7 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     overlap: _Positive
     """Exponent of the smooth maximum of memory and arithmetic."""
     launch_us: Annotated[float, Meta(ge=0.0, le=1e4)]
-    """Of a product beside its bytes."""
+    """Of a product on top of its bytes."""
     pass_us: Annotated[float, Meta(ge=0.0, le=1e4)]
     """Of a norm, a rotation, a sum."""
     step_us: Annotated[float, Meta(ge=0.0, le=1e5)] = 0.0
@@ -115,7 +115,7 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     grouped: MatrixLaw
     """The same of experts, each with the tokens that chose it."""
     half: MatrixLaw | None = None
-    """Products of 16-bit weights behind the switch, where another kernel has them."""
+    """Products of 16-bit weights after the switch, where another kernel has them."""
     pairs: _Columns
     """Tokens up to which every pair of token and expert is a product of its own."""
     pair_limits: dict[str, dict[str, _Columns]] = {}
@@ -123,11 +123,11 @@ class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     pair_share: _Positive = 1.0
     """Of `share`, what products of single experts reach: small matrices."""
     routing_us: Annotated[float, Meta(ge=0.0, le=1e4)] = 0.0
-    """Of a layer of experts beside its products: the choice of experts, weights, sums."""
+    """Of a layer of experts on top of its products: the choice of experts, weights, sums."""
     matrix_of: dict[str, _Positive] = {}
     """Target -> of what tiles take on other devices of the class."""
     sorted_us: Annotated[float, Meta(ge=0.0, le=1e5)] = 0.0
-    """Of a layer of experts behind that: pairs are sorted by expert."""
+    """Of a layer of experts after that: pairs are sorted by expert."""
     attention_share: _Positive
     """Of the bandwidth that reading K and V reaches."""
     attention_us: Annotated[float, Meta(ge=0.0, le=1e4)]

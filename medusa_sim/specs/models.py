@@ -168,7 +168,7 @@ def _entries(state: FileState) -> dict[str, _Entry]:
 
 @lru_cache(maxsize=4)
 def _by_id(state: FileState) -> dict[str, str]:
-    """Lower-case ids, and their part behind the slash, to the name of the model of that shape."""
+    """Lower-case ids, and their part after the slash, to the name of the model of that shape."""
     ids = {hf.lower(): name for name, entry in _entries(state).items() for hf in entry.hf}
     ends = {hf.rpartition("/")[2]: name for hf, name in ids.items()}
     bare = {_OF_A_CHAT.sub("", end): name for end, name in ends.items()}

@@ -10,7 +10,7 @@ measured servers and errs more where a set-up differs from them. How much more:
 - For each kind, `LeftOut` holds the error of steps that were predicted without any nearer group, for the mean
   engine. The *spread* of an engine (`Spread`) is its error over that of the mean engine.
 - Both together give a *widening* (`Widening`): a half-width as a share of the step and a share of the time of
-  its layers of experts. Where the version differs beside something larger, the first share is at least that
+  its layers of experts. Where the version differs besides something larger, the first share is at least that
   of a new version.
 - Where nothing differs, plain steps of the set-up itself were fitted. They told the sum of its kernels, so
   only a share of the kernels' own half-width counts (`kernels_half_share`).

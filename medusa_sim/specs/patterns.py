@@ -181,7 +181,7 @@ class _Parser:
         return _only(letter)
 
     def letters(self) -> _Letters:
-        """A class, from behind its `[`."""
+        """A class, from after its `[`."""
         is_negated = self.peek("^")
         self.at += is_negated
         known: set[str] = set()
@@ -337,7 +337,7 @@ class Patterns:
     def _closure(self, places: Iterable[int], at: str = "") -> frozenset[int]:
         """Places that wait for a letter or for the end, with those that the ones before lead to at once.
 
-        at: _START before the first letter, _END behind the last.
+        at: _START before the first letter, _END after the last.
         """
         waiting: set[int] = set()
         seen: set[int] = set()

@@ -46,7 +46,7 @@ class Difference(NamedTuple):
 
     @property
     def is_other_version(self) -> bool:
-        """Whether the version differs too, beside something larger."""
+        """Whether the version differs too, besides something larger."""
         return "version" in self.kinds[1:]
 
     @property

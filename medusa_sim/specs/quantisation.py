@@ -188,7 +188,7 @@ def _names(config: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
 
 class _Rules(msgspec.Struct, frozen=True, kw_only=True):
     dynamic: dict[str, dict[str, Any]] | None = None
-    """GPTQModel's, by regular expressions; those behind `-:` are not quantised."""
+    """GPTQModel's, by regular expressions; those after `-:` are not quantised."""
     extra_config: dict[str, dict[str, Any]] | None = None
     """AutoRound's, by names."""
 

@@ -88,7 +88,7 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The value of a term in set-ups where it was not measured, and the rule behind it."""
+    """The value of a term in set-ups where it was not measured, and its rule."""
 
     value: Annotated[float, Meta(ge=0.0, le=1e6)]
     source: Text

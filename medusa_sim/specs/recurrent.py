@@ -40,7 +40,7 @@ class Recurrent(Mixer, frozen=True, kw_only=True):
         return hidden * (self.input_width + self.output_width)
 
     def thin_projections(self, hidden: int) -> tuple[tuple[str, int, int], ...]:
-        """(name, outputs, inputs) of small projections beside the fused one, in 16 bits."""
+        """(name, outputs, inputs) of small projections besides the fused one, in 16 bits."""
         del hidden
         return ()
 

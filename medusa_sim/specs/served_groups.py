@@ -69,8 +69,8 @@ class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """By how much fits err that saw no group nearer than one kind of difference; mean over engines."""
 
     step_share: _Share
-    """Half-width as a share of the step, beside the bands of kernels and engine, with which 80 % bands hold
-    on average over groups."""
+    """Half-width as a share of the step, on top of the bands of kernels and engine, with which 80 % bands
+    hold on average over groups."""
     experts_share: _Share
     """The same for layers of experts, as a share of their time; dense models say nothing about them."""
     kernels_half_share: Annotated[float, Meta(ge=0.0, le=1.0)]

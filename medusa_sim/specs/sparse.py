@@ -70,7 +70,7 @@ class Compressed(Mixer, frozen=True, kw_only=True, tag="compressed"):
     size: Window
     """Tokens that are kept as they are."""
     ratio: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    """Tokens behind one compressed key (0: none; the layer sees its window alone)."""
+    """Tokens that one compressed key stands for (0: none; the layer sees its window alone)."""
     overlap: bool = False
     """Whether neighbouring compressed keys share tokens (ratio 4)."""
     indexer: Indexer | None = None

@@ -31,7 +31,7 @@ RINGS = ("nccl", "rccl")
 """Libraries whose small messages go through rings and trees as well."""
 
 IN_SWITCH = {"hopper": 1.23, "blackwell": 1.5}
-"""What a byte of an all-reduce in the switch (NVLink SHARP) costs beside a ring's, by architecture: from the
+"""What a byte of an all-reduce in the switch (NVLink SHARP) costs over a ring's, by architecture: from the
 16-bit and the 8-bit all-reduce of eight ranks, of which NCCL leaves the second to rings."""
 SWITCH_BYTES = 2**23
 """From such messages on libraries leave an all-reduce to NCCL and NCCL to the switch."""

@@ -121,7 +121,7 @@ def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:
 def _fitted(
     kernel: ExpertKernel, rows: Rows[Experts], law: _Law, evaluations: int, *, rounds: int
 ) -> ExpertKernel:
-    """Least squares; where a rule fixes the tile, in turn with how slow each tile is beside the first."""
+    """Least squares; where a rule fixes the tile, in turn with each tile's time over the first's."""
     kernel = _refined(kernel, rows, law, evaluations)
     for _ in range(rounds if len(kernel.default_tiles) > 1 else 0):
         kernel = _refined(_with_slower_tiles(kernel, _thin(rows), law), rows, law, _REFIT_EVALUATIONS)

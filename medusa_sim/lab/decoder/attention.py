@@ -44,7 +44,7 @@ def attention_mask(
     offset: int = 0,
     sliding_window: int | None = None,
 ) -> Tensor:
-    """(batch, q, kv_len) bool over cache slots, for q new tokens behind `offset` uncommitted ones.
+    """(batch, q, kv_len) bool over cache slots, for q new tokens after `offset` uncommitted ones.
 
     lengths: (batch,) committed tokens; tree_mask: (q, t) or (batch, q, t) with t = offset + q, which
     uncommitted tokens each new one sees; depths: (t,) or (batch, t). The sliding window counts

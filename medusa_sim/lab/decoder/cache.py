@@ -1,4 +1,4 @@
-"""A static key/value cache: one length per sequence, and room behind it for the tree under verification."""
+"""A static key/value cache: one length per sequence, and room after it for the tree under verification."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def filled_step(
 
 
 def prefix_and_tree(q: Tensor, keys: Tensor, values: Tensor, prefix: int, bias: Tensor) -> Tensor:
-    """Attention in two parts: over the first `prefix` keys, which every query sees, and over the tree behind.
+    """Attention in two parts: over the first `prefix` keys, which every query sees, and over the tree.
 
     An arbitrary mask keeps a GPU from its fastest kernel, and the one that is left walks a long prefix with
     few blocks. So the prefix is read without a mask, the tree's few keys with one, and the two are merged by

@@ -37,7 +37,7 @@ from medusa_sim.lab.decoder.step import Forward
 def prefill(model: Llama, cache: KVCache, prompts: Sequence[Sequence[int]]) -> Tensor:
     """Fills an empty cache with prompts of any lengths; returns the last hidden states (batch, hidden).
 
-    Short prompts are padded on the right: what lies behind a prompt's end is never attended and is
+    Short prompts are padded on the right: what lies after a prompt's end is never attended and is
     overwritten later.
     """
     device = cache.lengths.device

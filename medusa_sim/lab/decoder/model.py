@@ -1,7 +1,7 @@
 """The Llama-family backbone, with the parameter names of Hugging Face so that checkpoints load as they are.
 
 One forward serves training (no cache, causal), prefill, decoding and tree verification: new tokens are
-written behind the committed ones and attend to what the mask allows. Its linear layers, attention and
+written after the committed ones and attend to what the mask allows. Its linear layers, attention and
 elementwise steps are the operators of those names in `medusa_sim.operators`, one to one.
 """
 
@@ -109,7 +109,7 @@ class Llama(nn.Module):
     """Backbone and language-model head.
 
     `forward` returns the hidden states after the final norm, (batch, q, hidden): the head and the
-    Medusa heads are applied by the caller, on the rows it needs. `splits_attention`: a tree behind prefixes
+    Medusa heads are applied by the caller, on the rows it needs. `splits_attention`: a tree after prefixes
     of one length is verified in two parts (`fast_step.prefix_and_tree`) and not under one mask.
     """
 
@@ -149,7 +149,7 @@ class Llama(nn.Module):
     ) -> Tensor:
         """Hidden states (batch, q, hidden) of new tokens (batch, q).
 
-        With a cache, `offset` uncommitted tokens lie behind the committed ones already, and with the
+        With a cache, `offset` uncommitted tokens lie after the committed ones already, and with the
         new ones there are t = offset + q. New token i goes to slot lengths + offset + i and position
         lengths + depths[offset + i]; it sees the committed prefix and what `tree_mask` ((q, t) or
         (batch, q, t) bool; default: causal) allows. depths: (t,) or (batch, t), default 0..t-1.

@@ -1,8 +1,8 @@
 """Weights laid out once as a CPU's library multiplies with them quickest (`decode --packed`).
 
 torch's own linear layer gives oneDNN the weight row by row, and the library lays it out again in every call.
-What several rows cost beside one is then the library's curve, not the CPU's: packed, four rows of a layer
-that lies in no cache take as long as one. A packed layer holds its weight twice.
+What several rows cost over one is then the library's curve, not the CPU's: packed, four rows of a layer that
+lies in no cache take as long as one. A packed layer holds its weight twice.
 """
 
 from __future__ import annotations

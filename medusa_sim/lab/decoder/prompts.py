@@ -80,7 +80,7 @@ class Prompt:
     lends_space: bool = False
 
     def continuation(self, tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-        """Text of new tokens, to be read behind the prompt as it was typed."""
+        """Text of new tokens, to be read after the prompt as it was typed."""
         text = decode(tokenizer, tokens)
         return text.removeprefix(" ") if self.lends_space else text
 

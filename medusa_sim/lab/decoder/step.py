@@ -46,7 +46,7 @@ class Step:
 
 
 class CachedStep(Step):
-    """New tokens behind the committed ones of a cache.
+    """New tokens after the committed ones of a cache.
 
     slots: (batch, q), where their keys go. mask: additive, (batch, 1, group * q, kv_len) over the first
     `kv_len` slots; None: every query sees all of them.
@@ -98,7 +98,7 @@ class NewTokens(NamedTuple):
     mask: Tensor
     """(q, t) or (batch, q, t) bool: which uncommitted tokens each sees."""
     depths: Tensor
-    """(t,) or (batch, t): positions behind the committed ones."""
+    """(t,) or (batch, t): positions after the committed ones."""
 
     @property
     def uncommitted(self) -> int:
@@ -115,7 +115,7 @@ def cached_step(
     *,
     is_masked: bool = True,
 ) -> CachedStep:
-    """The step of new tokens behind those of a cache.
+    """The step of new tokens after those of a cache.
 
     kv_len: slots to look at: all shapes are fixed, nothing is read from the device. None: those in use.
     """

@@ -1,4 +1,4 @@
-"""Trials on this device: which tree pays, what a method gains beside plain decoding, how texts differ.
+"""Trials on this device: which tree pays, what a method gains over plain decoding, how texts differ.
 
 A tree is sized by real steps: the expected tokens per step over the time of a step of that size. A method
 and plain decoding take turns on the same prompts.

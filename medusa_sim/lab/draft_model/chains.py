@@ -1,9 +1,9 @@
 """Block efficiencies of chains that go through the measured ones.
 
-    (D13) b(n) = b(n - 1) + min(g(n) sqrt(d / g(L)), d) behind the longest measured chain, of L drafts
+    (D13) b(n) = b(n - 1) + min(g(n) sqrt(d / g(L)), d) beyond the longest measured chain, of L drafts
 
 g(n) is the gain of draft n in the fit, d what the last measured draft added. Between measured chains powers
-of the falls of g meet the next one; behind the last one half of its misfit is carried on. So no draft adds
+of the falls of g meet the next one; after the last one half of its misfit is carried on. So no draft adds
 more than the one before it.
 """
 
@@ -23,7 +23,7 @@ def chain_through(measured: Mapping[int, float], fitted: FloatArray) -> FloatArr
     """(lengths,) block efficiencies of chains of 1, 2, ... drafts that go through the measured ones.
 
     measured: by length, shortest first. fitted: (lengths,) those of the fit, to the longest measured one at
-    least, which say how gains fall between and behind them (D13).
+    least, which say how gains fall between and after them (D13).
     """
     gains = np.diff(np.concatenate([[1.0], fitted]))
     falls = gains / np.concatenate([[1.0], gains[:-1]])

@@ -98,7 +98,7 @@ class StepGrid(Sizes):
         if heads is None:
             raise UsageError(f"acceptance profile {self.acceptance} has no head accuracies; choose another")
         if not counts:
-            raise UsageError("candidates: at least one count above 1 is needed beside plain decoding")
+            raise UsageError("candidates: at least one count above 1 is needed besides plain decoding")
         order = optimal_order(heads, max(counts))
         trees = {count: order.tree(count) for count in counts}
         return {count: (tree, expected_tokens_per_step(tree, heads)) for count, tree in trees.items()}

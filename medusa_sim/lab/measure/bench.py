@@ -27,7 +27,7 @@ from medusa_sim.units import US_PER_MS, US_PER_S
 _WARM_UP_CALLS = 3
 _SPIN_CYCLES, _SPIN_CYCLES_A_CALL = 400_000, 4_000
 """Cycles of a kernel that only waits, some 200 us and 2 us more for every captured call (a few kernels): the
-host queues events and graph behind it meanwhile, so that no launch lies between the events."""
+host queues events and graph after it meanwhile, so that no launch lies between the events."""
 
 
 def capture_calls(

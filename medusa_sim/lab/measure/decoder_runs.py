@@ -111,7 +111,7 @@ def write_profiles(
 def run_grid(
     target: Checkpoint, prompts: Sequence[Sequence[int]], accuracy: HeadAccuracy, grid: RunGrid
 ) -> Iterator[RunRow]:
-    """Cells of every pass, batch by batch; plain decoding is run beside the given counts.
+    """Cells of every pass, batch by batch; plain decoding is run besides the given counts.
 
     accuracy: of the heads, which decides the tree of each size. Raises UsageError where a batch does not
     divide the prompts, or for a checkpoint without heads.

@@ -1,4 +1,4 @@
-"""What a measurement depends on beside the shape: the device, its clocks, the software, the day.
+"""What a measurement depends on besides the shape: the device, its clocks, the software, the day.
 
 Stored with the rows, so that a profile is only compared with the device that it was recorded on.
 """

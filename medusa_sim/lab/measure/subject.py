@@ -57,7 +57,7 @@ class Subject:
         return attention_kernels(model.device, model.dtype, *sizes, splits=model.splits_attention)
 
     def steps(self, batch: int, *, graphs: bool = False) -> dict[int, Step]:
-        """Steps of one batch by candidates, on one cache of random keys and values behind `seq_len` tokens.
+        """Steps of one batch by candidates, on one cache of random keys and values after `seq_len` tokens.
 
         Products of zeros are quicker. Raises UsageError for graphs off CUDA.
         """

@@ -37,7 +37,7 @@ CONTEXT = 512
 LEVELS = 5
 """Levels with the root of the public tree of 64 candidates (mc_sim_7b_63)."""
 OUTPUT_TOKENS, PROMPT_TOKENS = 300, 200
-"""Assumed size of an MT-bench answer, for what the published ratio counts beside steps."""
+"""Assumed size of an MT-bench answer, for what the published ratio counts besides steps."""
 
 
 def overhead(setting: Setting, tokens_per_step: float, candidates: int = CANDIDATES) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The simulator against the decoder: measured steps beside predicted ones.
+"""The simulator against the decoder: measured steps compared with predicted ones.
 
 `measure` rotates operands as a real step does, so its rows are used as measured (`cold=False`). The remainder
 is overhead outside kernels: one number for plain steps and one for speculative steps, which draft, choose
