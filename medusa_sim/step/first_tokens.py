@@ -26,7 +26,7 @@ from medusa_sim.step.step_means import StepMeans, blocks_of_cells, step_means
 def first_token_us(law: MixedStepLaw, means: StepMeans) -> FloatArray:
     """(cells,) microseconds: (N17)."""
     cycle = law.cycle
-    waits_us = cycle.idle_trip_us + (cycle.away_steps + cycle.queued_steps) * means.waiting_us
+    waits_us = cycle.idle_trip_us + (cycle.away_steps + cycle.queued_steps) * means.before_prompt_us
     return np.asarray(waits_us + cycle.held_steps * law.decode_only_us + means.reading_us)
 
 

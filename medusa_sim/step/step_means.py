@@ -1,21 +1,29 @@
-"""Means and quantiles over the steps of a full server, of which some carry prompts (`step.mixed_steps`).
+"""Means and quantiles over the steps of a full server, of which some carry prompts.
 
-Each step counts by how probable it is; what a request that decodes sees also by the requests that decode in
-it, and what a prompt sees by the prompts that begin on it. Steps that chunks of a long prompt fill stand in
-place of steps that would carry nothing: they change a step's time and not the number of steps.
+The steps of a server differ in how many prompts begin on them: n = 0, 1, 2, ... is one case each, with its
+probability (`step.begun_prompts`) and its time t, averaged over the lengths of the prompts
+(`step.mixed_steps`). What a step takes on average depends on who counts it:
+
+    the server                    every step once
+    a request that decodes        by the requests that decode in the step, d
+    one whose prompt is to begin  by those whose prompt does not begin on it, b - n
+    a prompt                      by the prompts that begin on the step, n
+
+A long prompt is read in chunks: `chunk_steps` steps that it fills, then the step with its last tokens. All of
+them belong to the case n of that last step. The full ones take the place of steps without a prompt, which the
+probabilities count already: of each the case has what it takes longer than t(0) (`_Cases.time_us`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.step.chance import quantile, sums_by_place
-from medusa_sim.step.mixed_steps import MixedStepLaw
+from medusa_sim.step.mixed_steps import MixedStepLaw, MixedSteps
 
 _CELLS_AT_ONCE = 1024
 _LEAST_WEIGHT = 1e-300
@@ -28,28 +36,28 @@ class StepMeans(NamedTuple):
     """Of all."""
     decoding_us: FloatArray
     """Of those of a request that decodes."""
-    waiting_us: FloatArray
-    """Of those of a request that is away or queues: none of them is the one on which it begins."""
+    before_prompt_us: FloatArray
+    """Of those of a request that is away or queues: its prompt begins on none of them."""
     reading_us: FloatArray
-    """Of those that a prompt rides on, all of them; of its own passes where it has these."""
+    """Until a prompt is read: of all steps that it rides on together, or of its own passes."""
     launching_half_us: FloatArray
     """Half-width of step_us, of the host that launches prompts."""
 
 
 def step_means(law: MixedStepLaw) -> StepMeans:
     """Means over the steps of each cell of a law."""
-    blocks = [_means_of(law, cells) for cells in blocks_of_cells(law)]
+    blocks = [_means(_cases(law, cells)) for cells in blocks_of_cells(law)]
     return StepMeans(*map(np.concatenate, zip(*blocks, strict=True)))
 
 
 def step_quantile_us(law: MixedStepLaw, share: float) -> FloatArray:
     """(cells,) least time below which this share of the steps of a request that decodes lies."""
-    return np.concatenate([_quantile_of(law, cells, share) for cells in blocks_of_cells(law)])
+    return np.concatenate([_quantile_us(_cases(law, cells), share) for cells in blocks_of_cells(law)])
 
 
 def carrying_share(law: MixedStepLaw) -> FloatArray:
     """(cells,) share of steps that carry tokens of prompts: where prompts begin or go on."""
-    return np.concatenate([_carrying_share_of(law, cells) for cells in blocks_of_cells(law)])
+    return np.concatenate([_carrying_share(_cases(law, cells)) for cells in blocks_of_cells(law)])
 
 
 def blocks_of_cells(law: MixedStepLaw) -> Iterator[IntArray]:
@@ -58,68 +66,100 @@ def blocks_of_cells(law: MixedStepLaw) -> Iterator[IntArray]:
     return (cells[first : first + _CELLS_AT_ONCE] for first in range(0, cells.size, _CELLS_AT_ONCE))
 
 
-def _means_of(law: MixedStepLaw, cells: IntArray) -> StepMeans:
-    arrived = law.begun_prompts(cells)
-    cell = cells[arrived.place]
-    steps = law.steps(cell, arrived.number)
-    whole_us = (steps.time_us + steps.chunk_steps * steps.chunk_us).mean(axis=1)
-    in_place_us = whole_us - steps.chunk_steps.mean(axis=1) * law.decode_only_us[cell]
+class _Cases(NamedTuple):
+    """(cases,) each number of prompts that begin on a step of a block of cells."""
 
-    def summed(values: FloatArray) -> FloatArray:
-        return sums_by_place(values, arrived.place, cells.size)
+    cells: int
+    """Cells of the block."""
+    place: IntArray
+    """Place of each case's cell in the block."""
+    chance: FloatArray
+    """Share of the cell's steps."""
+    prompts: FloatArray
+    """n."""
+    requests: FloatArray
+    """b of the cell."""
+    decode_only_us: FloatArray
+    """t(0) of the cell."""
+    first_decoding: FloatArray
+    """Requests that decode in what is left of the step after their own pass, for t(0): n e."""
+    steps: MixedSteps
+    """The step of each case, and those that chunks fill before it."""
 
-    def mean(weights: FloatArray, time_us: FloatArray) -> FloatArray:
-        return summed(weights * time_us) / np.maximum(summed(weights), _LEAST_WEIGHT)
+    @property
+    def time_us(self) -> FloatArray:
+        """Of the step, and what those that chunks fill take longer than the steps whose place they take."""
+        steps = self.steps
+        all_us = (steps.time_us + steps.chunk_steps * steps.chunk_us).mean(axis=1)
+        return np.asarray(all_us - steps.chunk_steps.mean(axis=1) * self.decode_only_us)
 
-    # behind their own passes requests decode for what is left of the step
-    behind = arrived.number * law.cycle.after_prefill_steps[cell]
-    decoding = steps.decoding + behind
-    seen_us = steps.decoding * in_place_us + behind * law.decode_only_us[cell]
+    def mean(self, time_us: FloatArray) -> FloatArray:
+        """(cells,) mean over the steps of each cell."""
+        return self.total(self.chance * time_us)
+
+    def mean_by(self, counted: FloatArray, time_us: FloatArray) -> FloatArray:
+        """(cells,) the same, each step counted so many times."""
+        weights = self.chance * counted
+        return self.total(weights * time_us) / np.maximum(self.total(weights), _LEAST_WEIGHT)
+
+    def total(self, values: FloatArray) -> FloatArray:
+        """(cells,) sums over the cases of each cell."""
+        return sums_by_place(values, self.place, self.cells)
+
+
+def _cases(law: MixedStepLaw, cells: IntArray) -> _Cases:
+    """The cases of a block of cells."""
+    begun = law.begun_prompts(cells)
+    cell = cells[begun.place]
+    return _Cases(
+        cells=cells.size,
+        place=begun.place,
+        chance=begun.weight,
+        prompts=begun.number,
+        requests=law.cycle.requests[cell],
+        decode_only_us=law.decode_only_us[cell],
+        first_decoding=begun.number * law.cycle.after_prefill_steps[cell],
+        steps=law.steps(cell, begun.number),
+    )
+
+
+def _means(cases: _Cases) -> StepMeans:
+    """Of the cells of a block."""
+    time_us, steps = cases.time_us, cases.steps
+    decoding = steps.decoding + cases.first_decoding
+    decoded_us = steps.decoding * time_us + cases.first_decoding * cases.decode_only_us
     return StepMeans(
-        step_us=summed(arrived.weight * in_place_us),
-        decoding_us=mean(arrived.weight * decoding, seen_us / np.maximum(decoding, _LEAST_WEIGHT)),
-        waiting_us=mean(
-            arrived.weight * np.maximum(law.cycle.requests[cell] - arrived.number, 0.0), in_place_us
-        ),
-        reading_us=mean(arrived.weight * arrived.number, steps.reading_us),
-        launching_half_us=summed(arrived.weight * steps.launching_half_us),
+        step_us=cases.mean(time_us),
+        decoding_us=cases.mean_by(decoding, decoded_us / np.maximum(decoding, _LEAST_WEIGHT)),
+        before_prompt_us=cases.mean_by(np.maximum(cases.requests - cases.prompts, 0.0), time_us),
+        reading_us=cases.mean_by(cases.prompts, steps.reading_us),
+        launching_half_us=cases.mean(steps.launching_half_us),
     )
 
 
-def _carrying_share_of(law: MixedStepLaw, cells: IntArray) -> FloatArray:
-    arrived = law.begun_prompts(cells)
-    chunk_steps = law.steps(cells[arrived.place], arrived.number).chunk_steps.mean(axis=1)
-    carrying = arrived.weight * ((arrived.number > 0.0) + chunk_steps)
-    return np.minimum(sums_by_place(carrying, arrived.place, cells.size), 1.0)
+def _carrying_share(cases: _Cases) -> FloatArray:
+    """(cells,) at most 1: chunks of prompts that meet share steps."""
+    carrying = (cases.prompts > 0.0) + cases.steps.chunk_steps.mean(axis=1)
+    return np.minimum(cases.mean(carrying), 1.0)
 
 
-def _quantile_of(law: MixedStepLaw, cells: IntArray, share: float) -> FloatArray:
-    arrived = law.begun_prompts(cells)
-    cell = cells[arrived.place]
-    steps = law.steps(cell, arrived.number)
-    shape = steps.time_us.shape
-
-    def each(values: FloatArray | IntArray) -> npt.NDArray[Any]:
-        """(steps,) -> (steps, lengths) of their prompts."""
-        return np.broadcast_to(values[:, None], shape)
-
-    place, seen = each(arrived.place), each(arrived.weight * steps.decoding / shape[1])
-    times_us, weights = [steps.time_us], [seen]
-    behind = arrived.weight * arrived.number * law.cycle.after_prefill_steps[cell]
-    if behind.any():
-        times_us.append(each(law.decode_only_us[cell]))
-        weights.append(each(behind / shape[1]))
-    if steps.chunk_steps.any():
-        chunks_seen = seen * steps.chunk_steps
-        replaced = sums_by_place(chunks_seen.sum(axis=1), arrived.place, cells.size)[arrived.place]
-        is_decode_only = (arrived.number == 0.0)[:, None]
-        weights[0] = np.where(is_decode_only, np.maximum(seen - replaced[:, None] / shape[1], 0.0), seen)
-        times_us.append(np.broadcast_to(steps.chunk_us, shape))
-        weights.append(chunks_seen)
-    return quantile(
-        np.concatenate(times_us).ravel(),
-        np.concatenate(weights).ravel(),
-        np.concatenate([place] * len(times_us)).ravel(),
-        share,
-        cells.size,
+def _quantile_us(cases: _Cases, share: float) -> FloatArray:
+    """(cells,) over the steps of each case and length, each counted by the requests that decode in it."""
+    steps, shape = cases.steps, cases.steps.time_us.shape
+    decoding = cases.chance * steps.decoding
+    filled = decoding[:, None] * steps.chunk_steps / shape[1]
+    # of the steps without a prompt those are left whose place no chunk takes
+    taken = np.where(cases.prompts == 0.0, cases.total(filled.sum(axis=1))[cases.place], 0.0)
+    own = np.maximum(decoding - taken, 0.0)
+    first = cases.chance * cases.first_decoding
+    counted = [(steps.time_us, own[:, None] / shape[1])]
+    if first.any():
+        counted.append((cases.decode_only_us[:, None], first[:, None] / shape[1]))
+    if filled.any():
+        counted.append((steps.chunk_us, filled))
+    times_us, weights = (
+        np.concatenate([np.broadcast_to(values, shape).ravel() for values in column])
+        for column in zip(*counted, strict=True)
     )
+    place = np.tile(np.repeat(cases.place, shape[1]), len(counted))
+    return quantile(times_us, weights, place, share, cases.cells)

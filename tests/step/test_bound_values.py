@@ -10,7 +10,7 @@ from medusa_sim.latency.operator_time import Bound
 from medusa_sim.step import watts
 from medusa_sim.step.pass_times import bound_codes
 from medusa_sim.step.server import FullServer, in_server
-from medusa_sim.step.step_means import _carrying_share_of
+from medusa_sim.step.step_means import _carrying_share, _Cases
 from medusa_sim.step.traffic import Traffic
 
 
@@ -66,10 +66,9 @@ def test_the_share_of_steps_that_carry_prompts_is_one_at_most(further, share):
     0.6 + 0.6 would be 1.2.
     """
     number, weight = np.array([0.0, 1.0, 2.0]), np.array([0.4, 0.4, 0.2])
-    arrived = SimpleNamespace(place=np.zeros(3, dtype=np.int64), number=number, weight=weight)
     going_on = np.stack([0.0 * number, 2 * further * (number > 0)], axis=1)  # averaged over lengths
-    law = SimpleNamespace(
-        begun_prompts=lambda cells: arrived,
-        steps=lambda cells, prompts: SimpleNamespace(chunk_steps=going_on),
-    )
-    assert _carrying_share_of(law, np.array([5])).tolist() == pytest.approx([share])
+    cases = _Cases(
+        cells=1, place=np.zeros(3, dtype=np.int64), chance=weight, prompts=number, requests=None,
+        decode_only_us=None, first_decoding=None, steps=SimpleNamespace(chunk_steps=going_on),
+    )  # fmt: skip
+    assert _carrying_share(cases).tolist() == pytest.approx([share])
