@@ -181,7 +181,7 @@ def test_the_pass_that_verifies_is_the_mean_one_and_no_longer_than_the_step(batc
     found = np.ravel(values(cells, ["verify_only_us"])["verify_only_us"])
     mean = [float(verification_step(scenario.setting, batch, 512, count).time_us) for count in (2, 3, 4)]
     assert found == pytest.approx([float(cells.decode_us[0, 0, 0]), *mean], rel=1e-6)
-    assert (found <= np.ravel(cells.step_us)).all()
+    assert (found <= (1.0 + 1e-12) * np.ravel(cells.step_us)).all()
 
 
 # Pieces of a grid.
