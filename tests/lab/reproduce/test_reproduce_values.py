@@ -283,3 +283,22 @@ def test_of_every_method_a_figure_of_recursive_decoding_shows_the_best_tree(figu
     best = recursive.figure_rows(pd.DataFrame(rows), figure)
     assert best[axis].tolist() == places
     assert best[[*values]].to_numpy().tolist() == [[2.1, 2.2, 1.4, 1.6], list(third)]
+
+
+@pytest.mark.parametrize(
+    ("target", "charts"),
+    [
+        ("table8", [(14, 112, 56.125, 1084.6365), (3, 115, 678.0119, 161.15726)]),
+        ("figure9", [(7, 787, 653.42779, 101.64886)]), ("figure18", [(3, 115, 38.567128, 44.308789)]),
+        ("figure21", [(6, 48, 56.125, 2.0949743)]),
+        ("figure22", [(14, 79, 58.417722, 1.3674001), (14, 79, 58.417722, 1.489201)]),
+    ],
+)  # fmt: skip
+def test_curves_of_a_figure_have_the_points_of_their_rows(target, charts):
+    """How many series and points, and the means of both axes: candidates and us, or intensity and TFLOP/s."""
+    for chart, (series, points, x, y) in zip(
+        reproduction_charts(reproduction(target), load_gpu("a100-80gb-pcie")), charts, strict=True
+    ):
+        every = np.concatenate([np.stack((each.x, each.y)) for each in chart.series], axis=1)
+        assert (len(chart.series), every.shape[1]) == (series, points)
+        assert np.mean(every, axis=1) == pytest.approx([x, y], rel=1e-6)
