@@ -39,12 +39,12 @@ class Sensitivity:
         emission_chances = self.row.option.emission_chances_if(self.row.candidates, factor)
         return float(self._speedup_if(self.row.cells, step_us, emission_chances))
 
-    @property
+    @cached_property
     def speedup_acceptance_minus_10_percent(self) -> float:
         """The speedup with every accuracy a tenth lower."""
         return self._speedup_if_accepted(1.0 - SENSITIVITY)
 
-    @property
+    @cached_property
     def speedup_acceptance_plus_10_percent(self) -> float:
         """The speedup with every accuracy a tenth higher."""
         return self._speedup_if_accepted(1.0 + SENSITIVITY)
