@@ -288,8 +288,8 @@ def changes(
             "drafts": row.drafts,
         }
         for share, speedup in (
-            (-_CHANGED, row.sensitivity.speedup_acceptance_minus_10_percent),
-            (_CHANGED, row.sensitivity.speedup_acceptance_plus_10_percent),
+            (-_CHANGED, row.speedup_acceptance_minus_10_percent),
+            (_CHANGED, row.speedup_acceptance_plus_10_percent),
         )
     ]
     seq_len, library = set_up.seq_len, load_runtime(set_up.launched).library

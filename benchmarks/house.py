@@ -69,9 +69,9 @@ HOUSE = (
         ("plan",),
         "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
         in_order(
-            "quantities verdict engine_run check activated_experts more_requests narrow_formats counts "
-            "coarse_search break_even shortfall sweep_answer batch_ranges row_cells sensitivity other_counts "
-            "schedule_row schedule capacity recommendation one_place recommend"
+            "verdict engine_run check activated_experts more_requests narrow_formats counts coarse_search "
+            "break_even shortfall sweep_answer batch_ranges schedule_row sensitivity other_counts quantities "
+            "schedule capacity recommendation one_place recommend"
         ),
     ),
     Room(

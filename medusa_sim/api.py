@@ -197,7 +197,7 @@ class Scenario(ScenarioAlone):
         batch, seq_len = axes[0][0], axes[1][0]
         candidates = None if candidates is None else axes[2][0]
         if candidates is None:
-            candidates = self.recommend(batch, seq_len).schedule_row.others.best_candidates
+            candidates = self.recommend(batch, seq_len).schedule_row.best_candidates
         return single_step(self, batch, seq_len, candidates)
 
     def command(self, name: str = "recommend") -> str:

@@ -329,7 +329,7 @@ def test_a_step_is_that_of_the_sizes_given(scenario, monkeypatch):
     monkeypatch.setattr(api, "single_step", lambda scenario, *sizes: sizes)
     assert scenario.step(3, 700, 2) == (3, 700, 2)
     assert scenario.step(3, candidates=2) == (3, scenario.length, 2)
-    best = SimpleNamespace(schedule_row=SimpleNamespace(others=SimpleNamespace(best_candidates=5)))
+    best = SimpleNamespace(schedule_row=SimpleNamespace(best_candidates=5))
     monkeypatch.setattr(api.Scenario, "recommend", lambda scenario, batch, length: best)
     assert scenario.step(3, 700) == (3, 700, 5)
 

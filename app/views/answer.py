@@ -212,7 +212,7 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
         ),
         show.Figure(
             "Free drafts" if answer.chains else "Free candidates",
-            str(row.others.free_candidates - answer.chains),
+            str(row.free_candidates - answer.chains),
             None,
             "Every number up to it costs at most 10 % more than a plain step, drafting included.",
         ),

@@ -64,18 +64,16 @@ def certainty(answer: Recommendation, row: ScheduleRow) -> list[tuple[str, str]]
     ends = f"{times(row.speedup_low)} to {times(row.speedup_high)}" if drafts else ""
     lines = how_sure(answer.scenario, f"Speedup {times(row.speedup)}", ends, seq_len=row.seq_len)
     if drafts:
-        lines.append(
-            ("If 10 % fewer drafts are accepted", times(row.sensitivity.speedup_acceptance_minus_10_percent))
-        )
+        lines.append(("If 10 % fewer drafts are accepted", times(row.speedup_acceptance_minus_10_percent)))
     return lines[:MOST]
 
 
 def as_good(answer: Recommendation, row: ScheduleRow) -> str | None:
     """`4 to 5 as good`, where the optimum is flat; `2 alone: 1.19x`, where neighbours share another count."""
-    low, high = (count - answer.chains for count in row.others.near_best)
+    low, high = (count - answer.chains for count in row.near_best)
     counts = f"{low}" if low == high else f"{low} to {high}"
-    if not row.others.near_best[0] <= row.candidates <= row.others.near_best[1]:
-        return f"{counts} alone: {times(row.others.best_speedup)}"
+    if not row.near_best[0] <= row.candidates <= row.near_best[1]:
+        return f"{counts} alone: {times(row.best_speedup)}"
     return f"{counts} as good" if low < high else None
 
 

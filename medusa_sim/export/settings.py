@@ -207,14 +207,12 @@ def forgone_tree(answer: Recommendation) -> tuple[str, ...]:
     """Gain of the best searched tree over the chain that the engine runs instead."""
     trees = [
         row for row in answer.schedule
-        if row.fits_memory and not row.chain and row.candidates > 1 and row.others.chain_speedup is not None
+        if row.fits_memory and not row.chain and row.candidates > 1 and row.chain_speedup is not None
     ]  # fmt: skip
     if not trees:
         return ()
-    row = max(
-        trees, key=lambda each: each.speedup / each.others.chain_speedup if each.others.chain_speedup else 0.0
-    )
-    chain_speedup = row.others.chain_speedup or 1.0
+    row = max(trees, key=lambda each: each.speedup / each.chain_speedup if each.chain_speedup else 0.0)
+    chain_speedup = row.chain_speedup or 1.0
     return (
         f"a chain is written: at batch {row.batch_max}, length {row.seq_len} the best chain gives "
         f"{chain_speedup:.2f}x, a tree of {row.candidates} candidates would give {row.speedup:.2f}x "

@@ -21,8 +21,8 @@ Unit = Literal["us", "s", "per_s", "ratio", "times", "share", "bytes", ""]
 class Quantity:
     """One quantity.
 
-    Values are read from `Cells` and broadcast with (B, S, K). A quantity without `read` is a result of a run
-    under load, a comparison or an answer, which fill it in by name.
+    Values are read from `Cells` and broadcast with (B, S, K), or of a row of a schedule. Others are results
+    of a run under load, a comparison or an answer, which fill them in by name.
     """
 
     name: str
@@ -51,6 +51,8 @@ class Quantity:
     """Words that its values are codes for."""
     read_run: Callable[[Mapping[str, float]], float] | None = None
     """Its value in a run under load, from the run's other results."""
+    read_row: Callable[[Any], Any] | None = None
+    """Its value of a row of a schedule (`plan.schedule_row`)."""
     of: str = ""
     """Name of the quantity that this one is an end or the plain value of; a command may list it alone."""
 

@@ -9,8 +9,8 @@ from medusa_sim.scenario.defaults import FREE_WITHIN
 
 CLIFF = 0.05
 """Rise of the step between two neighbouring counts that is called a cliff."""
-CHEAPER = 0.01
-"""A larger count is called cheaper where its step is at least this share shorter."""
+QUICKER = 0.01
+"""Share by which the step of a larger count is shorter at least where it is called quicker."""
 NEAR_BEST = 0.01
 """Speedups within this share of the best are as good: the model is not that exact."""
 
@@ -41,12 +41,12 @@ def _sum_of_five(values: FloatArray) -> FloatArray:
     return np.convolve(values, np.ones(5))[2 : 2 + values.size] if values.size else values
 
 
-def cheaper_pairs(candidates: IntArray, step_us: FloatArray) -> list[tuple[int, int]]:
-    """(count, larger count that costs at least 1 % less), for counts in ascending order."""
-    least = np.minimum.accumulate(step_us[::-1])[::-1]  # of a count and those behind it
+def quicker_pairs(candidates: IntArray, step_us: FloatArray) -> list[tuple[int, int]]:
+    """(count, larger count whose step is at least 1 % shorter), for counts in ascending order."""
+    least = np.minimum.accumulate(step_us[::-1])[::-1]  # of a count and those after it
     pairs = []
-    for i in np.flatnonzero(least < step_us * (1.0 - CHEAPER)):
-        last = np.flatnonzero(step_us[i + 1 :] < step_us[i] * (1.0 - CHEAPER))[-1]
+    for i in np.flatnonzero(least < step_us * (1.0 - QUICKER)):
+        last = np.flatnonzero(step_us[i + 1 :] < step_us[i] * (1.0 - QUICKER))[-1]
         pairs.append((int(candidates[i]), int(candidates[i + 1 + last])))
     return pairs
 

@@ -1,17 +1,16 @@
-"""Other counts beside the one that a row of a schedule runs: the best, the next larger, cheaper ones."""
+"""Other counts than the one that a row of a schedule runs: the best, the next larger, quicker ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_count, near_best
-from medusa_sim.plan.row_cells import RowCells
+from medusa_sim.plan import counts
+from medusa_sim.plan.schedule_row import ScheduleRow
 
 _NEIGHBOURS = 5
 """A cliff stands out from the counts around it; a few chain lengths have none."""
@@ -30,133 +29,129 @@ class NextCount:
     step_cost: float
 
 
-@dataclass(frozen=True, eq=False)
-class OtherCounts:
-    """A row's configuration beside others at its fullest batch, and the reason why it is not a larger one."""
+# The best of every count that fits.
 
-    row: RowCells
 
-    @cached_property
-    def _best_columns(self) -> IntArray:
-        """Column of the best of every count that fits, at each of the row's batches."""
-        return self.row.every.by_count.best_places()[self.row.places, self.row.s]
+def best_candidates(row: ScheduleRow) -> int:
+    """The best count at the fullest batch, which the row gives up where other batches share it."""
+    return int(row.every.configurations.counts[_best_by_batch(row)[-1]])
 
-    @property
-    def best_candidates(self) -> int:
-        """The best count at the fullest batch, which the row gives up where other batches share it."""
-        return int(self.row.every.configurations.counts[self._best_columns[-1]])
 
-    @property
-    def best_speedup(self) -> float:
-        """Speedup of best_candidates at the fullest batch."""
-        return float(self.row.every.by_count.speedup[self.row.b, self.row.s, self._best_columns[-1]])
+def best_speedup(row: ScheduleRow) -> float:
+    """Speedup of the best count at the fullest batch."""
+    return float(row.every.by_count.speedup[row.b, row.s, _best_by_batch(row)[-1]])
 
-    @property
-    def near_best(self) -> tuple[int, int]:
-        """Smallest and largest count around best_candidates within 1 % of it."""
-        by_count, place = self.row.every.by_count, (self.row.b, self.row.s)
-        fits = np.broadcast_to(by_count.fits, by_count.shape)[place]
-        best = int(self._best_columns[-1])
-        return near_best(by_count.configurations.counts, by_count.speedup[place], fits, best)
 
-    @property
-    def best_ends_profile(self) -> bool:
-        """Whether the best count of some batch is the largest that the acceptance describes: more may pay."""
-        last = self.row.every.configurations.counts.size - 1
-        return last > 0 and bool((self._best_columns == last).any()) and self.row.surface.search_ends_profile
+def near_best(row: ScheduleRow) -> tuple[int, int]:
+    """Smallest and largest count around the best one within 1 % of it."""
+    by_count = row.every.by_count
+    fits = np.broadcast_to(by_count.fits, by_count.shape)[row.b, row.s]
+    speedup, best = by_count.speedup[row.b, row.s], int(_best_by_batch(row)[-1])
+    return counts.near_best(by_count.configurations.counts, speedup, fits, best)
 
-    @property
-    def _best_chain(self) -> int | None:
-        """The chain that gains most of those that fit; None where none does or shapes are unknown."""
-        configurations = self.row.every.configurations
-        chains = [i for i, option in enumerate(configurations.options) if option.chain]
-        fits = self.row.every.fits[self.row.b, self.row.s]
-        members = np.flatnonzero(np.isin(configurations.option, chains) & fits)
-        return int(members[np.argmax(self.row.speedups[members])]) if members.size else None
 
-    @property
-    def chain_candidates(self) -> int | None:
-        """Candidates of the best chain that fits; None where there is none."""
-        return (
-            None
-            if self._best_chain is None
-            else int(self.row.every.configurations.candidates[self._best_chain])
-        )
+def best_ends_profile(row: ScheduleRow) -> bool:
+    """Whether the best count of some batch is the largest that the acceptance describes: more may pay."""
+    last = row.every.configurations.counts.size - 1
+    return last > 0 and bool((_best_by_batch(row) == last).any()) and row.surface.search_ends_profile
 
-    @property
-    def chain_speedup(self) -> float | None:
-        """Speedup of the best chain that fits; None where there is none."""
-        chain = self._best_chain
-        return None if chain is None else float(self.row.speedups[chain])
 
-    @property
-    def free_candidates(self) -> int:
-        """The largest free count: up to it overhead stays within `free_within`; 1 where nothing is free."""
-        by_count, counts = self.row.every.by_count, self.row.every.configurations.counts
-        return int(
-            free_count(counts, by_count.overhead[self.row.b, self.row.s], self.row.question.free_within)
-        )
+def _best_by_batch(row: ScheduleRow) -> IntArray:
+    """Place among the counts of the best that fits, at each of the row's batches."""
+    return row.every.by_count.best_places()[row.places, row.s]
 
-    @cached_property
-    def _family(self) -> IntArray:
-        """Configurations that draft as `shown` does, with every count, by count."""
-        return self.row.every.configurations.sizes_of(self.row.shown)
 
-    @cached_property
-    def _larger(self) -> IntArray:
-        """Configurations with more candidates than the row's."""
-        sizes = self.row.every.configurations.candidates[self._family]
-        return np.asarray(self._family[sizes > self.row.candidates])
+# The best chain.
 
-    @property
-    def next_count(self) -> NextCount | None:
-        """Changes that the next larger count would make; None where there is none, or nothing is drafted."""
-        if self.row.configuration == PLAIN or self._larger.size == 0:
-            return None
-        following = int(self._larger[0])
-        return NextCount(
-            candidates=int(self.row.every.configurations.candidates[following]),
-            tokens_gain=float(self.row.tokens[following] / self.row.tokens[self.row.configuration]) - 1.0,
-            step_cost=float(self.row.steps_us[following] / self.row.steps_us[self.row.configuration]) - 1.0,
-        )
 
-    @property
-    def held_by(self) -> HeldBy | None:
-        """The reason that keeps the row from more; None for a plain row."""
-        option, surface = self.row.option, self.row.surface
-        if option is None:
-            return None
-        if self._larger.size == 0:
-            ends = (
-                self.row.candidates == self.row.every.configurations.counts[-1]
-                and surface.search_ends_profile
-            )
-            heads = surface.scenario.profile.heads
-            # a chain as long as its acceptance was measured
-            ends |= option.chain and heads is not None and option.depth >= heads.heads
-            return "end of the acceptance" if ends else "end of the search"
-        better = self.row.speedups[self._larger] > self.row.speedups[self.row.configuration]
-        if (better & self.row.every.fits[self.row.b, self.row.s, self._larger]).any():
-            return "shared row"
-        return "memory" if better.any() else "cost"
+def chain_candidates(row: ScheduleRow) -> int | None:
+    """Candidates of the best chain that fits; None where there is none."""
+    chain = _best_chain(row)
+    return None if chain is None else int(row.every.configurations.candidates[chain])
 
-    @property
-    def _counts(self) -> tuple[IntArray, FloatArray]:
-        """Plain decoding and the row's family: counts, and the time of their steps."""
-        counts = np.concatenate([[1], self.row.every.configurations.candidates[self._family]])
-        return counts, self.row.steps_us[np.concatenate([[PLAIN], self._family])]
 
-    @property
-    def cliff_after(self) -> int | None:
-        """The first count from the row's up behind which the step jumps; None where none does."""
-        counts, times = self._counts
-        if counts.size <= _NEIGHBOURS:
-            return None
-        places = counts[cliffs(times) - 1]
-        behind = places[places >= self.row.candidates]
-        return int(behind[0]) if behind.size else None
+def chain_speedup(row: ScheduleRow) -> float | None:
+    """Speedup of the best chain that fits; None where there is none."""
+    chain = _best_chain(row)
+    return None if chain is None else float(row.speedups[chain])
 
-    @property
-    def cheaper_larger(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (count, larger count whose step is shorter) of plain decoding and the family."""
-        return tuple(cheaper_pairs(*self._counts))
+
+def _best_chain(row: ScheduleRow) -> int | None:
+    """The chain that gains most of those that fit; None where none does, or shapes are unknown."""
+    configurations = row.every.configurations
+    chains = [place for place, option in enumerate(configurations.options) if option.chain]
+    fits = row.every.fits[row.b, row.s]
+    members = np.flatnonzero(np.isin(configurations.option, chains) & fits)
+    return int(members[np.argmax(row.speedups[members])]) if members.size else None
+
+
+# More candidates.
+
+
+def free_candidates(row: ScheduleRow) -> int:
+    """The largest free count: up to it overhead stays within `free_within`; 1 where nothing is free."""
+    by_count = row.every.by_count
+    overhead = by_count.overhead[row.b, row.s]
+    return int(counts.free_count(by_count.configurations.counts, overhead, row.question.free_within))
+
+
+def next_count(row: ScheduleRow) -> NextCount | None:
+    """Changes that the next larger count would make; None where there is none, or nothing is drafted."""
+    larger = _larger(row)
+    if row.configuration == PLAIN or not larger.size:
+        return None
+    tokens, here, following = row.every.configurations.tokens_per_step, row.configuration, int(larger[0])
+    return NextCount(
+        candidates=int(row.every.configurations.candidates[following]),
+        tokens_gain=float(tokens[following] / tokens[here]) - 1.0,
+        step_cost=float(row.steps_us[following] / row.steps_us[here]) - 1.0,
+    )
+
+
+def held_by(row: ScheduleRow) -> HeldBy | None:
+    """The reason that keeps the row from more; None for a plain row."""
+    option, larger = row.option, _larger(row)
+    if option is None:
+        return None
+    if not larger.size:
+        is_largest = row.candidates == row.every.configurations.counts[-1]
+        heads = row.surface.scenario.profile.heads
+        is_longest = option.chain and heads is not None and option.depth >= heads.heads  # that was measured
+        ends = is_longest or (is_largest and row.surface.search_ends_profile)
+        return "end of the acceptance" if ends else "end of the search"
+    better = row.speedups[larger] > row.speedups[row.configuration]
+    if (better & row.every.fits[row.b, row.s, larger]).any():
+        return "shared row"
+    return "memory" if better.any() else "cost"
+
+
+def cliff_after(row: ScheduleRow) -> int | None:
+    """The first count from the row's up after which the step jumps; None where none does."""
+    sizes, step_us = _steps_by_count(row)
+    if sizes.size <= _NEIGHBOURS:
+        return None
+    cliffs = sizes[counts.cliffs(step_us) - 1]
+    ahead = cliffs[cliffs >= row.candidates]
+    return int(ahead[0]) if ahead.size else None
+
+
+def quicker_larger(row: ScheduleRow) -> tuple[tuple[int, int], ...]:
+    """Pairs (count, larger count whose step is shorter) of plain decoding and the row's way of drafting."""
+    return tuple(counts.quicker_pairs(*_steps_by_count(row)))
+
+
+def _alike(row: ScheduleRow) -> IntArray:
+    """Configurations that draft as the row does, or would, by count."""
+    return row.every.configurations.sizes_of(row.speculative)
+
+
+def _larger(row: ScheduleRow) -> IntArray:
+    """Those of them with more candidates than the row's."""
+    alike = _alike(row)
+    return np.asarray(alike[row.every.configurations.candidates[alike] > row.candidates])
+
+
+def _steps_by_count(row: ScheduleRow) -> tuple[IntArray, FloatArray]:
+    """Counts of plain decoding and of the row's way of drafting, and the time of their steps."""
+    places = np.concatenate([[PLAIN], _alike(row)])
+    return row.every.configurations.candidates[places], row.steps_us[places]

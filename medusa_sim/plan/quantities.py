@@ -9,6 +9,14 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.quantity import Quantity, both_ends, declare, listed
+from medusa_sim.plan import other_counts
+from medusa_sim.plan.sensitivity import (
+    SENSITIVITY,
+    required_acceptance_factor,
+    required_tokens_per_step,
+    speedup_heads_on_accepted_row,
+    speedup_if_accepted,
+)
 from medusa_sim.units import US_PER_MS
 
 MEMORY_WHEN_FULL = ("weights_bytes", "full_drafter_bytes", "full_kv_cache_bytes", "full_activation_bytes")
@@ -20,10 +28,31 @@ def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
 
 
 DECLARED = declare(
-    # of a row of a schedule or of a sweep's answer
-    Quantity(name="near_best", title="as good"),
-    Quantity(name="free_candidates", title="free", better="more"),
-    Quantity(name="speedup_acceptance_minus_10_percent", title="-10 % acceptance", unit="times"),
+    # of a row of a schedule, beside other counts
+    Quantity(name="best_candidates", read_row=other_counts.best_candidates),
+    Quantity(name="best_speedup", read_row=other_counts.best_speedup),
+    Quantity(name="near_best", title="as good", read_row=other_counts.near_best),
+    Quantity(name="best_ends_profile", read_row=other_counts.best_ends_profile),
+    Quantity(name="chain_candidates", read_row=other_counts.chain_candidates),
+    Quantity(name="chain_speedup", read_row=other_counts.chain_speedup),
+    Quantity(name="free_candidates", title="free", better="more", read_row=other_counts.free_candidates),
+    Quantity(name="next_count", read_row=other_counts.next_count),
+    Quantity(name="held_by", read_row=other_counts.held_by),
+    Quantity(name="cliff_after", read_row=other_counts.cliff_after),
+    Quantity(name="quicker_larger", read_row=other_counts.quicker_larger),
+    # of a row with another acceptance or another step
+    Quantity(
+        name="speedup_acceptance_minus_10_percent", title="-10 % acceptance", unit="times",
+        read_row=lambda row: speedup_if_accepted(row, 1.0 - SENSITIVITY),
+    ),
+    Quantity(
+        name="speedup_acceptance_plus_10_percent",
+        read_row=lambda row: speedup_if_accepted(row, 1.0 + SENSITIVITY),
+    ),
+    Quantity(name="speedup_heads_on_accepted_row", read_row=speedup_heads_on_accepted_row),
+    Quantity(name="required_acceptance_factor", read_row=required_acceptance_factor),
+    Quantity(name="required_tokens_per_step", read_row=required_tokens_per_step),
+    # of a row's cell
     Quantity(
         name="kernels_speedup", title="kernels alone", unit="times", better="more",
         read=lambda cells: np.full((), np.nan) if cells.with_kernels_alone is None
@@ -44,7 +73,7 @@ DECLARED = declare(
     Quantity(name="measured_us", title="measured", unit="us", better="less"),
     Quantity(name="predicted_us", title="predicted", unit="us", better="less"),
     Quantity(name="costs_us", title="difference", unit="us", better="less"),
-    Quantity(name="is_off", title="verdict"),
+    Quantity(name="is_off", title="band"),
 )  # fmt: skip
 
 ROW = listed(
@@ -60,7 +89,7 @@ ROW = listed(
     "required_tokens_per_step", "required_acceptance_factor", "speedup_acceptance_minus_10_percent",
     "speedup_acceptance_plus_10_percent", "chain_candidates", "chain_speedup",
     "speedup_heads_on_accepted_row", "free_candidates", "next_count", "held_by", "cliff_after",
-    "cheaper_larger", "memory_bytes", "fits_memory", "meets_latency", "ttft_ms",
+    "quicker_larger", "memory_bytes", "fits_memory", "meets_latency", "ttft_ms",
     "benchmark_ttft_ms",
     *both_ends(
         "itl_us", "tpot_us", "ttft_ms", "benchmark_ttft_ms", "tokens_per_s", "tokens_per_s_per_user",
@@ -68,16 +97,6 @@ ROW = listed(
     ),
 )  # fmt: skip
 """Columns of a row of a schedule (`ScheduleRow`) in JSON and CSV."""
-OF_OTHERS = (
-    "best_candidates", "best_speedup", "near_best", "best_ends_profile", "chain_candidates", "chain_speedup",
-    "free_candidates", "next_count", "held_by", "cliff_after", "cheaper_larger",
-)  # fmt: skip
-"""Those of them that compare it with other counts (`OtherCounts`)."""
-OF_SENSITIVITY = (
-    "speedup_acceptance_minus_10_percent", "speedup_acceptance_plus_10_percent",
-    "speedup_heads_on_accepted_row", "required_tokens_per_step", "required_acceptance_factor",
-)  # fmt: skip
-"""Those under another acceptance or step time (`Sensitivity`)."""
 POINT = listed(
     "batch", "seq_len", "candidates", "drafts", "max_batch", "tokens_per_s", "tokens_per_s_per_user",
     "time_per_token_ms", *MEMORY_WHEN_FULL,

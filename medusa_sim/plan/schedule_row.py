@@ -1,13 +1,12 @@
 """A row of a schedule: batches of one length that share a configuration, and what is known about it there.
 
-A row is a cell, the one at its fullest batch: every quantity of it is read by name. Here stands what depends
-on all of its batches, on what it drafts and on what it could. `others` compares it with other counts,
-`sensitivity` has it under another acceptance.
+A row is a cell, the one at its fullest batch: every quantity of cells is read of it by name, and so is every
+quantity of rows (`plan.quantities`). Here stands what it runs and drafts, at all of its batches;
+`other_counts` compares it with other numbers of candidates, `sensitivity` has it with other acceptance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,51 +14,123 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.acceptance.tree import Path
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.plan.other_counts import OtherCounts
-from medusa_sim.plan.quantities import OF_OTHERS, OF_SENSITIVITY
-from medusa_sim.plan.row_cells import RowCells
-from medusa_sim.plan.sensitivity import Sensitivity
-from medusa_sim.plan.verdict import Verdict
+from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.grid.surface import Surface
+from medusa_sim.plan.batch_ranges import BatchRange
+from medusa_sim.plan.verdict import Verdict, verdict_of
+from medusa_sim.scenario.draft_options import DraftOption
+from medusa_sim.scenario.question import Question
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ScheduleRow(RowCells):
+class ScheduleRow(Cell):
     """A configuration that runs batches `batch_min..batch_max` at one length.
 
-    Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
-    batch was searched, the sizes between two rows belong to the later one. A `plain_` figure is without
-    speculation, a `speculative_` one with what the row drafts, of a plain row with the best that it
-    could. Speedups, rates and times per token are the step's, and with the scenario's traffic those of its
-    server.
+    Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every batch
+    was searched, the sizes between two rows belong to the later one. A `plain_` figure is without
+    speculation, a `speculative_` one with what the row drafts, of a plain row with the best that it could.
+    Speedups, rates and times per token are the step's, and with the scenario's traffic those of its server.
+
+    cells: what the schedule runs at each batch and length; every: all configurations there. batches: the
+    row's places among those searched.
     """
 
-    @cached_property
-    def others(self) -> OtherCounts:
-        """It beside other counts at its fullest batch."""
-        return OtherCounts(self)
+    every: Cells
+    batches: BatchRange
+    question: Question
 
-    @cached_property
-    def sensitivity(self) -> Sensitivity:
-        """It with another acceptance or another step time."""
-        return Sensitivity(self)
+    def __getattr__(self, name: str) -> Any:
+        """A quantity of the row, computed once, or of its cell."""
+        quantity = BY_NAME.get(name)
+        if quantity is None or quantity.read_row is None:
+            return super().__getattr__(name)
+        vars(self)[name] = value = quantity.read_row(self)
+        return value
 
-    def quantities(self, names: Iterable[str]) -> dict[str, Any]:
-        """Some quantities by name, those of `others` and `sensitivity` among them."""
-        homes = dict.fromkeys(OF_OTHERS, self.others) | dict.fromkeys(OF_SENSITIVITY, self.sensitivity)
-        return {name: getattr(homes.get(name, self), name) for name in names}
+    @property
+    def surface(self) -> Surface:
+        """What was priced."""
+        return self.every.surface
+
+    # Its batches.
+
+    @property
+    def places(self) -> slice:
+        """Places of its batches among those searched."""
+        return slice(self.batches.first, self.batches.last + 1)
+
+    @property
+    def searched(self) -> IntArray:
+        """Its batches that were searched, one after another."""
+        return self.surface.batch[self.places]
 
     @property
     def batch_min(self) -> int:
-        """The smallest batch: behind the row before it, or the first that was searched."""
+        """The smallest batch: the one after the row before it, or the first that was searched."""
         batch, first = self.surface.batch, self.batches.first
         return int(batch[first - 1]) + 1 if first and not self.batches.begins_at_first else int(batch[first])
 
+    @property
+    def batch_max(self) -> int:
+        """The largest batch, at which the row's figures are."""
+        return int(self.surface.batch[self.b])
+
+    @property
+    def max_batch_without(self) -> int:
+        """Largest batch that fits without speculation."""
+        return int(self.surface.max_batch[self.s, PLAIN])
+
+    @property
+    def max_batch_with(self) -> int:
+        """Largest batch that fits with the row's configuration."""
+        return int(self.surface.max_batch[self.s, self.configuration])
+
+    @property
+    def meets_latency(self) -> bool | None:
+        """Whether a token takes no longer than was asked; None where no limit was given."""
+        limit_us = self.question.max_latency_us
+        return None if limit_us is None else bool(self.tpot_us <= limit_us)
+
+    # What it runs.
+
+    @property
+    def configuration(self) -> int:
+        """The configuration that runs."""
+        return self.batches.configuration
+
+    @property
+    def option(self) -> DraftOption | None:
+        """The way in which it drafts; None for plain decoding."""
+        return self.every.configurations.option_of(self.configuration)
+
+    @property
+    def paths(self) -> tuple[Path, ...] | None:
+        """Paths of the tree, root implied; None where the acceptance profile knows no shapes."""
+        return () if self.option is None else self.option.paths(self.candidates)
+
+    @property
+    def drafts(self) -> int:
+        """Draft length (Medusa: heads to run); 0 of plain decoding."""
+        return 0 if self.option is None else self.option.drafts(self.candidates)
+
+    @property
+    def width(self) -> int:
+        """Children that a drafter keeps on each level of its tree; 0: all of them."""
+        return 0 if self.option is None else self.option.width
+
+    @property
+    def chain(self) -> bool:
+        """Whether its tree is a chain."""
+        return self.option is not None and self.option.is_chain(self.candidates)
+
+    # What that gains.
+
     @cached_property
     def _speedup_by_batch(self) -> FloatArray:
-        """(batches,) speedup of the configuration at each batch of the row."""
         return np.asarray(self.cells.speedup[self.places, self.s, 0])
 
     @property
@@ -82,95 +153,78 @@ class ScheduleRow(RowCells):
         """The batch at which the speedup is lowest."""
         return int(self.searched[np.argmin(self._speedup_by_batch)])
 
-    def _band_by_batch(self, cells: Cells) -> list[FloatArray]:
-        """(low, high) ends of the 80 % interval of the speedup, (batches,) each, of cells (B, S, 1)."""
-        return [np.broadcast_to(end, cells.shape)[self.places, self.s, 0] for end in cells.band]
-
     @property
     def speedup_low(self) -> float:
         """The lowest end of the 80 % intervals over the row's batches."""
-        return float(self._band_by_batch(self.cells)[0].min())
+        return float(self._ends_by_batch(self.cells)[0].min())
 
     @property
     def speedup_high(self) -> float:
         """The highest end of the 80 % intervals over the row's batches."""
-        return float(self._band_by_batch(self.cells)[1].max())
+        return float(self._ends_by_batch(self.cells)[1].max())
 
-    # What is drafted.
-
-    @property
-    def paths(self) -> tuple[Path, ...] | None:
-        """Paths of the tree, root implied; None where the acceptance profile knows no shapes."""
-        return () if self.option is None else self.option.paths(self.candidates)
-
-    @property
-    def drafts(self) -> int:
-        """Draft length (Medusa: heads to run); 0 of plain decoding."""
-        return 0 if self.option is None else self.option.drafts(self.candidates)
-
-    @property
-    def width(self) -> int:
-        """Children that a drafter keeps on each level of its tree; 0: all of them."""
-        return 0 if self.option is None else self.option.width
-
-    @property
-    def chain(self) -> bool:
-        """Whether its tree is a chain."""
-        return self.option is not None and self.option.is_chain(self.candidates)
-
-    @property
-    def max_batch_without(self) -> int:
-        """Largest batch that fits without speculation."""
-        return int(self.surface.max_batch[self.s, PLAIN])
-
-    @property
-    def max_batch_with(self) -> int:
-        """Largest batch that fits with the row's configuration."""
-        return int(self.surface.max_batch[self.s, self.configuration])
-
-    @property
-    def meets_latency(self) -> bool | None:
-        """Whether a token takes no longer than was asked; None where no limit was given."""
-        limit_us = self.question.max_latency_us
-        return None if limit_us is None else bool(self.tpot_us <= limit_us)
+    def _ends_by_batch(self, cells: Cells) -> list[FloatArray]:
+        """Both ends of the interval of the speedup at each of the row's batches, of one cell at each."""
+        return [np.broadcast_to(end, cells.shape)[self.places, self.s, 0] for end in cells.band]
 
     # What speculates: the row's configuration, or of a plain row the best that could.
+
+    @cached_property
+    def speculative(self) -> int:
+        """The row's configuration, or of a plain row the one that gains most of those that draft."""
+        plain = self.configuration == PLAIN
+        return 1 + int(np.argmax(self.speedups[1:])) if plain else self.configuration
+
+    @cached_property
+    def speculative_cells(self) -> Cells:
+        """The configuration `speculative` at every batch and length."""
+        plain = self.configuration == PLAIN
+        return self.every.with_index(np.array([[[self.speculative]]])) if plain else self.cells
 
     @property
     def speculative_candidates(self) -> int:
         """Candidates of what is drafted, or of the best that could be."""
-        return int(self.every.configurations.candidates[self.shown])
+        return int(self.every.configurations.candidates[self.speculative])
 
     @property
     def speculative_speedup(self) -> float:
         """Speedup of what is drafted, or of the best that could be, at the fullest batch."""
-        return float(self.speedups[self.shown])
+        return float(self.speedups[self.speculative])
 
     @cached_property
-    def _speculative_band(self) -> list[FloatArray]:
-        return self._band_by_batch(self.shown_cells)
+    def _speculative_ends(self) -> list[FloatArray]:
+        return self._ends_by_batch(self.speculative_cells)
 
     @property
     def speculative_speedup_low(self) -> float:
         """Lower end of the 80 % interval of what is drafted, or of the best that could be."""
-        return float(self._speculative_band[0][-1])
+        return float(self._speculative_ends[0][-1])
 
     @property
     def speculative_speedup_high(self) -> float:
         """Upper end of the 80 % interval of what is drafted, or of the best that could be."""
-        return float(self._speculative_band[1][-1])
+        return float(self._speculative_ends[1][-1])
 
     @property
     def verdict(self) -> Verdict:
-        """`pays` where all 80 % intervals lie above 1, `loses` where none reaches above, else `uncertain`."""
-        low, high = self._speculative_band
-        if bool((low > 1.0).all()):
-            return "pays"
-        return "loses" if bool((high <= 1.0).all()) else "uncertain"
+        """What is certain at all of its batches."""
+        return verdict_of(*self._speculative_ends)
 
     @property
     def uncertain(self) -> tuple[int, int] | None:
         """First and last batch whose 80 % interval holds a gain and a loss; None where none does."""
-        low, high = self._speculative_band
+        low, high = self._speculative_ends
         batches = self.searched[(low <= 1.0) & (high > 1.0)]
         return (int(batches[0]), int(batches[-1])) if batches.size else None
+
+    # Every configuration at its fullest batch.
+
+    @cached_property
+    def speedups(self) -> FloatArray:
+        """Speedup of each configuration."""
+        return self.every.speedup_at(self.b, self.s)
+
+    @cached_property
+    def steps_us(self) -> FloatArray:
+        """Step of each configuration."""
+        return np.asarray(self.every.step_us[self.b, self.s])

@@ -1,16 +1,17 @@
-"""Speedups of a row of a schedule under another acceptance or another step time than assumed."""
+"""Speedups of a row of a schedule under another acceptance or another step than assumed.
+
+Whatever differs, the server is priced anew with it (`Steps.served_if`), as if it had been asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.grid.cells import Cells
-from medusa_sim.plan.row_cells import RowCells
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.step import speculative_step
 
@@ -20,77 +21,56 @@ _FACTORS, _ROUNDS = 24, 4
 """Factors that are tried at once between two, and how often: what is left between the last two is linear."""
 
 
-@dataclass(frozen=True, eq=False)
-class Sensitivity:
-    """A row's speedup with other acceptance or a longer step, and the acceptance at which it breaks even."""
+def speedup_if_accepted(row: ScheduleRow, factor: float) -> float:
+    """The speedup with every accuracy `factor` times what it is."""
+    if row.option is None:
+        return 1.0
+    return float(_speedup_if(row, 1.0, row.option.emission_chances_if(row.candidates, factor)))
 
-    row: RowCells
 
-    def _speedup_if(self, cells: Cells, step_us: float, emission_chances: FloatArray) -> FloatArray:
-        """(...) speedup of the cell here, if a step took so long and emitted 1, 2, ... tokens so often."""
-        plain_us = np.broadcast_to(cells.plain.token_us, cells.shape)[self.row.b, self.row.s, 0]
-        served = cells.served_if(self.row.b, self.row.s, 0, step_us, emission_chances)
-        return np.asarray(plain_us / served.token_us)
+def speedup_heads_on_accepted_row(row: ScheduleRow) -> float | None:
+    """The speedup if the heads ran after acceptance, on one row a request; None where they do already."""
+    setting, option = row.surface.setting, row.option
+    if setting.runtime.head_rows == "accepted" or option is None or not isinstance(option.drafter, Medusa):
+        return None
+    on_accepted = replace(setting.runtime, head_rows="accepted")
+    setting = replace(setting, drafter=option.drafter, runtime=on_accepted)
+    step_us = speculative_step(setting, row.batch_max, row.seq_len, row.candidates).time_us
+    shorter = float(step_us / row.steps_us[row.configuration])
+    return float(_speedup_if(row, shorter, option.emission_chances_if(row.candidates, 1.0)))
 
-    def _speedup_if_accepted(self, factor: float) -> float:
-        if self.row.option is None:
-            return 1.0
-        step_us = float(self.row.cells.in_flight.step_us[self.row.b, self.row.s, 0])
-        emission_chances = self.row.option.emission_chances_if(self.row.candidates, factor)
-        return float(self._speedup_if(self.row.cells, step_us, emission_chances))
 
-    @cached_property
-    def speedup_acceptance_minus_10_percent(self) -> float:
-        """The speedup with every accuracy a tenth lower."""
-        return self._speedup_if_accepted(1.0 - SENSITIVITY)
+def required_acceptance_factor(row: ScheduleRow) -> float | None:
+    """The factor on every accuracy at which the row, or of a plain row the best, breaks even.
 
-    @cached_property
-    def speedup_acceptance_plus_10_percent(self) -> float:
-        """The speedup with every accuracy a tenth higher."""
-        return self._speedup_if_accepted(1.0 + SENSITIVITY)
+    0 where a step pays without its drafts; None where no acceptance breaks even.
+    """
+    option, candidates = row.every.configurations.option_of(row.speculative), row.speculative_candidates
+    if option is None:
+        return None
+    return factor_to_break_even(
+        lambda factors: _speedup_if(row, 1.0, option.emission_chances_if(candidates, factors)),
+        option.most_factor(candidates),
+    )
 
-    @property
-    def speedup_heads_on_accepted_row(self) -> float | None:
-        """The speedup if the heads ran after acceptance, on one row a request; None where they do already."""
-        on_accepted = self.row.surface.setting.runtime.head_rows == "accepted"
-        if self.row.option is None or not isinstance(self.row.option.drafter, Medusa) or on_accepted:
-            return None
-        setting = replace(
-            self.row.surface.setting,
-            drafter=self.row.option.drafter,
-            runtime=replace(self.row.surface.setting.runtime, head_rows="accepted"),
-        )
-        step_us = speculative_step(setting, self.row.batch_max, self.row.seq_len, self.row.candidates).time_us
-        shorter = float(step_us / self.row.steps_us[self.row.configuration])
-        own_us = float(self.row.cells.in_flight.step_us[self.row.b, self.row.s, 0])
-        emission_chances = self.row.option.emission_chances_if(self.row.candidates, 1.0)
-        return float(self._speedup_if(self.row.cells, own_us * shorter, emission_chances))
 
-    @cached_property
-    def required_acceptance_factor(self) -> float | None:
-        """The factor on every accuracy at which the row, or of a plain row the best, breaks even.
+def required_tokens_per_step(row: ScheduleRow) -> float | None:
+    """Tokens per step with `required_acceptance_factor`; None where no acceptance breaks even."""
+    option, factor = row.every.configurations.option_of(row.speculative), row.required_acceptance_factor
+    if option is None or factor is None:
+        return None
+    return option.scaled_tokens(row.speculative_candidates, factor)
 
-        0 where a step pays without its drafts; None where no acceptance breaks even.
-        """
-        option = self.row.every.configurations.option_of(self.row.shown)
-        if option is None:
-            return None
-        count = int(self.row.every.configurations.candidates[self.row.shown])
-        step_us = float(self.row.shown_cells.in_flight.step_us[self.row.b, self.row.s, 0])
 
-        def speedup_if(factors: FloatArray) -> FloatArray:
-            return self._speedup_if(self.row.shown_cells, step_us, option.emission_chances_if(count, factors))
+def _speedup_if(row: ScheduleRow, times_as_long: float, emission_chances: FloatArray) -> FloatArray:
+    """(...) speedups of what the row drafts, or would, if a step took `times_as_long` as it does.
 
-        return factor_to_break_even(speedup_if, option.most_factor(count))
-
-    @property
-    def required_tokens_per_step(self) -> float | None:
-        """Tokens per step with `required_acceptance_factor`; None where no acceptance breaks even."""
-        option = self.row.every.configurations.option_of(self.row.shown)
-        factor = self.required_acceptance_factor
-        if option is None or factor is None:
-            return None
-        return option.scaled_tokens(int(self.row.every.configurations.candidates[self.row.shown]), factor)
+    emission_chances: (..., tokens) probabilities that a step emits at least 1, 2, ... tokens.
+    """
+    cells, place = row.speculative_cells, (row.b, row.s, 0)
+    step_us = float(cells.in_flight.step_us[place]) * times_as_long
+    plain_us = np.broadcast_to(cells.plain.token_us, cells.shape)[place]
+    return np.asarray(plain_us / cells.served_if(*place, step_us, emission_chances).token_us)
 
 
 def factor_to_break_even(speedup_if: Callable[[FloatArray], FloatArray], most: float) -> float | None:

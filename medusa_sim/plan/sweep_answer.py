@@ -14,7 +14,7 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.grid.quantities import values
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
-from medusa_sim.plan.counts import cheaper_pairs, free_count, near_best
+from medusa_sim.plan.counts import free_count, near_best, quicker_pairs
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, KERNELS_ALONE, RUNS_CHAINS
 from medusa_sim.scenario.scenario import Scenario
@@ -34,7 +34,7 @@ class Free:
     largest: int
 
 
-class CheaperCount(NamedTuple):
+class QuickerCount(NamedTuple):
     """At this batch and length the larger count is faster than the smaller one."""
 
     batch: int
@@ -65,7 +65,7 @@ class SweepAnswer:
     free: Free
     break_evens: tuple[BreakEven, ...]
     drafting_share: float
-    cheaper: tuple[CheaperCount, ...]
+    quicker: tuple[QuickerCount, ...]
     best_ends_profile: bool
     in_engine: Cells | None
     shortfall: Shortfall | None
@@ -139,7 +139,7 @@ def sweep_answer(scenario: Scenario, grid: Grid, *, grid_alone: bool = False) ->
         free=_free(by_count),
         break_evens=break_evens,
         drafting_share=_drafting_share(by_count),
-        cheaper=tuple(_cheaper(by_count, scenario.covered(grid.candidates))),
+        quicker=tuple(_quicker(by_count, scenario.covered(grid.candidates))),
         best_ends_profile=bool((best_of_all.candidates == every[-1]).any())
         and by_count.surface.search_ends_profile,
         in_engine=in_engine(scenario, grid.batch, grid.seq_len),
@@ -191,10 +191,10 @@ def _drafting_share(by_count: Cells) -> float:
     return float(np.ravel(drafting.time_us)[0] / np.ravel(surface.decode.time_us)[0])
 
 
-def _cheaper(by_count: Cells, candidates: IntArray) -> Iterator[CheaperCount]:
+def _quicker(by_count: Cells, candidates: IntArray) -> Iterator[QuickerCount]:
     """Pairs among plain decoding and some of the counts."""
     surface, counts = by_count.surface, by_count.configurations.counts
     columns = np.isin(counts, [1, *candidates])
     for i, s in np.ndindex(*by_count.shape[:2]):
-        for less, more in cheaper_pairs(counts[columns], by_count.step_us[i, s, columns]):
-            yield CheaperCount(int(surface.batch[i]), int(surface.seq_len[s]), less, more)
+        for less, more in quicker_pairs(counts[columns], by_count.step_us[i, s, columns]):
+            yield QuickerCount(int(surface.batch[i]), int(surface.seq_len[s]), less, more)

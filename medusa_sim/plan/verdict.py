@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from medusa_sim.arrays import IntArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.cells import Cells
 
 T = TypeVar("T")
@@ -40,6 +40,13 @@ class Stretch:
     first: int
     last: int
     verdict: Verdict
+
+
+def verdict_of(low: FloatArray, high: FloatArray) -> Verdict:
+    """What is certain of gains with these 80 % intervals: that all pay, that none does, or neither."""
+    if bool((low > 1.0).all()):
+        return "pays"
+    return "loses" if bool((high <= 1.0).all()) else "uncertain"
 
 
 CodesAt = Callable[[IntArray], IntArray]
@@ -70,12 +77,12 @@ class Coded(NamedTuple):
     codes: IntArray
 
     def within(self, first: int, last: int) -> Coded:
-        """The numbers from `first` to `last` with their codes."""
+        """Those from `first` to `last`."""
         inside = (self.values >= first) & (self.values <= last)
         return Coded(self.values[inside], self.codes[inside])
 
     def merged(self, other: Coded) -> Coded:
-        """The numbers of both, with the other's code where both have one."""
+        """Those of both, with the other's code where both have one."""
         values = np.union1d(self.values, other.values)
         codes = np.zeros(values.size, dtype=np.int64)
         for each in (self, other):

@@ -29,7 +29,7 @@ LABELS_OF = {
     ),
     "why": (
         "Why not more", "Other counts", "Tree", "Heads", "Experts", "Decoding", "Time goes to", "Schedule",
-        "Off from", "Sessions", "Look at", "Cheaper",
+        "Off from", "Sessions", "Look at", "Quicker",
     ),
     "how sure": ("How sure", "Acceptance", "Acceptance ±10 %"),
     "measured": ("Measured",),

@@ -193,7 +193,7 @@ def test_the_flagship_has_an_optimum_inside_its_range_and_says_where_it_guesses(
     found = recommend(scenario, Question(batch_max=64))
     first = found.schedule[0]
     assert 3 < first.drafts < 6
-    assert not first.others.best_ends_profile
+    assert not first.best_ends_profile
     values = recommendation_values(found)
     assert "(guessed beyond 3 drafts)" in values["reason"]
     assert values["acceptance_guessed_from_draft"] == 4

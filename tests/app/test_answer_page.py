@@ -34,7 +34,7 @@ def test_the_answer_is_the_packages_and_its_schedule_shows_both_plain_rates(open
     row, shown = scheduled_row_at(answer, 4, 1024), metrics(page)
     assert shown["Candidates"] == str(row.candidates)
     assert shown["Speedup"] == f"{row.speedup:.2f}x"
-    assert shown["Free candidates"] == str(row.others.free_candidates)
+    assert shown["Free candidates"] == str(row.free_candidates)
     assert shown["Most at once"] == str(row.max_batch_with)
     headline = page.success[0].value
     assert headline.startswith(

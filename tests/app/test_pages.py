@@ -301,7 +301,7 @@ def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -
     (view,) = views
     marked = dict(zip(view.batch.tolist(), view.counts[view.best].tolist(), strict=True))
     assert marked == {size: scheduled[size] for size in marked}
-    own = {size: scheduled_row_at(answer, size, shown.seq_len).others.best_candidates for size in marked}
+    own = {size: scheduled_row_at(answer, size, shown.seq_len).best_candidates for size in marked}
     assert own != marked
     assert "what is recommended" in text
     assert "best count of the grid" not in text

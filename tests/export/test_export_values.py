@@ -207,7 +207,7 @@ def test_the_tree_that_would_have_gained_most_over_its_chain_is_told():
     rows = [
         SimpleNamespace(
             fits_memory=True, chain=False, candidates=8, speedup=tree, batch_max=batch, seq_len=1024,
-            others=SimpleNamespace(chain_speedup=chain),
+            chain_speedup=chain,
         )
         for batch, tree, chain in ((1, 2.0, 1.9), (16, 1.5, 1.2), (64, 1.6, 1.4))
     ]  # fmt: skip
@@ -216,7 +216,7 @@ def test_the_tree_that_would_have_gained_most_over_its_chain_is_told():
         ("16", "", ""), ("", "1.20", ""), ("", "1.50", ""), ("", "", "+25%"),
     ]  # fmt: skip
     assert forgone_tree(SimpleNamespace(schedule=[])) == ()  # type: ignore[arg-type]
-    no_chain = {"others": SimpleNamespace(chain_speedup=None)}
+    no_chain = {"chain_speedup": None}
     for is_none in ({"fits_memory": False}, {"chain": True}, {"candidates": 1}, no_chain):
         told = [SimpleNamespace(**{**vars(row), **is_none}) for row in rows]
         assert forgone_tree(SimpleNamespace(schedule=told)) == ()  # type: ignore[arg-type]

@@ -107,18 +107,18 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
     swept_near, free = of_sweep.near, of_sweep.free.whole
     for case, (batch, seq_len) in enumerate(product(BATCHES, LENGTHS)):
         row = scheduled_row_at(found, batch, seq_len)
-        assert same(row.others.best_speedup, best[batch, seq_len])
-        assert row.others.near_best[0] <= row.others.best_candidates <= row.others.near_best[1]
+        assert same(row.best_speedup, best[batch, seq_len])
+        assert row.near_best[0] <= row.best_candidates <= row.near_best[1]
         # kept within the price of a switch, or within the doubt about the two (R12)
         kept_for = max(row.speedup / (1.0 - question.switching_gain), row.speedup_high)
-        assert row.others.best_speedup <= kept_for + EXACT
+        assert row.best_speedup <= kept_for + EXACT
         if int(found.cells.configurations.counts[-1]) < max(
             COUNTS
         ):  # the sweep's best is of every count to 256
             assert same(of_sweep.gains[case][0], best[batch, seq_len])
-            assert of_sweep.column("candidates")[case] == row.others.best_candidates
-            assert tuple(swept_near[case]) == row.others.near_best
-            assert free[case] == row.others.free_candidates
+            assert of_sweep.column("candidates")[case] == row.best_candidates
+            assert tuple(swept_near[case]) == row.near_best
+            assert free[case] == row.free_candidates
         cell = curve[(curve["batch"] == batch) & (curve["seq_len"] == seq_len)]
         one = cell.set_index("candidates").loc[row.candidates]
         assert row.speedup <= one["speedup"] * (1.0 + EXACT)
@@ -128,10 +128,10 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
             for name in set(COSTS) & set(frame) if count in written.index else ():
                 assert same(getattr(row, prefix + name), written[name][count]), (name, count)
         if monotone:
-            assert row.sensitivity.required_tokens_per_step >= 1.0
+            assert row.required_tokens_per_step >= 1.0
         assert same(steps_at(found, batch, seq_len).plain.time_us, row.decode_step_us)
     if monotone:
-        assert all(row.sensitivity.required_tokens_per_step >= 1.0 for row in found.schedule)
+        assert all(row.required_tokens_per_step >= 1.0 for row in found.schedule)
 
 
 def scenarios(runtime: str) -> Iterator[tuple[str, str, Scenario]]:

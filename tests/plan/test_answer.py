@@ -14,7 +14,7 @@ from medusa_sim.grid.cells import price
 from medusa_sim.grid.request_latency import RequestLatency, request_latency
 from medusa_sim.plan.activated_experts import COSTLY, activated_experts
 from medusa_sim.plan.break_even import break_even_batches, find_break_even
-from medusa_sim.plan.counts import cheaper_pairs, cliffs, free_count, near_best
+from medusa_sim.plan.counts import cliffs, free_count, near_best, quicker_pairs
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import LOSES, PAYS, Coded
@@ -35,7 +35,7 @@ def test_the_free_count_is_the_end_of_the_first_free_run(overhead):
     assert int(free_count(counts, np.asarray(overhead))) == counts[max(len(free), 1) - 1]
 
 
-def test_free_budgets_cliffs_and_cheaper_counts_by_hand():
+def test_free_budgets_cliffs_and_quicker_counts_by_hand():
     assert free_count(np.arange(1, 5), np.array([1.0, 1.05, 1.2, 1.08])) == 2
     assert free_count(np.arange(1, 4), np.array([1.0, 1.1, 1.1])) == 3
     stairs = np.repeat([1.0, 1.2, 1.5], 64)
@@ -48,8 +48,8 @@ def test_free_budgets_cliffs_and_cheaper_counts_by_hand():
         assert list(cliffs(np.repeat([1.0, rise], 4))) == found
     counts = np.array([64, 80, 96])
     # A6000, n 4096, k 14336: 208 us at m = 80, 175 us at 96 (DESIGN section 5.7)
-    assert cheaper_pairs(counts, np.array([170.0, 208.0, 175.0])) == [(80, 96)]
-    assert cheaper_pairs(counts, np.array([170.0, 176.0, 175.0])) == []
+    assert quicker_pairs(counts, np.array([170.0, 208.0, 175.0])) == [(80, 96)]
+    assert quicker_pairs(counts, np.array([170.0, 176.0, 175.0])) == []
     counts = np.array([1, 2, 4, 8, 16, 32])
     speedup = np.array([1.0, 1.995, 1.5, 1.99, 2.0, 1.985])
     fits = np.ones(6, dtype=bool)
@@ -101,7 +101,7 @@ def test_an_answer_at_the_end_of_its_profile_or_of_the_room_says_so():
     short = Scenario(latency="roofline", drafter="eagle", acceptance="0.9,0.85,0.8")
     for scenario, candidates in ((short, 7), (short.but(max_drafts=2), 3)):
         row = recommend(scenario, Question(batch_max=1)).schedule[0]
-        assert (row.candidates, row.others.best_ends_profile) == (candidates, candidates == 7)
+        assert (row.candidates, row.best_ends_profile) == (candidates, candidates == 7)
     assert sweep_answer(short, Grid.of([1], [1024], [1, 4])).best_ends_profile
     assert not sweep_answer(short.but(max_drafts=2), Grid.of([1], [1024], [1, 3])).best_ends_profile
     scenario = Scenario(model="vicuna-13b", runtime="cuda-graph", latency="roofline")

@@ -128,7 +128,7 @@ def test_every_form_of_an_answer_tells_one_verdict():
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SERVER.items()]
     values = document("recommend", *words, "--runtime", "sglang", "--batch", "1..64")
     (by_length,) = values["break_even_batch_by_seq_len"]
-    assert [each["kind"] for each in by_length["known"]] == kinds
+    assert [each["verdict"] for each in by_length["known"]] == kinds
     assert [tuple(each) for each in by_length["drafts_made"]] == list(crossing_.spans)
     for row in told.answer.schedule:
         on = row.candidates > 1

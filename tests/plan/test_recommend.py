@@ -107,20 +107,18 @@ def test_rows_cover_every_batch_once_and_are_consistent(answer):
             assert row.step_speedup == pytest.approx(row.tokens_per_step / row.overhead)
             # prompts ride on the steps of either, so that a server gains less and asks for more
             assert 1.0 < row.speedup < row.step_speedup
-            assert row.overhead < row.sensitivity.required_tokens_per_step < row.tokens_per_step
+            assert row.overhead < row.required_tokens_per_step < row.tokens_per_step
             assert (
-                row.sensitivity.speedup_acceptance_minus_10_percent
-                < row.speedup
-                < row.sensitivity.speedup_acceptance_plus_10_percent
+                row.speedup_acceptance_minus_10_percent < row.speedup < row.speedup_acceptance_plus_10_percent
             )
-            if row.others.next_count is None:
+            if row.next_count is None:
                 assert row.memory_bytes > 0.99 * usable_memory_bytes(GPU)
             else:
-                assert row.others.next_count.candidates == row.candidates + 1
-                assert row.others.next_count.tokens_gain > 0.0
-            assert row.others.chain_speedup is not None
+                assert row.next_count.candidates == row.candidates + 1
+                assert row.next_count.tokens_gain > 0.0
+            assert row.chain_speedup is not None
             assert row.batch_max <= row.max_batch_with <= row.max_batch_without
-            assert row.sensitivity.speedup_heads_on_accepted_row > row.speedup
+            assert row.speedup_heads_on_accepted_row > row.speedup
     counts = [row.candidates for row in answer.schedule if row.seq_len == 1024]
     assert counts == sorted(counts, reverse=True)
     rows = [row for row in answer.schedule if row.seq_len == 4096]
@@ -151,9 +149,9 @@ def test_memory_capacity_and_requests_are_exact_at_both_ends(answer):
 def test_the_acceptance_that_is_needed_breaks_even(answer):
     row = answer.schedule[0]
     option = next(o for o in answer.cells.configurations.options if o.depth == row.drafts and not o.chain)
-    assert row.sensitivity.required_acceptance_factor is not None
-    tokens = option.scaled_tokens(row.candidates, row.sensitivity.required_acceptance_factor)
-    assert tokens == pytest.approx(row.sensitivity.required_tokens_per_step)
+    assert row.required_acceptance_factor is not None
+    tokens = option.scaled_tokens(row.candidates, row.required_acceptance_factor)
+    assert tokens == pytest.approx(row.required_tokens_per_step)
 
 
 ASKED = st.one_of(
@@ -205,9 +203,9 @@ def test_another_acceptance_gains_as_much_as_if_it_had_been_asked_for(drafts, ou
         return price(other, [8], [row.seq_len]).by_count.speedup[0, 0, count - 1]
 
     if row.candidates > 1:
-        assert row.sensitivity.speedup_acceptance_minus_10_percent == pytest.approx(priced(0.9), rel=1e-9)
-        assert row.sensitivity.speedup_acceptance_plus_10_percent == pytest.approx(priced(1.1), rel=1e-9)
-    factor = row.sensitivity.required_acceptance_factor
+        assert row.speedup_acceptance_minus_10_percent == pytest.approx(priced(0.9), rel=1e-9)
+        assert row.speedup_acceptance_plus_10_percent == pytest.approx(priced(1.1), rel=1e-9)
+    factor = row.required_acceptance_factor
     if output == 2:
         assert factor is None  # one step is needed, whatever it emits
     else:
@@ -223,8 +221,8 @@ def given(rates):
 def test_an_acceptance_too_low_says_by_how_much():
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.01)
     row = recommend(scenario, Question(batch_max=64)).hardest
-    assert row.sensitivity.required_acceptance_factor is not None
-    enough = scenario.but(acceptance=1.01 * 0.01 * row.sensitivity.required_acceptance_factor)
+    assert row.required_acceptance_factor is not None
+    enough = scenario.but(acceptance=1.01 * 0.01 * row.required_acceptance_factor)
     assert (
         recommend(
             enough, Question(batch_min=row.batch_max, batch_max=row.batch_max)
@@ -261,7 +259,7 @@ def test_useless_and_certain_drafters_and_models_too_large_are_answered():
     assert answer.break_even_batch == 1
     assert {row.candidates for row in answer.schedule} == {1}
     assert answer.hardest.speculative_speedup < 1.0
-    assert answer.hardest.sensitivity.required_tokens_per_step > 1.02
+    assert answer.hardest.required_tokens_per_step > 1.02
     answer = recommend(SCENARIO.but(drafter="ngram", acceptance=1.0), Question(batch_max=16))
     assert answer.enable
     assert all(row.candidates > 1 for row in answer.schedule)
@@ -290,7 +288,7 @@ def test_other_counts_and_chains_are_those_that_fit():
         fitting = np.unique(cells.configurations.depth[1:][cells.fits[0, 0, 1:]]).tolist()
         assert [entry.drafts for entry in answer.by_drafts] == fitting
         assert all(entry.fits_memory for entry in answer.by_drafts)
-        assert (answer.schedule[0].others.chain_speedup is None) == (not fitting)
+        assert (answer.schedule[0].chain_speedup is None) == (not fitting)
     assert not fitting
 
 

@@ -172,11 +172,9 @@ def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step(
             assert getattr(row, name) == pytest.approx(swept_row[name]), name
         assert row.plain_tokens_per_s == pytest.approx(plain.tokens_per_s)
         assert row.plain_watts == pytest.approx(plain.watts)
-        assert row.others.best_speedup == pytest.approx(rows.loc[batch].speedup.max())
+        assert row.best_speedup == pytest.approx(rows.loc[batch].speedup.max())
         assert 1.0 < row.speedup < row.step_speedup
-        assert (
-            row.tokens_per_step / row.sensitivity.required_tokens_per_step > row.speedup
-        )  # beside it all else stays
+        assert row.tokens_per_step / row.required_tokens_per_step > row.speedup  # beside it all else stays
     last = max(found.schedule, key=lambda row: (row.batch_max, -row.seq_len))
     assert f"{last.step_speedup:.2f}x" in step_text(found, last)
     request = recommend(Scenario(**CHAIN, runtime="vllm"), Question(batch_max=64, request=(1024, 256)))

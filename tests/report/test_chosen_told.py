@@ -36,9 +36,7 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "speculative_speedup_high": 1.1, "speculative_candidates": 4, "max_batch_without": 0,
         "required_acceptance_factor": None,
     }  # fmt: skip
-    made = SimpleNamespace(batch_min=batch_min, batch_max=batch_max, **{**given, **more})
-    made.others = made.sensitivity = made
-    return made
+    return SimpleNamespace(batch_min=batch_min, batch_max=batch_max, **{**given, **more})
 
 
 def recommended(*rows: Any, **more: Any) -> Any:

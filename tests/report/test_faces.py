@@ -56,7 +56,7 @@ def test_a_schedules_nested_values_are_json_in_a_table():
     table = schedule_arrow(found.answer).to_pylist()
     values = found.to_dict()["schedule"]
     for row, told in zip(table, values, strict=True):
-        for name in ("paths", "cheaper_larger", "next_count", "near_best"):
+        for name in ("paths", "quicker_larger", "next_count", "near_best"):
             assert row[name] is None if told[name] is None else json.loads(row[name]) == _as_json(told[name])
         assert row["speedup"] == told["speedup"]
 

@@ -144,7 +144,7 @@ def test_other_counts_are_told_by_what_they_gain_where_the_row_is_not_among_the_
         answer = SimpleNamespace(
             schedule=[row], question=SimpleNamespace(batch_min=1, seq_len=(512,)), chains=chains,
             by_drafts=[SimpleNamespace(drafts=each, speedup=gain) for each, gain in gains.items()],
-            scenario=SimpleNamespace(drafting=SimpleNamespace(kind=SimpleNamespace(unit=unit))),
+            scenario=SimpleNamespace(drafting=SimpleNamespace(drafter_class=SimpleNamespace(unit=unit))),
         )  # fmt: skip
         return _drafts(answer)
 
@@ -286,15 +286,16 @@ def test_a_view_has_every_count_of_the_trees_up_to_the_best(swept):
 @pytest.mark.parametrize(
     ("candidates", "told"), [(4, (64, 60)), (32, (64, 60)), (40, (80, 65)), (200, (99, 90))]
 )
-def test_the_largest_count_that_is_cheaper_is_told_up_to_twice_the_rows_own(candidates, told):
+def test_the_largest_count_that_is_quicker_is_told_up_to_twice_the_rows_own(candidates, told):
     """And up to 64 in any case."""
     pairs = ((5, 6), (60, 64), (65, 80), (90, 99))
-    others = SimpleNamespace(cheaper_larger=pairs)
-    row = SimpleNamespace(candidates=candidates, others=others, batch_max=8, seq_len=512, meets_latency=None)
+    row = SimpleNamespace(
+        candidates=candidates, quicker_larger=pairs, batch_max=8, seq_len=512, meets_latency=None
+    )
     question = SimpleNamespace(seq_len=(512,), max_latency_ms=None)
     answer = SimpleNamespace(question=question, schedule=[row], chains=False, capacities=())
-    cheaper = next(each for each in server_facts(answer) if each.label == "Cheaper")
-    more, less = map(int, re.findall(r"\d+", cheaper.text)[:2])
+    quicker = next(each for each in server_facts(answer) if each.label == "Quicker")
+    more, less = map(int, re.findall(r"\d+", quicker.text)[:2])
     assert (more, less) == told
 
 

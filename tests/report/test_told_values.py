@@ -212,9 +212,7 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "speculative_candidates": 4, "required_acceptance_factor": None, "required_tokens_per_step": 2.5,
     }  # fmt: skip
     at = {"batch_min": batch_min, "batch_max": batch_max, "searched": [batch_min, batch_max]}
-    made = SimpleNamespace(**at, **{**given, **more})
-    made.others = made.sensitivity = made
-    return made
+    return SimpleNamespace(**at, **{**given, **more})
 
 
 def recommended(*rows: Any, lengths: tuple[int, ...] = (512,), **more: Any) -> Any:
@@ -279,7 +277,7 @@ def test_a_gain_is_told_at_both_ends_and_where_it_is_least(monkeypatch, rows, ga
 def test_a_verdict_names_the_batches_that_draft(candidates, lengths, told):
     first, last = candidates
     rows = (schedule_row(1, 8, candidates=first), schedule_row(9, 64, candidates=last))
-    assert sentences._verdict(recommended(*rows, lengths=lengths)) == told
+    assert sentences._where_to_enable(recommended(*rows, lengths=lengths)) == told
 
 
 @pytest.mark.parametrize(

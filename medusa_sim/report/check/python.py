@@ -33,7 +33,7 @@ class CheckResult:
 
     @property
     def sentence(self) -> str:
-        """The verdict, with the next step."""
+        """The answer, with the next step."""
         return sentence(self.answer)
 
     @property
@@ -47,7 +47,7 @@ class CheckResult:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Values beside the rows: the verdict and the tokens of a step, in full precision."""
+        """Values besides the rows, in full precision: whether it is inside its band, tokens of a step."""
         check, run = self.answer, self.answer.run
         return {
             "inside": check.is_inside,

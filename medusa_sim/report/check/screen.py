@@ -1,4 +1,4 @@
-"""A check of a running engine for people: the verdict, the parts as a table, what to look at next."""
+"""A check of a running engine for people: the answer, the parts as a table, what to look at next."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def sentence(check: EngineCheck) -> str:
 
 
 def answer_lines(check: EngineCheck) -> tuple[str, ...]:
-    """The verdict with the time per token, then a line for each part that is off."""
+    """Whether it is inside its band, with the time per token, then a line for each part that is off."""
     whole = (
         f"{duration(check.run.time_us)} a token, predicted {duration(check.predicted_us)} (80 %: "
         f"{duration(check.low_us)} to {duration(check.high_us)})"
     )
     parts = (f"{capitalised(_part_text(check, part))}." for part in check.off)
-    return (f"{_verdict(check)}: {whole}.", *parts)
+    return (f"{_inside(check)}: {whole}.", *parts)
 
 
-def _verdict(check: EngineCheck) -> str:
+def _inside(check: EngineCheck) -> str:
     """Whether the time per token, or only a part of it, is outside its band."""
     if check.is_inside:
         return "Inside the band"
@@ -76,7 +76,7 @@ def parts_table(check: EngineCheck) -> TextTable:
         "predicted_us": [quantity_text("predicted_us", part.predicted_us) for part in parts],
         "interval": [f"{duration(part.low_us)} to {duration(part.high_us)}" for part in parts],
         "costs_us": ["+" * (part.costs_us > 0) + quantity_text("costs_us", part.costs_us) for part in parts],
-        "is_off": ["OFF" if part.is_off else "fine" for part in parts],
+        "is_off": ["outside" if part.is_off else "inside" for part in parts],
     }
     return quantity_table(columns, words=("part", "is_off"))
 

@@ -27,7 +27,7 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
         yield Fact("Why not more", f"at {' and '.join(places)}, {why}", detail=True)
     if len(answer.by_drafts) > 1:
         yield Fact("Other counts", _drafts(answer), detail=True)
-    on_accepted = first.sensitivity.speedup_heads_on_accepted_row
+    on_accepted = first.speedup_heads_on_accepted_row
     if on_accepted is not None and on_accepted >= first.speedup * 1.01:
         yield Fact(
             "Heads",
@@ -35,26 +35,24 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
             f"{times(first.speedup)} at {at_place(answer, first.batch_max, first.seq_len)}",
             detail=True,
         )
-    others = first.others
-    if others.chain_speedup is not None and others.chain_candidates is not None and not first.chain:
+    if first.chain_speedup is not None and first.chain_candidates is not None and not first.chain:
         yield Fact(
             "Tree",
-            f"{percent(first.speedup / others.chain_speedup - 1.0, 0)} faster than the best chain "
-            f"({others.chain_candidates} candidates, {times(others.chain_speedup)}) at "
+            f"{percent(first.speedup / first.chain_speedup - 1.0, 0)} faster than the best chain "
+            f"({first.chain_candidates} candidates, {times(first.chain_speedup)}) at "
             f"{at_place(answer, first.batch_max, first.seq_len)}",
         )
-    sensitivity = last.sensitivity
-    if sensitivity.required_acceptance_factor is not None:
+    if last.required_acceptance_factor is not None:
         yield Fact(
             "Acceptance ±10 %",
-            f"10 % lower gives {times(sensitivity.speedup_acceptance_minus_10_percent)} at "
+            f"10 % lower gives {times(last.speedup_acceptance_minus_10_percent)} at "
             f"{at_place(answer, last.batch_max, last.seq_len)}, 10 % higher "
-            f"{times(sensitivity.speedup_acceptance_plus_10_percent)}",
+            f"{times(last.speedup_acceptance_plus_10_percent)}",
         )
         yield Fact(
             "Acceptance ±10 %",
-            f"it breaks even at {sensitivity.required_tokens_per_step:.2f} tokens per step, "
-            f"{sensitivity.required_acceptance_factor:.2f} of the assumed accuracies",
+            f"it breaks even at {last.required_tokens_per_step:.2f} tokens per step, "
+            f"{last.required_acceptance_factor:.2f} of the assumed accuracies",
             detail=True,
         )
     if answer.scenario.runtime.engine is not None or answer.scenario.traffic is not None:
@@ -62,11 +60,11 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
 
 
 def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
-    match row.others.held_by:
+    match row.held_by:
         case "shared row":
             return (
-                f"alone it would take {counted(row.others.best_candidates, answer.chains)} "
-                f"({times(row.others.best_speedup)}, not {times(row.speedup)}), but it shares a row with "
+                f"alone it would take {counted(row.best_candidates, answer.chains)} "
+                f"({times(row.best_speedup)}, not {times(row.speedup)}), but it shares a row with "
                 f"batch {span(row.batch_min, row.batch_max)}"
             )
         case "memory":
@@ -75,10 +73,10 @@ def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
             return f"acceptance {answer.scenario.profile.name} describes no more"
         case "end of the search":
             return "more were not searched (--max-drafts, --candidates-max)"
-    more = row.others.next_count
+    more = row.next_count
     if more is None:
         return "more cost more than they give"
-    cliff = row.others.cliff_after
+    cliff = row.cliff_after
     return (
         f"{counted(more.candidates, answer.chains)} give {percent(more.tokens_gain)} more tokens for a step "
         f"that is {percent(more.step_cost)} longer"

@@ -50,7 +50,7 @@ def _decision(answer: Recommendation) -> list[str]:
     if question.objective == "throughput":
         return [_throughput_decision(answer), *([f"Gain: {_gain(answer)}."] if answer.enable else [])]
     gain = f": {_gain(answer)}" if answer.enable else ""
-    return [f"{_verdict(answer)}{gain}.", *_late(answer)]
+    return [f"{_where_to_enable(answer)}{gain}.", *_late(answer)]
 
 
 def _late(answer: Recommendation) -> list[str]:
@@ -69,7 +69,7 @@ def _late(answer: Recommendation) -> list[str]:
     return lines
 
 
-def _verdict(answer: Recommendation) -> str:
+def _where_to_enable(answer: Recommendation) -> str:
     rows = [row for row in kept_rows(answer.schedule) if row.candidates > 1]
     question = answer.question
     if not rows:
@@ -184,11 +184,11 @@ def _need(answer: Recommendation) -> str:
     )
     if row.speculative_speedup > 1.0:
         return f"{best}, but that does not fit in memory."
-    factor = row.sensitivity.required_acceptance_factor
+    factor = row.required_acceptance_factor
     if factor is None:
         return f"{best}; no acceptance makes that break even."
     return (
-        f"{best}; to break even it needs {row.sensitivity.required_tokens_per_step:.2f} tokens per step, "
+        f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens per step, "
         f"{factor:.2f} times the assumed accuracies."
     )
 

@@ -32,14 +32,14 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
         yield Fact("Within limit", f"{', '.join(parts)}, at {limit:g} ms a token")
     hints = []
     for row in kept_rows(answer.schedule):
-        near = [pair for pair in row.others.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
+        near = [pair for pair in row.quicker_larger if pair[1] <= 2 * max(row.candidates, 32)]
         at = f"({at_place(answer, row.batch_max, row.seq_len)})"
         hints += [
             f"{counted(more, answer.chains)} take less time than {counted(less, answer.chains)} {at}"
             for less, more in near[-1:]
         ]
     for hint in hints[:_MOST_HINTS]:
-        yield Fact("Cheaper", hint, detail=True)
+        yield Fact("Quicker", hint, detail=True)
     for capacity in answer.capacities:
         best, plain = capacity.with_speculation, capacity.without_speculation
         if best is None or plain is None or capacity.gain is None:

@@ -55,8 +55,8 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
             for length, break_even in zip(answer.question.seq_len, answer.break_even_batches, strict=True)
         ],
         "break_even_seq_len_searched": [context.searched_from, context.searched_to],
-        "required_tokens_per_step": answer.hardest.sensitivity.required_tokens_per_step,
-        "required_acceptance_factor": answer.hardest.sensitivity.required_acceptance_factor,
+        "required_tokens_per_step": answer.hardest.required_tokens_per_step,
+        "required_acceptance_factor": answer.hardest.required_acceptance_factor,
         "required_at": {"batch": answer.hardest.batch_max, "seq_len": answer.hardest.seq_len},
         "free_within_overhead": answer.question.free_within,
         "free_candidates_by_batch": {str(b): n for b, n in answer.free_candidates_by_batch.items()},
@@ -116,7 +116,7 @@ def schedule_arrow(answer: Recommendation) -> pa.Table:
     rows = []
     for row in answer.schedule:
         fields = row_values(row)
-        for key in ("paths", "cheaper_larger", "next_count", "near_best"):
+        for key in ("paths", "quicker_larger", "next_count", "near_best"):
             fields[key] = None if fields[key] is None else json.dumps(fields[key])
         rows.append(fields)
     return pa.Table.from_pylist(rows)
@@ -126,9 +126,9 @@ def row_values(row: ScheduleRow) -> dict[str, Any]:
     """One row of a schedule; paths as lists, pairs as objects, nothing infinite."""
     fields = row.quantities(with_unlisted(ROW))
     fields["paths"] = None if row.paths is None else [list(path) for path in row.paths]
-    fields["next_count"] = row.others.next_count and dataclasses.asdict(row.others.next_count)
-    fields["cheaper_larger"] = [
-        {"candidates": less, "cheaper_candidates": more} for less, more in row.others.cheaper_larger
+    fields["next_count"] = row.next_count and dataclasses.asdict(row.next_count)
+    fields["quicker_larger"] = [
+        {"candidates": less, "quicker_candidates": more} for less, more in row.quicker_larger
     ]
     return {key: json_value(value) for key, value in fields.items()}
 

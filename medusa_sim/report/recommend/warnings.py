@@ -101,7 +101,7 @@ def _of_rows(
 
 def _model_warnings(answer: Recommendation) -> list[str]:
     lines = [*doubts(answer.scenario, answer.largest_count)]
-    if any(row.others.best_ends_profile for row in answer.schedule):
+    if any(row.best_ends_profile for row in answer.schedule):
         lines.append(more_may_pay(answer.scenario))
     if answer.scenario.profile.heads is None:
         lines.append(

@@ -84,10 +84,10 @@ def facts(answer: SweepAnswer) -> Iterator[Fact]:
     yield from memory_facts(answer)
     yield from costs(answer)
     yield from column_facts(answer)
-    for pair in answer.cheaper[:_MOST_HINTS]:
+    for pair in answer.quicker[:_MOST_HINTS]:
         at = batch_text(pair.batch, pair.seq_len, several=answer.grid.seq_len.size > 1)
         yield Fact(
-            "Cheaper",
+            "Quicker",
             f"{pair.larger} candidates take less time than {pair.smaller} ({at})",
             detail=True,
         )

@@ -50,7 +50,7 @@ def break_even_values(break_even: BreakEven) -> dict[str, Any]:
         "searched": [break_even.searched_from, break_even.searched_to],
         "drafts_made": [list(span) for span in break_even.spans],
         "known": [
-            {"first": stretch.first, "last": stretch.last, "kind": stretch.verdict}
+            {"first": stretch.first, "last": stretch.last, "verdict": stretch.verdict}
             for stretch in break_even.known
         ],
     }
