@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from medusa_sim.errors import DataError
 from medusa_sim.outside.limits import CONFIG_BYTES, SENT_HEADER_BYTES, UPLOAD_BYTES
-from medusa_sim.reading import held
+from medusa_sim.reading.files import held
 from medusa_sim.specs.gguf import model_from_gguf
 from medusa_sim.specs.gguf_header import MAGIC
 from medusa_sim.specs.hf_config import model_from_config

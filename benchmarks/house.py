@@ -27,7 +27,10 @@ HOUSE = (
     Room(("errors",), "what a user can cause or fix, one line each"),
     Room(("outside",), "how much is taken from files and links, and how their text goes out again"),
     Room(("file_types", "units", "arrays"), "types of stored weights, constants and array types"),
-    Room(("data", "reading"), "where files are found; reading within limits"),
+    Room(("data",), "where files are found"),
+    Room(
+        ("reading",), "files within limits; documents and tables of them", in_order("files documents tables")
+    ),
     Room(("writing",), "files appear whole or not at all"),
     Room(("specs",), "GPUs, models, runtimes and engines: strict loaders, every number with its source"),
     Room(("operators",), "FLOP and byte counts, each written once; tables of operators in and out"),
@@ -113,7 +116,7 @@ HOUSE = (
     Room(("cli",), "one module a command"),
     Room(("api",), "the Python face: import medusa_sim"),
 )
-MOST_LOOSE = 10
+MOST_LOOSE = 9
 """Modules that may lie beside the rooms, __init__ and __main__ among them."""
 START, END = "<!-- house: written by make docs from benchmarks/house.py -->", "<!-- /house -->"
 
@@ -135,4 +138,4 @@ def house_text() -> str:
     return f"{START}\n\n```text\n{block}\n```\n\n{END}"
 
 
-_LOOSE = ("errors", "writing", "api")
+_LOOSE = ("errors", "data", "writing", "api")

@@ -28,7 +28,7 @@ from scipy.interpolate import RegularGridInterpolator
 from medusa_sim.errors import DataError
 from medusa_sim.lab.measure.record import toml_text
 from medusa_sim.lab.validate.decoder_step import decoder_model
-from medusa_sim.reading import read_csv_table
+from medusa_sim.reading.tables import read_csv_table
 from medusa_sim.specs.measurement import META, Environment, read_meta
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.strict import convert

@@ -15,7 +15,8 @@ from typing import BinaryIO
 
 from medusa_sim.errors import OutputError
 from medusa_sim.outside.limits import SPEC_BYTES
-from medusa_sim.reading import as_output, as_written, named, read_json
+from medusa_sim.reading.documents import read_json
+from medusa_sim.reading.files import as_output, as_written, named
 
 STDOUT = Path("-")
 """The path that stands for standard output."""

@@ -14,22 +14,12 @@ from asking import answered, run
 from one_line import one_line
 from pyarrow import parquet
 
-from medusa_sim import reading
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import DataError, OutputError, SpecError, UsageError, shown
-from medusa_sim.reading import (
-    csv_chunks,
-    csv_lines,
-    json_of,
-    numbered_csv_table,
-    parquet_parts,
-    read_bytes,
-    read_csv_table,
-    read_json,
-    read_text,
-    read_toml,
-    short_lines_of,
-)
+from medusa_sim.reading import tables
+from medusa_sim.reading.documents import json_of, read_json, read_toml, short_lines_of
+from medusa_sim.reading.files import read_bytes, read_text
+from medusa_sim.reading.tables import csv_chunks, csv_lines, numbered_csv_table, parquet_parts, read_csv_table
 from medusa_sim.writing import RECORD, STDOUT, atomic, check_folder, check_writable, write_folder, write_text
 
 MAIN = "from medusa_sim.cli import main; main()"
@@ -178,11 +168,11 @@ def test_parquet_is_read_in_parts_and_texts_are_limited(tmp_path, monkeypatch):
     parts = list(parquet_parts(path, 2, "rows"))
     assert [part.num_rows for part in parts] == [2, 1]
     assert pa.concat_tables(parts).to_pydict() == {"name": ["ab", "cd", "ab"], "n": [1, 2, 3]}
-    monkeypatch.setattr(reading, "TABLE_BYTES", 4)
+    monkeypatch.setattr(tables, "TABLE_BYTES", 4)
     assert len(list(parquet_parts(path, 2, "rows"))) == 2
     with pytest.raises(DataError, match="texts of more than 4 bytes"):
         list(parquet_parts(path, 3, "rows"))
-    monkeypatch.setattr(reading, "TABLE_BYTES", 0)
+    monkeypatch.setattr(tables, "TABLE_BYTES", 0)
     parquet.write_table(pa.table({"name": pa.array([None, ""], pa.string()), "n": [1, 2]}), path)
     assert [part.num_rows for part in parquet_parts(path, 2, "rows")] == [2]  # texts of no bytes
     parquet.write_table(pa.table({"n": pa.array([], pa.int64())}), path)

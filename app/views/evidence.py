@@ -238,7 +238,7 @@ def _uploaded() -> pd.DataFrame | None:
         return None
     from medusa_sim.errors import DataError
     from medusa_sim.operators.table import read_rows
-    from medusa_sim.reading import held
+    from medusa_sim.reading.files import held
 
     with held(given.name, uploads.checked(given.name, given.getvalue(), _LARGEST)) as path:
         frame = read_rows(path, need_time=True)

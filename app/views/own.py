@@ -26,7 +26,7 @@ from medusa_sim.grid.columns import count_table
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.plan.one_place import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import scheduled_counts
-from medusa_sim.reading import held
+from medusa_sim.reading.files import held
 from medusa_sim.report.charts.sweep import speedup_chart
 from medusa_sim.report.length_view import view_of
 from medusa_sim.report.words.numbers import duration, percent, times

@@ -17,7 +17,7 @@ from medusa_sim.engine_runs.bench import is_bench
 from medusa_sim.engine_runs.run import engine_run
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.check import check
-from medusa_sim.reading import held
+from medusa_sim.reading.files import held
 from medusa_sim.report.check.python import CheckResult
 from medusa_sim.scenario.question import Measured
 

@@ -24,7 +24,8 @@ from medusa_sim.acceptance.engine_counters import (
 from medusa_sim.acceptance.metrics_page import counts_between, is_page, scrape
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import COUNT, POSITIONS, TABLE_BYTES
-from medusa_sim.reading import json_documents, named, read_text, short_lines_of
+from medusa_sim.reading.documents import json_documents, short_lines_of
+from medusa_sim.reading.files import named, read_text
 
 WANTED = (
     "a /metrics page of vLLM, JSON or JSON lines with acceptance histograms (vLLM, SGLang, TensorRT-LLM, "

@@ -16,7 +16,7 @@ import numpy as np
 
 from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
 from medusa_sim.errors import DataError, shown
-from medusa_sim.reading import csv_lines
+from medusa_sim.reading.tables import csv_lines
 
 _TOP_K = re.compile(r"(?:cum_)?top_?(\d{1,9})")
 Row = Mapping[str, str]

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts, counts_of_positions
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import COUNT, PAGE_BYTES
-from medusa_sim.reading import short_lines_of
+from medusa_sim.reading.documents import short_lines_of
 from medusa_sim.units import US_PER_S
 
 TIMEOUT_S = 5.0

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from medusa_sim.acceptance.tree import CandidateTree, check_size
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.outside.limits import SPEC_BYTES
-from medusa_sim.reading import json_of, named, read_text
+from medusa_sim.reading.documents import json_of
+from medusa_sim.reading.files import named, read_text
 
 SCHEMA = 1
 PATH_KEYS = ("paths", "medusa_choices", "eagle_choices", "choices")

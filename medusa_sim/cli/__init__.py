@@ -122,7 +122,7 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> Any:
         """Parse and run. What a user can fix is one line on stderr; a bug keeps its traceback."""
-        from medusa_sim.reading import new_command
+        from medusa_sim.reading.files import new_command
 
         new_command()
         given = tuple(sys.argv[1:] if args is None else args)

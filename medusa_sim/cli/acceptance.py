@@ -12,7 +12,7 @@ from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, DRAFTER, grid
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.reading import numbered_csv_table
+from medusa_sim.reading.tables import numbered_csv_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from medusa_sim.cli.output import Output
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.decoder.arguments import Request
 from medusa_sim.outside.limits import TABLE_BYTES
-from medusa_sim.reading import read_text
+from medusa_sim.reading.files import read_text
 from medusa_sim.scenario.declare import declared
 from medusa_sim.units import US_PER_S
 

@@ -22,7 +22,7 @@ from msgspec import Meta
 from medusa_sim import data
 from medusa_sim.data import DataDir
 from medusa_sim.outside.limits import SPEC_BYTES
-from medusa_sim.reading import FileState, file_state, read_text
+from medusa_sim.reading.files import FileState, file_state, read_text
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import unversioned
 from medusa_sim.specs.model import Model

@@ -28,7 +28,9 @@ from medusa_sim.engine_runs.load_generators import is_result, rows_of_result
 from medusa_sim.engine_runs.log import Logged, logged
 from medusa_sim.errors import DataError, shown
 from medusa_sim.outside.limits import TABLE_BYTES
-from medusa_sim.reading import json_documents, named, numbered_csv_table, read_text
+from medusa_sim.reading.documents import json_documents
+from medusa_sim.reading.files import named, read_text
+from medusa_sim.reading.tables import numbered_csv_table
 from medusa_sim.scenario.machine_rows import MachineRows, is_written_by_tools, rows_of
 from medusa_sim.units import US_PER_S
 

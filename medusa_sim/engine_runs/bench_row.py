@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medusa_sim.errors import DataError
 from medusa_sim.outside.limits import POSITIONS
-from medusa_sim.reading import named
+from medusa_sim.reading.files import named
 from medusa_sim.scenario.declare import NUMBER, Declared, argument
 from medusa_sim.units import US_PER_MS, US_PER_S
 

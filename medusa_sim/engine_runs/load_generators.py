@@ -13,7 +13,7 @@ from typing import Any
 
 from medusa_sim.engine_runs.bench_row import UNITS_US, WANTED, BenchRow, Shape
 from medusa_sim.errors import DataError, shown
-from medusa_sim.reading import named
+from medusa_sim.reading.files import named
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from medusa_sim.reading import short_lines_of
+from medusa_sim.reading.documents import short_lines_of
 
 _VLLM = re.compile(
     r"(?:Avg prompt throughput: (?P<prompts>\d{1,12}(?:\.\d{1,6})?) tokens/s, )?"

@@ -13,7 +13,7 @@ from medusa_sim.engine_runs.bench_row import LOG, WANTED, BenchRow, Shape
 from medusa_sim.errors import DataError, MedusaSimError, UsageError
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.engine_run import EngineRun, with_known_acceptance
-from medusa_sim.reading import read_text
+from medusa_sim.reading.files import read_text
 from medusa_sim.scenario.machine_rows import is_written_by_tools, rows_of
 from medusa_sim.scenario.question import Measured
 from medusa_sim.scenario.scenario import Scenario

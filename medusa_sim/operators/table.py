@@ -40,7 +40,8 @@ from medusa_sim.operators.columns import (
 )
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Fault, Operator, TextArray
-from medusa_sim.reading import csv_chunks, named, opened, parquet_parts
+from medusa_sim.reading.files import named, opened
+from medusa_sim.reading.tables import csv_chunks, parquet_parts
 from medusa_sim.units import FORMATS, format_of
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from medusa_sim.data import user_data_dir
 from medusa_sim.errors import OutputError, UsageError, shown
 from medusa_sim.outside.limits import TABLE_BYTES
-from medusa_sim.reading import named, read_bytes, read_json
+from medusa_sim.reading.documents import read_json
+from medusa_sim.reading.files import named, read_bytes
 from medusa_sim.report.formats import write_parquet
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.writing import atomic, make_folder

@@ -19,7 +19,8 @@ import numpy as np
 from medusa_sim.errors import DataError, shown
 from medusa_sim.file_types import FILES, named_file
 from medusa_sim.outside.limits import LINE_CHARACTERS, UPLOAD_BYTES
-from medusa_sim.reading import json_documents, lines_of, named, read_text
+from medusa_sim.reading.documents import json_documents, lines_of
+from medusa_sim.reading.files import named, read_text
 from medusa_sim.specs.gpu_names import device_names, gpu_name
 from medusa_sim.specs.local import runtime_of_backend
 from medusa_sim.specs.models import model_names

@@ -13,7 +13,8 @@ from msgspec import Meta
 
 from medusa_sim import data
 from medusa_sim.data import DataDir
-from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.reading.documents import read_toml
+from medusa_sim.reading.files import FileState, file_state
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.setup import PLAIN
 from medusa_sim.specs.engine import unversioned

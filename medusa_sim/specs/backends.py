@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from medusa_sim.errors import SpecError, unknown_name
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 from medusa_sim.specs.case import form_of
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from medusa_sim.data import shipped_dir
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 
 _CHECKPOINTS = "served_checkpoints.toml"
 

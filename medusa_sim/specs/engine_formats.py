@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 from medusa_sim.specs.case import weight_formats
 from medusa_sim.specs.kernels import GemmTile
 from medusa_sim.specs.mixers import Latent

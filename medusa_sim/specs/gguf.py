@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.file_types import FILES, TYPES, Role
-from medusa_sim.reading import named
+from medusa_sim.reading.files import named
 from medusa_sim.specs.gguf_header import Header, Tensor, read_header
 from medusa_sim.specs.hf_config import model_of
 from medusa_sim.specs.model import Model

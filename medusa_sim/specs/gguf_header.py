@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.outside.limits import HEADER_BYTES
-from medusa_sim.reading import named, read_start
+from medusa_sim.reading.files import named, read_start
 
 MAGIC = b"GGUF"
 """How such a file begins."""

@@ -22,7 +22,8 @@ from msgspec import Meta
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError, check_kind, shown
 from medusa_sim.outside.limits import SPEC_BYTES
-from medusa_sim.reading import FileState, file_state, read_text, toml_of
+from medusa_sim.reading.documents import toml_of
+from medusa_sim.reading.files import FileState, file_state, read_text
 from medusa_sim.specs.carried import Chip
 from medusa_sim.specs.gpu_names import LOCAL_HARDWARE, gpu_name, gpu_path, unknown_gpu
 from medusa_sim.specs.inheritance import (

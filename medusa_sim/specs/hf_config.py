@@ -16,7 +16,8 @@ import msgspec
 
 from medusa_sim.errors import SpecError, names_meant, shown
 from medusa_sim.outside.limits import CONFIG_BYTES, NAME_CHARACTERS
-from medusa_sim.reading import named, read_json
+from medusa_sim.reading.documents import read_json
+from medusa_sim.reading.files import named
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import CLASSES, FAMILIES, TYPES, WRAPPERS, read_family, unmodelled
 from medusa_sim.specs.hf_given import PARTS, Given, Refusal

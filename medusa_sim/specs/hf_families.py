@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from medusa_sim.errors import shown
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 from medusa_sim.specs import hf_hybrids, hf_layers
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.hf_given import Found, Given

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import NODEFAULT, Meta
 
 from medusa_sim.errors import SpecError
-from medusa_sim.reading import named
+from medusa_sim.reading.files import named
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.layer_group import LayerGroup, side_by_side
 from medusa_sim.specs.mixers import Grouped, Mixer

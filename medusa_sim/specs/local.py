@@ -18,7 +18,8 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, unknown_name
 from medusa_sim.file_types import TYPES
-from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.reading.documents import read_toml
+from medusa_sim.reading.files import FileState, file_state
 from medusa_sim.specs.strict import Sourced, Text, convert
 
 Backend: TypeAlias = Literal["cuda", "rocm", "vulkan", "metal", "cpu", "mlx"]

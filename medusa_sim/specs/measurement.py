@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta as Limit
 
 from medusa_sim.errors import DataError, shown
-from medusa_sim.reading import named, read_toml
+from medusa_sim.reading.documents import read_toml
+from medusa_sim.reading.files import named
 from medusa_sim.specs.strict import Schema, T, Text, Us, check_dtypes, convert
 
 META = "meta.toml"

@@ -17,7 +17,8 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError, check_kind, names_meant, shown, unknown_name
-from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.reading.documents import read_toml
+from medusa_sim.reading.files import FileState, file_state
 from medusa_sim.specs.checkpoints import stored_as
 from medusa_sim.specs.layer_group import LayerGroup
 from medusa_sim.specs.model import Layers, Length, Model, Vocab, Width, of_dtype

@@ -15,7 +15,8 @@ from msgspec import Meta
 from medusa_sim import data
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.reading.documents import read_toml
+from medusa_sim.reading.files import FileState, file_state
 from medusa_sim.specs.strict import Schema, Text, convert
 
 PRICES_FILE = "prices.toml"

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from medusa_sim.errors import SpecError, shown
-from medusa_sim.reading import named
+from medusa_sim.reading.files import named
 from medusa_sim.specs.layer_group import grouped
 from medusa_sim.specs.model import UNCHECKED, Model
 from medusa_sim.specs.modules import STANDS_IN, Scheme, in_formats

@@ -17,7 +17,8 @@ import msgspec
 
 from medusa_sim.data import DataDir, find, stems
 from medusa_sim.errors import SpecError, shown, unknown_name
-from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.reading.documents import read_toml
+from medusa_sim.reading.files import FileState, file_state
 from medusa_sim.specs.case import Case
 from medusa_sim.specs.engine import DRAFTING, VERSIONED, Engine, unversioned
 from medusa_sim.specs.engine_table import EngineToml, engine_of

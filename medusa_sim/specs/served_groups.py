@@ -37,7 +37,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 from medusa_sim.specs.place import KINDS, Kind, Place
 from medusa_sim.specs.strict import Text, convert
 

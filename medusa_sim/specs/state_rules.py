@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.recurrent import GatedDelta
 from medusa_sim.specs.strict import convert

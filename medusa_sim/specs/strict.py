@@ -17,7 +17,7 @@ from msgspec import Meta, inspect
 
 from medusa_sim.errors import MedusaSimError, SpecError, shown
 from medusa_sim.outside.limits import TEXT_CHARACTERS
-from medusa_sim.reading import named
+from medusa_sim.reading.files import named
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 T = TypeVar("T")

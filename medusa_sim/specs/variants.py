@@ -12,7 +12,7 @@ import msgspec
 
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.file_types import CACHES, FILES, MIXTURES, named_file
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.layer_group import LayerGroup, grouped
 from medusa_sim.specs.mixers import Grouped, Latent

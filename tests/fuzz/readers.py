@@ -87,7 +87,7 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
     from medusa_sim.lab.validate.served import read_served
     from medusa_sim.load.trace import read_trace
     from medusa_sim.operators.table import read_rows
-    from medusa_sim.reading import numbered_csv_table
+    from medusa_sim.reading.tables import numbered_csv_table
     from medusa_sim.scenario.machine_rows import read_rows as read_machine_rows
     from medusa_sim.specs.gguf import model_from_gguf
     from medusa_sim.specs.hf_config import model_from_config

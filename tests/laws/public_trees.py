@@ -12,7 +12,8 @@ from medusa_sim.acceptance.tree_file import parsed_tree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError
 from medusa_sim.outside.limits import SPEC_BYTES
-from medusa_sim.reading import json_of, read_text
+from medusa_sim.reading.documents import json_of
+from medusa_sim.reading.files import read_text
 
 RANKS = 10
 """The public code gives every head ten guesses; the public accuracies end at five."""

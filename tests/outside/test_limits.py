@@ -23,7 +23,9 @@ from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.load.trace import read_trace
 from medusa_sim.operators.table import read_rows
 from medusa_sim.outside import limits
-from medusa_sim.reading import csv_lines, held, json_of, read_bytes
+from medusa_sim.reading.documents import json_of
+from medusa_sim.reading.files import held, read_bytes
+from medusa_sim.reading.tables import csv_lines
 from medusa_sim.specs.hf_config import model_from_config
 
 SIZE = 100_000

@@ -9,7 +9,7 @@ from asking import run
 import medusa_sim as ms
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import SpecError
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 from medusa_sim.specs.checkpoints import stored_as
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_name, gpu_names

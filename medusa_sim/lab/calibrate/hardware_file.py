@@ -14,7 +14,8 @@ import msgspec
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import OutputError, SpecError, UsageError
 from medusa_sim.outside.limits import SPEC_BYTES
-from medusa_sim.reading import named, read_text, read_toml
+from medusa_sim.reading.documents import read_toml
+from medusa_sim.reading.files import named, read_text
 from medusa_sim.specs.fitted_attention import LatentKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Kernel, StreamKernel

@@ -19,7 +19,8 @@ from medusa_sim.lab.decoder.config import DecoderConfig, read_config
 from medusa_sim.lab.decoder.heads import PREFIX, MedusaHeads, heads_from_tensors
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.outside.limits import INDEX_BYTES
-from medusa_sim.reading import as_input, named, read_json
+from medusa_sim.reading.documents import read_json
+from medusa_sim.reading.files import as_input, named
 
 DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,

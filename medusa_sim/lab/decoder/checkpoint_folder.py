@@ -19,7 +19,7 @@ from medusa_sim.errors import OutputError, SpecError
 from medusa_sim.lab.decoder.heads import PREFIX, MedusaHeads
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.outside.limits import SPEC_BYTES
-from medusa_sim.reading import read_json
+from medusa_sim.reading.documents import read_json
 
 RECORD = "training.json"
 """How a checkpoint came about; marks a folder as written here."""

@@ -12,7 +12,7 @@ import msgspec
 
 from medusa_sim.errors import SpecError
 from medusa_sim.outside.limits import CONFIG_BYTES
-from medusa_sim.reading import read_json
+from medusa_sim.reading.documents import read_json
 from medusa_sim.specs.model import Layers, Length, Vocab, Width
 from medusa_sim.specs.strict import convert
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from medusa_sim.errors import SpecError
 from medusa_sim.lab.decoder.tokenizer import decode, encode
 from medusa_sim.outside.limits import SPEC_BYTES, TABLE_BYTES
-from medusa_sim.reading import read_json, read_text
+from medusa_sim.reading.documents import read_json
+from medusa_sim.reading.files import read_text
 
 
 def chat_prompt(directory: Path, text: str) -> str:

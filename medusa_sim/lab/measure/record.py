@@ -23,7 +23,7 @@ from medusa_sim.lab.measure.shapes import Case
 from medusa_sim.lab.measure.spread import SPREAD_LIMIT, Timing
 from medusa_sim.operators.columns import SIZE_COLUMNS
 from medusa_sim.operators.table import read_rows
-from medusa_sim.reading import csv_lines
+from medusa_sim.reading.tables import csv_lines
 from medusa_sim.specs.measurement import META, Meta, Rates, read_meta
 from medusa_sim.writing import make_folder, write_text
 

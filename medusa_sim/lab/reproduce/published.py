@@ -19,7 +19,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.measured import OPERATOR_PROFILES
 from medusa_sim.operators.table import read_rows
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import KernelSet
 

@@ -16,7 +16,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.lab.draft_model.predict import efficiencies
 from medusa_sim.lab.draft_model.shape import METHODS, parsed_shape
 from medusa_sim.lab.reproduce.published import shipped
-from medusa_sim.reading import read_csv_table
+from medusa_sim.reading.tables import read_csv_table
 
 if TYPE_CHECKING:
     import pandas as pd

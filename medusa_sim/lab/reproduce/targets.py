@@ -19,7 +19,7 @@ from medusa_sim.lab.reproduce.recursive import block_efficiencies, rsd_figure1
 from medusa_sim.lab.reproduce.simulation import figure21, figure22, figure23
 from medusa_sim.lab.reproduce.tables import POINTS, operator_figure, printed_table, table7
 from medusa_sim.lab.reproduce.token_rates import baseline_rates, figure7b, rsd_token_rates
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 from medusa_sim.specs.strict import Schema, Text, convert
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.reading import read_csv_table
+from medusa_sim.reading.tables import read_csv_table
 from medusa_sim.scenario.defaults import KERNELS_ALONE
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.layer import Eagle, Eagle3, LayerDrafter

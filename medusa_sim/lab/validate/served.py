@@ -23,7 +23,8 @@ from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, MedusaSimError, shown
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import at_counts
-from medusa_sim.reading import named, numbered_csv_table
+from medusa_sim.reading.files import named
+from medusa_sim.reading.tables import numbered_csv_table
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import US_PER_MS
 

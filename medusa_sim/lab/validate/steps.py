@@ -30,7 +30,7 @@ from medusa_sim.lab.validate.step_scores import StepCell, step_choices, step_com
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.latency.measured import OPERATOR_PROFILES
 from medusa_sim.latency.model import LatencyModel
-from medusa_sim.reading import read_toml
+from medusa_sim.reading.documents import read_toml
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.measurement import META, Environment, Meta, read_meta
 from medusa_sim.specs.model import Model

@@ -32,7 +32,7 @@ from medusa_sim.acceptance.profile import isotonic_decreasing
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError
-from medusa_sim.reading import read_csv_table
+from medusa_sim.reading.tables import read_csv_table
 
 if TYPE_CHECKING:
     import pandas as pd

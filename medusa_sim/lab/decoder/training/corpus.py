@@ -22,7 +22,7 @@ from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.outside.limits import SPEC_BYTES
-from medusa_sim.reading import read_text
+from medusa_sim.reading.files import read_text
 
 _SKIPPED_FOLDERS = {
     "site-packages",

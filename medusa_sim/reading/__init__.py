@@ -1,0 +1,1 @@
+"""What is read: files within limits, documents and tables made of them."""
