@@ -3,23 +3,14 @@
 Sizes are of kernels of models that ship, before 300 and before 5,000 tokens and in a prompt of 5,000.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
-from tables import table
+from work_cases import CASES, made
 
-from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
 
-CASES = table("operator_work")
 SMS = 132
 """Multiprocessors of the GPU whose turns are counted."""
-
-
-def made(given: Mapping[str, object]) -> Operator:
-    sizes = {name: float(v) if isinstance(v, int) else v for name, v in given.items()}
-    return KIND_OF[str(given["kind"])].operator(name="", **sizes)
 
 
 def counted(operator: Operator) -> dict[str, float]:
