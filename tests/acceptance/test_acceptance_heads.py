@@ -275,6 +275,8 @@ def test_tables_of_every_form_are_the_same_accuracies(tmp_path):
     first, second = read_accuracies(conditional), read_accuracies(unconditional)
     assert first.accuracy == pytest.approx(second.accuracy)
     assert first.labels == pytest.approx(second.labels)
+    unconditional.write_text("position,unconditional_rate,trials\n0,0.01,20\n1,0.005,20\n")
+    assert read_accuracies(unconditional).labels.tolist() == [20.0, 1.0]  # a fifth of one is one
     assert load_acceptance(conditional).tokens_per_step([1, 2, 3]).tolist() == pytest.approx([1.0, 1.8, 2.2])
 
 

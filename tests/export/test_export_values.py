@@ -1,14 +1,18 @@
 """What launch commands are given, by hand."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from export_cases import answered
 
 from medusa_sim import api
+from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.export import chains
 from medusa_sim.export.launch import launch_values
 from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes
@@ -16,6 +20,7 @@ from medusa_sim.export.sglang import BLOCKS, SglangFlags, SglangSlot
 from medusa_sim.export.tensorrt_llm import TensorrtLlm, TensorrtSpeculativeConfig
 from medusa_sim.export.vllm import speculative_config
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.question import Question
 from medusa_sim.step.memory import step_memory_bytes
 
@@ -387,3 +392,12 @@ def test_a_file_of_tensorrt_says_what_is_not_its_default(kv_dtype, spread, lines
         found = TensorrtLlm.launch_lines(None, scenario, speculation)  # type: ignore[arg-type]
         assert found[1:-2] == speculation + lines
         assert len(found) == (len(lines + speculation) and len(lines + speculation) + 3)
+
+
+def test_rates_of_a_chain_end_at_always():
+    """Shares of 0.95 and 0.3, 1.3 times as many on this text: 1.235 is 1, and 0.39."""
+    profile = constant_rate(0.5)
+    heads = HeadAccuracy.checked([[0.95], [0.3 / 0.95]])
+    made = replace(profile, model=ShapedAcceptance("made", heads), ratio=1.3)
+    grid = chains.chain_grid(answered("ngram", made, batch_max=4))
+    assert grid.rates == pytest.approx([1.0, 0.39], rel=1e-6)

@@ -86,6 +86,8 @@ def test_a_request_is_its_prompt_and_its_steps_but_one():
     assert one.total_us == pytest.approx(6_000.0 + 99.75 * 6_000.0)
     assert one.request_speedup == pytest.approx(995 / 604.5)
     assert one.decode_speedup == pytest.approx(990 / 598.5)
+    two = RequestLatency(steps=steps(10_000.0, 12_000.0, 2.0), prompt_tokens=500, output_tokens=2)
+    assert (two.plain_per_token_us, two.per_token_us) == (10_000.0, 12_000.0)
 
 
 def test_steps_along_a_request_are_averaged_by_the_trapezoid_rule():

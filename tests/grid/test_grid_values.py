@@ -20,12 +20,16 @@ from medusa_sim.grid.configurations import NO_LIMIT, Configurations
 from medusa_sim.grid.costs import joule_band, joule_per_token, usd_per_million_tokens, watts_band
 from medusa_sim.grid.quantities import values
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.grid.roofline import Roof
+from medusa_sim.grid.roofline import Roof, roof_of, roofline_points
 from medusa_sim.grid.single_step import single_step
 from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import in_groups, surface_at
 from medusa_sim.grid.sweep import Slices
+from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.chance import log_normal
 from medusa_sim.step.drafting import drafting_passes
 from medusa_sim.step.step import decode_step, verification_step, verification_work
@@ -355,3 +359,20 @@ def test_a_steps_target_is_the_plain_step_and_then_verification(verify, found):
     assert np.broadcast_to(Steps._target(of, lambda time: time), 3).tolist() == found
     alone = SimpleNamespace(configurations=SimpleNamespace(counts=np.ones(1)), surface=surface)
     assert Steps._target(alone, lambda time: time) == 5.0
+
+
+def test_points_of_the_roofline_lie_under_the_roof_at_the_tokens_of_their_phase():
+    gpu, runtime = load_gpu("h100-sxm"), load_runtime("cuda-graph")
+    grid = Grid.of([1, 64], [128, 2048], [1, 4, 64])
+    points = roofline_points(RooflineLatency(gpu), gpu, load_model("llama-3.1-8b"), runtime, grid).to_pandas()
+    linear = points[points["op"].str.endswith("_proj")]
+    intensity, roof = linear["flops"] / linear["bytes"], roof_of(gpu, "bf16")
+    assert roof.ridge == pytest.approx(gpu.peak("bf16") / gpu.bandwidth_bytes_per_s)
+    told = np.minimum(gpu.peak("bf16"), intensity * gpu.bandwidth_bytes_per_s)
+    assert [roof.flops_per_s(each) for each in intensity] == pytest.approx(told)
+    for name in ("flops_per_s", "roofline_flops_per_s"):
+        assert linear[name].to_numpy() == pytest.approx(told)
+    tokens = {phase: set(rows["query_tokens"]) for phase, rows in points.groupby("phase")}
+    assert tokens == {"prefill": {128, 2048}, "decode": {1}, "verify": {1, 4, 64}}
+    of_one = points[points["op"] == "down_proj"].groupby("phase").size().to_dict()
+    assert of_one == {"prefill": 4, "decode": 4, "verify": 12}

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python tests/latency/test_kernel_times.py
 
-writes `data/kernel_times.toml` anew, after a fit of kernels alone: a law that moves is looked at line by line.
+writes `data/kernel_times.toml` anew, after a fit of kernels: what a law moves is looked at line by line.
 """
 
 from pathlib import Path

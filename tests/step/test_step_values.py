@@ -10,7 +10,6 @@ from on_roofline import GPU, LLAMA, ROOF, setting
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
-from medusa_sim.grid.roofline import roof_of, roofline_points
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.attention import Attention
@@ -188,23 +187,6 @@ def test_what_is_beside_kernels_is_the_rest_of_the_step():
     eager = decode_step(setting("hf-eager"), 1, 1024)
     kernels = sum(float(part) for part in eager.parts_us.values())
     assert float(eager.beside_us) == pytest.approx(float(eager.time_us) - kernels)
-
-
-def test_points_of_the_roofline_lie_under_the_roof_at_the_tokens_of_their_phase():
-    points = roofline_points(
-        ROOF, GPU, LLAMA, load_runtime("cuda-graph"), Grid.of([1, 64], [128, 2048], [1, 4, 64])
-    ).to_pandas()
-    linear = points[points["op"].str.endswith("_proj")]
-    intensity, roof = linear["flops"] / linear["bytes"], roof_of(GPU, "bf16")
-    assert roof.ridge == pytest.approx(GPU.peak("bf16") / GPU.bandwidth_bytes_per_s)
-    told = np.minimum(GPU.peak("bf16"), intensity * GPU.bandwidth_bytes_per_s)
-    assert [roof.flops_per_s(each) for each in intensity] == pytest.approx(told)
-    for name in ("flops_per_s", "roofline_flops_per_s"):
-        assert linear[name].to_numpy() == pytest.approx(told)
-    tokens = {phase: set(rows["query_tokens"]) for phase, rows in points.groupby("phase")}
-    assert tokens == {"prefill": {128, 2048}, "decode": {1}, "verify": {1, 4, 64}}
-    of_one = points[points["op"] == "down_proj"].groupby("phase").size().to_dict()
-    assert of_one == {"prefill": 4, "decode": 4, "verify": 12}
 
 
 def test_a_grid_counts_its_rows_and_names_the_size_that_is_none():

@@ -365,3 +365,10 @@ def test_rows_of_one_shape_borrow_the_rest_from_what_was_measured_there(
     assert fit(rows, GPU, source="made") == (called, expected)
     if called == "transferred":
         assert fit(rows, GPU, source="made", ramp_us=5.0) == (called, 5.0)
+
+
+def test_rows_are_drawn_evenly_in_their_order_and_all_where_there_are_no_more():
+    rows = Rows(elementwise(np.arange(21.0)[::-1], 4096.0), np.arange(21.0))
+    assert rows.thin(100, "m").operator.m.tolist() == list(range(21))
+    assert rows.thin(7, "m").operator.m.tolist() == [0, 3, 6, 9, 12, 15, 18]
+    assert rows.thin(4, "m").operator.m.tolist() == [0, 5, 10, 15]  # 5.25 apart

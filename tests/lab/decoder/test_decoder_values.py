@@ -262,7 +262,7 @@ def test_a_prompt_takes_the_time_between_two_readings_of_the_clock():
     """A clock that begins at 5 s and moves 2.5 s a reading."""
     clock = itertools.count(5.0, 2.5)
     run = generate(tiny_llama(), [[1, 2]], GenerationSettings(max_new_tokens=2), clock=lambda: next(clock))
-    assert run.prefill_s == 2.5
+    assert (run.prefill_s, run.setup_s, run.decode_s) == (2.5, 0.0, 2.5)
 
 
 @pytest.mark.parametrize(("tied", "vocabularies"), [(True, 1), (False, 2)])

@@ -261,6 +261,7 @@ def test_of_heads_of_one_rank_the_best_tree_is_a_chain(candidates, shape, tokens
     best = best_cartesian(heads, candidates)
     assert best.paths == CandidateTree.chain(len(shape)).paths
     assert expected_tokens_per_step(best, heads) == pytest.approx(tokens)
+    assert best_cartesian(constant_rate(0.05, 3).heads, candidates).paths == best.paths
 
 
 def test_the_best_cartesian_tree_is_the_best_of_all_small_ones():

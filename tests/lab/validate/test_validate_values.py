@@ -264,6 +264,8 @@ def test_regret_of_linear_layers_is_what_the_chosen_count_gives_away():
     assert [found.mean, found.worst] == pytest.approx([(one[128] + two[128]) / 2, one[128]])
     assert found.always_64 == pytest.approx((one[64] + two[64]) / 2)
     assert regrets(pd.DataFrame(rows[:4]), curve) == []  # one product is no layer
+    four = [1, 16, 24, 32]
+    assert [each.cases for each in regrets(pd.DataFrame([r for r in rows if r["m"] in four]), curve)] == [1]
     few = pd.DataFrame([row for row in rows if row["m"] in (1, 16, 24)])
     assert regrets(few, curve) == []
 
