@@ -15,9 +15,10 @@ from medusa_sim.lab.decoder.attention import attend
 from medusa_sim.lab.decoder.config import RopeScaling
 from medusa_sim.lab.decoder.fast_step import TwoParts, prefix_and_tree
 from medusa_sim.lab.decoder.generate import generate
-from medusa_sim.lab.decoder.generation import GenerationSettings
+from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
 from medusa_sim.lab.decoder.laws import Draws, law, padded_top
 from medusa_sim.lab.decoder.model_drafter import _laws_by_parent
+from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
 from medusa_sim.lab.decoder.prompts import chat_prompt
 from medusa_sim.lab.decoder.rotary import Rotations, inverse_frequencies
 from medusa_sim.lab.decoder.session import _headline
@@ -263,6 +264,19 @@ def test_a_prompt_takes_the_time_between_two_readings_of_the_clock():
     clock = itertools.count(5.0, 2.5)
     run = generate(tiny_llama(), [[1, 2]], GenerationSettings(max_new_tokens=2), clock=lambda: next(clock))
     assert (run.prefill_s, run.setup_s, run.decode_s) == (2.5, 0.0, 2.5)
+
+
+def test_drafts_that_a_look_up_found_are_a_chain_and_the_rest_is_unused():
+    """After 1 2 3, which stands there twice, came 4 and 1; a text without a copy has a root alone."""
+    drafter = NgramDrafter(length=4, ngram_max=3)
+    prompts = [[1, 2, 3, 4, 1, 2, 3], [1, 2, 3, 4, 5, 6, 7]]
+    drafter.begin(prompts, 20, [])
+    sequences = [Generation(prompt=prompt) for prompt in prompts]
+    draft = drafter.propose(torch.tensor([3, 7]), torch.zeros(2, 1), sequences)
+    assert draft.tokens.tolist() == [[3, 4, 1, 2, 3], [7, 0, 0, 0, 0]]
+    assert draft.parents.tolist() == [[-1, 0, 1, 2, 3], [-1, -1, -1, -1, -1]]
+    assert draft.depths.tolist() == [0, 1, 2, 3, 4]
+    assert [sequence.found_lengths for sequence in sequences] == [[4], [0]]
 
 
 @pytest.mark.parametrize(("tied", "vocabularies"), [(True, 1), (False, 2)])

@@ -29,7 +29,7 @@ from medusa_sim.lab.validate.step_scores import (
     step_comparisons,
 )
 from medusa_sim.lab.validate.steps import Gaps, _fitted_gaps
-from medusa_sim.lab.validate.tree_runs import child_vectors
+from medusa_sim.lab.validate.tree_runs import child_vectors, error_summary, tree_comparison
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
@@ -361,3 +361,34 @@ def test_a_table_of_children_has_a_name_a_child_and_its_chance(tmp_path, columns
     table.write_text(f"{columns}\n{','.join('1' for _ in columns.split(','))}\n")
     with pytest.raises(DataError, match="expected name, child index, prob"):
         child_vectors(table)
+
+
+def test_tokens_of_a_run_follow_from_its_children_and_its_tree(tmp_path):
+    """Children of 0.6 and 0.2, two levels of two: 1 + 0.8 + 0.8^2. Four nodes of 0.5 and 0.1: a chain.
+
+    A run that comes again, and those of a log with wrong labels, are left out.
+    """
+    vectors, runs = tmp_path / "vectors.csv", tmp_path / "runs.csv"
+    spec, shared = "SpecInferTree-llama-68m-7b-chat-T06-P1-cnn", "llama-68m-7b-chat-T06-P1-cnn"
+    vectors.write_text(
+        f"name,child,prob\n{spec},0,0.6\n{spec},1,0.2\n{shared},0,0.5\n{shared},1,0.1\n", encoding="utf-8"
+    )
+    head, own = (
+        "log,algorithm,draft,dataset,growmap,T,tokens_per_step",
+        "RRS_with_replacement(test_specinfer)",
+    )
+    lines = [
+        f"a,{own},llama-68m,cnn,2^3,0.6,2.0", f"b,{own},llama-68m,cnn,2^3,0.6,2.0",
+        f"binary_trees_log_T06.txt,{own},llama-68m,cnn,2^2,0.6,1.8", f"a,{own},llama-68m,owt,2^3,0.6,2.0",
+        "a,SpecHub,llama-68m,cnn,T0.6-P1-cnn-4,0.6,2.0",
+    ]  # fmt: skip
+    runs.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+    found = tree_comparison(vectors, runs)
+    assert found["predicted"].tolist() == pytest.approx([2.44, 2.44, 1.8, 1.875])
+    assert found["candidates"].tolist() == [7, 7, 3, 4]
+    assert found["kind"].tolist() == ["k-ary"] * 3 + ["optimised"]
+    assert found["error"].tolist() == pytest.approx([0.22, 0.22, 0.0, -0.0625])
+    assert [bool(reason) for reason in found["left_out"]] == [False, True, True, False]
+    told = error_summary(found)
+    expected = {"runs": 2, "signed_mean": 0.07875, "mean_absolute": 0.14125, "worst": 0.22}
+    assert told["all"] == pytest.approx(expected)
