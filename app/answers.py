@@ -25,11 +25,11 @@ from medusa_sim.acceptance.profile_file import read_profile
 from medusa_sim.doubts.standing import Standing, standing
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
-from medusa_sim.grid import tree_answer
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.roofline import roofline_points
 from medusa_sim.grid.surface import surface_at
+from medusa_sim.plan import tree_answer
 from medusa_sim.plan.one_place import scheduled_row_at, steps_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.chains import ChainPlan
     from medusa_sim.export.settings import EngineSettings
-    from medusa_sim.grid.tree_answer import TreeAnswer, TreeCurve
     from medusa_sim.plan.schedule_row import ScheduleRow
+    from medusa_sim.plan.tree_answer import TreeAnswer, TreeCurve
 
 
 def data_version() -> float:

@@ -62,19 +62,19 @@ HOUSE = (
     ),
     Room(
         ("grid",),
-        "scenario -> surface (the only thing that prices a grid) -> cells and every quantity of them",
+        "scenario -> surface (the only thing that prices steps) -> cells and every quantity of them",
         in_order(
             "axes roofline unless_self beyond configurations surface steps bands cells costs quantity "
-            "quantities cell columns single_step request_latency sweep tree_answer"
+            "quantities cell columns single_step request_latency sweep"
         ),
     ),
     Room(
         ("plan",),
         "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
         in_order(
-            "verdict engine_run check activated_experts more_requests narrow_formats counts coarse_search "
+            "verdict measured_run check activated_experts more_requests narrow_formats counts coarse_search "
             "break_even shortfall sweep_answer batch_ranges schedule_row sensitivity other_counts quantities "
-            "schedule capacity recommendation one_place recommend"
+            "schedule capacity recommendation one_place recommend tree_answer"
         ),
     ),
     Room(

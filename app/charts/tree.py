@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.arrays import FloatArray
-    from medusa_sim.grid.tree_answer import TreeCurve
+    from medusa_sim.plan.tree_answer import TreeCurve
 
 LABELLED = 64
 """Candidates up to which each node carries its rank."""

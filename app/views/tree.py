@@ -19,7 +19,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
-from medusa_sim.grid.tree_answer import TreeAnswer, accuracies_of
+from medusa_sim.plan.tree_answer import TreeAnswer, accuracies_of
 from medusa_sim.report.words.basis import how_sure
 from medusa_sim.report.words.numbers import percent, times
 from medusa_sim.scenario.scenario import Scenario

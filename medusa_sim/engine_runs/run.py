@@ -12,7 +12,7 @@ from medusa_sim.engine_runs.bench import logged_counts, read_bench
 from medusa_sim.engine_runs.bench_row import LOG, WANTED, BenchRow, Shape
 from medusa_sim.errors import DataError, MedusaSimError, UsageError
 from medusa_sim.outside.limits import TABLE_BYTES
-from medusa_sim.plan.engine_run import EngineRun, with_known_acceptance
+from medusa_sim.plan.measured_run import MeasuredRun, with_known_acceptance
 from medusa_sim.reading.files import read_text
 from medusa_sim.scenario.machine_rows import is_written_by_tools, rows_of
 from medusa_sim.scenario.question import Measured
@@ -35,7 +35,7 @@ def engine_run(
     files: Sequence[Path] = (),
     counts: AcceptanceCounts | None = None,
     given: Measured | None = None,
-) -> tuple[Scenario, EngineRun]:
+) -> tuple[Scenario, MeasuredRun]:
     """The scenario with the requests that were served, and the run, for `plan.check.check`.
 
     Where the acceptance describes fewer drafts than were run, the measured one takes its place.
@@ -85,7 +85,7 @@ def engine_run(
     if "seq_len" not in asked:
         scenario = scenario.with_usual_requests()
     return with_known_acceptance(
-        scenario, EngineRun.from_measured(Measured(**measured | asked), scenario.length)
+        scenario, MeasuredRun.from_measured(Measured(**measured | asked), scenario.length)
     )
 
 

@@ -11,8 +11,7 @@ From a printed number down to a step, the order in which to read:
 `Cells` are `SureSteps`, which are `Steps` of a `Surface`: each class adds to the one below it.
 
 `axes` are those of a grid, `roofline` lays operators out on them.
-`cell`, `single_step`, `request_latency` and `tree_answer` are views of one place in a grid, `sweep` a table
-of all of it.
+`cell`, `single_step` and `request_latency` are views of one place in a grid, `sweep` a table of all of it.
 """
 
 from medusa_sim.grid import quantities  # declared for whoever prints a quantity

@@ -1,7 +1,7 @@
 """The cost of a scenario's steps at every batch and length: plain, verifying, and drafting of each option.
 
-This is the only thing that prices a grid. Verification is priced once on the (batch, length, candidates)
-grid, the drafting of each option on the small axes that it depends on; `Cells` puts both together.
+This is the only thing that prices steps. Verification is priced once on the (batch, length, candidates) grid,
+the drafting of each option on the small axes that it depends on; `Cells` puts both together.
 """
 
 from __future__ import annotations

@@ -13,12 +13,8 @@ from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import in_groups
-from medusa_sim.plan.batch_ranges import BatchRange
 from medusa_sim.plan.coarse_search import EVERY_COARSE_TO, CoarseSearch
-from medusa_sim.plan.schedule import schedule_rows
-from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.scenario.draft_options import DraftOption
-from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 
 _CAPACITY_RATIO = 1.05
@@ -74,14 +70,16 @@ def capacities(
         for s in range(surface.seq_len.size)[group]:
             search, largest = coarse[s], int(surface.max_batch[s, PLAIN])
             tried = np.isin(search.cells.surface.batch, batches_tried(largest))
-            found.append(fastest(best(search.cells, search.s, batches_allowed=tried), best(searched, s)))
+            points = best(search.cells, search.s, batches_allowed=tried), best(searched, s)
+            found.append(most_tokens_per_s(*points))
             near.append(_batches_near(found[-1], largest))
         every = np.unique(np.concatenate(near))
         if not every.size:
             return found
         fine = price(scenario, every, surface.seq_len[group], options if speculate else ())
+        allowed = [np.isin(fine.surface.batch, batches) for batches in near]
         return [
-            fastest(point, point and best(fine, s, batches_allowed=np.isin(fine.surface.batch, near[s])))
+            most_tokens_per_s(point, point and best(fine, s, batches_allowed=allowed[s]))
             for s, point in enumerate(found)
         ]
 
@@ -109,15 +107,15 @@ def _batches_near(point: Cell | None, largest: int) -> IntArray:
     return np.arange(max(1, point.batch - _NEAR), min(largest, point.batch + _NEAR) + 1)
 
 
-def fastest(*points: Cell | None) -> Cell | None:
-    """The largest throughput; None where none is known."""
+def most_tokens_per_s(*points: Cell | None) -> Cell | None:
+    """The point of the largest throughput; None where none is known."""
     known = [point for point in points if point is not None]
     return max(known, key=lambda point: point.tokens_per_s, default=None)
 
 
 def best_of_lengths(cells: Cells, max_latency_us: float | None, *, speculate: bool) -> Cell | None:
     """The largest throughput of the cells that fit and keep the latency, at any length; None if none does."""
-    return fastest(
+    return most_tokens_per_s(
         *(
             best_operating_point(cells, s, max_latency_us, speculate=speculate)
             for s in range(cells.surface.seq_len.size)
@@ -137,38 +135,12 @@ def best_operating_point(
 
     batches_allowed: (B,) those that count.
     """
-    place, by_count = slice(1, None) if speculate else slice(0, 1), every.by_count
-    allowed = by_count.fits[:, s, place] & np.reshape(batches_allowed, (-1, 1))
+    counts, by_count = slice(1, None) if speculate else slice(0, 1), every.by_count
+    allowed = by_count.fits[:, s, counts] & np.reshape(batches_allowed, (-1, 1))
     if max_latency_us is not None:
-        allowed = allowed & (by_count.tpot_us[:, s, place] <= max_latency_us)
+        allowed = allowed & (by_count.tpot_us[:, s, counts] <= max_latency_us)
     if not allowed.any():
         return None
-    rate = by_count.tokens_per_s[:, s, place]
-    row, column = np.unravel_index(int(np.argmax(np.where(allowed, rate, -np.inf))), rate.shape)
-    return Cell(cells=by_count, b=int(row), s=s, k=int(place.start or 0) + int(column))
-
-
-def where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tuple[ScheduleRow, ...]:
-    """For each length with a batch where speculation pays but has no room: the largest that gains."""
-    largest, surface = {}, cells.surface
-    for s in range(surface.seq_len.size):
-        pays = (cells.contenders.speedup[:, s, 1:] > 1.0).any(axis=-1)
-        shut = np.flatnonzero(pays & ~cells.fits[:, s, 1:].any(axis=-1))
-        if shut.size:
-            gaining = cells.speedup_at(int(shut[0]), s)[1:] > 1.0
-            largest[s] = int(surface.max_batch[s, 1:][gaining].max())
-    largest = {s: most for s, most in largest.items() if most > 0}
-    rows = []
-    for group in in_groups(len(largest)):
-        places = list(largest)[group]
-        batches = np.unique([largest[s] for s in places])
-        fitting = price(scenario, batches, surface.seq_len[places], cells.configurations.options)
-        for at, s in enumerate(places):
-            row = int(np.searchsorted(batches, largest[s]))
-            speedup = np.where(fitting.fits[row, at, 1:], fitting.speedup_at(row, at)[1:], -np.inf)
-            if speedup.max() <= 1.0:  # no reason to run fewer
-                continue
-            best = 1 + int(np.argmax(speedup))
-            chosen = BatchRange(first=row, last=row, configuration=best, begins_at_first=True)
-            rows += schedule_rows(fitting, at, (chosen,), question)
-    return tuple(rows)
+    rate = by_count.tokens_per_s[:, s, counts]
+    b, k = np.unravel_index(int(np.argmax(np.where(allowed, rate, -np.inf))), rate.shape)
+    return Cell(cells=by_count, b=int(b), s=s, k=int(k) + int(speculate))

@@ -22,7 +22,7 @@ from medusa_sim.arrays import conditional
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.plan.engine_run import EngineRun, TimedBy, chain_of
+from medusa_sim.plan.measured_run import MeasuredRun, TimedBy, chain_of
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.request_steps import chances_of_mean
@@ -76,7 +76,7 @@ class EngineCheck:
     """
 
     scenario: Scenario
-    run: EngineRun
+    run: MeasuredRun
     predicted_us: float
     low_us: float
     high_us: float
@@ -120,7 +120,7 @@ class _Band(NamedTuple):
         )  # fmt: skip
 
 
-def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
+def check(scenario: Scenario, run: MeasuredRun) -> EngineCheck:
     """The run beside what the scenario predicts for it.
 
     Raises UsageError for a scope that is no engine, CoverageError for drafts that the acceptance does not
@@ -142,7 +142,7 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     )  # fmt: skip
 
 
-def _check_drafting(scenario: Scenario, run: EngineRun, chain: DraftOption, cells: Cells) -> EngineCheck:
+def _check_drafting(scenario: Scenario, run: MeasuredRun, chain: DraftOption, cells: Cells) -> EngineCheck:
     """A run with drafts. cells: the plain step and the one of the chain."""
     tokens, (tokens_low, tokens_high) = (
         chain.tokens(run.drafts + 1),

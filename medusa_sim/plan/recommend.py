@@ -38,12 +38,14 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         scenario, at_few_counts(options), lengths, cells.surface.batch, lambda s: batches_tried(largest[s])
     )
     break_evens = break_even_batches(scenario, options, lengths, cells, coarse)
-    if beside := _batches_beside(break_evens, cells.surface.batch):
+    if more := _batches_at_break_even(break_evens, cells.surface.batch):
         # a row that stands for batches between two searched ones must not cross break-even either
-        cells = price(scenario, np.union1d(cells.surface.batch, beside), lengths, options)
+        cells = price(scenario, np.union1d(cells.surface.batch, more), lengths, options)
         break_evens = break_even_batches(scenario, options, lengths, cells, coarse)
     ranges = tuple(ranges_over([s], cells, asked, break_evens) for s in range(lengths.size))
-    schedule = tuple(row for s, those in enumerate(ranges) for row in schedule_rows(cells, s, those, asked))
+    schedule = tuple(
+        row for s, of_length in enumerate(ranges) for row in schedule_rows(cells, s, of_length, asked)
+    )
     return Recommendation(
         question=asked,
         scenario=scenario,
@@ -69,8 +71,8 @@ def _with_traffic(scenario: Scenario, question: Question) -> tuple[Scenario, Que
     return scenario, replace(question, seq_len=question.seq_len or (scenario.length,))
 
 
-def _batches_beside(break_evens: Sequence[BreakEven], searched: IntArray) -> list[int]:
-    """The last batch before each break-even that lies between two searched ones, and the first behind it."""
+def _batches_at_break_even(break_evens: Sequence[BreakEven], searched: IntArray) -> list[int]:
+    """The last batch before each break-even that lies between two searched ones, and the first after it."""
     starts = {
         edge for break_even in break_evens for first, last in break_even.spans for edge in (first, last + 1)
     }

@@ -16,10 +16,10 @@ from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.request_latency import RequestLatency, request_with
 from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_searched
-from medusa_sim.plan.capacity import Capacity, best_of_lengths, capacities, where_it_fits
+from medusa_sim.plan.capacity import Capacity, best_of_lengths, capacities
 from medusa_sim.plan.coarse_search import CoarseSearch
 from medusa_sim.plan.counts import free_count
-from medusa_sim.plan.schedule import kept_rows, ranges_over, schedule_rows
+from medusa_sim.plan.schedule import kept_rows, ranges_over, schedule_rows, where_it_fits
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import request_length

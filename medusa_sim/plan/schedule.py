@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
+from medusa_sim.grid.surface import in_groups
 from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 
 
 def ranges_over(
@@ -62,6 +64,33 @@ def schedule_rows(
         ScheduleRow(cells=run, b=batches.last, s=s, every=every, batches=batches, question=question)
         for batches in ranges
     ]
+
+
+def where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tuple[ScheduleRow, ...]:
+    """A row for each length with a batch where speculation pays but has no room: the largest that gains."""
+    largest, surface = {}, cells.surface
+    for s in range(surface.seq_len.size):
+        pays = (cells.contenders.speedup[:, s, 1:] > 1.0).any(axis=-1)
+        no_room = np.flatnonzero(pays & ~cells.fits[:, s, 1:].any(axis=-1))
+        if no_room.size:
+            gains = cells.speedup_at(int(no_room[0]), s)[1:] > 1.0
+            largest[s] = int(surface.max_batch[s, 1:][gains].max())
+    largest = {s: batch for s, batch in largest.items() if batch > 0}
+    rows = []
+    for group in in_groups(len(largest)):
+        lengths = list(largest)[group]
+        batches = np.unique([largest[s] for s in lengths])
+        fitting = price(scenario, batches, surface.seq_len[lengths], cells.configurations.options)
+        for at, s in enumerate(lengths):
+            place = int(np.searchsorted(batches, largest[s]))
+            fits = fitting.fits[place, at, 1:]
+            speedup = np.where(fits, fitting.speedup_at(place, at)[1:], -np.inf)
+            if speedup.max() <= 1.0:  # no reason to run fewer
+                continue
+            best = 1 + int(np.argmax(speedup))
+            alone = BatchRange(first=place, last=place, configuration=best, begins_at_first=True)
+            rows += schedule_rows(fitting, at, (alone,), question)
+    return tuple(rows)
 
 
 def scheduled_counts(rows: Iterable[ScheduleRow]) -> dict[int, int]:

@@ -19,7 +19,7 @@ from medusa_sim.grid.quantities import values
 from medusa_sim.grid.request_latency import RequestLatency, _mean, request_latency
 from medusa_sim.grid.surface import surface_at
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.grid.tree_answer import best_tree, tree_answer
+from medusa_sim.plan.tree_answer import best_tree, tree_answer
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.memory import memory_parts

@@ -8,7 +8,7 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.plan.check import CheckedPart, _position
-from medusa_sim.plan.engine_run import EngineRun
+from medusa_sim.plan.measured_run import MeasuredRun
 from medusa_sim.scenario.question import Measured
 
 BATCH, SEQ, DRAFTS = 8, 600, 3
@@ -167,14 +167,14 @@ def test_a_longer_chain_than_the_profile_describes_is_checked_by_what_was_measur
     ],
 )
 def test_what_was_measured_is_a_time_a_token_and_tokens_a_step(given, time_us, tokens, timed_by):
-    run = EngineRun.from_measured(Measured(batch=8, **given), 700)
+    run = MeasuredRun.from_measured(Measured(batch=8, **given), 700)
     assert (run.batch, run.seq_len, run.timed_by) == (8, 700, timed_by)
     assert (run.time_us, run.tokens_per_step) == (pytest.approx(time_us), pytest.approx(tokens))
 
 
 def test_no_step_gives_more_than_its_drafts_and_one():
     with pytest.raises(UsageError, match="at most 4 are possible"):
-        EngineRun.from_measured(Measured(batch=8, drafts=3, tokens_per_step=4.1, tpot_ms=5.0), 700)
+        MeasuredRun.from_measured(Measured(batch=8, drafts=3, tokens_per_step=4.1, tpot_ms=5.0), 700)
 
 
 def test_a_part_is_off_outside_its_band_by_what_is_worth_a_word():

@@ -8,8 +8,8 @@ import pytest
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.batch_ranges import merge_batches
 from medusa_sim.plan.check import CheckedPart, _explained_us, _position
-from medusa_sim.plan.engine_run import _check_shares, _tokens
-from medusa_sim.plan.recommend import _batches_beside
+from medusa_sim.plan.measured_run import _check_shares, _tokens
+from medusa_sim.plan.recommend import _batches_at_break_even
 
 
 def _merged(speedup: list[list[float]], **more: object) -> list[tuple[int, int, int]]:
@@ -99,5 +99,5 @@ def test_shares_that_rise_or_are_not_one_a_draft_are_refused(given):
         ([(10, 20)], [1, 32, 64], [9, 10, 20, 21]), ([(1, 64)], [1, 32, 64], []),
     ],
 )  # fmt: skip
-def test_batches_beside_a_break_even_between_two_searched_ones_are_searched_too(spans, searched, beside):
-    assert _batches_beside([SimpleNamespace(spans=spans)], np.array(searched)) == beside
+def test_batches_at_a_break_even_between_two_searched_ones_are_searched_too(spans, searched, beside):
+    assert _batches_at_break_even([SimpleNamespace(spans=spans)], np.array(searched)) == beside

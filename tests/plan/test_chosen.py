@@ -7,9 +7,9 @@ import pytest
 
 from medusa_sim.arrays import Band
 from medusa_sim.errors import CoverageError
-from medusa_sim.plan import break_even, capacity
+from medusa_sim.plan import break_even, capacity, schedule
 from medusa_sim.plan.counts import CLIFF, cliffs
-from medusa_sim.plan.engine_run import EngineRun, with_known_acceptance
+from medusa_sim.plan.measured_run import MeasuredRun, with_known_acceptance
 from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, codes_of
 from medusa_sim.scenario.defaults import MAX_DRAFTS
 from medusa_sim.scenario.scenario import Scenario
@@ -59,7 +59,7 @@ def test_what_a_run_measured_stands_for_what_is_guessed_from_its_third_draft(tok
         runtime="vllm", max_drafts=4,
     )  # fmt: skip
     assert scenario.guessed_from in (None, 3)
-    run = EngineRun(batch=1, seq_len=700, drafts=drafts, time_us=1.0, tokens_per_step=tokens_per_step)
+    run = MeasuredRun(batch=1, seq_len=700, drafts=drafts, time_us=1.0, tokens_per_step=tokens_per_step)
     found, same = with_known_acceptance(scenario, run)
     assert bool(same.undescribed) is taken
     assert (found is scenario) is not taken
@@ -75,7 +75,7 @@ def test_what_a_run_measured_stands_where_nothing_describes_it(drafter, drafts, 
         gpu="h100-sxm", model="llama-3.1-8b", drafter=drafter, acceptance="0.7,0.5", latency="roofline",
         max_drafts=4,
     )  # fmt: skip
-    run = EngineRun(batch=1, seq_len=700, drafts=drafts, time_us=1.0, tokens_per_step=tokens_per_step)
+    run = MeasuredRun(batch=1, seq_len=700, drafts=drafts, time_us=1.0, tokens_per_step=tokens_per_step)
     if is_taken:
         assert with_known_acceptance(scenario, run)[1].undescribed
     else:
@@ -120,9 +120,9 @@ def test_where_drafts_have_no_room_the_largest_batch_of_those_that_gain_is_plann
         asked.update(batches=batches.tolist(), lengths=lengths.tolist())
         return fitting
 
-    monkeypatch.setattr(capacity, "price", price)
-    monkeypatch.setattr(capacity, "schedule_rows", lambda every, s, ranges, question: [(s, *ranges)])
-    ((at, chosen),) = capacity.where_it_fits(None, cells, None)
+    monkeypatch.setattr(schedule, "price", price)
+    monkeypatch.setattr(schedule, "schedule_rows", lambda every, s, ranges, question: [(s, *ranges)])
+    ((at, chosen),) = schedule.where_it_fits(None, cells, None)
     assert asked == {"batches": [1, 9], "lengths": [700, 90]}
     assert (at, chosen.first, chosen.last, chosen.configuration) == (0, 1, 1, 2)
 
@@ -167,5 +167,9 @@ def test_batches_near_a_point_end_at_one_and_at_what_fits():
     assert capacity._batches_near(SimpleNamespace(batch=1), 500).tolist() == list(range(1, near + 2))
     assert capacity._batches_near(SimpleNamespace(batch=100), 100)[-1] == 100
     points = [SimpleNamespace(tokens_per_s=rate) for rate in (3.0, 5.0, 4.0)]
-    assert capacity.fastest(None, *points) is capacity.fastest(*points[::-1], None) is points[1]
-    assert capacity.fastest(None) is None
+    assert (
+        capacity.most_tokens_per_s(None, *points)
+        is capacity.most_tokens_per_s(*points[::-1], None)
+        is points[1]
+    )
+    assert capacity.most_tokens_per_s(None) is None

@@ -17,7 +17,7 @@ from medusa_sim.grid.cells import price
 from medusa_sim.load.carried import Carried
 from medusa_sim.load.goals import Goals
 from medusa_sim.plan.break_even import BreakEven
-from medusa_sim.plan.check import CheckedPart, EngineCheck, EngineRun
+from medusa_sim.plan.check import CheckedPart, EngineCheck, MeasuredRun
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import Stretch
@@ -65,7 +65,7 @@ def test_a_round_is_told_whole_and_a_plain_step_a_token(name, told):
     """10 ms a token measured for 6 predicted: of 2.5 tokens a round 25 ms for 15, 10 ms too slow."""
     band = {"predicted_us": 6_000.0, "low_us": 5_500.0, "high_us": 6_500.0}
     part = CheckedPart(name=name, measured_us=10_000.0, costs_us=4_000.0, **band)
-    run = EngineRun(batch=1, seq_len=64, drafts=3, time_us=10_000.0, tokens_per_step=2.5)
+    run = MeasuredRun(batch=1, seq_len=64, drafts=3, time_us=10_000.0, tokens_per_step=2.5)
     check = EngineCheck(scenario=SCENARIO, run=run, parts=(part,), **band)
     text = _part_text(check, part)
     assert tuple(re.findall(r"[\d.]+ ms", text)[:3]) == told

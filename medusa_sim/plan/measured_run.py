@@ -19,7 +19,7 @@ TimedBy = Literal["tpot", "rate", "gaps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRun:
+class MeasuredRun:
     """Measurements of a running engine at a number of requests in flight.
 
     seq_len: mean committed tokens of a request. drafts: draft tokens a step, 0: no speculation. time_us: per
@@ -46,7 +46,7 @@ class EngineRun:
         return shares or f"{self.tokens_per_step:.6g}@{self.drafts}"
 
     @classmethod
-    def from_measured(cls, given: Measured, length: int) -> EngineRun:
+    def from_measured(cls, given: Measured, length: int) -> MeasuredRun:
         """The run that was measured; length: where that says none. Raises UsageError for what is missing."""
         batch, drafts, tpot_ms, itl_ms = given.batch, given.drafts, given.tpot_ms, given.itl_ms
         accepted = tuple(float(share) for share in given.accepted_by_position or ())
@@ -109,7 +109,7 @@ def _check_shares(accepted: tuple[float, ...], drafts: int | None) -> None:
             )
 
 
-def with_known_acceptance(scenario: Scenario, run: EngineRun) -> tuple[Scenario, EngineRun]:
+def with_known_acceptance(scenario: Scenario, run: MeasuredRun) -> tuple[Scenario, MeasuredRun]:
     """The scenario, with the measured acceptance where its own ends, or is a guess, before the last draft."""
     try:
         chain_of(scenario, run.drafts)
