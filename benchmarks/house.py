@@ -88,7 +88,8 @@ HOUSE = (
         in_order(
             "quantities arguments goals limits requests trace lengths arrivals sources interpolation "
             "prompt_table step_table policies policy_names draws record batch cache asked_policy "
-            "scheduler clients serving_loop energy metrics point load_test carried answer"
+            "scheduler clients serving_loop energy metrics point load_test trial saturation "
+            "largest_rate losses carried answer"
         ),
     ),
     Room(

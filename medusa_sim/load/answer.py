@@ -15,12 +15,12 @@ from medusa_sim.load.carried import (
     Carried,
     find_carried,
     rates_to_try,
-    saturation,
     usual_requests,
 )
 from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.requests import check_rate
+from medusa_sim.load.saturation import saturation
 from medusa_sim.load.sources import Drawn
 from medusa_sim.load.step_table import chains
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_searched

@@ -9,15 +9,11 @@ from one_line import one_line
 
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.load.answer import run_load
-from medusa_sim.load.carried import (
-    SEARCH_REQUESTS,
-    requests_held,
-    saturation,
-    search_requests,
-)
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.policies import Adaptive, BySize, State
 from medusa_sim.load.policy_names import policy_of
+from medusa_sim.load.saturation import requests_held, saturation
+from medusa_sim.load.trial import SEARCH_REQUESTS, search_requests
 from medusa_sim.report.load.screen import runs_text
 from medusa_sim.report.load.sentences import answer_text
 from medusa_sim.report.load.warnings import warnings

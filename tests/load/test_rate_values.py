@@ -6,10 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from medusa_sim.load import carried
+from medusa_sim.load import largest_rate, losses
 from medusa_sim.load.carried import Carried, find_carried, rates_to_try
+from medusa_sim.load.largest_rate import LargestRate
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.point import half_width
+from medusa_sim.load.saturation import Saturation
 from medusa_sim.scenario.scenario import Scenario
 
 SCENARIO = Scenario(
@@ -48,8 +50,8 @@ def test_every_span_of_rates_in_which_drafts_lose_is_found(monkeypatch):
         def metrics_at(of: object, server: object, rate: float, advance: object) -> dict[str, float]:
             return {"e2e_mean_s": 1.0 if server is plain else 0.5 + loses(rate)}
 
-        monkeypatch.setattr(carried, "_metrics_at", metrics_at)
-        return [end for span in carried._spans_lost(test, drafting, plain, 100.0, None) for end in span]
+        monkeypatch.setattr(losses, "trial_metrics", metrics_at)
+        return [end for span in losses.spans_lost(test, drafting, plain, 100.0, None) for end in span]
 
     assert spans(lambda rate: rate > 40.0) == [pytest.approx(40.0, rel=0.02), None]
     assert spans(lambda rate: 3.0 < rate < 15.0 or rate > 50.0) == [
@@ -69,8 +71,8 @@ def test_a_span_between_two_compared_rates_is_found_where_one_of_them_is_nearly_
         def metrics_at(of: object, server: object, rate: float, advance: object) -> dict[str, float]:
             return {"e2e_mean_s": 1.0 if server is plain else 1.02 if 2.5 < rate < 3.5 else 1.0 - won}
 
-        monkeypatch.setattr(carried, "_metrics_at", metrics_at)
-        return [end for span in carried._spans_lost(test, drafting, plain, 100.0, None) for end in span]
+        monkeypatch.setattr(losses, "trial_metrics", metrics_at)
+        return [end for span in losses.spans_lost(test, drafting, plain, 100.0, None) for end in span]
 
     assert spans(0.04) == [pytest.approx(2.5, rel=0.02), pytest.approx(3.5, rel=0.02)]
     assert spans(0.2) == []  # nothing hints at it
@@ -80,13 +82,15 @@ def test_seeds_cross_a_wanted_share_each_at_a_rate_of_its_own():
     """At 2, and a seventh of the way from 2 to 4; a share that rises again counts as what it fell to."""
     tried = {4.0: np.array([0.5, 0.6]), 1.0: np.array([1.0, 1.0]), 2.0: np.array([0.9, 0.95])}
     crossings = np.array([2.0, 2.0 + 2.0 / 7.0])
-    assert carried._spread(tried, 0.9) == pytest.approx(half_width(crossings))
+    assert largest_rate.half_of_seeds(tried, 0.9) == pytest.approx(half_width(crossings))
     again = tried | {6.0: np.array([0.95, 0.95])}
-    assert carried._spread(again, 0.9) == pytest.approx(half_width(crossings))
-    assert carried._spread({1.0: np.array([1.0])}, 0.9) is None
+    assert largest_rate.half_of_seeds(again, 0.9) == pytest.approx(half_width(crossings))
+    assert largest_rate.half_of_seeds({1.0: np.array([1.0])}, 0.9) is None
 
 
-def searched(monkeypatch: pytest.MonkeyPatch, knee: float, below: float = 1.0) -> tuple[Carried, list[float]]:
+def searched(
+    monkeypatch: pytest.MonkeyPatch, knee: float, below: float = 1.0
+) -> tuple[LargestRate, list[float]]:
     """What a search of one seed finds between 0 and 100, and the rates that it tried; 90 % are wanted."""
     test = load_test(Scenario(model="llama-3.1-8b"), policies=("none",), requests=8, seeds=1, tpot_ms=9.0)
     tried: list[float] = []
@@ -96,11 +100,9 @@ def searched(monkeypatch: pytest.MonkeyPatch, knee: float, below: float = 1.0) -
         share = below if rate <= knee else 0.0
         return {"goodput_share": share, "queue_share": 1.0, "step_slower": 0.0, "step_faster": 0.0}
 
-    monkeypatch.setattr(carried, "_metrics_at", metrics_at)
-    start = Carried(
-        policy="none", saturated_per_s=100.0, saturated_tokens_per_s=1.0, largest_per_s=None, off_from=None
-    )
-    return carried._with_largest(start, test, test.servers[0], None), tried
+    monkeypatch.setattr(largest_rate, "trial_metrics", metrics_at)
+    full = Saturation(requests_per_s=100.0, tokens_per_s=1.0, slower=0.0, faster=0.0)
+    return largest_rate.largest_rate(test, test.servers[0], full, None), tried
 
 
 def test_the_largest_rate_is_bracketed_then_closed_in_on_by_halving_an_end_that_stays(monkeypatch):

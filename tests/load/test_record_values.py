@@ -7,12 +7,13 @@ import pytest
 from load_tables import requests
 
 from medusa_sim.load.arrivals import _ramp
-from medusa_sim.load.carried import Carried, _carrying
 from medusa_sim.load.interpolation import between, geometric
+from medusa_sim.load.largest_rate import with_interval
 from medusa_sim.load.lengths import _log_normal
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import _emitted, _one_rate
 from medusa_sim.load.record import Record, Recorder, Span
+from medusa_sim.load.saturation import Saturation
 
 
 def _span(start_s: float, span_s: float, requests: int, **other: object) -> Span:
@@ -121,17 +122,14 @@ def test_blocks_of_layers_with_windows_are_held_on_a_line_between_whole_numbers(
 def test_a_rate_is_as_sure_as_the_step_over_what_it_grows_with_the_rate(rate, grows, half):
     """Of steps within -10 and +20 %; at saturation, 10 a second, as sure as the step itself."""
     metrics = {"queue_share": 0.5, "step_slower": 0.1, "step_faster": 0.2}
-    empty = Carried(
-        policy="K=3", saturated_per_s=10.0, saturated_tokens_per_s=1.0, off_from=None,
-        saturated_high_per_s=10.0 * np.exp(0.2),
-    )  # fmt: skip
-    found = _carrying(empty, rate, metrics, half, 0.95)
+    full = Saturation(requests_per_s=10.0, tokens_per_s=1.0, slower=0.1, faster=0.2)
+    found = with_interval(rate, metrics, half, 0.95, full)
     chance = 0.65 * (half or 0.0) / rate
     assert found.largest_low_per_s == pytest.approx(rate / np.exp(np.hypot(0.1 / grows, chance)))
     most = min(rate * np.exp(np.hypot(0.2 / grows, chance)), 10.0 * np.exp(0.2))
     assert found.largest_high_per_s == pytest.approx(most)
     assert (found.largest_per_s, found.best_share, found.largest_half_width) == (rate, 0.95, half)
-    flat = _carrying(empty, 8.0, {**metrics, "queue_share": 0.0}, None, 0.95)
+    flat = with_interval(8.0, {**metrics, "queue_share": 0.0}, None, 0.95, full)
     assert flat.largest_low_per_s == pytest.approx(8.0 * np.exp(-0.1 / 0.1))
 
 

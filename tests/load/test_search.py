@@ -10,17 +10,12 @@ from hypothesis import strategies as st
 
 from medusa_sim.errors import UsageError
 from medusa_sim.load.answer import LoadAnswer, run_load
-from medusa_sim.load.carried import (
-    Carried,
-    find_carried,
-    off_from,
-    rates_to_try,
-    requests_held,
-    saturation,
-)
+from medusa_sim.load.carried import Carried, find_carried, rates_to_try
 from medusa_sim.load.load_test import load_test
+from medusa_sim.load.losses import off_from
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Adaptive
+from medusa_sim.load.saturation import requests_held, saturation
 from medusa_sim.report.load.screen import context_text
 from medusa_sim.report.load.sentences import answer_text
 from medusa_sim.report.load.tables import carried_table, load_table

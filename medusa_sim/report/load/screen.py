@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from medusa_sim.load.answer import LoadAnswer
-from medusa_sim.load.carried import search_requests
 from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.policies import BySize
 from medusa_sim.load.sources import Drawn
+from medusa_sim.load.trial import search_requests
 from medusa_sim.report.load.sentences import answer_lines
 from medusa_sim.report.load.tables import carried_table, load_table
 from medusa_sim.report.load.warnings import warnings

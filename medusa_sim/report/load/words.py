@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from medusa_sim.load.carried import Spans
+from medusa_sim.load.losses import Spans
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import CONTEXT_STEPS
 from medusa_sim.report.words.numbers import significant
