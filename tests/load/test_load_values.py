@@ -179,6 +179,19 @@ def test_goodput_is_the_share_that_completes_of_all_within_limits_that_everybody
     np.testing.assert_array_equal(again.completes, np.tile(completes[:30], 2))
 
 
+def test_sessions_of_a_trace_that_is_repeated_are_others_in_each_turn():
+    asked = replace(requests([0.0] * 4, [9] * 4, [3] * 4), session=np.array([0, 2, -1, 0]))
+    assert asked.repeated(10, users=2).session.tolist() == [0, 2, -1, 0, 3, 5, -1, 3, 6, 8]
+
+
+def test_a_load_without_drafts_needs_none_priced():
+    scenario = Scenario(model="llama-3.1-8b", acceptance="0.8,0.6", drafter="eagle3")
+    longest = [
+        load_test(scenario, policies=given).drafts_max for given in (("none",), ("none", "1"), (Fixed(0),))
+    ]
+    assert longest == [0, 1, len(chains(scenario))]
+
+
 def test_what_the_time_went_to_and_how_full_the_cache_is():
     """A request of 1,000 and 1,001 tokens in steps that draft for a quarter of their time."""
     share = np.full((2, 257), 0.25)

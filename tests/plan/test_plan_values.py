@@ -10,7 +10,7 @@ import pytest
 
 from medusa_sim.arrays import Band
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.plan import recommendation
+from medusa_sim.plan import other_counts, recommendation
 from medusa_sim.plan.break_even import longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.coarse_search import CoarseSearch
@@ -301,3 +301,19 @@ def test_speculation_is_worth_it_where_a_row_that_keeps_the_limit_drafts(candida
     assert enable("throughput", best, plain) is not bool(meets)
     assert enable("throughput", best)
     assert not enable("throughput")
+
+
+def test_a_cliff_is_told_from_the_rows_count_up(monkeypatch):
+    """A step of twice the time after 3 and after 7 counts; with five counts none is out of line."""
+    steps = np.repeat([10.0, 20.0, 40.0], [3, 4, 5])
+    for counts, candidates, cliff in (
+        (12, 1, 3),
+        (12, 3, 3),
+        (12, 4, 7),
+        (12, 8, None),
+        (5, 1, None),
+        (6, 1, 3),
+    ):
+        found = (np.arange(1, counts + 1), steps[:counts])
+        monkeypatch.setattr(other_counts, "_steps_by_count", lambda row, found=found: found)
+        assert other_counts.cliff_after(SimpleNamespace(candidates=candidates)) == cliff

@@ -435,3 +435,16 @@ def test_a_plain_step_is_one_token_behind_another_and_a_step_of_two_adds_what_on
     modules = [launch.operator for launch in sparse if launch.composed]
     sizes = [[float(each.batch), float(each.q_len), float(each.prefix)] for each in modules]
     assert sizes == [[1.0, 1.0, 1.0], [1.0, 2.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "ranks", "is_told"), [("vllm", 1, False), ("vllm", 2, True), ("cuda-graph", 2, False)]
+)
+def test_trees_are_told_of_where_a_runtime_without_them_has_several_guesses_a_place(runtime, ranks, is_told):
+    guesses = replace(constant_rate(0.5).heads, accuracy=np.array([[0.5, 0.2][:ranks]] * 3))
+    profile = constant_rate(0.5)
+    made = replace(profile, model=replace(profile.model, heads=guesses))
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=made, runtime=runtime
+    )
+    assert bool(scenario.where_trees_run) == is_told
