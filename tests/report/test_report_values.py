@@ -34,6 +34,7 @@ from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.drafting_facts import _drafts
 from medusa_sim.report.recommend.server_facts import _costs, server_facts
 from medusa_sim.report.recommend.table import drafts_told
+from medusa_sim.report.sweep import screen as sweep_screen
 from medusa_sim.report.sweep.page import cards, compared, pays_at
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import percent
@@ -297,6 +298,20 @@ def test_the_largest_count_that_is_quicker_is_told_up_to_twice_the_rows_own(cand
     quicker = next(each for each in server_facts(answer) if each.label == "Quicker")
     more, less = map(int, re.findall(r"\d+", quicker.text)[:2])
     assert (more, less) == told
+
+
+@pytest.mark.parametrize(("lengths", "numbers"), [([512], [64, 60, 4]), ([512, 900], [64, 60, 4, 900])])
+def test_a_quicker_count_is_told_with_its_length_where_there_are_several(monkeypatch, lengths, numbers):
+    for name in ("by_batch", "acceptance_facts", "standing_fact", "memory_facts", "costs", "column_facts",
+                 "kernel_facts"):  # fmt: skip
+        monkeypatch.setattr(sweep_screen, name, lambda answer: ())
+    monkeypatch.setattr(sweep_screen, "better_text", lambda answer: "")
+    pair = SimpleNamespace(smaller=60, larger=64, batch=4, seq_len=lengths[-1])
+    answer = SimpleNamespace(
+        scenario=None, in_engine=None, quicker=[pair], grid=SimpleNamespace(seq_len=np.array(lengths))
+    )
+    (told,) = (fact.text for fact in sweep_screen.facts(answer) if fact.label == "Quicker")
+    assert [int(each) for each in re.findall(r"\d+", told)] == numbers
 
 
 @pytest.mark.parametrize(

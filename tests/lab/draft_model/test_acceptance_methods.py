@@ -21,7 +21,7 @@ from medusa_sim.lab.draft_model.predict import (
     predict_block_efficiency,
     prediction_band,
 )
-from medusa_sim.lab.draft_model.shape import parsed_shape
+from medusa_sim.lab.draft_model.shape import DraftShape, parsed_shape
 from medusa_sim.lab.reproduce.recursive import (
     MISREAD_SPECS,
     figure_rows,
@@ -41,8 +41,8 @@ def efficiency(method: str, spec: str, process: EaseProcess = PROCESS) -> float:
 def test_shapes_are_read_as_the_paper_writes_them():
     assert parsed_shape("SD", "4").branches == (1, 1, 1, 1)
     assert parsed_shape("RSD-C", "2-2-1").candidates == 1 + 2 + 4 + 4
-    assert parsed_shape("SpecTr", "5x4").width == 5
-    assert parsed_shape("RSD-S", "5x4").length == 4
+    assert parsed_shape("SpecTr", "5x4") == DraftShape("SpecTr", (1, 1, 1, 1), 5)
+    assert parsed_shape("RSD-S", "5x4") == DraftShape("RSD-S", (1, 1, 1, 1), 5)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,38 @@ def test_one_of_each_method_is_a_chain_and_more_never_accepts_less():
     assert efficiency("SpecTr", "4x3") < efficiency("RSD-S", "4x3")  # distinct beats independent draws
     hopeless = EaseProcess(QUICK, -20.0, 0.3)
     assert efficiency("SD", "5", hopeless) < 1.1  # flat laws over 60 tokens still agree now and then
+
+
+@pytest.mark.parametrize(
+    ("method", "spec", "tokens"),
+    [
+        ("SD", "1", 1.694753693), ("SD", "4", 2.966253397), ("RSD-C", "2-2-1", 2.900238543),
+        ("RSD-C", "4-1", 2.414931988), ("SpecTr", "5x4", 3.167404626), ("SpecTr", "3x3", 2.748132909),
+        ("RSD-S", "5x4", 3.431919317), ("RSD-S", "3x2", 2.447256074),
+    ],
+)  # fmt: skip
+def test_tokens_of_every_method_in_one_process(method, spec, tokens):
+    """Of 80 contexts of 60 tokens, whose draws are seeded."""
+    assert efficiency(method, spec) == pytest.approx(tokens, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("seen", "tokens", "low", "high"),
+    [
+        (2, (2.134677, 2.698008, 2.738521, 2.242154, 2.143614), (2.1, 2.560410, 2.593379, 2.087445, 2.036433),
+         (2.243545, 2.835607, 2.883662, 2.396863, 2.250795)),
+        (3, (2.131173, 2.5874, 2.846989, 2.414476, 2.311137), (2.1, 2.455443, 2.693252, 2.313068, 2.227936),
+         (2.239863, 2.719358, 3.000727, 2.515884, 2.394338)),
+    ],
+)  # fmt: skip
+def test_a_pair_of_two_chains_is_predicted_with_and_without_a_tree(seen, tokens, low, high):
+    rates = [("SD", "2", 1.9), ("SD", "4", 2.3), ("RSD-C", "2-2-1", 2.6)][:seen]
+    wanted = [("SD", "3"), ("SD", "8"), ("RSD-S", "5x4"), ("SpecTr", "3x3"), ("RSD-C", "3-2")]
+    predicted = predict_block_efficiency(rates, wanted, QUICK)
+    assert predicted == pytest.approx(tokens, rel=1e-5)
+    ends = prediction_band(wanted, predicted, rates)
+    assert ends[0] == pytest.approx(low, rel=1e-5)
+    assert ends[1] == pytest.approx(high, rel=1e-5)
 
 
 def test_fit_recovers_the_process_it_was_made_from():
