@@ -186,8 +186,12 @@ def weights_of(model: Model) -> str:
     return FORMATS[form].weight_dtype
 
 
+@lru_cache(maxsize=32)
 def standing(scenario: Scenario) -> Standing:
-    """How near a scenario is to measured servers, by the group that decides its bands."""
+    """How near a scenario is to measured servers, by the group that decides its bands.
+
+    Kept, since a page asks several times whenever it is drawn.
+    """
     requests = 1 if scenario.runtime.local else REQUESTS
     step = decode_step(scenario.setting, np.asarray(requests), np.asarray(scenario.length))
     half_width = float(0.5 * np.log(step.high_us / step.low_us))
