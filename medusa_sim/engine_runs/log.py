@@ -9,8 +9,9 @@ vLLM counts requests that still read their prompt among the running, and no toke
 quarter with prompts of 30,000 tokens. Lines without prompts tell the time per token; where every line has
 some, running over rate is the time per token of a request with its own prompt.
 
-SGLang's accept length counts the target's own token; its accept rate, which older versions do not write, is
-the accepted of the drafted tokens, so that both tell how many drafts were run.
+SGLang's accept length counts the target's own token. Its accept rate, which older versions do not write, is
+the accepted of the drafted tokens, and before pull request 23530 (April 2026) each of both with one more. So
+length and rate tell how many drafts were run (`drafts_of`).
 """
 
 from __future__ import annotations
@@ -39,14 +40,16 @@ _FEWEST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """One line. reads: whether running requests read prompts; length: tokens a step; drafts: of a step."""
+    """One line. reads: whether running requests read prompts; length: tokens a step; share: SGLang's accept
+    rate.
+    """
 
     engine: str
     running: int
     tokens_per_s: float
     reads: bool = False
     length: float | None = None
-    drafts: float | None = None
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ def lines_of(text: str) -> list[LogLine]:
                 running=int(match["running"]),
                 tokens_per_s=float(rate[1]),
                 length=length,
-                drafts=(length - 1.0) / share if length and length > 1.0 and share else None,
+                share=share,
             )
         else:
             continue
@@ -108,20 +111,34 @@ def logged(text: str) -> Logged | None:
     kept = [line for line in lines if line.engine == engine and line.running >= STEADY * most]
     kept = kept[1:] if len(kept) >= _FEWEST else kept or lines
     kept = [line for line in kept if not line.reads] or kept
-    lengths, drafts = (
-        [value for line in kept if (value := getattr(line, name)) is not None]
-        for name in ("length", "drafts")
-    )
+    lengths = [line.length for line in kept if line.length is not None]
     return Logged(
         engine=engine,
         lines=len(kept),
         running=fmean(line.running for line in kept),
         tokens_per_s=fmean(line.tokens_per_s for line in kept),
         reads=kept[0].reads,
-        length=_mean(lengths),
-        drafts=round(median(drafts)) if drafts else None,
+        length=fmean(lengths) if lengths else None,
+        drafts=drafts_of(kept),
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
+def drafts_of(lines: Sequence[LogLine]) -> int | None:
+    """Drafts of a step, which all lines share; None where no line tells them.
+
+    Of both meanings of SGLang's accept rate the right one gives a whole number, the same on every line;
+    today's where both do.
+    """
+    told = [(line.length, line.share) for line in lines if line.length and line.length > 1.0 and line.share]
+    if not told:
+        return None
+    today = [(length - 1.0) / share for length, share in told]
+    before = [length / share - 1.0 for length, share in told]
+    drafts = before if _from_whole(before) < _from_whole(today) else today
+    return round(median(drafts))
+
+
+def _from_whole(values: Sequence[float]) -> float:
+    """Mean distance of values from one whole number, to two digits, as logs have."""
+    whole = round(median(values))
+    return round(fmean(abs(value - whole) for value in values), 2)

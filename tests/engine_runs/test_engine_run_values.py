@@ -10,7 +10,7 @@ from medusa_sim.acceptance.engine_counters import AcceptanceCounts
 from medusa_sim.engine_runs.bench import is_bench, read_bench
 from medusa_sim.engine_runs.bench_row import BenchRow, Shape, checked, with_shape
 from medusa_sim.engine_runs.load_generators import rows_of_result
-from medusa_sim.engine_runs.log import lines_of, logged
+from medusa_sim.engine_runs.log import drafts_of, lines_of, logged
 from medusa_sim.engine_runs.run import _of_counts, _of_row, _rows, engine_run, told_by
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.scenario.scenario import Scenario
@@ -113,15 +113,26 @@ def test_a_log_counts_what_ran_and_who_read():
     assert logged(VLLM.format(prompts="0.0", rate="4.0")).reads is False
 
 
+SGLANG = (
+    "Decode batch. #running-req: 16, accept len: {length:.2f}, accept rate: {share:.2f}, "
+    "gen throughput (token/s): 9.0\n"
+)
+
+
 def test_drafts_of_sglangs_log_are_what_was_accepted_over_its_share():
     """1.41 more than one token at a rate of 0.47: three drafts."""
-    line = (
-        "Decode batch. #running-req: 16, accept len: {length}, accept rate: {share}, "
-        "gen throughput (token/s): 9.0"
-    )
-    assert lines_of(line.format(length=2.41, share=0.47))[0].drafts == pytest.approx(3.0)
-    assert lines_of(line.format(length=1.0, share=0.47))[0].drafts is None
-    assert lines_of(line.format(length=1.05, share=0.05))[0].drafts == pytest.approx(1.0)
+    for length, share, drafts in ((2.41, 0.47, 3), (1.0, 0.47, None), (1.05, 0.05, 1)):
+        assert drafts_of(lines_of(SGLANG.format(length=length, share=share))) == drafts
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 3, 5, 7, 15])
+@pytest.mark.parametrize("more", [0, 1], ids=["today", "before"])
+@pytest.mark.parametrize("rate", [0.3, 0.6])
+def test_both_meanings_of_sglangs_accept_rate_give_the_drafts(drafts, more, rate):
+    """Accepted of drafted, and before April 2026 (pull request 23530) each with one more."""
+    accepted = [drafts * (rate + wobble) for wobble in (-0.04, 0.0, 0.03, 0.06)]
+    lines = (SGLANG.format(length=1.0 + a, share=(a + more) / (drafts + more)) for a in accepted)
+    assert drafts_of(lines_of("".join(lines))) == drafts
 
 
 def test_three_lines_or_more_lose_the_first():
