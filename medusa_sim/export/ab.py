@@ -3,8 +3,8 @@
 Acceptance is made synthetic, so that the engine accepts exactly what was assumed and what is compared is the
 time of its steps: vLLM `rejection_sample_method` synthetic (unconditional rates by position), SGLang
 `SGLANG_SIMULATE_ACC_LEN` (counts the bonus token), TensorRT-LLM `TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS`
-(does not). The last two force one length at every batch, so each number of drafts of a schedule is run
-in a server of its own. The results are what `calibrate engine` reads.
+(does not, and takes whole numbers alone before 1.4). The last two force one length at every batch, so each
+number of drafts of a schedule is run in a server of its own. The results are what `calibrate engine` reads.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
     lines = [
         for_comment(f"# {name} {settings.version} without and with speculation, acceptance made synthetic"),
         for_comment(f"MODEL=...  # the checkpoint of {answer.scenario.model.name}"),
-        *(f"# predicted at batch {batch}: {plan.grid.speedup(batch, plan.drafts_at(batch)):.2f}x, "
-          f"{acceptance_length(plan, batch):.2f} tokens a step" for batch in batches(plan)),
+        *(f"# predicted at batch {batch}: {speedup:.2f}x, {length:.2f} tokens a step"
+          for batch, speedup, length in predictions(engine, chosen, plan)),
         "",
         "# A: no speculation",
         f"{engine.serve} --port {engine.port} &",
@@ -72,6 +72,17 @@ def acceptance_length(plan: ChainPlan, batch: int) -> float:
     return 1.0 + sum(plan.rates[: plan.drafts_at(batch)])
 
 
+def predictions(engine: EngineExport, chosen: Chosen, plan: ChainPlan) -> Iterator[tuple[int, float, float]]:
+    """(batch, speedup, tokens a step) of each run, with the acceptance that the engine can be made to have.
+
+    A step takes as long whatever it accepts, so that the speedup grows as the tokens do.
+    """
+    for batch in batches(plan):
+        length, drafts = acceptance_length(plan, batch), plan.drafts_at(batch)
+        forced = engine.nearest_length(chosen.version, length) if drafts else length
+        yield batch, plan.grid.speedup(batch, drafts) * forced / length, forced
+
+
 def _parts(engine: EngineExport, chosen: Chosen) -> tuple[Chosen, ...]:
     """Parts of an A/B test, one server each: the whole schedule, or one number of drafts a part."""
     plan = chosen.plan
@@ -93,7 +104,7 @@ def _speculating(engine: EngineExport, part: Chosen, every: Sequence[int]) -> It
     first, last = plan.tiers[0].batch_min, plan.tiers[-1].batch_max
     held = [batch for batch in every if first <= batch <= last]
     yield f"# B: speculation, batch {first} to {last} (stop the server before it first)"
-    yield from engine.synthetic(part, acceptance_length(plan, first))
+    yield from engine.synthetic(part, engine.nearest_length(part.version, acceptance_length(plan, first)))
     yield from _bench(engine, part.answer, held, "spec")
     yield ""
 

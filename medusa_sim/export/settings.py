@@ -198,9 +198,14 @@ class EngineExport:
         del scenario
         return speculation
 
-    def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
-        """Lines that start it with synthetic acceptance of `whole` tokens a step."""
+    def synthetic(self, chosen: Chosen, length: float) -> Iterator[str]:
+        """Lines that start it with synthetic acceptance of `length` tokens a step."""
         raise NotImplementedError
+
+    def nearest_length(self, version: str, length: float) -> float:
+        """Tokens a step that its synthetic acceptance can give, the nearest to `length`."""
+        del version
+        return length
 
 
 def forgone_tree(answer: Recommendation) -> tuple[str, ...]:

@@ -149,13 +149,13 @@ class Sglang(EngineExport):
         flags = flags_of(chosen)
         return f"{adaptive_file(flags)}{shlex.join(words(flags, chosen.draft_path))}\n"
 
-    def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
+    def synthetic(self, chosen: Chosen, length: float) -> Iterator[str]:
         """`SGLANG_SIMULATE_ACC_LEN` counts the bonus token."""
         flags = flags_of(chosen)
         if file := adaptive_file(flags):
             yield file.rstrip("\n")
         yield (
-            f"SGLANG_SIMULATE_ACC_LEN={whole:.2f} SGLANG_SIMULATE_ACC_METHOD=match-expected \\\n"
+            f"SGLANG_SIMULATE_ACC_LEN={length:.2f} SGLANG_SIMULATE_ACC_METHOD=match-expected \\\n"
             "SGLANG_SIMULATE_ACC_TOKEN_MODE=real-draft-token \\\n"
             f"{self.serve} --port {self.port} {shlex.join(words(flags, chosen.draft_path))} &"
         )

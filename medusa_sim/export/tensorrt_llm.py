@@ -25,6 +25,10 @@ _CONFIG = "serve.yaml"
 SYNCHRONOUS = ("ngram", "draft-model")
 """Methods whose documentation asks for `disable_overlap_scheduler: true`."""
 
+_FRACTIONS = ("1.4",)
+"""Versions that force fractions of accepted drafts (pull request 13569); others read `int`, and force nothing
+where it fails.
+"""
 _NUMBERS = (
     "max_draft_len", "num_nextn_predict_layers", "speculative_model", "max_matching_ngram_size",
     "dynamic_tree_max_topK", "max_total_draft_tokens",
@@ -136,6 +140,11 @@ def yaml_lines(config: TensorrtSpeculativeConfig, *, synchronous: bool) -> Itera
         yield from (f"    {batch}: {drafts}" for batch, drafts in config.draft_len_schedule.items())
 
 
+def _digits(accepted: float) -> str:
+    """`2`, not `2.00`, which a version without fractions cannot read, and `1.84`."""
+    return f"{accepted:.2f}".removesuffix(".00")
+
+
 class TensorrtLlm(EngineExport):
     """The record of TensorRT-LLM."""
 
@@ -155,15 +164,19 @@ class TensorrtLlm(EngineExport):
         lines = [*speculation, *data_parallel, *cache]
         return [f"cat > {_CONFIG} <<'EOF'", *lines, "EOF", f"--config {_CONFIG}"] if lines else []
 
-    def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
-        """`TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS` does not count the bonus token."""
+    def synthetic(self, chosen: Chosen, length: float) -> Iterator[str]:
+        """`TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS` does not count the bonus token; 0 forces nothing."""
         yield "cat > speculative.yaml <<'EOF'"
         yield from _yaml(chosen)
         yield "EOF"
         yield (
-            f"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS={whole - 1.0:.2f} \\\n"
+            f"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS={_digits(length - 1.0)} \\\n"
             f"{self.serve} --port {self.port} --config speculative.yaml &"
         )
+
+    def nearest_length(self, version: str, length: float) -> float:
+        """Of a whole number of accepted drafts, from 1, before the version that reads fractions."""
+        return length if version in _FRACTIONS else 1.0 + max(round(length - 1.0), 1)
 
     def trees(self, method: EngineMethod, version: str) -> Callable[[TreeShape], bool] | None:
         """Dynamic trees, within their top-k."""
@@ -204,7 +217,7 @@ TENSORRT_LLM = TensorrtLlm(
     serve='trtllm-serve "$MODEL"',
     bench=(
         'python -m tensorrt_llm.serve.scripts.benchmark_serving --model "$MODEL" --port {port} '
-        "{common} --ignore-eos --save-result --result-filename {name}.json"
+        "{common} --random-ids --tokenize-on-client --ignore-eos --save-result --result-filename {name}.json"
     ),
     unsynthetic=("ngram", "draft-model"),
     lacks={

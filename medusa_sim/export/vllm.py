@@ -119,9 +119,9 @@ class Vllm(EngineExport):
         """The cost of a loaded drafter in plain steps of one request, or more where more was asked for."""
         return max(super().margin(answer), idle_cost(answer)(1))
 
-    def synthetic(self, chosen: Chosen, whole: float) -> Iterator[str]:
+    def synthetic(self, chosen: Chosen, length: float) -> Iterator[str]:
         """`rejection_sample_method` synthetic takes unconditional rates by position."""
-        del whole
+        del length
         rates = [round(rate, _DIGITS) for rate in chosen.plan.rates]
         config = msgspec.structs.replace(
             speculative_config(chosen), rejection_sample_method="synthetic", synthetic_acceptance_rates=rates

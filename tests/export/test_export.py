@@ -368,13 +368,32 @@ def test_ab_of_the_other_engines(eagle):
     length = 1.0 + sum(plan_of(engine_settings(eagle, "sglang", draft_path="d")).rates)
     script = ab_script(eagle, engine_settings(eagle, "sglang", draft_path="d"))
     assert f"SGLANG_SIMULATE_ACC_LEN={length:.2f}" in script
-    script = ab_script(eagle, engine_settings(eagle, "tensorrt-llm", version="1.3", draft_path="d"))
-    assert "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS=" in script
     with pytest.raises(UsageError, match="no synthetic acceptance"):
         ab_script(eagle, engine_settings(eagle, "llama-cpp", draft_path="d"))
     ngram = answered("ngram", batch_max=4)
     with pytest.raises(UsageError, match="one-model"):
         ab_script(ngram, engine_settings(ngram, "tensorrt-llm"))
+
+
+@pytest.mark.parametrize(("version", "fractions"), [("1.2", False), ("1.3", False), ("1.4", True)])
+def test_ab_forces_what_a_version_of_tensorrt_llm_reads(eagle, version, fractions):
+    """Before 1.4 by `int`: a fraction, and 0, would force nothing beside a prediction of 2 tokens a step."""
+    settings = engine_settings(eagle, "tensorrt-llm", version=version, draft_path="d")
+    plan, script = plan_of(settings), ab_script(eagle, settings)
+    forced = re.findall(r"FORCE_NUM_ACCEPTED_TOKENS=(\S+)", script)
+    assert [each.isdecimal() for each in forced] == [not fractions for _ in forced]
+    drafted = [tier for tier in plan.tiers if tier.drafts]
+    assumed = [sum(plan.rates[: tier.drafts]) for tier in drafted]
+    assert [float(each) for each in forced] == pytest.approx(assumed, abs=0.005 if fractions else 0.5)
+    predicted = re.findall(r"batch (\d+): ([0-9.]+)x, ([0-9.]+) tokens", script)
+    for batch, speedup, length in predicted:
+        drafts = plan.drafts_at(int(batch))
+        if drafts:
+            assert float(length) - 1.0 in [pytest.approx(float(each)) for each in forced]
+        own = plan.grid.speedup(int(batch), drafts) / (1.0 + sum(plan.rates[:drafts]))
+        assert float(speedup) / float(length) == pytest.approx(own, abs=0.005)
+    # its random prompts come from a download, unless they are told to be token ids
+    assert script.count("--dataset-name random") == script.count("--random-ids --tokenize-on-client")
 
 
 def test_ab_forces_one_length_on_one_number_of_drafts_alone(steep):
