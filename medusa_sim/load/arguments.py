@@ -30,7 +30,7 @@ _REQUESTS, _SERVER, _ASKED = "Requests", "The server", "What is asked for"
 
 @dataclass(frozen=True)
 class LoadArguments(Declared):
-    """Arguments of `medusa-sim load` beside the scenario and the rates."""
+    """Arguments of `medusa-sim load` besides the scenario and the rates."""
 
     policies: Sequence[Any] = argument(
         DEFAULT_POLICIES, ANY,

@@ -14,7 +14,7 @@ _ROUNDING = 1e-9
 class Cache:
     """Blocks in use by a batch and by prompts that are being read.
 
-    blocks: that there are, beside those of a text that all requests share. reserved: by the prompts that are
+    blocks: that there are, without those of a text that all requests share. reserved: by prompts that are
     being read, for all of each from its start. most_used: an upper bound of the blocks in use at any time.
 
     A request fills ceil((tokens + drafts + slots) / block) blocks (L2) if every draft is accepted. Counting
@@ -82,7 +82,7 @@ class Cache:
         return blocks - self._batch.shared + self.reserved
 
     def fits(self, drafts: int, prompt_blocks: int = 0) -> bool:
-        """Whether the next step has room, and a prompt of so many blocks beside it."""
+        """Whether the next step has room, and a prompt of so many blocks with it."""
         free = self.blocks_for(1 if prompt_blocks else 0) - prompt_blocks
         return self.at_most(drafts) <= free or self.needed(drafts) <= free
 
@@ -99,7 +99,7 @@ class Cache:
     @property
     def tokens(self) -> int:
         """Tokens of the batch and of reserved blocks; with windows, of the blocks held."""
-        beside = (self.reserved - self._batch.shared) * self._block_tokens
+        reserved = (self.reserved - self._batch.shared) * self._block_tokens
         if self._limits.held is None:
-            return self._batch.tokens + beside
-        return self._counted_blocks(0) * self._block_tokens + beside
+            return self._batch.tokens + reserved
+        return self._counted_blocks(0) * self._block_tokens + reserved

@@ -7,7 +7,7 @@
 Draws stand in a long row: each is one step, and holds the tokens that it emits with the longest draft; each
 number of tokens is there as often as the profile says, in random order. A request starts at a draw of its own
 and goes on by one a step; with K drafts a draw emits at most K + 1. So what a request draws depends neither
-on who is served beside it nor on the policy, and policies can be compared request by request.
+on who is served with it nor on the policy, and policies can be compared request by request.
 
 In (L4) a_k is the profile's probability that draft k is accepted where those before it were, spread its
 `request_spread`, normal a draw of the standard normal distribution. Profiles count by step, and a hard

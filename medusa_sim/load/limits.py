@@ -67,7 +67,7 @@ class SchedulerLimits:
     `batch_wait_timeout_iters`).
     positions: longest request of the model. prefix_hit_rate: share of a prompt's tokens that are found in the
     cache and not computed; shares_prefix: their blocks are held once in all, not by each request. lookahead:
-    slots of a request beside those of its tokens and drafts.
+    slots of a request besides those of its tokens and drafts.
 
     Tokens of a request fill blocks; it holds as many, but fewer where some layers keep a window only. held:
     entry i is what it holds when its tokens fill i blocks; None: i.
@@ -109,7 +109,7 @@ class SchedulerLimits:
         return self.kv_tokens // self.schedulers
 
     def kv_blocks_for(self, requests: int, prompt_tokens: int = 0) -> int:
-        """Blocks that so many requests of like lengths can fill between them, beside those that they share.
+        """Blocks that so many requests of like lengths can fill between them, without those that they share.
 
         Schedulers take whole requests: their caches are not full where one has a request more than others.
         prompt_tokens: of which every cache holds the shared ones once.
@@ -224,8 +224,8 @@ def kv_room_bytes(
     rows = requests * verified
     limited = 1 if engine is None else engine.limited(scenario.parallel.schedulers)
     widest = (-(-size // limited) for size in (max(tokens, rows), requests, rows))
-    beside = shard.weight_bytes + float(drafter.weight_bytes) + profiled_bytes(shard, engine, *widest)
-    return scenario.usable_memory_bytes - beside
+    other_bytes = shard.weight_bytes + float(drafter.weight_bytes) + profiled_bytes(shard, engine, *widest)
+    return scenario.usable_memory_bytes - other_bytes
 
 
 def _verified_tokens(option: DraftOption | None) -> int:

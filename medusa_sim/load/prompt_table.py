@@ -1,12 +1,12 @@
 """What prompts add to a step, as a table that a scheduler looks up: tokens of prompts, and their attention.
 
-(L1)  t = |t(b, s, K) + g more + g read, launches|_3 + beside      prompts ride on the step (N8)
-        = t(b, s, K) + |g (linear(S) + logits) + g read, launches|_3 + beside   they have passes of their own
+(L1)  t = |t(b, s, K) + g more + g read, launches|_3 + extra       prompts ride on the step (N8)
+        = t(b, s, K) + |g (linear(S) + logits) + g read, launches|_3 + extra    they have passes of their own
       more = linear(b c + S) - (1 - k / E)^S sharing - decode,  c = 1 + match K tokens of each of b requests
       read = sum attention(q_i, e_i) [and the drafter's] + drafter(S) + imbalance(S)
       S = sum q_i tokens of prompts whose chunks end at e_i
 
-decode, sharing, g, launches, beside and the law itself are those of `step.mixed_steps`:
+decode, sharing, g, launches, extra and the law itself are those of `step.mixed_steps`:
 `PromptTerms.mixed_us`.
 """
 
@@ -47,7 +47,7 @@ class PromptTable:
     linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
     (Q,) that ends at chunk_ends (E,). drafter_s and drafter_attention_s: the same of a drafter that reads
     prompts, too. inactive_share: (T,) share of experts that none of so many tokens activates; None: there are
-    no experts. logits_s: choosing tokens behind prompts in a pass of their own. imbalance_s: (T,) what
+    no experts. logits_s: sampling first tokens in passes of prompts. imbalance_s: (T,) what
     linear_s is longer by where one GPU attends to all these tokens, gpus: that attend to their own requests.
     terms: of the engine. host: that launches prompts; plain_host: that of a server that loads no drafter.
     """

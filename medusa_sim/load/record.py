@@ -275,7 +275,7 @@ class Recorder:
 class Window:
     """When measuring begins and ends; the whole run where a load has no warm-up.
 
-    Of an open loop behind its warm-up, until the last request comes; of a closed one from when as many
+    Of an open loop after its warm-up, until the last request comes; of a closed one from when as many
     requests have finished as there are users, until the last one begins.
     """
 

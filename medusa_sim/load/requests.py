@@ -190,7 +190,7 @@ class Request:
     number: its place in `Requests`. said: tokens that its session said before, None without sessions. left:
     tokens still to emit, as of when it joined or left the batch. stopped_s: when it was preempted, None while
     it is not. While its prompt is read, unread: tokens still to compute, after a preemption also those that
-    it had emitted; blocks: KV blocks reserved for it, beside `shared` ones that others hold too. While it
+    it had emitted; blocks: KV blocks reserved for it, apart from `shared` ones that others hold too. While it
     decodes, offset, base, goal and last_step are those of `Batch`.
     """
 

@@ -222,7 +222,7 @@ class ServingLoop:
     def _step_s(self, drafts: int, requests: int, length: float) -> float:
         """Seconds of a step without its prompts."""
         table = self.table
-        if not requests:  # behind their prompts requests draft already
+        if not requests:  # requests draft right after their prompts
             return table.decoding_s(self.batch.drafts, 0, length)
         step_s = table.decoding_s(drafts, requests, length)
         if drafts and table.match_rate < 1.0:
@@ -247,7 +247,7 @@ class ServingLoop:
         return len(started)
 
     def _start(self, request: Request) -> None:
-        """Emit the first token behind a prompt."""
+        """Emit the first token of a request whose prompt is read, or its next one after a preemption."""
         if request.stopped_s is None:
             self.recorder.first_token_s[request.number] = self.now_s + self._sending_s
         else:

@@ -43,7 +43,7 @@ class StepTable:
     lengths: FloatArray
     """(S,) mean committed tokens of the requests."""
     step_s: FloatArray
-    """(1 + D, 1 + b, S); of no requests: what a step of prompts alone takes beside its tokens, with the
+    """(1 + D, 1 + b, S); of no requests: what a step of prompts alone takes besides its tokens, with the
     drafting that follows for a request."""
     prompts: PromptTable
     """Time that prompts add."""

@@ -1,10 +1,10 @@
-"""Arrivals: how many prompts begin on a step of a full server, with the probability of each number.
+"""How many prompts begin on a step of a full server, with the probability of each number.
 
 `step.request_cycle` says what each letter is. Prompts begin
 
     n ~ Bin(b, pi)                    each by itself
     n ~ gpus Bin(b / gpus, pi)        on GPUs whose mixed steps wait for each other: one on each
-    n = 1 + J, J ~ Bin(b - 1, 1 - (1 - pi)^h), on b pi / (1 + mean J) of the steps, none on the others:
+    n = 1 + J, J ~ Bin(b - 1, 1 - (1 - pi)^hold), on b pi / (1 + mean J) of the steps, none on others:
                                       where an engine holds the first prompt for others
 
 b pi of them on average, in each case.

@@ -3,7 +3,7 @@
     t = |device, launching host|_3 + exposed
         device   kernels, and the gaps between them
         host     what launching them takes the host, which works ahead of the device
-        exposed  what an engine adds after or before its kernels and hides behind nothing (`step/host.py`)
+        exposed  what an engine adds before or after its kernels, while the device waits (`step/host.py`)
 
 Everything that prices a step (one step, a grid, rows of operators, a search) adds `Cost`s and reads
 `time_us`, or hands the three to `step_us`. What prompts add has its own device and host (N8).
@@ -57,7 +57,7 @@ class Cost:
     host_us: FloatArray = field(default_factory=_nothing)
     """The host that launches them, ahead of the device."""
     exposed_us: FloatArray = field(default_factory=_nothing)
-    """What hides behind neither."""
+    """What adds to both."""
     below_square: FloatArray = field(default_factory=_nothing)
     """Squared half-width of the 80 % band of `device_us`, downwards."""
     above_square: FloatArray = field(default_factory=_nothing)
@@ -165,8 +165,8 @@ def overhead_halves(step: Cost, plain: Cost) -> Halves:
     The kernels' band is that of `step`, alone where no engine adds anything. What an engine adds to every
     step moves the ratio by the difference of its shares in the two, what drafting adds by its own. Of both
     RATIO_SHARE counts: an engine's two steps read the same weights and K and V, so that part of the error of
-    their kernels is common and cancels, and terms fitted to the same rounds err against each other. Beside
-    both stands what speedups in the engine's version with that kind of drafter miss by (`gain_square`).
+    their kernels is common and cancels, and terms fitted to the same rounds err against each other. Both
+    are joined by what speedups in the engine's version with that kind of drafter miss by (`gain_square`).
     """
     kernels = step.kernel_halves
     if not (step.has_engine_band or plain.has_engine_band):

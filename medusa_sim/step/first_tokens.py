@@ -2,8 +2,8 @@
 
     (N17)  ttft     = (I + W) mean of t over the steps on which a request waits + H t(0)
                       + mean of t over those that its prompt rides on, or of its own passes
-    (N19)  ttft of a load test whose b clients begin at once, k requests each:
-           ((k - 1) again + start) / k + later
+    (N19)  ttft of a load test whose b clients begin at once, m requests each:
+           ((m - 1) again + start) / m + later
            again    = mean of (N17) over pi(x), with which prompts of such clients begin (`step.gathering`)
            start    = server + (time to read b prompts + time to read as many as a step has room for) / 2
            later    = load_test_us + load_test_steps mean t

@@ -1,10 +1,10 @@
 """Clients of a load test that begin at once: they ask again at nearly the same time.
 
-Of requests of generation g (the first, which all begin at once, is 0) the prompts begin around step g / pi.
+Of requests of generation i (the first, which all begin at once, is 0) the prompts begin around step i / pi.
 Outputs of a coefficient of variation cv part them, and so does the reading of the first prompts:
 
-    s_g^2 = (b P / room)^2 / 12 + g (cv D)^2            variance of when they begin, in steps
-    pi(x) = sum_g f_g(x)                                f_g normal of deviation s_g around g / pi
+    var_i = (b P / room)^2 / 12 + i (cv D)^2            variance of when they begin, in steps
+    pi(x) = sum_i f_i(x)                                f_i normal of variance var_i around i / pi
 
 A published test ends before they are spread over the whole of 1 / pi: more than pi of them begin on the steps
 on which they do (N19).
@@ -19,7 +19,7 @@ from medusa_sim.step.chance import normal_values
 from medusa_sim.step.request_cycle import RequestCycle
 
 REQUESTS_A_CLIENT = 10
-"""Of load tests: k of (N19). InferenceX's recipes ask for ten times as many prompts as are in flight."""
+"""Of load tests: m of (N19). InferenceX's recipes ask for ten times as many prompts as are in flight."""
 TESTED_CV = 0.2 / 0.9 / 12.0**0.5
 """Of their outputs: InferenceX draws them from 80 to 100 % of the length named, all alike."""
 _PARTS = 2

@@ -69,7 +69,7 @@ class SplitHost(NamedTuple):
 
 
 def split_host(engine: Engine, batch: Size, layers: int = 0) -> SplitHost:
-    """(N1): the host's work in a step of `batch` requests, what hides behind kernels and what does not.
+    """(N1): the host's work in a step of `batch` requests, what kernels hide and what they do not.
 
     layers: of the model, where an engine is charged for each.
 

@@ -11,7 +11,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.step.launch import Launch
 
 _LAST = ("up_proj", "gate_proj", "gate_up_proj", "down_proj", "activation", "lm_head", "next_token")
-"""Operators of rows whose logits are asked for, of the last layer and behind it."""
+"""Operators of rows whose logits are asked for, of the last layer and after it."""
 
 
 def last_logits(launches: Iterable[Launch], rows: Size) -> tuple[Launch, ...]:
@@ -19,7 +19,7 @@ def last_logits(launches: Iterable[Launch], rows: Size) -> tuple[Launch, ...]:
 
     rows: the last token of each sequence.
 
-    llama.cpp takes the rows that are asked for behind the attention of its last layer.
+    llama.cpp takes the rows that are asked for after the attention of its last layer.
     """
     kept: list[Launch] = []
     for launch in launches:

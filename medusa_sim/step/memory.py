@@ -1,11 +1,11 @@
 """What a step keeps in GPU memory, and the most requests and tokens for which it has room.
 
-    (R10) kept bytes = weights + drafter + ceil(b / g) bytes per request
-          bytes per request = (s + c + slots) KV bytes + g c (widest MLP rows + fp32 logits)
+    (R10) kept bytes = weights + drafter + ceil(b / schedulers) bytes per request
+          bytes per request = (s + c + slots) KV bytes + schedulers c (widest MLP rows + fp32 logits)
 
-b requests with s tokens in the cache and c verified ones, g schedulers: with data-parallel attention as many
-as GPUs, of which the fullest keeps the cache of ceil(b / g) whole requests and, as all, runs the rows of
-everybody's.
+b requests with s tokens in the cache and c verified ones. Schedulers are as many as GPUs with data-parallel
+attention, else one: the GPU that has most requests keeps the cache of ceil(b / schedulers) whole ones and, as
+every GPU, runs the rows of all.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DrafterMemory(NamedTuple):
     kv_bytes_per_token: FloatArray | float = 0.0
     """Of the requests whose cache the GPU keeps."""
     kv_slots: FloatArray | float = 0.0
-    """Tokens of KV cache, the target's too, that a request holds for drafting beside its own."""
+    """Tokens of KV cache, the target's too, that a request holds for drafting besides its own."""
 
 
 NO_DRAFTER = DrafterMemory()
@@ -139,7 +139,7 @@ def activation_bytes(model: Model, tokens: Size, logit_rows: Size) -> FloatArray
 def profiled_bytes(model: Model, engine: Engine | None, tokens: int, requests: int, rows: int) -> float:
     """What a server keeps free of KV cache: a step of so many tokens and verified rows, at least.
 
-    More where choosing a token of as many requests as a step may hold takes more when the server starts.
+    At its start a server samples for as many requests as a step may hold: where that takes more, it counts.
     """
     per_logit = 0.0 if engine is None else engine.profiled_bytes_per_logit.value
     return max(float(activation_bytes(model, tokens, rows)), per_logit * model.whole_vocab * requests)

@@ -1,26 +1,27 @@
-"""Mixed steps of a full server: what a step takes that carries prefill tokens beside decode tokens.
+"""Mixed steps of a full server: what a step takes that carries prefill tokens and decode tokens.
 
 `step.request_cycle` says what each letter is. Of the b requests of a cell n begin their prompts on a step
 (`step.begun_prompts`), which bring S prefill tokens, while d requests decode:
 
     S       log-normal with mean n P and variance n (cv P)^2
-    d(n)    = (b - n) (D - e) / (D - e + I + H)                        requests that decode all the while
+    d(n)    = (b - n) (D - apart) / (D - apart + I + H)                requests that decode all the while
 
-    (N8)  t(0)    = step(b) - (b - d) a - decode(b) + mean of decode over how many are absent
-          t(n, S) = |device, launches|_3 + beside             where prompts ride on steps, with
-                    device = step(b) - (b - d) a + g more(S) + g read(S)
-                  = t(0) + |device, launches|_3 + beside      where they have passes of their own, with
+    (N8)  t(0)    = step(b) - (b - d) attend - decode(b) + mean of decode over how many are absent
+          t(n, S) = |device, launches|_3 + extra              where prompts ride on steps, with
+                    device = step(b) - (b - d) attend + g more(S) + g read(S)
+                  = t(0) + |device, launches|_3 + extra       where they have passes of their own, with
                     device = g (linear(S) + logits) + g read(S)
           more(S) = linear(d c + S) - (1 - k / E)^S sharing(b c) - decode(b)
           read(S) = attention of n prompts + that of the drafter + drafter(S) + imbalance(S)
 
-The pieces are those of `step.prompt_kernels`; g, launches, beside and how they are put together those of
-`PromptTerms.mixed_us` (`step.prompts`). decode(b) has the rows of the step as an engine pads it; a mixed step
-is not padded. GPUs that attend to their own requests share n prompts; where these are fewer than GPUs, one
-GPU has a whole one and the layers around its attention too: imbalance(S).
+attend is the attention of one request that decodes. The other pieces are those of `step.prompt_kernels`; g,
+launches, extra and how they are put together those of `PromptTerms.mixed_us` (`step.prompts`). decode(b) has
+the rows of the step as an engine pads it; a mixed step is not padded. GPUs that attend to their own requests
+share n prompts; where these are fewer than GPUs, one GPU has a whole one and the layers around its attention
+too: imbalance(S).
 
 A prompt longer than the room of a step is read in chunks: floor(S / room) steps that it fills, then its last
-one. Full ones stand in place of steps that would carry nothing.
+one. Full ones take the place of steps that would carry nothing (`step.step_means`).
 
 A step's time is convex in what it carries, with cliffs: it is averaged over n and S, never taken at their
 means. In order: what is priced once for all steps (`mixed_step_law`), then each step from it
@@ -118,7 +119,7 @@ class MixedSteps(NamedTuple):
     """Steps and the prompts that begin on each, over equally likely lengths of these prompts."""
 
     decoding: FloatArray
-    """(steps,) d, requests that decode all the while; those that begin see t(0), behind their pass."""
+    """(steps,) d, requests that decode all the while; those that begin see t(0), after their pass."""
     time_us: FloatArray
     """(steps, lengths) of the step with the last of these prompts' tokens."""
     chunk_steps: FloatArray
@@ -161,7 +162,7 @@ class MixedStepLaw:
 
     @cached_property
     def logits_us(self) -> float:
-        """Of choosing tokens behind prompts, in a pass of their own."""
+        """Of sampling first tokens, in passes of prompts."""
         return logits_us(self.setting)
 
     @cached_property

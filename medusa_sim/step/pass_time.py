@@ -5,8 +5,8 @@ The time is |device, host|_3 + exposed (`compose.step_us`), of
     device  = sum of kernel times + launches launch_us
     host    = launches host_us_per_launch
               + host_us_per_step of a forward pass
-              + what an engine's host does behind the target's kernels (N1), or launches where no graph holds
-              them (N3)
+              + what an engine's host does while the target's kernels run (N1), or launches where no graph
+              holds them (N3)
     exposed = what an engine's host adds to the target's pass (N1), what the small kernels of a drafter leave
               idle (N2), and pieces (N16)
 
@@ -74,12 +74,12 @@ def pass_cost(work: PassWork, kernels: TimedLaunches, *, whole_graph: bool = Tru
     several queries runs it in pieces.
     """
     device_us = kernels.device_us + work.gaps_us
-    beside_kernels = _host_and_engine(work, device_us, whole_graph=whole_graph)
+    without_kernels = _host_and_engine(work, device_us, whole_graph=whole_graph)
     below_square, above_square = _kernel_squares(work, kernels)
-    share_of_us = _set_up_us(work, device_us, beside_kernels)
+    share_of_us = _set_up_us(work, device_us, without_kernels)
     set_up_half_us = setup_half_us(work.runtime, share_of_us, kernels.parts_us.get("experts", 0.0))
     return replace(
-        beside_kernels,
+        without_kernels,
         device_us=device_us,
         below_square=below_square,
         above_square=above_square,
@@ -91,7 +91,7 @@ def pass_cost(work: PassWork, kernels: TimedLaunches, *, whole_graph: bool = Tru
 
 
 def _host_and_engine(work: PassWork, device_us: FloatArray, *, whole_graph: bool) -> Cost:
-    """Cost of a pass beside its kernels."""
+    """Cost of a pass but for its kernels."""
     engine, launches_us = work.runtime.engine, np.asarray(work.kernel_count * work.runtime.host_us_per_launch)
     if not work.is_forward:
         return Cost(host_us=launches_us)

@@ -65,8 +65,8 @@ class PassTimes:
         return sum(work.share * work.gaps_us for work in self.works)
 
     @property
-    def beside_us(self) -> FloatArray:
-        """What is no kernel: gaps between them, and what of host and engine is not hidden behind them."""
+    def no_kernels_us(self) -> FloatArray:
+        """What is no kernel: gaps between them, and what of host and engine they do not hide."""
         return self.time_us - sum(self.parts_us.values(), start=np.zeros(()))
 
     @cached_property

@@ -33,7 +33,7 @@ class PassWork:
     schedulers: int = 1
     """Hosts that share its requests."""
     share: float = 1.0
-    """Share of the steps in which it runs: below 1 that of a draft behind one that a drafter may not be sure
+    """Share of the steps in which it runs: below 1 where drafts end at the first that a drafter is not sure
     of."""
     place: int | None = None
     """Which of the passes along the last axis of its sizes it is; None: that axis is not of passes."""

@@ -45,7 +45,7 @@ LEAST_PROMPTS = 1e-9
 _FEW_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28)
 _SPACED_ROWS = ((32, 1024), (64, 2048), (128, 8192), (512, 32_768), (4096, 1 << 62))
 """Rows at which linear(T) is priced, as (spacing, up to) beyond the first few; between them time is taken as
-linear. Each stands with the row behind it, in which another tile may begin: at 513 rows SGLang's fp8 layers
+linear. Each stands with the next row, in which another tile may begin: at 513 rows SGLang's fp8 layers
 on an H100 take 1.6 times as long as at 512. The first are close together: few rows activate few experts, and
 each further one takes its time."""
 
@@ -78,7 +78,7 @@ def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatAr
 
 
 def logits_us(setting: Setting) -> float:
-    """Device time of choosing the token behind a prompt, in a pass that carries prompts alone, microseconds.
+    """Device time of sampling the first token, in a pass that carries prompts alone, microseconds.
 
     Of one prompt: the LM head takes as long for several, whose weights it reads once.
     """
@@ -219,7 +219,7 @@ def read_us(
     drafter_us: FloatArray | float,
     imbalance_us: FloatArray | float,
 ) -> FloatArray | float:
-    """(N8) read: what `prompts` take beside linear layers; broadcasts, in the unit given.
+    """(N8) read: what `prompts` take besides linear layers; broadcasts, in the unit given.
 
     gpus: that attend to their own requests; attention_us: of all prompts, the drafter's with it; drafter_us:
     its linear layers; imbalance_us: where one GPU has all prompts.
@@ -236,7 +236,7 @@ def read_us(
 def timed_rows(most: float) -> FloatArray:
     """Rows at which `linear_us` is asked for a step of up to `most` rows; rising, the last holds them all.
 
-    Above 28 they are 32, 33, 64, 65 and so on. Times between them are within 3 % of those that are asked.
+    Above 28 they are 32, 33, 64, 65 and so on. Interpolated times are within 3 % of priced ones.
     """
     rows, start = list(_FEW_ROWS), 0
     for spacing, end in _SPACED_ROWS:

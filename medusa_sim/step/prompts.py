@@ -4,13 +4,13 @@ Prompts ride on decode steps (chunked prefill, mixed batches), or have prefill p
 two steps (SGLang without mixed chunks). Either way the one equation is (N8), `PromptTerms.mixed_us`:
 
     added      = g (read + more where it is above 0) + more where it is below 0
-    mixed step = |step + added, launches|_3 + beside      prompts ride on the step
-               = step + |added, launches|_3 + beside      they have passes of their own
+    mixed step = |step + added, launches|_3 + extra       prompts ride on the step
+               = step + |added, launches|_3 + extra       they have passes of their own
 
     step       the decode step without prompts
     more       its linear layers for the prefill tokens; below 0 where padding of the step is saved
     read       attention of the prompts, and their drafter
-    g, beside  of an engine: share of fitted kernels that its own take, what it adds a step (`prompt_terms`)
+    g, extra   of an engine: share of fitted kernels that its own take, what it adds a step (`prompt_terms`)
     launches   of the host, where no CUDA graph holds the step or pass (`PromptHost`); else 0
 """
 
@@ -42,8 +42,8 @@ class PromptTerms(NamedTuple):
 
     share: float = 1.0
     """g: of fitted kernels that an engine's own take."""
-    beside_us: float = 0.0
-    """What an engine adds to a step with prompts."""
+    extra_us: float = 0.0
+    """extra: what an engine adds to a step with prompts."""
     are_apart: bool = False
     """Whether prompts have passes of their own."""
 
@@ -87,8 +87,8 @@ class PromptTerms(NamedTuple):
         return host_share(launches_us, mixed_us - self._exposed_us(step_us))
 
     def _exposed_us(self, step_us: FloatArray | float) -> FloatArray | float:
-        """Of a mixed step, what its launches hide behind nothing of."""
-        return step_us + self.beside_us if self.are_apart else self.beside_us
+        """Of a mixed step, what no launch of prompts overlaps."""
+        return step_us + self.extra_us if self.are_apart else self.extra_us
 
 
 def prompt_terms(setting: Setting) -> PromptTerms:
@@ -98,7 +98,7 @@ def prompt_terms(setting: Setting) -> PromptTerms:
         return PromptTerms()
     return PromptTerms(
         share=engine.prompt_share.value,
-        beside_us=setting.model.layers * engine.prompt_us_per_layer.value,
+        extra_us=setting.model.layers * engine.prompt_us_per_layer.value,
         are_apart=prompts_apart(setting),
     )
 

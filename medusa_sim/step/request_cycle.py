@@ -1,32 +1,33 @@
 """The cycle of a request in a full server: it decodes, is away at its client, queues, has its prompt read.
 
-Letters of (N7) to (N19), here and in `step.mixed_steps`, `server`, `first_tokens` and `gathering`:
+The b requests of a server go around for ever: one that ends comes back as its client's next one. Letters of
+(N7) to (N20), here and wherever a server is told of (`mixed_steps`, `step_means`, `server`, `first_tokens`,
+`gathering`, `load.prompt_table`); docs/method-engines.md has the same:
 
-    b, c, tau   requests of the server; tokens that a step verifies of each, and emits on average
+    b, c, tau   requests of the server; tokens that a step verifies of each, and emits of each on average
     P, N, cv    mean tokens of a prompt and an output; coefficient of variation of prompts
     C, room     tokens that a step may hold; those of prompts among them
-    a           attention of one request in a step
     pi          probability that a request begins its prompt on a given step
     n, S, d     prompts that begin on a step, their tokens together, requests that decode in it
     t(n, S)     time of such a step; t(0) of one that carries no prompt
-    g, beside   share of fitted kernels that an engine's own take for prompts; what such a step takes besides
+    g, extra    share of fitted kernels that an engine's own take for prompts; what such a step takes besides
 
-A request that ends is away until its client's next one is in, so that b of them go around for ever. In steps:
+In steps, a request
 
-    D    = (N - 1 + surplus) / tau          it decodes (N20)
-    I    = ahead + server_us / step + 1/2   it is away: what the engine has scheduled ahead, the way to the
+    D    = (N - 1 + surplus) / tau          decodes (N20)
+    I    = ahead + server_us / step + 1/2   is away: steps that the engine has scheduled ahead, the way to the
                                             client and back, half a running step; 0 of a single request
-    W                                       its prompt queues for the room of a step (`_in_queue`)
-    R    = 1 + mean floor(P / room)         its prompt is read
-    room = max(C - b c, C / 8)              what the budget of a step leaves beside the requests that decode
-    H    = h (1 + J / 2) / (1 + J)          its prompt is held for others to ride with it: the first of them h
-                                            steps or until they fill the room, those that join it half of that
-    J    = (b - 1) (1 - (1 - pi)^h)         how many join it
+    W                                       queues for the room of a step (`_in_queue`)
+    R    = 1 + mean floor(P / room)         has its prompt read
+    room = max(C - b c, C / 8)              what requests that decode leave of the budget of a step
+    H    = hold (1 + J / 2) / (1 + J)       has its prompt held for others to ride with it: the first of them
+                                            `hold` steps or until they fill the room, others half of that
+    J    = (b - 1) (1 - (1 - pi)^hold)      how many others join it
     (N7) pi = 1 / (D + I + W + H + R)       probability that it begins its prompt on a given step
 
 Without a way to the client (server_us = 0) I has no half step. Where prompts have passes of their own no step
-is queued for or read on: pi leaves out W and R, and the first of the D steps, e = 1, is the one behind its
-pass; elsewhere e = 0. H depends on pi and pi on H: both are found by iteration.
+is queued for or read on: pi leaves out W and R, and the first of the D steps is the one after its own pass
+(apart = 1; elsewhere 0). H depends on pi and pi on H: both are found by iteration.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ class RequestCycle:
     verified_tokens: FloatArray
     """c, tokens that the step processes of a request."""
     request_attention_us: FloatArray
-    """a, attention of one request in it."""
+    """Attention of one request in it."""
     room_tokens: FloatArray
     """Tokens of prompts that it has room for."""
     decode_steps: FloatArray
     """D."""
     after_prefill_steps: FloatArray
-    """e, of D: those behind its prompt's own pass, on which it begins."""
+    """apart: of D, those right after its prompt's own pass."""
     away_steps: FloatArray
     """I."""
     idle_trip_us: FloatArray
@@ -81,7 +82,7 @@ class RequestCycle:
 
     @cached_property
     def decoding_share(self) -> FloatArray:
-        """(D - e) / (D - e + I + H): of the requests that neither queue nor begin, those that decode."""
+        """(D - apart) / (D - apart + I + H): of requests that neither queue nor begin, those that decode."""
         further_steps = self.decode_steps - self.after_prefill_steps
         return further_steps / np.maximum(further_steps + self.absent_steps, _LEAST)
 
@@ -97,14 +98,14 @@ class RequestCycle:
 
     @cached_property
     def first_held_steps(self) -> FloatArray:
-        """h: steps that the first of several prompts is held."""
+        """hold: steps that the first of several prompts is held."""
         begun = np.maximum(self.requests - 1.0, 0.0) * self.begin_chance
         until_full = np.maximum(self.prompts_in_room - 1.0, 0.0) / np.maximum(begun, _LEAST)
         return np.minimum(self.most_held_steps, until_full)
 
     @cached_property
     def joining_chance(self) -> FloatArray:
-        """1 - (1 - pi)^h: probability that another request's prompt comes meanwhile."""
+        """1 - (1 - pi)^hold: probability that another request's prompt comes meanwhile."""
         return np.asarray(1.0 - np.maximum(1.0 - self.begin_chance, 0.0) ** self.first_held_steps)
 
     @cached_property

@@ -1,14 +1,14 @@
 """Steps of a request: how many it takes until its last token, when each step emits a random number of them.
 
-    (N20)  D = (N - 1 + surplus) / tau
-           s(n) = sum over x <= n of p(x) s(n - x) + sum over x > n of p(x) (x - n),   surplus = s(N - 1)
-           s(n) -> (E[x^2] - tau) / (2 tau)                                            for many tokens
+    (N20)  D = (N - 1 + surplus(N - 1)) / tau
+           surplus(l) = sum over x <= l of p(x) surplus(l - x) + sum over x > l of p(x) (x - l)
+           surplus(l) -> (mean of x^2 - tau) / (2 tau)                                  for many tokens
 
 A request of N tokens has its first from its prompt; N - 1 are left to steps, each of which emits x tokens
-with the probability p(x), tau on average. The last step emits more than are left, and takes as long as any:
-the tokens of D steps, tau D on average by Wald's identity, are N - 1 and this surplus. s follows from what
-the first step leaves; its limit is the mean overshoot of renewal theory (Feller, An Introduction to
-Probability Theory and Its Applications, volume II, chapter XI). Plain steps have none.
+with the probability p(x), tau on average. The last step emits more than the l that are left, and takes as
+long as any: the tokens of D steps, tau D on average by Wald's identity, are N - 1 and this surplus. It
+follows from what the first step leaves; its limit is the mean overshoot of renewal theory (Feller, An
+Introduction to Probability Theory and Its Applications, volume II, chapter XI). Plain steps have none.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def chain_chances(tokens: FloatArray, longest: FloatArray) -> FloatArray:
 
 
 def _surplus_tokens(emission_chances: FloatArray, left: FloatArray) -> FloatArray:
-    """(..., lengths) s(n) of (N20) where (lengths,) tokens are left, linear between whole numbers."""
+    """(..., lengths) surplus(l) of (N20) where (lengths,) tokens are left, linear between whole numbers."""
     many = (np.arange(emission_chances.shape[-1]) * emission_chances).sum(axis=-1) / emission_chances.sum(
         axis=-1
     )
@@ -86,7 +86,7 @@ def _surplus_tokens(emission_chances: FloatArray, left: FloatArray) -> FloatArra
 
 
 def _few_surplus(emission_chances: FloatArray, most: int) -> FloatArray:
-    """(..., 1 + most) s(n) for none, one, ... tokens that are left."""
+    """(..., 1 + most) surplus(l) for l = none, one, ... tokens that are left."""
     longest = emission_chances.shape[-1]
     chances = emission_chances - np.append(
         emission_chances[..., 1:], np.zeros((*emission_chances.shape[:-1], 1)), axis=-1

@@ -1,11 +1,11 @@
-"""The choice of tokens in a server: top-p and top-k of its requests, and what the host does for each token.
+"""Sampling in a server: top-p and top-k of its requests, and what the host does for each token.
 
-    (N6)  filter   = filter_us + (filter_bytes / B + filter_us_per_million) V (1 + k z)
-                     (min(r, f) + s max(r - f, 0))
+    (N6)  filter   = filter_us + (filter_bytes / B + filter_us_per_million) V (1 + top_k)
+                     (min(rows, full) + beyond max(rows - full, 0))
 
-r rows of logits of a vocabulary V, B the GPU's bandwidth, z = 1 where top-k is asked as well as top-p. k, f
-and s are the engine's filter_top_k_share, filter_full_rows and filter_share_beyond. Tests of an engine
-without a server ask for neither; a server follows the model's `generation_config`.
+of rows of logits of a vocabulary V, B the GPU's bandwidth. full and beyond are the engine's filter_full_rows
+and filter_share_beyond, top_k its filter_top_k_share where top-k is asked as well as top-p, else 0. Tests of
+an engine without a server ask for neither; a server follows the model's `generation_config`.
 """
 
 from __future__ import annotations

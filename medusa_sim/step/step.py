@@ -75,7 +75,7 @@ def prefill_step(
     cost = replace(
         read.cost,
         host_us=host_us,
-        exposed_us=read.cost.exposed_us + terms.beside_us,
+        exposed_us=read.cost.exposed_us + terms.extra_us,
         draft_square=read.cost.draft_square + half_us**2,
     )
     return replace(read, cost=cost)
@@ -182,7 +182,7 @@ def _longest_path(setting: Setting, candidates: Size) -> Size:
 
 
 def _target_work(setting: Setting, workload: Workload, accepting: tuple[Launch, ...] = ()) -> PassWork:
-    """A pass of the target, and what accepts behind it."""
+    """A pass of the target, and what accepts after it."""
     workload = _padded(workload, setting.runtime)
     launches = (*step_launches(setting.shard, workload, setting.runtime, setting.scope), *accepting)
     return PassWork(

@@ -70,9 +70,9 @@ def test_prompts_ride_as_in_the_server(table):
     setting, prompt = SCENARIO.setting, 480
     with_prompt, without = linear_us(setting, np.array([32.0 + prompt, 32.0]))
     carried = with_prompt - without + prompt_attention_us(setting, prompt, prompt)
-    share, beside_us, _ = prompt_terms(setting)
+    share, extra_us, _ = prompt_terms(setting)
     drafter_us = 1e6 * float(table.prompts.drafter_s[prompt])
-    carried = share * (carried + drafter_us) + beside_us
+    carried = share * (carried + drafter_us) + extra_us
     assert table.prompts_s(0, 32, [(prompt, prompt)], step_s=10.0) == pytest.approx(
         1e-6 * float(carried), rel=0.03
     )
@@ -210,7 +210,7 @@ def test_prompts_by_hand():
     read, until = np.array([[1.0], [2000.0]]), np.array([[1.0, 2000.0]])
     own = PromptTable(
         linear_s=1e-6 * tokens, chunk_tokens=read[:, 0], chunk_ends=until[0], drafter_s=2e-6 * tokens,
-        attention_s=1e-6 * (3.0 * read + 0.5 * until), terms=PromptTerms(share=0.5, beside_us=10.0),
+        attention_s=1e-6 * (3.0 * read + 0.5 * until), terms=PromptTerms(share=0.5, extra_us=10.0),
     )  # fmt: skip
     for chunks in ([(300, 300)], [(300, 900)], [(300, 300), (200, 700)]):
         count = sum(size for size, _ in chunks)

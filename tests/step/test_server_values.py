@@ -81,7 +81,7 @@ def test_a_pass_of_a_short_prompt_is_a_prefill():
     assert isinstance(found, FullServer)
     read_us = float(found._law.steps(np.array([0]), np.ones(1)).time_us.mean() - found._law.decode_only_us[0])
     alone = prefill_step(scenario.setting, 1, 64)
-    step_us = alone.cost.exposed_us - prompt_terms(scenario.setting).beside_us  # in the step already
+    step_us = alone.cost.exposed_us - prompt_terms(scenario.setting).extra_us  # in the step already
     assert read_us == pytest.approx(float(alone.time_us - step_us), rel=1e-3)
 
 

@@ -186,7 +186,7 @@ def test_kernels_take_a_share_of_their_time_and_gaps_between_them_stay():
 def test_what_is_beside_kernels_is_the_rest_of_the_step():
     eager = decode_step(setting("hf-eager"), 1, 1024)
     kernels = sum(float(part) for part in eager.parts_us.values())
-    assert float(eager.beside_us) == pytest.approx(float(eager.time_us) - kernels)
+    assert float(eager.no_kernels_us) == pytest.approx(float(eager.time_us) - kernels)
 
 
 def test_a_grid_counts_its_rows_and_names_the_size_that_is_none():

@@ -165,5 +165,5 @@ def step_rows(steps: Sequence[tuple[str, PassTimes]]) -> list[dict[str, Any]]:
 
 def step_parts_us(time: PassTimes) -> dict[str, float]:
     """Microseconds of every part of a step, and of the time outside its kernels."""
-    parts = {str(part): float(us) for part, us in time.parts_us.items()} | {BESIDE: float(time.beside_us)}
+    parts = {str(part): float(us) for part, us in time.parts_us.items()} | {BESIDE: float(time.no_kernels_us)}
     return {name: us for name, us in parts.items() if us > 0.0}
