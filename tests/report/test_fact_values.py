@@ -32,7 +32,7 @@ def _row(batch_max: int, **more: Any) -> Any:
 def _facts(*rows: Any, lengths: tuple[int, ...] = (512,), counts: int = 0) -> dict[str, list[list[str]]]:
     answer = SimpleNamespace(
         question=SimpleNamespace(seq_len=lengths), by_drafts=range(counts), chains=False,
-        scenario=SimpleNamespace(runtime=SimpleNamespace(engine=None), traffic=None),
+        scenario=SimpleNamespace(runtime=SimpleNamespace(engine=None), traffic=None, guessed_from=None),
     )  # fmt: skip
     told: dict[str, list[list[str]]] = {}
     for fact in recommended.drafting_facts(answer, rows):
@@ -53,6 +53,21 @@ def test_what_speculation_gains_is_told_of_the_first_row_and_what_if_it_differs_
     assert "Heads" not in _facts(_row(8, speedup_heads_on_accepted_row=1.514))
     assert "Tree" not in _facts(_row(8, chain=True))
     assert not _facts()
+
+
+def test_what_a_guess_adds_to_the_best_that_was_measured_is_told():
+    """Drafts 1 to 3 were measured: 2.0 with 2 is their best, and the row's 4 are said to give 5 % more."""
+    gains = {1: 1.6, 2: 2.0, 3: 1.9, 4: 2.1}
+    row = SimpleNamespace(drafts=4, candidates=5, batch_min=1, seq_len=512, speedup_at_batch_min=2.1)
+    answer = SimpleNamespace(
+        by_drafts=[SimpleNamespace(drafts=k, candidates=k + 1, speedup=gain) for k, gain in gains.items()],
+        question=SimpleNamespace(seq_len=(512,)), chains=True, schedule=[row],
+        scenario=SimpleNamespace(guessed_from=4),
+    )  # fmt: skip
+    text = recommended._guess(answer, row)
+    assert numbers(text) == ["2", "2.00", "1", "4", "5.0"]
+    answer.scenario.guessed_from = 5
+    assert not recommended._guess(answer, row)
 
 
 @pytest.mark.parametrize("counts", [0, 1, 2])

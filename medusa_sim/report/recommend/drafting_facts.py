@@ -26,6 +26,8 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
     for why, places in reasons.items():
         yield Fact("Why not more", f"at {' and '.join(places)}, {why}", detail=True)
     if len(answer.by_drafts) > 1:
+        if guess := _guess(answer, first):
+            yield Fact("Other counts", guess)
         yield Fact("Other counts", _drafts(answer), detail=True)
     on_accepted = first.speedup_heads_on_accepted_row
     if on_accepted is not None and on_accepted >= first.speedup * 1.01:
@@ -85,6 +87,20 @@ def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
             if cliff is not None and cliff > 1
             else ""
         )
+    )
+
+
+def _guess(answer: Recommendation, row: ScheduleRow) -> str:
+    """What the drafts of a row gain over those that were measured, where their acceptance is a guess."""
+    beyond = answer.scenario.guessed_from
+    measured = [entry for entry in answer.by_drafts if beyond is not None and entry.drafts < beyond]
+    if not measured or beyond is None or row.drafts < beyond or row is not answer.schedule[0]:
+        return ""
+    best = max(measured, key=lambda entry: entry.speedup)
+    more, at = row.speedup_at_batch_min / best.speedup - 1.0, at_place(answer, row.batch_min, row.seq_len)
+    return (
+        f"the best that was measured, {counted(best.candidates, answer.chains)}, gives {times(best.speedup)} "
+        f"at {at}; {counted(row.candidates, answer.chains)} give {percent(more)} more if the guess holds"
     )
 
 
