@@ -57,7 +57,7 @@ from medusa_sim.step.prompt_kernels import (
     read_us,
     timed_rows,
 )
-from medusa_sim.step.prompts import PromptHost, prompt_hosts, prompt_terms, prompts_apart
+from medusa_sim.step.prompts import PromptHost, PromptTerms, prompt_hosts, prompt_terms
 from medusa_sim.step.request_cycle import RequestCycle
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic
@@ -182,10 +182,14 @@ class MixedStepLaw:
             host=self.host.of(cells),
         )
 
+    @cached_property
+    def _terms(self) -> PromptTerms:
+        return prompt_terms(self.setting)
+
     def begun_prompts(self, cells: IntArray) -> Hits:
         """n: how many prompts begin on a step of some cells. `Hits.place` is a place among `cells`."""
         # GPUs whose mixed steps are launched by their hosts wait for each other's prompts
-        wait = np.any(self.host.always_us) and not prompts_apart(self.setting)
+        wait = np.any(self.host.always_us) and not self._terms.are_apart
         return begun_prompts(self.cycle, cells, self.setting.parallel.schedulers if wait else 1)
 
     def steps(self, cells: IntArray, prompts: FloatArray) -> MixedSteps:
@@ -194,19 +198,20 @@ class MixedStepLaw:
         some_prompts = np.maximum(prompts, LEAST_PROMPTS)
         spread = log_normal(traffic.prompt_cv / np.sqrt(some_prompts))
         prompt_tokens = prompts[:, None] * traffic.prompt_tokens * spread  # S
-        room = self.cycle.room_tokens[cells][:, None]
-        chunk_steps = np.floor(prompt_tokens / room)
-        last_tokens = prompt_tokens - chunk_steps * room
+        room_tokens = self.cycle.room_tokens[cells][:, None]
+        chunk_steps = np.floor(prompt_tokens / room_tokens)
+        last_tokens = prompt_tokens - chunk_steps * room_tokens
 
-        carrying = self._with_prefill_pass if prompts_apart(self.setting) else self._mixed
+        carrying = self._with_prefill_pass if self._terms.are_apart else self._mixed
         begins, decode_only_us = prompts[:, None] > 0.0, self.decode_only_us[cells][:, None]
-        last = carrying(cells, prompts, last_tokens)
-        chunk = carrying(cells, prompts, room) if chunk_steps.any() else Added(decode_only_us, np.zeros(()))
+        last, chunk = carrying(cells, prompts, last_tokens), Added(decode_only_us, np.zeros(()))
+        if chunk_steps.any():
+            chunk = carrying(cells, prompts, room_tokens)
         time_us = np.where(begins, last.time_us, decode_only_us)
         reading_us = time_us + chunk_steps * chunk.time_us
-        launching_half_us = begins * last.half_us + chunk_steps * chunk.half_us
-        if prompts_apart(self.setting):  # all in a row, before the step goes on
+        if self._terms.are_apart:  # passes in a row, without the steps that follow them
             reading_us = reading_us - (1.0 + chunk_steps) * decode_only_us
+        launching_half_us = begins * last.half_us + chunk_steps * chunk.half_us
         return MixedSteps(
             decoding=self._decoding(cells, prompts),
             time_us=time_us,
@@ -227,54 +232,34 @@ class MixedStepLaw:
         absent_us = cycle.requests * cycle.absent_share * cycle.request_attention_us
         return cycle.step_us - absent_us - (self.full_decode_us - self.mean_decode_us)
 
-    def _mixed(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
-        """(steps, lengths) t(n, S) where prompts ride on the step, with the band of its launches.
+    # t(n, S) of (steps, lengths) steps; cells and prompts are (steps,), tokens are S.
 
-        tokens: (steps, lengths) S.
-        """
-        cycle, decoding = self.cycle, self._decoding(cells, prompts)
+    def _mixed(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
+        """Where prompts ride on the step."""
+        cycle, decoding, host = self.cycle, self._decoding(cells, prompts), self.host.of(cells[:, None])
         not_decoding = cycle.requests[cells] - decoding
         step_us = (cycle.step_us[cells] - not_decoding * cycle.request_attention_us[cells])[:, None]
         rows = (decoding * cycle.verified_tokens[cells])[:, None] + tokens  # d c + S
         linear_us, saved_us = np.interp(rows, self.rows, self.linear_us), np.zeros(())
         if self.sharing_us.any():
             saved_us = inactive_share(self.setting, tokens) * self.sharing_us[cells][:, None]
-        terms, decode_us = prompt_terms(self.setting), self.full_decode_us[cells][:, None]
-        more_us = terms.more_us(linear_us, decode_us, saved_us)
-        decode_rows = (cycle.requests * cycle.verified_tokens)[cells][:, None]
-        launches_us = self.host.of(cells[:, None]).launches_us(decode_rows, rows)
-        return self._launched(cells, step_us, more_us, self._read_us(cells, prompts, tokens), launches_us)
+        more_us = self._terms.more_us(linear_us, self.full_decode_us[cells][:, None], saved_us)
+        decode_rows = (cycle.requests * cycle.verified_tokens)[cells][:, None]  # b c
+        launches_us = host.launches_us(decode_rows, rows)
+        read_us = self._read_us(cells, prompts, tokens)
+        return self._terms.mixed(step_us, more_us, read_us, launches_us, host.band)
 
     def _with_prefill_pass(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
-        """(steps, lengths) the same where prompts have passes of their own."""
-        has_tokens, linear_us = tokens > 0.0, np.interp(tokens, self.rows, self.linear_us)
-        terms, step_us = prompt_terms(self.setting), self.decode_only_us[cells][:, None]
-        more_us = np.where(has_tokens, terms.more_us(linear_us, 0.0, 0.0, self.logits_us), 0.0)
-        launches_us = np.where(has_tokens, self.host.of(cells[:, None]).launches_us(0.0, tokens), 0.0)
-        return self._launched(cells, step_us, more_us, self._read_us(cells, prompts, tokens), launches_us)
-
-    def _launched(
-        self,
-        cells: IntArray,
-        step_us: FloatArray,
-        more_us: FloatArray | float,
-        read_us: FloatArray,
-        launches_us: FloatArray | float,
-    ) -> Added:
-        """(steps, lengths) what `PromptTerms.mixed_us` makes of these, with the band of its launches."""
-        terms = prompt_terms(self.setting)
-        time_us = terms.mixed_us(step_us, more_us, read_us, launches_us)
-        if not np.any(launches_us):
-            return Added(time_us, np.zeros(()))
-        share = terms.launches_share(time_us, step_us, launches_us)
-        return Added(time_us, share * self.host.of(cells[:, None]).band * launches_us)
-
-    def _is_drafting(self, cells: IntArray) -> BoolArray:
-        """(steps,) whether these cells draft."""
-        return np.asarray(self.cycle.verified_tokens > 1.0)[cells]
+        """Where prompts have passes of their own; without tokens there is none."""
+        has_tokens, host = tokens > 0.0, self.host.of(cells[:, None])
+        linear_us = np.interp(tokens, self.rows, self.linear_us)
+        more_us = np.where(has_tokens, self._terms.more_us(linear_us, 0.0, 0.0, self.logits_us), 0.0)
+        launches_us = np.where(has_tokens, host.launches_us(0.0, tokens), 0.0)
+        step_us, read_us = self.decode_only_us[cells][:, None], self._read_us(cells, prompts, tokens)
+        return self._terms.mixed(step_us, more_us, read_us, launches_us, host.band)
 
     def _read_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
-        """(steps, lengths) read(S) of so many tokens of so many prompts."""
+        """read(S)."""
         is_drafting, has_tokens = self._is_drafting(cells), tokens > 0.0
         prompt_us = self.prompt_attention_us + is_drafting * self.drafter_attention_us
         attention_us = (prompt_us / self.traffic.prompt_tokens)[:, None] * tokens
@@ -283,3 +268,7 @@ class MixedStepLaw:
         if gpus > 1:
             imbalance_us = np.interp(tokens, self.rows, self.imbalance_us) * has_tokens
         return np.asarray(read_us(gpus, prompts[:, None], attention_us, drafter_us, imbalance_us))
+
+    def _is_drafting(self, cells: IntArray) -> BoolArray:
+        """(steps,) whether these cells draft."""
+        return np.asarray(self.cycle.verified_tokens > 1.0)[cells]

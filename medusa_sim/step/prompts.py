@@ -25,7 +25,7 @@ from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.graphs import most_captured_tokens
-from medusa_sim.step.host import host_share, launching_us, overlapped_us
+from medusa_sim.step.host import Added, host_share, launching_us, overlapped_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import prefill
@@ -80,11 +80,20 @@ class PromptTerms(NamedTuple):
         launched_us = added_us if self.are_apart else step_us + added_us
         return overlapped_us(launched_us, launches_us) + self._exposed_us(step_us)
 
-    def launches_share(
-        self, mixed_us: FloatArray, step_us: FloatArray | float, launches_us: FloatArray | float
-    ) -> FloatArray:
-        """Derivative of `mixed_us` with respect to launches_us, from 0 to 1."""
-        return host_share(launches_us, mixed_us - self._exposed_us(step_us))
+    def mixed(
+        self,
+        step_us: FloatArray,
+        more_us: FloatArray | float,
+        read_us: FloatArray | float,
+        launches_us: FloatArray | float,
+        launches_band: FloatArray | float,
+    ) -> Added:
+        """`mixed_us` with the half-width that it has from its launches. launches_band: theirs, relative."""
+        time_us = self.mixed_us(step_us, more_us, read_us, launches_us)
+        if not np.any(launches_us):
+            return Added(time_us, np.zeros(()))
+        share = host_share(launches_us, time_us - self._exposed_us(step_us))
+        return Added(time_us, share * launches_band * launches_us)
 
     def _exposed_us(self, step_us: FloatArray | float) -> FloatArray | float:
         """Of a mixed step, what no launch of prompts overlaps."""
