@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -155,7 +156,7 @@ class SetUp(Arguments):
     def _options(self, *names: str) -> list[str]:
         return words_of({name: value for name, value in self.arguments.items() if name in names})
 
-    @property
+    @cached_property
     def model_given(self) -> str:
         """The model's name, or the file of one that was measured on this device."""
         return measured_models(self.gpu).get(self.model, self.model)
