@@ -28,17 +28,18 @@ from medusa_sim.specs.sparse import BlockSparse, Compressed
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-def _state_dtype(given: Given, key: str) -> str:
+def _named_states(given: Given, key: str, default: str | None = None) -> str | None:
+    """Dtype of the states that a config names; default: where it names none."""
     name = given.maybe(key, str)
     if name is not None and name not in _DTYPES:
         given.refuse(key, f"given {name[:60]!r}; allowed: {', '.join(_DTYPES)}")
-    return _DTYPES[name or "float32"]
+    return default if name is None else _DTYPES[name]
 
 
 def qwen_hybrid(given: Given) -> Found:
     """Qwen3-Next, 3.5 and 3.6: three layers of four are linear, the others gated grouped attention."""
-    state_dtype = _state_dtype(given, "mamba_ssm_dtype")
-    linear = given.part(GatedDelta, "linear", state_dtype=state_dtype)
+    named_states = _named_states(given, "mamba_ssm_dtype")
+    linear = given.part(GatedDelta, "linear", named_states=named_states)
     full = given.attention(gate="element" if given.get("attn_output_gate", bool, True) else "none")
     every, names = given.get("full_attention_interval", Layers, 4), ("linear_attention", "full_attention")
     usual = [names[(layer + 1) % every == 0] for layer in range(given.layers)]
@@ -84,14 +85,18 @@ _KINDS = {**_PATTERN, "linear_attention": "mamba", "full_attention": "attention"
 
 
 def nemotron_h(given: Given) -> Found:
-    """Nemotron-H and Nemotron-3: a layer is one block, of Mamba-2, attention, an MLP or experts."""
+    """Nemotron-H and Nemotron-3: a layer is one block, of Mamba-2, attention, an MLP or experts.
+
+    Its states are in fp32 where its config names no dtype, in vLLM too (NemotronHForCausalLMConfig).
+    """
     pattern = given.maybe("hybrid_override_pattern", str)
     key = "layers_block_type" if pattern is None else "hybrid_override_pattern"
     named = given.maybe("layers_block_type", list[str])
     listed = pattern or named
     kinds = given.one_each(key, [_KINDS.get(kind, kind) for kind in listed] if listed else None)
     gated = given.get("mlp_hidden_act", str, "relu2") not in ("relu2", "relu")
-    mamba = given.part(Mamba2, "mamba", state_dtype=_state_dtype(given, "mamba_ssm_cache_dtype"))
+    named_states = _named_states(given, "mamba_ssm_cache_dtype", "fp32")
+    mamba = given.part(Mamba2, "mamba", named_states=named_states)
     blocks: dict[str, tuple[Mixer | None, FeedForward | None]] = {
         "mamba": (mamba, None),
         "attention": (given.attention(rotates=False), None),
@@ -113,15 +118,12 @@ def nemotron_h(given: Given) -> Found:
 
 
 def granite(given: Given) -> Found:
-    """Granite 4: Mamba-2 and attention, each with experts beside a shared MLP, or with that alone.
-
-    Engines keep its states in the model's dtype (vLLM's mamba_ssm_cache_dtype auto), not in fp32.
-    """
+    """Granite 4: Mamba-2 and attention, each with experts beside a shared MLP, or with that alone."""
     width = given.get("mamba_d_head", Width | str, "auto")
     if isinstance(width, str):
         width = given.get("mamba_expand", Width, 2) * given.hidden // given.get("mamba_n_heads", Width)
     groups = given.get("mamba_n_groups", Width, 1)
-    mamba = given.part(Mamba2, "mamba", state_dtype="bf16", head_dim=width, groups=groups)
+    mamba = given.part(Mamba2, "mamba", head_dim=width, groups=groups)
     full = given.attention(rotates=given.maybe("position_embedding_type", str) == "rope")
     kinds = {"mamba": mamba, "attention": full, "linear_attention": mamba, "full_attention": full}
     shared = given.get("shared_intermediate_size", Width)
@@ -135,13 +137,13 @@ def granite(given: Given) -> Found:
 def falcon_h1(given: Given) -> Found:
     """Falcon-H1 (arXiv 2507.22448): attention and Mamba-2 side by side in every layer, and an MLP.
 
-    `mamba_d_ssm` of its config is the width of all Mamba heads. States as of Granite.
+    `mamba_d_ssm` of its config is the width of all Mamba heads.
     """
     width = given.maybe("mamba_d_ssm", Width) or given.get("mamba_expand", Width, 2) * given.hidden
     heads = given.get("mamba_n_heads", Width)
     if width % heads:
         given.refuse("mamba_n_heads", f"given {heads}; it must divide mamba_d_ssm = {width}")
-    mamba = given.part(Mamba2, "mamba", state_dtype="bf16", head_dim=width // heads)
+    mamba = given.part(Mamba2, "mamba", head_dim=width // heads)
     return given.found([(given.attention(), mamba)] * given.layers, given.mlp)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from medusa_sim.specs.mixers import Grouped, Mixer, Width
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, SIXTEEN
 
 
 class Recurrent(Mixer, frozen=True, kw_only=True):
@@ -16,9 +16,18 @@ class Recurrent(Mixer, frozen=True, kw_only=True):
     Its verification is sequential in the tokens of a sequence and keeps a state for each of them.
     """
 
+    USUAL_STATES: ClassVar = "fp32"
+    """Dtype of states that nothing names."""
+
     conv: Annotated[int, Meta(ge=1, le=64)] = 4
     """Width of the convolution."""
-    state_dtype: str = "fp32"
+    named_states: str | None = None
+    """Dtype of the states that the model's config names; None: engines choose (`specs/state_rules.toml`)."""
+
+    @property
+    def state_dtype(self) -> str:
+        """Dtype of the states."""
+        return self.named_states or self.USUAL_STATES
 
     @property
     def state_size(self) -> int:
@@ -105,7 +114,10 @@ class GatedDelta(Recurrent, frozen=True, kw_only=True, tag="gated_delta"):
 
 
 class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
-    """Kimi delta attention (arXiv 2510.26692): the gated delta rule with a decay for every key channel."""
+    """Kimi delta attention (arXiv 2510.26692): the gated delta rule with a decay for every key channel.
+
+    Engines keep its states in fp32.
+    """
 
     SPLIT: ClassVar = {"heads": "heads of linear attention"}
 
@@ -167,6 +179,7 @@ class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
 class Mamba2(Recurrent, frozen=True, kw_only=True, tag="mamba2"):
     """Mamba-2's state-space layer (arXiv 2405.21060) as Nemotron-H has it."""
 
+    USUAL_STATES: ClassVar = SIXTEEN
     SPLIT: ClassVar = {"heads": "Mamba heads"}
     COPIED: ClassVar = {"groups": "groups of Mamba heads"}
 

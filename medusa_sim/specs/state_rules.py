@@ -9,8 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from medusa_sim.reading.documents import read_toml
+from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.recurrent import GatedDelta
+from medusa_sim.specs.recurrent import GatedDelta, Mamba2
 from medusa_sim.specs.strict import convert
 
 _NGRAM_CORRUPTS = "vllm #39273, fix #52942 open"
@@ -30,6 +31,8 @@ class StateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     source: str
     gated_delta: str = ""
     """Dtype of gated delta states, whatever the model's config says; empty: as the config says."""
+    unnamed: str = ""
+    """Dtype of states whose config names none, but Kimi's; empty: the usual one of their kind."""
 
 
 _FILE = Path(__file__).with_suffix(".toml")
@@ -40,16 +43,21 @@ RULES: dict[str, StateRules] = convert(read_toml(_FILE), dict[str, StateRules], 
 def as_served(model: Model, library: str) -> Model:
     """The model with its states in the dtype that an engine keeps them in."""
     rules = RULES.get(library)
-    if rules is None or not rules.gated_delta or not model.keeps_states:
+    if rules is None or not model.keeps_states:
         return model
-    groups = []
-    for group in model.groups:
-        mixers = (
-            replace(mixer, state_dtype=rules.gated_delta) if isinstance(mixer, GatedDelta) else mixer
-            for mixer in group.mixers
-        )
-        groups.append(dataclasses.replace(group, mixers=tuple(mixers)))
-    return dataclasses.replace(model, groups=tuple(groups))
+    groups = tuple(
+        dataclasses.replace(group, mixers=tuple(_served(mixer, rules) for mixer in group.mixers))
+        for group in model.groups
+    )
+    return model if groups == model.groups else dataclasses.replace(model, groups=groups)
+
+
+def _served(mixer: Mixer, rules: StateRules) -> Mixer:
+    """A mixer with its states as an engine keeps them."""
+    if not isinstance(mixer, GatedDelta | Mamba2):
+        return mixer
+    always = rules.gated_delta if isinstance(mixer, GatedDelta) else ""
+    return replace(mixer, named_states=always or mixer.named_states or rules.unnamed or None)
 
 
 def state_notes(library: str, model: Model, drafter: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.sparse import Compressed
+from medusa_sim.specs.state_rules import as_served
 from medusa_sim.specs.variants import on_one_gpu, unpacked_where
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.network import model_launches
@@ -353,6 +354,12 @@ def test_keys_under_another_name_are_not_passed_over(tmp_path: Path) -> None:
         _load(tmp_path, {**GRANITE, "mamba_d_head": "auto"}).state_bytes
         == _load(tmp_path, GRANITE).state_bytes
     )
+    # Granite's name no dtype of states, Nemotron's default is fp32
+    granite, nano = (
+        {served.state_bytes for served in (as_served(model, "vllm"), as_served(model, "sglang"))}
+        for model in (_load(tmp_path, GRANITE), _load(tmp_path, NANO))
+    )
+    assert (len(granite), len(nano)) == (2, 1)
     length = {**NANO, "model_max_length": 8192}
     del length["max_position_embeddings"]
     assert _load(tmp_path, length).max_seq_len == 8192

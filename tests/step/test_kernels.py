@@ -23,6 +23,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.recurrent import Recurrent
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.specs.state_rules import as_served
@@ -285,15 +286,33 @@ def named(model: str, workload: Workload, name: str) -> Launch:
     return next(each for each in launches if each.operator.name == name)
 
 
-def test_tensorrt_llm_keeps_gated_delta_states_in_16_bits():
-    """Its `resolve_ssm_cache_dtype`; convolutions are in 16 bits anyway, KDA as its config says."""
-    model = load_model("qwen3-next-80b-a3b")
-    served = as_served(model, "trtllm")
-    assert as_served(model, "vllm") is model
-    windows = 2.0 * served.state_bytes - model.state_bytes
-    assert 0.0 < windows < 0.05 * model.state_bytes
-    kimi = load_model("kimi-linear-48b-a3b")
-    assert as_served(kimi, "trtllm").state_bytes == kimi.state_bytes
+@pytest.mark.parametrize(
+    ("name", "vllm", "sglang", "trtllm"),
+    [
+        ("qwen3-next-80b-a3b", "bf16", "fp32", "bf16"),
+        ("qwen3.5-27b", "fp32", "fp32", "bf16"),
+        ("nemotron-3-nano-30b-a3b", "fp32", "fp32", "fp32"),
+        ("kimi-linear-48b-a3b", "fp32", "fp32", "fp32"),
+    ],
+)
+def test_engines_keep_states_that_no_config_names_in_their_own_dtype(name, vllm, sglang, trtllm):
+    """vLLM in the model's, SGLang in fp32; TensorRT-LLM gated delta rules in 16 bits whatever they name.
+
+    Its `resolve_ssm_cache_dtype`; convolutions are in 16 bits anyway.
+    """
+    model = load_model(name)
+    for library, dtype in (("vllm", vllm), ("sglang", sglang), ("trtllm", trtllm)):
+        served = as_served(model, library)
+        kept = {
+            mixer.state_dtype
+            for group in served.groups
+            for mixer in group.mixers
+            if isinstance(mixer, Recurrent)
+        }
+        assert kept == {dtype}
+        half = 2.0 * served.state_bytes - model.state_bytes if dtype == "bf16" else 0.0
+        assert half < 0.05 * model.state_bytes
+    assert as_served(model, "") is model
 
 
 def predicted(rows: list[dict[str, object]], gpu: str = "h100-sxm") -> pd.DataFrame:
