@@ -17,7 +17,7 @@ from medusa_sim.step.step import speculative_step
 
 SENSITIVITY = 0.10
 """Acceptance is moved by this share up and down."""
-_FACTORS, _ROUNDS = 24, 4
+_FACTORS, _ROUNDS = 24, 3
 """Factors that are tried at once between two, and how often: what is left between the last two is linear."""
 
 
