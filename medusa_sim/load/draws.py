@@ -1,7 +1,7 @@
 """Draws: how many tokens a request emits in each of its steps, drawn before the run begins.
 
     (L3)  accepted = the number of i <= K with u < r_i,  u uniform
-    (L4)  logit a_k(request) = logit a_k + shift + spread x normal
+    (L4)  logit a_i(request) = logit a_i + shift + spread x normal
     (L5)  P(found after found) = 1 - (1 - match) / runs,  P(found after none) = match / runs
 
 Draws stand in a long row: each is one step, and holds the tokens that it emits with the longest draft; each
@@ -9,12 +9,12 @@ number of tokens is there as often as the profile says, in random order. A reque
 and goes on by one a step; with K drafts a draw emits at most K + 1. So what a request draws depends neither
 on who is served with it nor on the policy, and policies can be compared request by request.
 
-In (L4) a_k is the profile's probability that draft k is accepted where those before it were, spread its
-`request_spread`, normal a draw of the standard normal distribution. Profiles count by step, and a hard
-request takes more steps: shift is chosen so that the harmonic mean of tokens per step over the requests,
-which throughput follows, stays the profile's. In (L5) match is the share of steps in which a look-up finds
-drafts (`match_rate`), in runs so many times as long as those of independent steps (`match_runs`): a text
-that is being copied goes on being copied.
+In (L3) r_i is the probability that at least i drafts are accepted. In (L4) a_i is the profile's probability
+that draft i is accepted where those before it were, spread its `request_spread`, normal a draw of the
+standard normal distribution. Profiles count by step, and a hard request takes more steps: shift is chosen so
+that the harmonic mean of tokens per step over the requests, which throughput follows, stays the profile's. In
+(L5) match is the share of steps in which a look-up finds drafts (`match_rate`), in runs so many times as long
+as those of independent steps (`match_runs`): a text that is being copied goes on being copied.
 """
 
 from __future__ import annotations

@@ -29,31 +29,35 @@ def metrics_of(record: Record, table: StepTable, limits: SchedulerLimits, goals:
     requests: that come; requests_per_s: that end, cancelled or not.
     """
     start, end = record.window_s
-    arrival, first, finish = record.arrival_s, record.first_token_s, record.finish_s
-    inside = (arrival >= start) & (arrival <= end)
+    inside = (record.arrival_s >= start) & (record.arrival_s <= end)
     complete = inside & record.requests.completes
-    output = record.requests.output_tokens
-    ttft, e2e = (first - arrival)[complete], (finish - arrival)[complete]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = ((finish - first) / (output - 1))[complete]
+    ttft, tpot, e2e = (times_s[complete] for times_s in _latencies_s(record))
     met = goals.are_met(ttft, tpot, e2e)
-    span = max(end - start, 1e-12)
-    done = int(((finish > start) & (finish <= end)).sum())
-    metrics: Metrics = {"requests": float(inside.sum()), "requests_per_s": done / span}
-    good = met.sum() / max(inside.sum(), 1)
-    metrics["goodput_per_s"] = float(good) * metrics["requests_per_s"]
-    metrics["goodput_share"] = float(met.mean()) if met.size else np.nan
-    for name, values in (("ttft", ttft), ("tpot", tpot[np.isfinite(tpot)]), ("e2e", e2e)):
-        metrics[f"{name}_mean_s"] = float(values.mean()) if values.size else np.nan
-        for quantile, share in QUANTILES:
-            metrics[f"{name}_{quantile}_s"] = float(np.quantile(values, share)) if values.size else np.nan
-        metrics[f"{name}_at_share_s"] = float(np.quantile(values, goals.share)) if values.size else np.nan
+    finished = ((record.finish_s > start) & (record.finish_s <= end)).sum()
+    requests, requests_per_s = float(inside.sum()), int(finished) / max(end - start, 1e-12)
+    metrics: Metrics = {
+        "requests": requests,
+        "requests_per_s": requests_per_s,
+        "goodput_per_s": float(met.sum() / max(requests, 1.0)) * requests_per_s,
+        "goodput_share": float(met.mean()) if met.size else np.nan,
+    }
+    for name, times_s in (("ttft", ttft), ("tpot", tpot[np.isfinite(tpot)]), ("e2e", e2e)):
+        metrics[f"{name}_mean_s"] = float(times_s.mean()) if times_s.size else np.nan
+        for quantile, share in (*QUANTILES, ("at_share", goals.share)):
+            metrics[f"{name}_{quantile}_s"] = float(np.quantile(times_s, share)) if times_s.size else np.nan
     metrics["itl_mean_s"] = record.inside.gap_mean_s
-    for quantile, share in QUANTILES:
-        metrics[f"itl_{quantile}_s"] = record.inside.gap_quantile_s(share)
+    metrics |= {f"itl_{quantile}_s": record.inside.gap_quantile_s(share) for quantile, share in QUANTILES}
     metrics |= _growth(record, inside, met)
     metrics |= _over_time(record, limits, (start, end)) | _shares(record, table)
     return metrics | _sensitivity(record, table, metrics)
+
+
+def _latencies_s(record: Record) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(requests,) times to the first token, per further token (not finite where there is none), of all."""
+    arrival_s, first_s, finish_s = record.arrival_s, record.first_token_s, record.finish_s
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = (finish_s - first_s) / (record.requests.output_tokens - 1)
+    return first_s - arrival_s, tpot, finish_s - arrival_s
 
 
 def _growth(record: Record, inside: BoolArray, met: BoolArray) -> Metrics:
@@ -133,18 +137,16 @@ def _over_time(record: Record, limits: SchedulerLimits, window: tuple[float, flo
 def _shares(record: Record, table: StepTable) -> Metrics:
     """Shares of the time, and the gain of speculation."""
     inside = record.inside
-    drafting = float((inside.steps_s * table.drafting_share).sum())
-    whole = max(inside.span_s, 1e-12)
-    busy_s = inside.busy_s
-    by_drafts = inside.steps_s.sum(axis=1)
-    decoding = max(float(by_drafts.sum() - inside.steps_s[:, 0].sum()), 1e-12)
-    in_steps = float((by_drafts * np.arange(by_drafts.size)).sum()) / decoding
-    prompts_s = float(inside.prompts_s.sum() + inside.steps_s[:, 0].sum())
+    whole_s, alone_s = max(inside.span_s, 1e-12), float(inside.steps_s[:, 0].sum())  # of prompts alone
+    prompts_s = float(inside.prompts_s.sum()) + alone_s
+    drafting_s = float((inside.steps_s * table.drafting_share).sum())
+    by_drafts_s = inside.steps_s.sum(axis=1)
+    decoding_s = max(float(by_drafts_s.sum()) - alone_s, 1e-12)
     return {
-        "drafts": in_steps,
+        "drafts": float((by_drafts_s * np.arange(by_drafts_s.size)).sum()) / decoding_s,
         "accepted_drafts": inside.accepted / inside.speculated if inside.speculated else 0.0,
-        "share_decoding": (busy_s - drafting - prompts_s) / whole,
-        "share_drafting": drafting / whole,
-        "share_prompts": prompts_s / whole,
-        "share_idle": max(1.0 - busy_s / whole, 0.0),
+        "share_decoding": (inside.busy_s - drafting_s - prompts_s) / whole_s,
+        "share_drafting": drafting_s / whole_s,
+        "share_prompts": prompts_s / whole_s,
+        "share_idle": max(1.0 - inside.busy_s / whole_s, 0.0),
     }

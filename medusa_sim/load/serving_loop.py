@@ -21,10 +21,12 @@ from medusa_sim.load.clients import Clients
 from medusa_sim.load.draws import Draws
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import Policy
-from medusa_sim.load.record import Record, Recorder, Span, Window
+from medusa_sim.load.record import Record
+from medusa_sim.load.recorder import Recorder, Span
 from medusa_sim.load.requests import Request, Requests
 from medusa_sim.load.scheduler import Chunk, Scheduler
 from medusa_sim.load.step_table import StepTable
+from medusa_sim.load.window import Window
 
 _MOST_STEPS = 128
 """Steps of one span: the timeline is no finer."""

@@ -12,7 +12,8 @@ from medusa_sim.load.largest_rate import with_interval
 from medusa_sim.load.lengths import _log_normal
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import _emitted, _one_rate
-from medusa_sim.load.record import Record, Recorder, Span
+from medusa_sim.load.record import Record
+from medusa_sim.load.recorder import Recorder, Span
 from medusa_sim.load.saturation import Saturation
 
 

@@ -1,0 +1,173 @@
+"""Recorder of a run: adds up spans of steps while it goes on, so that memory does not grow with it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.load.record import GAP_CLASSES, Record, Sums, Timeline, class_of_gap
+from medusa_sim.load.requests import Requests
+
+_ROWS = 8192
+"""Spans that are held before they are added up."""
+_BINS = 512
+_FIRST_BIN_S = 0.02
+"""Width of the bins of the timeline at first; it doubles where a run goes on beyond them."""
+_LEAST_SPAN_S = 1e-12
+"""Of a pass of prompts that takes no time."""
+
+
+class Span(NamedTuple):
+    """Equal steps in a row.
+
+    prompts_s: of the span, for prompt_tokens of prompts; not_decoding: requests in the queue or reading their
+    prompt; emitted: tokens; accepted: drafts. A pass of prompts alone is a span without steps; stalled_s: of
+    such passes before this step, for which requests waited, but not the `joined` whose prompts these read.
+    """
+
+    start_s: float
+    span_s: float
+    steps: int
+    requests: int
+    drafts: int
+    not_decoding: int
+    kv_tokens: float
+    emitted: int
+    prompts_s: float
+    prompt_tokens: int
+    accepted: int
+    stalled_s: float = 0.0
+    joined: int = 0
+
+
+class Recorder:
+    """Adds up spans as they come, some thousands at a time.
+
+    first_token_s, finish_s: as of a `Record`, filled in by the engine. in_system_s: of a `Record`, of spans;
+    the engine adds what requests that come between two spans were there for.
+    """
+
+    def __init__(self, requests: Requests, drafts_max: int, requests_max: int) -> None:
+        self.first_token_s: FloatArray = np.full(requests.count, np.nan)
+        self.finish_s: FloatArray = np.full(requests.count, np.nan)
+        self.in_system_s = 0.0
+        self._requests = requests
+        self._steps_s = np.zeros((drafts_max + 1, requests_max + 1))
+        self._prompts_s = np.zeros_like(self._steps_s)
+        self._steps = self._emitted = self._prompt_tokens = self._speculated = 0
+        self._accepted = 0.0
+        self._gaps = np.zeros(GAP_CLASSES)
+        self._gap_sum_s = 0.0
+        self._rows: list[Span] = []
+        self._bin_s = _FIRST_BIN_S
+        self._bins = np.zeros((6, _BINS))
+        self._marks: list[Sums] = []
+
+    def add(self, span: Span) -> None:
+        """One span of equal steps."""
+        self._rows.append(span)
+        self.in_system_s += (span.requests + span.not_decoding) * span.span_s
+        if len(self._rows) >= _ROWS:
+            self._flush()
+
+    def mark(self, now_s: float) -> None:
+        """Begin the window now, or end it."""
+        self._marks.append(self._sums(now_s))
+
+    def _sums(self, now_s: float) -> Sums:
+        """Sums up to now."""
+        self._flush()
+        return Sums(
+            span_s=now_s,
+            steps=self._steps,
+            steps_s=self._steps_s.copy(),
+            prompts_s=self._prompts_s.copy(),
+            emitted=self._emitted,
+            prompt_tokens=self._prompt_tokens,
+            speculated=self._speculated,
+            accepted=self._accepted,
+            gaps=self._gaps.copy(),
+            gap_sum_s=self._gap_sum_s,
+        )
+
+    def add_gap(self, gap_s: float) -> None:
+        """Count a gap that is no step: of a request that was preempted."""
+        self._gaps[class_of_gap(np.asarray(gap_s))] += 1
+        self._gap_sum_s += gap_s
+
+    def _flush(self) -> None:
+        """Add up the spans that are held."""
+        if not self._rows:
+            return
+        columns = np.array(self._rows).T
+        self._rows.clear()
+        start, span, steps, requests, drafts, not_decoding, kv, *others = columns
+        emitted, prompts_s, prompted, accepted, stalled_s, joined = others
+        cells = (drafts.astype(np.int64), requests.astype(np.int64))
+        np.add.at(self._steps_s, cells, span - prompts_s)
+        np.add.at(self._prompts_s, cells, prompts_s)
+        self._steps += int(steps.sum())
+        self._emitted += int(emitted.sum())
+        self._prompt_tokens += int(prompted.sum())
+        self._speculated += int((steps * requests)[drafts > 0].sum())
+        self._accepted += float(accepted.sum())
+        gap_s = span / np.maximum(steps, 1.0)
+        for seen_s, weights in ((gap_s + stalled_s, steps * requests - joined), (gap_s, joined)):
+            self._gaps += np.bincount(class_of_gap(seen_s), weights=weights, minlength=GAP_CLASSES)
+            self._gap_sum_s += float((seen_s * weights).sum())
+        lasting_s = np.maximum(span, _LEAST_SPAN_S)
+        self._add_to_bins(
+            start,
+            span,
+            np.stack(
+                [requests, not_decoding, kv, drafts, *(each / lasting_s for each in (emitted, prompted))]
+            ),
+        )
+
+    def _add_to_bins(self, start: FloatArray, span: FloatArray, values: FloatArray) -> None:
+        """values: (quantities, spans) at each moment of spans in the order of time."""
+        end = float((start + span).max())
+        while end > _BINS * self._bin_s:
+            half = self._bins[:, 0::2] + self._bins[:, 1::2]
+            self._bins = np.concatenate([half, np.zeros_like(half)], axis=1)
+            self._bin_s *= 2.0
+        edges = np.arange(_BINS + 1) * self._bin_s
+        moments = np.stack([start, start + span], axis=1).ravel()
+        for place, value in enumerate(values):
+            summed = np.cumsum(np.stack([np.zeros_like(span), value * span], axis=1).ravel())
+            self._bins[place] += np.diff(np.interp(edges, moments, summed))
+
+    def _timeline(self, end_s: float) -> Timeline:
+        """Means over the bins up to the end."""
+        used = max(int(np.ceil(end_s / self._bin_s)), 1)
+        width = np.full(used, self._bin_s)
+        width[-1] = max(end_s - (used - 1) * self._bin_s, 1e-12)
+        time_s = np.asarray((np.arange(used) + 0.5) * self._bin_s, dtype=np.float64)
+        return Timeline(time_s, *(self._bins[:, :used] / width))
+
+    def record(
+        self,
+        *,
+        sent_s: FloatArray,
+        end_s: float,
+        window_s: tuple[float, float],
+        preemptions: int,
+        kv_blocks_most: int,
+    ) -> Record:
+        """The run from its beginning to its end. sent_s: (requests,) when each came."""
+        whole = self._sums(end_s)
+        return Record(
+            requests=self._requests,
+            arrival_s=sent_s,
+            first_token_s=self.first_token_s,
+            finish_s=self.finish_s,
+            whole=whole,
+            inside=self._marks[1].since(self._marks[0]) if self._marks else whole,
+            preemptions=preemptions,
+            in_system_s=self.in_system_s,
+            window_s=window_s,
+            kv_blocks_most=kv_blocks_most,
+            timeline=self._timeline(end_s),
+        )
