@@ -334,3 +334,16 @@ def test_what_a_page_counts_rises_from_the_page_before():
     assert counts.all_steps == 300 - 30 - 12 - 4
     with pytest.raises(DataError):
         counts_between(after, before, "page")
+
+
+def test_steps_that_name_no_drafts_drafted_as_many_as_any_kept(tmp_path):
+    """Ten steps with none, five with one and two with three kept: 51 drafts, of which all or 40 were made."""
+    path = tmp_path / "record.json"
+    record = {"acceptance_histogram": {"0": 10, "1": 5, "3": 2}}
+    for more, undrafted, positions in (
+        ({}, 0.0, 3), ({"num_draft_tokens": 40}, 11.0, 3), ({"num_spec_tokens": 5}, 0.0, 5),
+    ):  # fmt: skip
+        path.write_text(json.dumps(record | more), encoding="utf-8")
+        (counts,) = read_counts(path)
+        assert counts.undrafted == undrafted
+        assert counts.accepted.tolist() == [7, 2, 2, 0, 0][:positions]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from one_line import one_line
 
 from medusa_sim.acceptance.tree import CandidateTree
@@ -161,6 +162,14 @@ def test_png_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(OutputError, match="cannot write"):
         write_png(CandidateTree.chain(1), tmp_path / "nowhere" / "tree.png")
     assert [path.name for path in tmp_path.iterdir()] == ["tree.png"]
+
+
+def test_a_picture_joins_every_node_to_its_parent(tmp_path, monkeypatch):
+    joined: list[tuple[list[float], list[float]]] = []
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda axes, *line, **look: joined.append(line) or plot(axes, *line))
+    write_png(CandidateTree.from_paths([(0,), (1,), (0, 0)]), tmp_path / "tree.png")
+    assert [y for _, y in joined] == [[0.0, -1.0], [0.0, -1.0], [-1.0, -2.0]]
 
 
 def test_a_picture_has_a_node_with_its_rank_for_each():

@@ -14,11 +14,12 @@ from medusa_sim import api
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.export import chains
+from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.launch import launch_values
 from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes
 from medusa_sim.export.sglang import BLOCKS, SglangFlags, SglangSlot
 from medusa_sim.export.tensorrt_llm import TensorrtLlm, TensorrtSpeculativeConfig
-from medusa_sim.export.vllm import speculative_config
+from medusa_sim.export.vllm import VllmSpeculativeConfig, speculative_config
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.question import Question
@@ -401,3 +402,23 @@ def test_rates_of_a_chain_end_at_always():
     made = replace(profile, model=ShapedAcceptance("made", heads), ratio=1.3)
     grid = chains.chain_grid(answered("ngram", made, batch_max=4))
     assert grid.rates == pytest.approx([1.0, 0.39], rel=1e-6)
+
+
+@pytest.mark.parametrize(("rates", "is_taken"), [
+    ([0.05, 0.0], True), ([1.0, 1.0], True), ([1.05, 0.5], False), ([0.5, -0.05], False), ([0.5, 0.6], False),
+    ([0.5], False),
+])  # fmt: skip
+def test_synthetic_rates_are_falling_shares_one_a_position(rates, is_taken):
+    given = {"method": "ngram", "num_speculative_tokens": 2, "rejection_sample_method": "synthetic"}
+    try:
+        VllmSpeculativeConfig(**given, synthetic_acceptance_rates=rates)
+    except ValueError:
+        assert not is_taken
+    else:
+        assert is_taken
+
+
+@pytest.mark.parametrize("drafter", ["suffix", "ngram"])
+def test_a_package_is_asked_for_where_the_method_needs_one(drafter):
+    settings = engine_settings(answered(drafter, batch_max=8), "vllm")
+    assert ("arctic-inference" in " ".join(settings.notes)) == (drafter == "suffix")

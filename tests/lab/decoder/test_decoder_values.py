@@ -12,7 +12,7 @@ import torch
 from decoder_models import tiny_config, tiny_llama
 
 from medusa_sim.lab.decoder.attention import attend
-from medusa_sim.lab.decoder.config import RopeScaling
+from medusa_sim.lab.decoder.config import RopeScaling, config_from_hf
 from medusa_sim.lab.decoder.fast_step import TwoParts, prefix_and_tree
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
@@ -78,6 +78,13 @@ def test_frequencies_are_those_of_their_papers(scaling, expected, factor):
     found, on_tables = inverse_frequencies(config)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
     assert on_tables == pytest.approx(factor)
+
+
+def test_frequencies_of_a_config_that_names_no_base_are_those_of_llama():
+    values = tiny_config(head_dim=8).to_hf()
+    values.pop("rope_theta")
+    found, _ = inverse_frequencies(config_from_hf(values, "made"))
+    np.testing.assert_allclose(found.numpy(), [1.0, 0.1, 0.01, 0.001], rtol=1e-5)
 
 
 def test_tables_hold_every_position_that_is_asked_for():
