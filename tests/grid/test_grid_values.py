@@ -379,15 +379,15 @@ def test_points_of_the_roofline_lie_under_the_roof_at_the_tokens_of_their_phase(
 
 
 def test_of_ways_of_drafting_that_give_the_same_the_first_is_taken():
-    """Both take 12 us for two tokens; the second is taken where it is quicker, or where the first has no room."""
+    """Both take 12 us for two tokens: the second is taken where it is quicker, or the first has no room."""
     for step_us, fits, taken in (
         ([10, 12, 12], [1, 1, 1], 1),
         ([10, 12, 11], [1, 1, 1], 2),
         ([10, 12, 12], [1, 0, 1], 2),
     ):
         configurations = SimpleNamespace(
-            with_count=np.array([[0, 0], [1, 2]]), candidates=np.array([1, 2, 2]), option=np.array([-1, 0, 1]),
-            tokens_per_step=np.array([1.0, 2.0, 2.0]),
+            with_count=np.array([[0, 0], [1, 2]]), candidates=np.array([1, 2, 2]),
+            option=np.array([-1, 0, 1]), tokens_per_step=np.array([1.0, 2.0, 2.0]),
         )  # fmt: skip
         cells = SimpleNamespace(
             configurations=configurations, index=np.zeros((1, 1, 3)), surface=None,

@@ -184,6 +184,14 @@ def test_elementwise_kernels(pool):
     assert torch.allclose(torch.cat((keys, queries), 2).double(), x * cos + half * sin, atol=1e-5)
 
 
+@pytest.mark.parametrize(("width", "dim"), [(256, 128), (192, 64), (96, 32), (48, 16), (12, 4), (6, 2)])
+def test_heads_that_are_rotated_are_as_wide_as_divides_the_row(pool, width, dim):
+    queries, keys = calls(case("rope", m=5, n=width), pool)[0]()
+    heads = width // dim
+    assert queries.shape == (1, 5, heads - max(1, heads // 2), dim)
+    assert keys.shape == (1, 5, max(1, heads // 2), dim)
+
+
 def test_cpu_bench_returns_repeats(pool):
     ticks = iter(np.arange(0.0, 1e4, 1e-3))
     found = CpuBench(pool, clock=lambda: float(next(ticks))).timing(case("gemm", 1e9, m=2, n=8, k=8))

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import weakref
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -312,3 +313,24 @@ def test_a_graph_goes_round_until_a_sample_lasts_and_is_timed_for_0_15_seconds(m
         assert (found.time_us, found.repeats) == (call_us, repeats)
         assert captured == ([2] if rounds == 1 else [2, 2 * rounds])
         assert timed == [2, *[2 * rounds] * repeats]
+
+
+@pytest.mark.parametrize(("given", "held"), [({}, 0), ({"results": 2}, 2), ({"results": 9}, 3)])
+def test_a_graph_holds_as_many_results_as_are_asked_for(monkeypatch, given, held):
+    """While it is captured, so that each is written where a step would write it."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def work() -> torch.Tensor:
+        result = torch.zeros(1)
+        made.append(weakref.ref(result))
+        return result
+
+    def capture(once: Any, device: object, **_: object) -> tuple[Any, None]:
+        once()
+        alive.append(sum(each() is not None for each in made))
+        return SimpleNamespace(replay=lambda: None), None
+
+    monkeypatch.setattr(bench_module, "capture", capture)
+    bench_module.capture_calls([work] * 3, CPU, **given)
+    assert alive == [held]
