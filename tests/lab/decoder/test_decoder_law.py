@@ -68,10 +68,11 @@ def _law_of(run: Callable[[Enumerated], int], vocab: int) -> Law:
     return found
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("rule", "k"), [each for each in product(RULES, (1, 2, 3, 4)) if each[1] < 4 or not RULES[each[0]][1]]
+)
 def test_one_token_has_the_target_law_exactly(rule, k):
-    """Enumerates every draft and every decision; fp64, so 1e-12 is rounding (k <= 4, vocabulary 4)."""
+    """Enumerates every draft and every decision; fp64, so 1e-12 is rounding. Four of four tokens are all."""
     function, independent = RULES[rule]
     for name, p, q in _pairs(4):
 
@@ -114,7 +115,7 @@ def test_certain_drafts_are_accepted_with_p():
 VOCAB = 3
 
 
-PROMPT, LENGTH, SAMPLES = [1, 0, 2], 3, 4000
+PROMPT, LENGTH, SAMPLES = [1, 0, 2], 3, 1500
 
 
 def _joint(model: Llama, temperature: float, vocab: int, length: int) -> dict[tuple[int, ...], float]:
@@ -193,7 +194,7 @@ def test_one_step_keeps_the_joint_law_of_three_tokens_exactly(method, pair):
 def test_generated_texts_have_the_joint_law(method, pair):
     """Chi-square over all texts of 3 tokens from a whole run of `generate`, in one batch.
 
-    4000 samples at level 1e-3: a law that is wrong by a total variation of 0.074, displaced between
+    1500 samples at level 1e-3: a law that is wrong by a total variation of 0.12, displaced between
     equal halves, is found with power 0.99 (noncentrality n (2 TV)^2 = 86 at the 63 degrees of freedom
     of 4^3 texts). Seeds are fixed: no flicker. Small errors are the business of the exact tests above, which
     take every draft with every rule; here the loop around them is run where all is kept, some and nothing.

@@ -117,7 +117,7 @@ def test_medusa_is_lossless_on_own_trees(name, batch):
 
 @pytest.mark.slow
 def test_medusa_is_lossless_on_every_public_tree(shared_data):
-    """Nine public 64-candidate trees, 24 ragged prompts each (216), fp64 exactly and fp32 but for ties."""
+    """Nine public 64-candidate trees, 12 ragged prompts each (108), fp64 exactly and fp32 but for ties."""
     trees = json.loads((shared_data / "acceptance" / "medusa_trees.json").read_text())
     assert len(trees) == 9
     counts = np.zeros(2)
@@ -126,9 +126,9 @@ def test_medusa_is_lossless_on_every_public_tree(shared_data):
         heads = tiny_heads(model)
         for i, paths in enumerate(trees.values()):
             drafter = MedusaDrafter(model, heads, CandidateTree.from_paths(paths))
-            counts += _both(model, ragged_prompts(24, VOCAB, seed=i), drafter)
+            counts += _both(model, ragged_prompts(12, VOCAB, seed=i), drafter)
     assert counts[0] <= 2
-    assert counts[1] > 1000  # drafts were accepted, or the test would show nothing
+    assert counts[1] > 500  # drafts were accepted, or the test would show nothing
 
 
 DRAFTS: dict[str, Callable[[Llama], Drafter]] = {

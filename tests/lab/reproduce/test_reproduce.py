@@ -9,7 +9,7 @@ from tables import table
 from medusa_sim import data
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.errors import DataError, UsageError
+from medusa_sim.errors import UsageError
 from medusa_sim.lab.reproduce import TARGETS, reproduction, scores
 from medusa_sim.lab.reproduce.decoding import best_cartesian, table1, table3
 from medusa_sim.lab.reproduce.published import (
@@ -22,7 +22,6 @@ from medusa_sim.lab.reproduce.published import (
     read_published,
 )
 from medusa_sim.lab.reproduce.token_rates import PlainStep, chain_tokens, host_us_per_launch
-from medusa_sim.lab.validate.batch_curves import batch_curves
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step import host
@@ -224,8 +223,6 @@ def test_without_a_target_the_errors_are_listed():
     assert all(row["target"] in run("reproduce").stdout for row in found)
 
 
-HEADER = "source,setup,method,batch_or_concurrency,throughput_ratio_vs_no_spec\n"
-SETUP = "SGLang H100 Llama-3.1-8B chain3"
 GOAL = 0.12
 """Runtime parameters fitted on some rows of one table are to predict its others so well."""
 
@@ -276,46 +273,6 @@ def test_the_best_cartesian_tree_is_the_best_of_all_small_ones():
     assert best.candidates <= 8
     tokens = max(expected_tokens_per_step(tree, heads) for tree in every)
     assert expected_tokens_per_step(best, heads) == pytest.approx(tokens)
-
-
-def test_batch_curves_say_what_the_engine_must_add(tmp_path):
-    path = tmp_path / "curves.csv"
-    path.write_text(HEADER + f"made,{SETUP},EAGLE-3,8,1.6\nmade,{SETUP},EAGLE-3,2,1.8\n")
-    frame = batch_curves(path, latency="roofline")
-    assert frame["batch"].tolist() == [2, 8]
-    step_us = frame["verify_us"] + frame["draft_us"] + frame["engine_us"]
-    assert (frame["tokens_per_step"] * frame["decode_step_us"] / step_us).tolist() == pytest.approx(
-        [1.8, 1.6]
-    )
-    assert (frame["engine_us"] / step_us).tolist() == pytest.approx(frame["engine_share"].tolist())
-    assert frame["relative_error"][0] == 0.0
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("", "cannot be read"),
-        ("a,b\n1,2\n", "columns missing"),
-        (HEADER, "no rows"),
-        (HEADER + "x,H100 tree,EAGLE,1,1.0\n", "chainN"),
-        (HEADER + f"x,{SETUP},HYDRA,1,1.0\n", "HYDRA"),
-    ],
-)
-def test_bad_curves_are_one_line(text, told, tmp_path):
-    path = tmp_path / "curves.csv"
-    path.write_text(text)
-    with pytest.raises(DataError, match=told):
-        batch_curves(path)
-
-
-def test_published_batch_curves(shared_data):
-    frame = batch_curves(shared_data / "acceptance" / "batch_speedups_eagle.csv")
-    eagle3 = frame[frame["method"] == "EAGLE-3"]
-    # Without an engine's own time the model is too fast everywhere, and the share it must add is 10-40 %.
-    assert (eagle3["predicted_speedup"] > eagle3["published_speedup"]).all()
-    assert eagle3["engine_share"].between(0.05, 0.45).all()
-    # The shape of the curve, acceptance cancelled, is met within about 13 % on average.
-    assert eagle3["relative_error"].abs().mean() < 0.16
 
 
 def test_recursive_rejection_accepts_always_and_beats_the_rest():

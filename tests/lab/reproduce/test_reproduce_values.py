@@ -83,6 +83,7 @@ def test_an_overhead_is_counted_as_the_paper_counts_it():
 
 def test_table_1_and_3_are_as_printed():
     frame = table1()
+    assert _setting("vicuna-7b", None).compacted_drafts == 4
     assert list(frame.columns) == [
         "model", "published_overhead", "predicted_overhead", "difference", "device_overhead", "step_overhead",
         "decode_step_us", "published_tokens_per_s", "host_bound",
