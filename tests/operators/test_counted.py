@@ -350,6 +350,14 @@ def test_a_blank_dtype_is_taken_from_the_column_that_others_have():
     assert with_names(rows)["dtype"].tolist() == ["bf16", "fp8", "fp16"]
 
 
+def test_rows_of_sizes_alone_are_linear_layers():
+    sizes = {"m": [1], "n": [2], "k": [3]}
+    assert with_names(pd.DataFrame({**sizes, "dtype": "bf16"}))["op"].tolist() == ["gemm"]
+    for other in ({"m": [1], "n": [2]}, {**sizes, "batch": [4]}):
+        assert "op" not in with_names(pd.DataFrame({**other, "dtype": "bf16"}))
+    assert with_names(pd.DataFrame({**sizes, "op": "x", "dtype": "bf16"}))["op"].tolist() == ["x"]
+
+
 def test_one_head_of_an_indexer_is_an_indexer():
     assert float(sparse(phase=VERIFY, index_heads=1).loads["index"]) == 2 * 5003 * 132
     assert "index" not in sparse(phase=VERIFY, index_heads=0).loads

@@ -17,8 +17,9 @@ from medusa_sim.lab.validate.comparison import ALLOWANCE, choice_of, comparison,
 from medusa_sim.lab.validate.decoder_step import decoder_step
 from medusa_sim.lab.validate.generations import _cells as run_cells
 from medusa_sim.lab.validate.generations import _comparisons as run_comparisons
-from medusa_sim.lab.validate.operators import _kv_ranges, _m_ranges, _score, _token_ranges
+from medusa_sim.lab.validate.operators import Score, _kv_ranges, _m_ranges, _score, _token_ranges
 from medusa_sim.lab.validate.regrets import regrets
+from medusa_sim.lab.validate.score_tables import score_table, tree_table
 from medusa_sim.lab.validate.served import _setup, scenario_of
 from medusa_sim.lab.validate.step_scores import (
     StepCell,
@@ -392,3 +393,19 @@ def test_tokens_of_a_run_follow_from_its_children_and_its_tree(tmp_path):
     told = error_summary(found)
     expected = {"runs": 2, "signed_mean": 0.07875, "mean_absolute": 0.14125, "worst": 0.22}
     assert told["all"] == pytest.approx(expected)
+    numbers = [row[1:5] for row in tree_table(told, found).rows]
+    assert numbers == [
+        ("2", "+7.9 %", "14.1 %", "22.0 %"), ("1", "+22.0 %", "22.0 %", "22.0 %"),
+        ("1", "-6.2 %", "6.2 %", "6.2 %"),
+    ]  # fmt: skip
+
+
+def test_errors_of_operators_are_told_in_per_cent():
+    score = Score(
+        op="gemm", dtype="bf16", size="all", rows=7, mean=0.011, median=0.0204, p90=0.05, worst=0.271,
+        worst_at="m 3", bias=-0.0031, ratio=0.0456, within_band=0.762,
+    )  # fmt: skip
+    (row,) = score_table([score], "x").rows
+    assert row == (
+        "gemm", "bf16", "all", "7", "1.1 %", "2.0 %", "5.0 %", "27 %", "-0.3 %", "4.6 %", "76 %", "m 3",
+    )  # fmt: skip
