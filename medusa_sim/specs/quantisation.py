@@ -44,6 +44,8 @@ _ALGORITHMS = {
     "MXFP8": "fp8_block",
 }
 """modelopt's `quant_algo` -> format."""
+_HALF_EMPTY = ("2:4", "marlin-24", "marlin_24", "sparse-24-bitmask")
+"""Names of weights of which two in four are left out (vllm-project/vllm, pull request 36799)."""
 _MIXED = "MIXED_PRECISION"
 _NAMED = {"nvfp4": "nvfp4", "fp8": "fp8", "mxfp4": "mxfp4"}
 """Last word of a repository's name -> format, where none of its files says one."""
@@ -94,6 +96,7 @@ def _scheme(model: Model, config: dict[str, Any], beside: dict[str, Any] | None,
     if method in ("modelopt", "modelopt_fp4", "modelopt_mixed"):
         return _modelopt({**(beside or {}), **config}, where)  # either may lack what the other says
     excluded = _names(config, "modules_to_not_convert", where)
+    _refuse_unmodelled(config, where)
     match method:
         case "awq" | "gptq" | "auto-round" as method:
             key = "bits" if "bits" in config else "w_bit"
@@ -131,6 +134,22 @@ def _scheme(model: Model, config: dict[str, Any], beside: dict[str, Any] | None,
                 f"{where}.quant_method: given {shown(other)}; allowed: {', '.join(METHODS)}; "
                 "or remove quantization_config and choose --dtype"
             )
+
+
+def _refuse_unmodelled(config: dict[str, Any], where: str) -> None:
+    """Raises SpecError for what changes the bytes of a checkpoint and is not modelled."""
+    if config.get("lm_head") is True:
+        raise SpecError(f"{where}.lm_head: given true; allowed: false (the head is priced in 16 bits)")
+    groups = config.get("config_groups")
+    tables = [config, *(groups.values() if isinstance(groups, dict) else ()), config.get("sparsity_config")]
+    for table in tables:
+        given = table if isinstance(table, dict) else {}
+        for key in ("format", "checkpoint_format", "sparsity_structure"):
+            if given.get(key) in _HALF_EMPTY:
+                raise SpecError(
+                    f"{where}: {key}: given {shown(given[key])}; allowed: dense weights (2:4 sparsity is not "
+                    "modelled, and vLLM no longer runs it)"
+                )
 
 
 def _modelopt(config: dict[str, Any], where: str) -> Scheme:

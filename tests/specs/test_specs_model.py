@@ -258,9 +258,14 @@ def test_compressed_tensors(tmp_path, weights, activations, cache, dtypes):
         ({"config_groups": {"a": 3}}, "allowed: a table with weights"),
         ({"config_groups": {"a": {"weights": {"num_bits": [4], "type": "int"}}}}, "given [4] bits"),
         ({"config_groups": {"a": GROUP}, "kv_cache_scheme": {"num_bits": 8, "type": "int"}}, "kv_cache"),
+        ({"config_groups": {"a": GROUP}, "sparsity_config": {"sparsity_structure": "2:4"}}, "2:4 sparsity"),
+        ({"config_groups": {"a": {**GROUP, "format": "marlin-24"}}}, "2:4 sparsity"),
+        ({"config_groups": {"a": GROUP}, "format": "marlin-24"}, "2:4 sparsity"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin_24"}, "2:4 sparsity"),
+        ({"quant_method": "gptq", "bits": 4, "lm_head": True}, "lm_head: given true"),
     ],
 )  # fmt: skip
-def test_compressed_tensors_that_are_not_modelled(tmp_path, config, told):
+def test_weights_that_are_not_modelled(tmp_path, config, told):
     _refused(tmp_path, told, quantization_config={"quant_method": "compressed-tensors", **config})
 
 
