@@ -34,7 +34,7 @@ that queue are late."""
 
 @dataclass(frozen=True, eq=False)
 class SureSteps(Steps):
-    """Steps, and how sure each of their numbers is: half-widths that broadcast with (B, S, K)."""
+    """Steps, and how sure each of their numbers is: half-widths that broadcast with the cells."""
 
     @cached_property
     def step_halves(self) -> Halves:
@@ -101,7 +101,7 @@ class SureSteps(Steps):
         places = [np.flatnonzero(known == edge)[0] for edge in edges]
 
         def at_least(half: FloatArray, half_there: FloatArray) -> FloatArray:
-            on_edges = np.broadcast_to(half_there, at_edges.shape).take(places, axis=axis)
+            on_edges = at_edges.spread(half_there).take(places, axis=axis)
             least = widest_below(edges, on_edges, asked, axis)
             return np.asarray(np.maximum(half, picked(least, self.index)))
 

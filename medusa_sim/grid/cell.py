@@ -33,7 +33,7 @@ class Cell:
         """The number of this cell, of an array over all cells."""
         if isinstance(value, str):
             return value
-        number = np.broadcast_to(value, self.cells.shape)[self.b, self.s, self.k].item()
+        number = self.cells.spread(value)[self.b, self.s, self.k].item()
         return None if number != number else number  # noqa: PLR0124  # nan
 
     @property

@@ -1,8 +1,8 @@
 """Cells of a surface: at every batch and length some configurations, and what a step of each gives.
 
-Every number of a step is read here, as an array that broadcasts with (B, S, K): K cells at each of B batches
-and S lengths. All configurations are `Cells.every`, the best of each number of candidates `by_count`, the
-best of these `best`.
+Every number of a step is read here, as an array (batches, lengths, cells) in which what is the same along an
+axis may stand once (`Steps.spread` repeats it). All configurations are `Cells.every`, the best of each number
+of candidates `by_count`, the best of these `best`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Cells(SureSteps):
 
     def configuration_at(self, b: int, s: int, k: int = 0) -> int:
         """Which configuration a cell has."""
-        return int(np.broadcast_to(self.index, self.shape)[b, s, k])
+        return int(self.spread(self.index)[b, s, k])
 
     def candidates_at(self, b: int, s: int, k: int = 0) -> int:
         """Candidates of a cell."""
@@ -60,7 +60,7 @@ class Cells(SureSteps):
         return self.with_index(self._best_of_counts())
 
     def _best_of_counts(self) -> IntArray:
-        """(B or 1, S or 1, 1 + C) index of `by_count`."""
+        """(batches, lengths, counts) index of `by_count`."""
         configurations = self.configurations
         members = configurations.with_count
         every = self if self.index.shape[-1] == configurations.candidates.size else Cells.every(self.surface)
@@ -73,19 +73,19 @@ class Cells(SureSteps):
         return np.asarray(members[np.arange(len(members)), fastest])
 
     def best(self, worth: FloatArray | None = None) -> Cells:
-        """(B, S, 1) the cell of most worth (None: speedup) that fits, the first of equals.
+        """At each batch and length the cell of most worth (None: speedup) that fits, the first of equals.
 
         Plain decoding where none fits.
         """
         places = self.best_places(worth)
-        index = np.take_along_axis(np.broadcast_to(self.index, self.shape), places[..., None], axis=-1)
-        none_fits = ~np.broadcast_to(self.fits, self.shape).any(axis=-1, keepdims=True)
+        index = np.take_along_axis(self.spread(self.index), places[..., None], axis=-1)
+        none_fits = ~self.spread(self.fits).any(axis=-1, keepdims=True)
         return self.with_index(np.where(none_fits, PLAIN, index))
 
     def best_places(self, worth: FloatArray | None = None) -> IntArray:
-        """(B, S) places of `best` among the cells, 0 where none fits."""
-        values = np.broadcast_to(self.speedup if worth is None else worth, self.shape)
-        fits = np.broadcast_to(self.fits, self.shape)
+        """(batches, lengths) places of `best` among the cells, 0 where none fits."""
+        values = self.spread(self.speedup if worth is None else worth)
+        fits = self.spread(self.fits)
         return np.asarray(np.argmax(np.where(fits, values, -np.inf), axis=-1))
 
     @cached_property
@@ -123,9 +123,9 @@ class Cells(SureSteps):
         return np.asarray(self.baseline.first(self.baseline.served.token_us) / self.token_us)
 
     def speedup_at(self, b: int, s: int) -> FloatArray:
-        """(K,) `speedup` at one batch and length; the first cell must be plain decoding."""
+        """(cells,) `speedup` at one batch and length; the first cell must be plain decoding."""
         if self.scenario.traffic is None or self.by_count is self:  # a search has priced them everywhere
-            return as_float(np.broadcast_to(self.speedup, self.shape)[b, s])
+            return as_float(self.spread(self.speedup)[b, s])
         token_us = self.served_at(b, s).token_us
         return np.asarray(token_us[0] / token_us)
 
@@ -159,7 +159,7 @@ class Cells(SureSteps):
         return self.memory_at(self.batch)
 
     def memory_at(self, batch: IntArray) -> MemoryParts:
-        """`memory` at other batches, which broadcast with (B, S, K)."""
+        """`memory` at other batches, which broadcast with the cells."""
         shard = self.scenario.shard
         added = self.configurations.drafter_memory(shard)
         drafters = DrafterMemory(*(picked(each, self.index) for each in map(np.asarray, added)))
@@ -186,8 +186,8 @@ class Cells(SureSteps):
 
     @property
     def log_speedup_half(self) -> FloatArray:
-        """Half the width of `band` on the logarithm, (B, S, K); 0 of plain decoding."""
-        return np.asarray(np.broadcast_to(np.log(self.band.high / self.band.low) / 2.0, self.shape))
+        """Half the width of `band` on the logarithm, spread; 0 of plain decoding."""
+        return self.spread(np.log(self.band.high / self.band.low) / 2.0)
 
     @property
     def low_us(self) -> FloatArray:

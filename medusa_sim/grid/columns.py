@@ -28,7 +28,7 @@ def count_table(by_count: Cells) -> pa.Table:
     import pyarrow as pa
 
     def column(value: npt.NDArray[Any]) -> pa.Array:
-        cells = np.moveaxis(np.broadcast_to(value, by_count.shape), 1, 0).ravel()
+        cells = np.moveaxis(by_count.spread(value), 1, 0).ravel()
         return pa.array(cells, from_pandas=True)  # nan becomes null
 
     return pa.table(

@@ -30,24 +30,24 @@ class Configurations:
 
     @cached_property
     def option(self) -> IntArray:
-        """(J,) place in `options`, -1 for plain decoding."""
+        """(configurations,) place in `options`, -1 for plain decoding."""
         return self.of_options(
             [-1], [np.full(each.candidates.size, i) for i, each in enumerate(self.options)]
         )
 
     @cached_property
     def candidates(self) -> IntArray:
-        """(J,) tokens that a step verifies for each sequence, root included."""
+        """(configurations,) tokens that a step verifies for each sequence, root included."""
         return self.of_options([1], [option.candidates for option in self.options])
 
     @cached_property
     def tokens_per_step(self) -> FloatArray:
-        """(J,) mean tokens that a step emits for each sequence."""
+        """(configurations,) mean tokens that a step emits for each sequence."""
         return self.of_options([1.0], [option.tokens_per_step for option in self.options])
 
     @cached_property
     def emission_chances(self) -> FloatArray:
-        """(J, X) probabilities that a step emits at least 1, 2, ... X tokens of a sequence."""
+        """(configurations, tokens) chances that a step emits at least 1, 2, ... tokens of a sequence."""
         longest = max((option.emission_chances.shape[1] for option in self.options), default=1)
         rows = [
             np.pad(option.emission_chances, ((0, 0), (0, longest - option.emission_chances.shape[1])))
@@ -57,7 +57,7 @@ class Configurations:
 
     @cached_property
     def token_halves(self) -> Halves:
-        """(J,) half-widths of the tokens per step."""
+        """(configurations,) half-widths of the tokens per step."""
         return Halves(
             down=self.of_options([0.0], [option.token_halves.down for option in self.options]),
             up=self.of_options([0.0], [option.token_halves.up for option in self.options]),
@@ -65,24 +65,24 @@ class Configurations:
 
     @cached_property
     def depth(self) -> IntArray:
-        """(J,) draft length (Medusa: heads run), 0 for plain decoding."""
+        """(configurations,) draft length (Medusa: heads run), 0 for plain decoding."""
         return self.of_options(
             [0], [np.full(option.candidates.size, option.depth) for option in self.options]
         )
 
     @cached_property
     def counts(self) -> IntArray:
-        """(1 + C,) every number of candidates once, from 1 up."""
+        """(counts,) every number of candidates once, from 1 up."""
         return np.unique(self.candidates)
 
     @cached_property
     def column(self) -> IntArray:
-        """(J,) place of each configuration's number of candidates in `counts`."""
+        """(configurations,) place of each configuration's number of candidates in `counts`."""
         return np.searchsorted(self.counts, self.candidates)
 
     @cached_property
     def with_count(self) -> IntArray:
-        """(1 + C, W) configurations of each count; rows are filled up with their first."""
+        """(counts, most of any) configurations of each count; rows are filled up with their first."""
         members = [np.flatnonzero(self.column == column) for column in range(self.counts.size)]
         width = max(map(len, members))
         return np.stack(
@@ -101,7 +101,7 @@ class Configurations:
         return all(option.chain for option in self.options)
 
     def of_options(self, plain: Sequence[float], values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """(J,) a number of plain decoding, then the numbers of each option's counts."""
+        """(configurations,) a number of plain decoding, then the numbers of each option's counts."""
         return np.concatenate([plain, *values])
 
     def option_of(self, configuration: int) -> DraftOption | None:
@@ -133,13 +133,13 @@ class Configurations:
         return members[np.argsort(self.candidates[members], kind="stable")]
 
     def drafter_memory(self, shard: Model) -> DrafterMemory:
-        """(J,) what the drafter of each adds to the memory of a GPU that holds `shard`."""
+        """(configurations,) what the drafter of each adds to the memory of a GPU that holds `shard`."""
         added = [*(drafter_memory(shard, option.drafter) for option in self.options), NO_DRAFTER]
         # plain decoding, option -1, stands last
         return DrafterMemory(*np.asarray(added)[self.option].T)
 
     def max_batch(self, scenario: Scenario, seq_len: IntArray | FloatArray) -> IntArray:
-        """(S, J) largest batch whose weights, drafter, KV cache and activations fit; 0 where none does."""
+        """(lengths, configurations) largest batch that fits with all that it keeps; 0 where none does."""
         lengths, shard = seq_len[:, None], scenario.shard
         if scenario.scope == "block":
             return np.full((lengths.size, self.candidates.size), NO_LIMIT)

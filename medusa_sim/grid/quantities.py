@@ -239,7 +239,7 @@ BY_COUNT = listed(
 
 
 def values(cells: Cells, names: Iterable[str]) -> dict[str, Any]:
-    """Quantities by name: arrays that broadcast with (B, S, K), text where a scenario has one."""
+    """Quantities by name: arrays that broadcast with the cells, text where a scenario has one."""
     is_block = cells.scenario.scope == "block"
     empty: npt.NDArray[np.float64] = np.full((), np.nan)
     found = {}

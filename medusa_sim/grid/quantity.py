@@ -21,8 +21,8 @@ Unit = Literal["us", "s", "per_s", "ratio", "times", "share", "bytes", ""]
 class Quantity:
     """One quantity.
 
-    Values are read from `Cells` and broadcast with (B, S, K), or of a row of a schedule. Others are results
-    of a run under load, a comparison or an answer, which fill them in by name.
+    Values are read from `Cells` and broadcast with them, or of a row of a schedule. Others are results of a
+    run under load, a comparison or an answer, which fill them in by name.
     """
 
     name: str

@@ -36,7 +36,7 @@ class RequestLatency:
     take D steps on average (N20; N - 1 without speculation). Requests run in lockstep, on the engine: the
     server's way to the client and back is not in it, as it is in `FullServer.first_token_us`.
 
-    steps: (1, S, 1) what runs, at contexts evenly spaced from the prompt to the last token. `plain_`: without
+    steps: what runs, at contexts evenly spaced from the prompt to the last token. `plain_`: without
     speculation.
     """
 

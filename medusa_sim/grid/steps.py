@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, Halves, IntArray, as_float
+from medusa_sim.arrays import FloatArray, Halves, IntArray, NumberT, as_float
 from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.surface import Surface
 from medusa_sim.grid.unless_self import cached_unless_self
@@ -36,8 +36,8 @@ Field = Callable[[PassTimes], Any]
 class Steps:
     """The step of some configurations at every batch and length.
 
-    index: (B or 1, S or 1, K) configuration of each cell. Arrays broadcast with (B, S, K); times are
-    microseconds.
+    index: configuration of each cell. Arrays are (batches, lengths, cells); what is the same along an axis
+    may stand there once. Times are microseconds.
     """
 
     surface: Surface
@@ -49,10 +49,7 @@ class Steps:
         return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
 
     def with_index(self, index: IntArray) -> Self:
-        """Other configurations of the same surface; this object if they are the same.
-
-        index: (B or 1, S or 1, K).
-        """
+        """Other configurations of the same surface; this object if they are the same."""
         for axis in (0, 1):  # once where all batches or lengths have the same
             first = index.take([0], axis) if index.shape[axis] > 1 else index
             if np.array_equal(np.broadcast_to(first, index.shape), index):
@@ -90,21 +87,25 @@ class Steps:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(B, S, K)."""
+        """Batches, lengths, cells at each."""
         return *self.surface.shape, self.index.shape[-1]
 
+    def spread(self, values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
+        """(batches, lengths, cells) a number of each cell, from an array in which some stand once."""
+        return np.broadcast_to(values, self.shape)
+
     def first(self, values: FloatArray) -> FloatArray:
-        """(B, S, 1) a number of the first cell at each batch and length."""
-        return np.broadcast_to(values, self.shape)[..., :1]
+        """A number of the first cell at each batch and length."""
+        return self.spread(values)[..., :1]
 
     @property
     def batch(self) -> IntArray:
-        """(B, 1, 1) sequences of a step."""
+        """Sequences of a step."""
         return self.surface.batch[:, None, None]
 
     @property
     def seq_len(self) -> IntArray | FloatArray:
-        """(1, S, 1) committed tokens of each sequence."""
+        """Committed tokens of each sequence."""
         return self.surface.seq_len[None, :, None]
 
     # What a step gives.
@@ -129,13 +130,13 @@ class Steps:
 
     @cached_property
     def step_us(self) -> FloatArray:
-        """(B, S, K) the whole step."""
+        """The whole step, spread."""
         parts = (self._whole(_cost_field(name)) for name in ("device_us", "host_us", "exposed_us"))
-        return np.broadcast_to(compose.step_us(*parts), self.shape)
+        return self.spread(compose.step_us(*parts))
 
     @property
     def decode_us(self) -> FloatArray:
-        """(B, S, 1) the plain step at the same batch and length, or what broadcasts with it."""
+        """The plain step at the same batch and length."""
         return self.surface.decode.time_us
 
     @cached_property
@@ -150,18 +151,18 @@ class Steps:
 
     @cached_property
     def attention_us(self) -> FloatArray:
-        """(B, S, K) attention of the target."""
-        return np.broadcast_to(self._target(_part("attention")), self.shape)
+        """Attention of the target, spread."""
+        return self.spread(self._target(_part("attention")))
 
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
-        """(B, S, K) kernels by what they are for, in the order in which they stack; launch gaps apart."""
+        """Kernels by what they are for, spread, in the order in which they stack; launch gaps apart."""
         steps = [self.surface.decode, self.surface.verify, *self._drafting_times]
         known = {part for step in steps for part in step.parts_us}
 
         def part_us(part: Part) -> FloatArray:
             read = self._whole if part == "drafter" else self._target
-            return np.broadcast_to(read(_part(part)), self.shape)
+            return self.spread(read(_part(part)))
 
         return {part: part_us(part) for part in PARTS if part in known or part == "drafter"}
 
@@ -229,8 +230,8 @@ class Steps:
         return self._served(np.asarray)
 
     def served_at(self, b: int, s: int) -> Server:
-        """(K,) `served` at one batch and length."""
-        return self._served(lambda values: as_float(np.broadcast_to(values, self.shape)[b, s]))
+        """(cells,) `served` at one batch and length."""
+        return self._served(lambda values: as_float(self.spread(values)[b, s]))
 
     def served_if(
         self, b: int, s: int, k: int, step_us: FloatArray | float, emission_chances: FloatArray
@@ -244,7 +245,7 @@ class Steps:
             self.surface.setting,
             as_float(step_us),
             int(self.surface.batch[b]),
-            int(np.broadcast_to(self.candidates, self.shape)[b, s, k]),
+            int(self.spread(self.candidates)[b, s, k]),
             emission_chances.sum(axis=-1),
             traffic,
             decode_steps=None if traffic is None else traffic.request_steps(emission_chances),

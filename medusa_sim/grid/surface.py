@@ -38,10 +38,10 @@ _LENGTHS_TOGETHER = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Surface:
-    """Steps at B batches and S lengths, each priced when it is first asked for.
+    """Steps at some batches and lengths, each priced when it is first asked for.
 
-    setting: what all steps share. asked_len: (S,) mean length of requests, half way through their outputs.
-    seq_len: (S,) committed tokens of each sequence in the steps that are priced: as asked, or `served_len`.
+    setting: what all steps share. asked_len: mean lengths of requests, half way through their outputs.
+    seq_len: committed tokens of each sequence in the steps that are priced: as asked, or `served_len`.
 
     Other surfaces belong to one:
 
@@ -63,23 +63,23 @@ class Surface:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(B, S)."""
+        """Batches, lengths."""
         return self.batch.size, self.seq_len.size
 
     # Steps. They raise SpecError or CoverageError from the latency model.
 
     @cached_property
     def decode(self) -> PassTimes:
-        """(B, S, 1) the plain step."""
+        """The plain step at every batch and length."""
         if self.sibling is not None:
             return self.sibling.decode
         return timed_pass(self.setting.latency, decode_work(self.setting, *self._places))
 
     @cached_property
     def verify(self) -> PassTimes:
-        """Verification; broadcasts with (B, S, 1 + C), whose columns are the counts of `configurations`.
+        """Verification of every count (`Configurations.counts`) at every batch and length.
 
-        The first is a placeholder.
+        The column of plain decoding is a placeholder.
         """
         if self.sibling is not None and self._verifies_as(self.sibling):
             return self.sibling.verify
@@ -102,7 +102,7 @@ class Surface:
 
     @property
     def _counts(self) -> IntArray:
-        """(1, 1, 1 + C) tokens that verification processes; for the plain step's column the first count."""
+        """Tokens that verification processes, by count; for plain decoding the first count that drafts."""
         counts = self.configurations.counts
         return np.concatenate([counts[1:2], counts[1:]])[None, None, :]
 
@@ -121,7 +121,7 @@ class Surface:
 
     @cached_property
     def served_len(self) -> FloatArray:
-        """(S,) mean tokens of the requests that a server has in flight: what its steps and its cache hold."""
+        """(lengths,) mean tokens of requests in flight: what the steps and the cache of a server hold."""
         return np.asarray(served_length(self.setting, self.asked_len, self.scenario.traffic))
 
     @cached_unless_self
@@ -171,7 +171,7 @@ class Surface:
 
     @cached_property
     def decode_steps(self) -> FloatArray | None:
-        """(J,) steps in which a request decodes (N20); None without traffic."""
+        """(configurations,) steps in which a request decodes (N20); None without traffic."""
         traffic = self.scenario.traffic
         return None if traffic is None else traffic.request_steps(self.configurations.emission_chances)
 
@@ -182,7 +182,7 @@ class Surface:
 
     @cached_property
     def max_batch(self) -> IntArray:
-        """(S, J) largest batch that fits in memory; 0 where none does.
+        """(lengths, configurations) largest batch that fits in memory; 0 where none does.
 
         Of requests in flight, which fill the cache: they are longer than the mean where outputs differ.
         """
@@ -201,7 +201,7 @@ class Surface:
 
     @cached_property
     def idle_share(self) -> FloatArray:
-        """(B, S) share by which a plain step is longer while a drafter is loaded and drafts nothing.
+        """(batches, lengths) share by which a plain step is longer with a drafter that drafts nothing.
 
         One of its passes keeps its state up to date, and one that is scheduled synchronously hides no work of
         the host. A look-up has no state.

@@ -133,7 +133,7 @@ def best_operating_point(
 ) -> Cell | None:
     """The largest throughput at one length of the cells that fit and keep the latency; None if none does.
 
-    batches_allowed: (B,) those that count.
+    batches_allowed: (batches,) those that count.
     """
     counts, by_count = slice(1, None) if speculate else slice(0, 1), every.by_count
     allowed = by_count.fits[:, s, counts] & np.reshape(batches_allowed, (-1, 1))

@@ -45,7 +45,7 @@ def best_speedup(row: ScheduleRow) -> float:
 def near_best(row: ScheduleRow) -> tuple[int, int]:
     """Smallest and largest count around the best one within 1 % of it."""
     by_count = row.every.by_count
-    fits = np.broadcast_to(by_count.fits, by_count.shape)[row.b, row.s]
+    fits = by_count.spread(by_count.fits)[row.b, row.s]
     speedup, best = by_count.speedup[row.b, row.s], int(_best_by_batch(row)[-1])
     return counts.near_best(by_count.configurations.counts, speedup, fits, best)
 

@@ -69,7 +69,7 @@ class Recommendation:
     def fastest_stream(self) -> Cell | None:
         """The shortest time per token of a request among the cells that fit; None where none does."""
         by_count = self.cells.by_count
-        fits = np.broadcast_to(by_count.fits, by_count.shape)
+        fits = by_count.spread(by_count.fits)
         if not fits.any():
             return None
         tpot_us = np.where(fits, by_count.tpot_us, np.inf)

@@ -111,7 +111,7 @@ def gains_by_batch(rows: Iterable[ScheduleRow]) -> list[dict[str, float | int | 
             "drafts": row.drafts,
             "no_room_to_draft": row.candidates == 1 and row.verdict == "pays",
         }
-        low, high = (np.broadcast_to(end, row.cells.shape)[:, row.s, 0] for end in row.cells.band)
+        low, high = (row.cells.spread(end)[:, row.s, 0] for end in row.cells.band)
         found += [
             {
                 "batch": int(batch),

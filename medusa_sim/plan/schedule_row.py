@@ -165,7 +165,7 @@ class ScheduleRow(Cell):
 
     def _ends_by_batch(self, cells: Cells) -> list[FloatArray]:
         """Both ends of the interval of the speedup at each of the row's batches, of one cell at each."""
-        return [np.broadcast_to(end, cells.shape)[self.places, self.s, 0] for end in cells.band]
+        return [cells.spread(end)[self.places, self.s, 0] for end in cells.band]
 
     # What speculates: the row's configuration, or of a plain row the best that could.
 

@@ -69,7 +69,7 @@ def _speedup_if(row: ScheduleRow, times_as_long: float, emission_chances: FloatA
     """
     cells, place = row.speculative_cells, (row.b, row.s, 0)
     step_us = float(cells.in_flight.step_us[place]) * times_as_long
-    plain_us = np.broadcast_to(cells.plain.token_us, cells.shape)[place]
+    plain_us = cells.spread(cells.plain.token_us)[place]
     return np.asarray(plain_us / cells.served_if(*place, step_us, emission_chances).token_us)
 
 

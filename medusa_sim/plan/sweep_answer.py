@@ -48,10 +48,10 @@ class SweepAnswer:
     """The answer of one scenario over a grid.
 
     by_count: every count at every batch and length. counts: those that it answers about: all, or those of the
-    grid. best: (B, S, 1) the best of them that fits; best_of_all: of every count. break_evens: where
+    grid. best: the best of them that fits; best_of_all: of every count. break_evens: where
     speculation pays, one a length. drafting_share: what drafting for two candidates adds to a plain step at
     the first batch and length (0 where the scope has no drafter). best_ends_profile: whether the best of all
-    anywhere is the largest that the acceptance describes, so that more may pay. in_engine: (B, S, 1) the best
+    anywhere is the largest that the acceptance describes, so that more may pay. in_engine: the best
     chains of the engine that runs this drafter, where kernels alone were asked for. shortfall: of the first
     batch and length that do not fit even without speculation.
     """
@@ -73,7 +73,7 @@ class SweepAnswer:
     def column(self, name: str, cells: Cells | None = None) -> FloatArray:
         """A quantity of the best (or of other cells) by batch and length, length innermost."""
         cells = self.best if cells is None else cells
-        return np.broadcast_to(values(cells, [name])[name], cells.shape)[..., 0].ravel()
+        return cells.spread(values(cells, [name])[name])[..., 0].ravel()
 
     @property
     def fits(self) -> tuple[bool, ...]:
@@ -88,8 +88,8 @@ class SweepAnswer:
         every = by_count.configurations.counts
         columns = np.isin(every, [1, *self.counts])
         counts, speedup = every[columns], by_count.speedup[..., columns]
-        fits = np.broadcast_to(by_count.fits, by_count.shape)[..., columns]
-        best = np.searchsorted(counts, np.broadcast_to(self.best.candidates, self.best.shape)[..., 0])
+        fits = by_count.spread(by_count.fits)[..., columns]
+        best = np.searchsorted(counts, self.best.spread(self.best.candidates)[..., 0])
         return [
             near_best(counts, speedup[place], fits[place], int(best[place]))
             for place in np.ndindex(*best.shape)
@@ -98,8 +98,8 @@ class SweepAnswer:
     def memory(self, place: int) -> tuple[MemoryParts, int]:
         """Bytes on one GPU with the best count at a place of `fits`, and its largest batch."""
         at = (*divmod(place, self.best.shape[1]), 0)
-        parts = (np.broadcast_to(part, self.best.shape)[at] for part in self.best.memory)
-        return MemoryParts(*parts), int(np.broadcast_to(self.best.max_batch, self.best.shape)[at])
+        parts = (self.best.spread(part)[at] for part in self.best.memory)
+        return MemoryParts(*parts), int(self.best.spread(self.best.max_batch)[at])
 
     @property
     def gain(self) -> str:
@@ -159,14 +159,14 @@ def _shortfall(by_count: Cells) -> Shortfall | None:
 def _free(by_count: Cells) -> Free:
     """The largest count that is free, at each batch and length."""
     counts, surface = by_count.configurations.counts, by_count.surface
-    alone = np.array(np.broadcast_to(surface.verify.time_us / by_count.decode_us, by_count.shape))
+    alone = by_count.spread(surface.verify.time_us / by_count.decode_us).copy()
     alone[..., 0] = 1.0
     whole, verification = (free_count(counts, overhead).ravel() for overhead in (by_count.overhead, alone))
     return Free(whole=whole, verification=verification, largest=int(counts[-1]))
 
 
 def in_engine(scenario: Scenario, batch: IntArray, seq_len: IntArray) -> Cells | None:
-    """(B, S, 1) the best of the newest engine of chains; None unless kernels alone run what it could run."""
+    """The best of the newest engine of chains; None unless kernels alone run what it could run."""
     is_without_engine = scenario.runtime.name == KERNELS_ALONE and scenario.scope == "model"
     if not is_without_engine or scenario.chain_only:
         return None

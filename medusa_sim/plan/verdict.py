@@ -54,15 +54,14 @@ CodesAt = Callable[[IntArray], IntArray]
 
 
 def codes_of(cells: Cells) -> IntArray:
-    """(B, S) code of the best count that speculates and fits; of the server where there are requests."""
+    """(batches, lengths) codes of the best count that drafts and fits, by `Cells.speedup`."""
     by_count = cells.by_count
     if by_count.shape[-1] == 1 or not by_count.shape[0]:
         return np.full(by_count.shape[:2], LOSES)
     speedup = np.where(by_count.fits, by_count.speedup, 0.0)[..., 1:]
     best = np.argmax(speedup, axis=-1)[..., None]
     low, high = (
-        np.take_along_axis(np.broadcast_to(end, by_count.shape)[..., 1:], best, axis=-1)[..., 0]
-        for end in by_count.band
+        np.take_along_axis(by_count.spread(end)[..., 1:], best, axis=-1)[..., 0] for end in by_count.band
     )
     of_best = np.take_along_axis(speedup, best, axis=-1)[..., 0]
     uncertain = np.where(of_best > 1.0, GAIN, NO_GAIN)

@@ -94,7 +94,7 @@ def view_of(
     width = counts.size if recommended is not None else 1 + int(np.flatnonzero(asked_for)[-1])
 
     def at(values: npt.NDArray[T]) -> npt.NDArray[T]:
-        return np.asarray(np.broadcast_to(values, by_count.shape)[lines, s, :width])
+        return np.asarray(by_count.spread(values)[lines, s, :width])
 
     speedup, step_us = at(by_count.speedup), at(by_count.step_us)
     parts_us: dict[str, FloatArray] = {name: at(part) for name, part in by_count.parts_us.items()}

@@ -30,7 +30,7 @@ OF_CELLS = tuple(
 class Priced:
     """A set-up with one drafter at every batch.
 
-    cells: (B, 1, K) of every count, the best draft of each. plain: those of plain decoding alone, which the
+    cells: every count at one length, the best draft of each. plain: those of plain decoding alone, which the
     cells of any drafter tell; else those that draft.
     """
 
@@ -54,9 +54,9 @@ class Priced:
 
     @cached_property
     def fits(self) -> BoolArray:
-        """(B, 1, K) whether a cell is meant, and fits in memory."""
+        """Whether a cell is meant, and fits in memory."""
         is_meant = (self.cells.drafts == 0) == self.plain
-        return np.broadcast_to(self.cells.fits & is_meant, self.cells.shape)
+        return self.cells.spread(self.cells.fits & is_meant)
 
     def rows(self, asked: SetupQuestion, *, load_tests: bool = False) -> dict[str, Any]:
         """Columns of its rows: each batch that fits, with the draft length that emits most tokens.
@@ -69,7 +69,7 @@ class Priced:
         places = np.where(self.fits, cells.tokens_per_s, -np.inf).argmax(axis=-1)[kept, 0]
 
         def at(value: FloatArray) -> FloatArray:
-            return np.asarray(np.broadcast_to(value, cells.shape)[kept, 0, places])
+            return np.asarray(cells.spread(value)[kept, 0, places])
 
         names = (name for name in with_unlisted(OF_CELLS) if load_tests or name not in OF_LOAD_TESTS)
         rows = {name: at(value) for name, value in values(cells, names).items()}

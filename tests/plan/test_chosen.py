@@ -36,7 +36,7 @@ def test_the_code_of_a_cell_is_that_of_its_best_count_that_fits(order, gains, fi
     speedup = np.array([1.0, *gains[::order]]).reshape(1, 1, 3)
     by_count = SimpleNamespace(
         shape=speedup.shape, speedup=speedup, fits=np.array([True, *fits[::order]]).reshape(1, 1, 3),
-        band=Band(0.8 * speedup, 1.25 * speedup),
+        band=Band(0.8 * speedup, 1.25 * speedup), spread=np.asarray,
     )  # fmt: skip
     assert codes_of(SimpleNamespace(by_count=by_count)).tolist() == [[code]]
 

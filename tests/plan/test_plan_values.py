@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medusa_sim.arrays import Band
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.plan import other_counts, recommendation
 from medusa_sim.plan.break_even import longest_context
@@ -219,13 +218,6 @@ def test_a_narrow_cache_is_a_way_out_where_the_cache_is_wide(kv, tried):
     found = list(_kinds_of_changes(SMALL.but(kv_dtype=kv), 6, 10_000))
     options = [each.option for kind in found for each in kind if each is not None]
     assert ("--kv-dtype fp8" in options) == tried
-
-
-def test_a_half_width_is_half_of_the_interval_on_the_logarithm():
-    """From 1.5 / 1.2 to 1.5 x 1.2 by 1.2; of plain decoding nothing."""
-    band = Band(low=np.array([[[1.0, 1.25]]]), high=np.array([[[1.0, 1.8]]]))
-    found = Cells.log_speedup_half.fget(SimpleNamespace(band=band, shape=(1, 1, 2)))
-    assert found.tolist() == [[[0.0, pytest.approx(np.log(1.2))]]]
 
 
 def test_a_block_alone_has_no_share_of_drafting():
