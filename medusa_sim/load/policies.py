@@ -191,13 +191,13 @@ class Adaptive(Policy):
 
 @dataclass
 class ThroughputAware(Policy):
-    """The tier that emits most tokens a second by measured acceptance and by a table of costs, as SGLang's.
+    """The tier that emits most tokens a second, by measured acceptance and a table of costs.
 
-    (`--speculative-adaptive-strategy throughput_aware`, sglang pull request 28045.)
-    step_s: (1 + D, 1 + b), the table that dummy runs fill at the start, at the shortest contexts: it
-    does not see them grow.
+    As SGLang does it (`--speculative-adaptive-strategy throughput_aware`, sglang pull request 28045).
     Accepted drafts are taken as one rate for every position, whose moving average gives the tokens of every
     tier.
+    step_s: (1 + D, 1 + b), which dummy runs fill at the start, at the shortest contexts: it does not see them
+    grow.
     """
 
     step_s: FloatArray = field(repr=False)

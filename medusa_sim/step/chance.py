@@ -59,7 +59,7 @@ def binomial(draws: FloatArray, share: FloatArray) -> Hits:
 
 
 def found_shares(batch: FloatArray, rate: float) -> tuple[FloatArray, FloatArray]:
-    """(share of the requests that find drafts, its probability), (..., cases) each: h / b, h ~ Bin(b, rate).
+    """(share of the requests that find drafts, its probability), (..., cases) each: found / b of (N5).
 
     None at all is a case of its own, as all kernels are those of a plain step then; the others are cut
     into equally likely parts, of which each stands for its mean, so that nothing jumps where rate moves.

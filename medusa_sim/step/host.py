@@ -2,7 +2,7 @@
 
     (N1)  host     = max(0, a + b h + layers l - hidden)  every step of b requests
     (N2)  drafting = e + b h_s (+ tree)                   a step that drafts by forward passes
-                   = b n                                  a step that looks its drafts up in the text
+                   = b lookup                            a step that looks its drafts up in the text
           pass     = |kernels, u|_3                       one of the drafter's passes
     (N3)  pass     = |kernels, layers u_e|_3              a step beyond the largest graph, layer by layer
     (N16) pieces   = plan + layers piece                  a pass whose attention no whole graph holds

@@ -1,6 +1,6 @@
 """One launch -> its time: by the latency model, and in an engine by what its own kernels take.
 
-(N4)   choice = sampling_us + r V sampling_bytes / B      a token for each of r rows of V logits
+(N4)   argmax = sampling_us + rows V sampling_bytes / B   the likeliest token of each row of V logits
 (N18)  time   = share x fitted kernel + added             of every other kernel; of experts at least that of
                                                           the roofline, where it is below the fitted kernel
 """
@@ -40,7 +40,7 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
     if engine is None or runtime.local:
         return launch_time(latency, launch)
     if isinstance(launch.operator, Elementwise) and launch.operator.kind == "next_token":
-        return _choice_time(latency, engine, launch.operator)
+        return _argmax_time(latency, engine, launch.operator)
     time, (share, added_us) = launch_time(latency, launch), _share_and_added(engine, launch)
     if share == 1.0 and not added_us:
         return time
@@ -69,9 +69,9 @@ def _share_and_added(engine: Engine, launch: Launch) -> tuple[float, float]:
     return share, added_us
 
 
-def _choice_time(latency: LatencyModel, engine: Engine, operator: Elementwise) -> OperatorTime:
+def _argmax_time(latency: LatencyModel, engine: Engine, operator: Elementwise) -> OperatorTime:
     """(N4) with its band."""
-    time_us = choice_us(engine, latency.gpu, operator.m, int(np.max(operator.n)))
+    time_us = argmax_us(engine, latency.gpu, operator.m, int(np.max(operator.n)))
     band = engine.sampling_bytes_per_logit.band
     known = Source.ROOFLINE if latency.name == "roofline" else Source.CALIBRATED
     return OperatorTime(
@@ -83,7 +83,7 @@ def _choice_time(latency: LatencyModel, engine: Engine, operator: Elementwise) -
     )
 
 
-def choice_us(engine: Engine, gpu: Gpu, rows: Size, vocab: int) -> FloatArray:
+def argmax_us(engine: Engine, gpu: Gpu, rows: Size, vocab: int) -> FloatArray:
     """(N4): logits to fp32 and the largest of each row."""
     read = np.asarray(rows, dtype=np.float64) * vocab * engine.sampling_bytes_per_logit.value
     return engine.sampling_us.value + read / gpu.bandwidth_bytes_per_s * US_PER_S

@@ -2,7 +2,7 @@
 
 `scope="block"` is the paper's simplified block (Q, K, V, QK^T, PV, up, gate, down), once.
 `scope="model"` is what an engine runs: every layer with norms, rope, output projection, residuals
-and activation, then the LM head and the choice of the next token.
+and activation, then the LM head and sampling.
 
 The model is what one GPU holds of it (`specs.variants.on_one_gpu`). Each kind of block has its module: mixers
 (`attention`, `latent`, `sparse`, `recurrent`), `feed_forward`, `residual`, and what GPUs send each other,
@@ -62,7 +62,7 @@ def step_launches(model: Model, workload: Workload, runtime: Runtime, scope: Sco
 def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
     """Everything an engine launches to turn token ids into next-token choices, drafting apart.
 
-    The LM head and the choice run on the last token of a prompt, and on every candidate of a
+    The LM head and sampling run on the last token of a prompt, and on every candidate of a
     verification step. A serving engine adds residuals inside the norms and merges other small kernels.
     Under data-parallel attention a GPU has its own sequences, but for experts and MLPs the tokens of all.
     """

@@ -5,7 +5,7 @@
     decode_step         the same over one token of each sequence, without acceptance
     prefill_step        the same over a whole prompt
 
-(N5)  a looked-up step = mean over h ~ Bin(b, match_rate) of a step that verifies b + h (c - 1) tokens
+(N5)  a looked-up step = mean over found ~ Bin(b, match_rate) of a step that verifies b + found (c - 1) tokens
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class LayerDrafter(PassDrafter):
         return as_drafting(launch for launch in launches if launch.operator.name not in LOGIT_OPERATORS)
 
     def _logits(self, network: Model, rows: Size) -> tuple[Launch, ...]:
-        """The LM head and the choice of a token on so many rows. network: `_network`."""
+        """The LM head and sampling on so many rows. network: `_network`."""
         return (
             head_launch(network, "lm_head", "drafter", rows, network.vocab, network.hidden),
             *as_drafting(logit_exchange(network, rows)),

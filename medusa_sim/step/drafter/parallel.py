@@ -187,7 +187,7 @@ class DSpark(DFlash):
     def own_work(
         self, model: Model, workload: Workload, runtime: Runtime, depth: Size
     ) -> tuple[PassWork, ...]:
-        """The parallel pass, then `depth` times the Markov head and the choice of a token."""
+        """The parallel pass, then `depth` times the Markov head and sampling."""
         layer = self._network(model)
         batch, vocab, times = workload.batch, layer.vocab, self.depth
         heads = (
