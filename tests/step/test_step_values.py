@@ -33,7 +33,7 @@ from medusa_sim.step.expert_union import DISJOINT, INDEPENDENT, union
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.host import drafting_us
 from medusa_sim.step.kernel_sums import TimedLaunches
-from medusa_sim.step.kernels import choice_us, kernel_time, launch_time
+from medusa_sim.step.kernels import argmax_us, kernel_time, launch_time
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
 from medusa_sim.step.network import model_launches
@@ -275,7 +275,7 @@ def test_an_engine_chooses_tokens_with_kernels_of_its_own():
     token = Elementwise(name="next_token", kind="next_token", dtype="bf16", m=np.array([8.0]), n=LLAMA.vocab)
     found = kernel_time(ROOF, runtime, Launch(operator=token, part="lm_head"))
     band = runtime.engine.sampling_bytes_per_logit.band
-    assert found.time_us == pytest.approx(choice_us(runtime.engine, GPU, 8.0, LLAMA.vocab))
+    assert found.time_us == pytest.approx(argmax_us(runtime.engine, GPU, 8.0, LLAMA.vocab))
     assert band > 0.0
     assert found.high_us / found.time_us == pytest.approx(1 + band)
     assert found.time_us / found.low_us == pytest.approx(1 + band)
