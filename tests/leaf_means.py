@@ -5,7 +5,7 @@ from typing import Any
 
 
 def leaf_means(told: Any) -> dict[str, list[float]]:
-    """`schedule.speedup` -> [mean, how many]; words, marks and what is not known are left out."""
+    """schedule.speedup -> [mean, how many]; words, marks and what is not known are left out."""
     found: dict[str, list[float]] = {}
     for place, value in _leaves(told):
         found.setdefault(place, []).append(value)

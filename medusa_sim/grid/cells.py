@@ -26,7 +26,7 @@ from medusa_sim.units import US_PER_S
 _TIE = 1e-12
 """Share by which an option must beat the one before it: times that differ by rounding are equal."""
 _ALWAYS_LAST = 1e9
-"""Moves what does not fit behind whatever does, in the same order."""
+"""Sorts what does not fit after whatever does, in the same order."""
 
 
 class Cells(SureSteps):

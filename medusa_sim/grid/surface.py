@@ -177,7 +177,7 @@ class Surface:
 
     @property
     def loaded_drafter(self) -> Drafter | None:
-        """The drafter that reads prompts beside the model: with all its heads, whatever the counts."""
+        """The drafter that reads prompts, as the model does: with all its heads, whatever the counts."""
         return self.scenario.drafting.drafter(self.scenario.depth) if self.configurations.options else None
 
     @cached_property

@@ -1,7 +1,7 @@
 """Batches -> few ranges that share one configuration, because engines pay for switching.
 
 The smallest batch of a range takes what a question about that batch alone would be answered with.
-The batches behind it keep that as long as another configuration gains no more than a switch is worth: a
+The batches after it keep that as long as another configuration gains no more than a switch is worth: a
 tolerance, or the doubt about the two where that is larger. Two counts of one set-up share most of what is
 uncertain: the larger one makes the same first guesses, and its kernels take the rows of the smaller one and
 more. What it adds is taken as independent of what both have, so that
@@ -35,7 +35,7 @@ class BatchRange:
     last: int
     configuration: int
     begins_at_first: bool = False
-    """Whether it begins at its first batch, and not behind the searched one before it."""
+    """Whether it begins at its first batch, and not right after the searched one before it."""
 
 
 def configuration_at(ranges: Sequence[BatchRange], place: int) -> int:
@@ -103,7 +103,7 @@ def _stands(
     switching_gain: float,
     halves: FloatArray | None,
 ) -> BoolArray:
-    """(batches,) whether a configuration is kept beside the best one."""
+    """(batches,) whether a configuration stands against the best one."""
     rows = np.arange(best.size)
     kept, largest = log_speedup[:, configuration], log_speedup[rows, best]
     with np.errstate(invalid="ignore"):  # nothing is gained over what is not allowed

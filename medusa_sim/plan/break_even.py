@@ -109,17 +109,14 @@ def break_even_batches(
     few = at_few_counts(options) if few is None else few
     searched_batch = np.empty(0, dtype=np.int64) if searched is None else searched.surface.batch
     searched_codes = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else codes_of(searched)
+    ends = searched_batch[[0, -1]] if searched_batch.size else (1, 0)
 
     def codes_at(s: int, batch: IntArray) -> IntArray:
         codes = np.empty(batch.size, dtype=np.int64)
-        within = (
-            (batch >= searched_batch[0]) & (batch <= searched_batch[-1])
-            if searched_batch.size
-            else np.zeros(batch.size, np.bool_)
-        )
-        for inside, counts in ((within, options), (~within, few)):
-            if inside.any():
-                codes[inside] = codes_of(price(scenario, batch[inside], seq_len[s : s + 1], counts))[:, 0]
+        within = (batch >= ends[0]) & (batch <= ends[1])
+        for there, counts in ((within, options), (~within, few)):
+            if there.any():
+                codes[there] = codes_of(price(scenario, batch[there], seq_len[s : s + 1], counts))[:, 0]
         return codes
 
     found = []

@@ -1,4 +1,4 @@
-"""A running engine beside its prediction: inside the band, or which part is off and by how much.
+"""A running engine compared with its prediction: inside the band, or which part is off and by how much.
 
     t = P(round, tau)    time per token as it was measured (`step.server`)
     acceptance = P(predicted round, tau measured) - P(predicted round, tau predicted)
@@ -39,7 +39,7 @@ PartName = Literal["acceptance", "round", "plain"]
 class CheckedPart:
     """One part, in microseconds per token: measured, predicted with its 80 % band, its share of the whole.
 
-    costs_us: what it adds to the time per token beside the prediction; below 0 it is faster.
+    costs_us: what it adds to the predicted time per token; below 0 it is faster.
     """
 
     name: PartName
@@ -67,7 +67,7 @@ class CheckedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCheck:
-    """A run beside its prediction.
+    """A run compared with its prediction.
 
     predicted_us, low_us, high_us: per token, 80 %. parts: acceptance and round where drafts were run, plain
     where it was measured. tokens_per_step, tokens_low, tokens_high: predicted, 80 %. accepted: predicted
@@ -111,7 +111,7 @@ class _Band(NamedTuple):
     predicted_us: float
     high_us: float
 
-    def beside(self, name: PartName, measured_us: float, costs_us: float | None = None) -> CheckedPart:
+    def compared(self, name: PartName, measured_us: float, costs_us: float | None = None) -> CheckedPart:
         """The part of this prediction; costs_us: what it adds, None: all that it differs by."""
         own_us = measured_us - self.predicted_us
         return CheckedPart(
@@ -121,7 +121,7 @@ class _Band(NamedTuple):
 
 
 def check(scenario: Scenario, run: MeasuredRun) -> EngineCheck:
-    """The run beside what the scenario predicts for it.
+    """The run compared with what the scenario predicts for it.
 
     Raises UsageError for a scope that is no engine, CoverageError for drafts that the acceptance does not
     describe.
@@ -137,7 +137,7 @@ def check(scenario: Scenario, run: MeasuredRun) -> EngineCheck:
         return _check_drafting(scenario, run, chain, cells)
     plain = _plain(cells, run.timed_by)
     return EngineCheck(
-        scenario=scenario, run=run, parts=(plain.beside("plain", run.time_us),),
+        scenario=scenario, run=run, parts=(plain.compared("plain", run.time_us),),
         predicted_us=plain.predicted_us, low_us=plain.low_us, high_us=plain.high_us,
     )  # fmt: skip
 
@@ -159,7 +159,7 @@ def _check_drafting(scenario: Scenario, run: MeasuredRun, chain: DraftOption, ce
     explained_us = 0.0
     plain_parts: tuple[CheckedPart, ...] = ()
     if run.plain_us is not None:
-        plain = _plain(cells).beside("plain", run.plain_us)
+        plain = _plain(cells).compared("plain", run.plain_us)
         explained_us = _explained_us(plain, by_step.predicted_us, run.time_us - by_step.predicted_us)
         plain_parts = (replace(plain, costs_us=explained_us),)
     shares: tuple[float, ...] = ()  # of the steps in which each draft is accepted, where the profile says
@@ -176,8 +176,8 @@ def _check_drafting(scenario: Scenario, run: MeasuredRun, chain: DraftOption, ce
         high_us=predicted_us
         + math.hypot(by_tokens.high_us - predicted_us, by_step.high_us - by_step.predicted_us),
         parts=(
-            by_tokens.beside("acceptance", by_step.predicted_us),
-            by_step.beside("round", run.time_us - explained_us),
+            by_tokens.compared("acceptance", by_step.predicted_us),
+            by_step.compared("round", run.time_us - explained_us),
             *plain_parts,
         ),
         tokens_per_step=tokens,

@@ -28,7 +28,7 @@ def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
 
 
 DECLARED = declare(
-    # of a row of a schedule, beside other counts
+    # of a row of a schedule, compared with other counts
     Quantity(name="best_candidates", read_row=other_counts.best_candidates),
     Quantity(name="best_speedup", read_row=other_counts.best_speedup),
     Quantity(name="near_best", title="as good", read_row=other_counts.near_best),

@@ -1,4 +1,4 @@
-"""The search behind a recommendation: every count at every batch asked about, then a schedule of them."""
+"""The search for a recommendation: every count at every batch asked about, then a schedule of them."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class SweepAnswer:
         return tuple(fits)
 
     @property
-    def near(self) -> list[tuple[int, int]]:
+    def near_best(self) -> list[tuple[int, int]]:
         """Smallest and largest count around each best one within 1 % of its speedup."""
         by_count = self.by_count
         every = by_count.configurations.counts

@@ -39,7 +39,7 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Facts, each behind its label."""
+    """Facts, each with its label."""
 
     items: tuple[tuple[str, str], ...]
 
@@ -71,7 +71,7 @@ class Picture:
 
     @property
     def file(self) -> str:
-        """The PNG beside Markdown."""
+        """The PNG of the Markdown page."""
         return f"{for_file(self.name)}.png"
 
     @cached_property
@@ -90,7 +90,7 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class Appendix:
-    """Everything behind the first page: a reader unfolds it; where it is open it is printed too."""
+    """Everything after the first page: a reader unfolds it; where it is open it is printed too."""
 
     summary: str
     blocks: tuple[Block, ...]

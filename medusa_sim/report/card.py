@@ -43,7 +43,7 @@ class ShortAnswer:
     """An answer at one batch in a few words.
 
     kind: pays, uncertain (the interval holds a loss), off (plain decoding is better) or no room (in memory).
-    figure: what is gained, `2.10x`; action: what to do, `with 3 drafts a step`; more: beside it.
+    figure: what is gained, `2.10x`; action: what to do, `with 3 drafts a step`; more: next to it.
     """
 
     kind: Kind

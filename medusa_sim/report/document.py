@@ -1,4 +1,4 @@
-"""Blocks of a report rendered as self-contained HTML, or as Markdown with pictures beside it."""
+"""Blocks of a report rendered as self-contained HTML, or as Markdown with its pictures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def html_page(title: str, blocks: Sequence[Block]) -> str:
 
 
 def markdown_page(blocks: Sequence[Block]) -> str:
-    """Markdown; pictures are PNG files beside it, named as in `pictures`."""
+    """Markdown; pictures are PNG files in the same folder, named as in `pictures`."""
     return "\n".join(_markdown(block) for block in blocks)
 
 
@@ -67,7 +67,7 @@ def write_pages(folder: Path, blocks: Sequence[Block], *, overwrite: bool = Fals
 
 
 def _named(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
-    """Blocks behind the names of their kinds, tables as narrow as a page."""
+    """Blocks by the names of their kinds, tables as narrow as a page."""
     fitting = (block.within(_PAGE_WIDTH) if isinstance(block, TextTable) else block for block in blocks)
     return [(type(block).__name__, block) for block in fitting]
 

@@ -1,4 +1,4 @@
-"""An answer as blocks: a first page that is alike in every command, everything else folded behind it."""
+"""An answer as blocks: a first page that is alike in every command, everything else folded below it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_WARNINGS = 3
 """Warnings on the first page; the details have all of them."""
 _WHY = LABELS_OF["where it pays"] + LABELS_OF["why"]
 _SURE = ("Acceptance ±10 %",)
-"""Facts that stand under How sure, beside what the answer rests on."""
+"""Facts that stand under How sure, with what the answer rests on."""
 
 
 def answer_page(
@@ -24,11 +24,11 @@ def answer_page(
     more: Sequence[Block] = (),
     foot: Sequence[Block] = (),
 ) -> list[Block]:
-    """A report with the same first page in every command, everything else folded behind it.
+    """A report with the same first page in every command, everything else folded below it.
 
     The page has the answer, why, how sure, what was measured near it, and warnings. numbers: cards (label,
     value, remark). picture: drawn below the first table. sure: (label, line) of what the answer rests on.
-    more: blocks of the details, behind the rest of the screen. foot: blocks that end the page.
+    more: blocks of the details, after the rest of the screen. foot: blocks that end the page.
     """
 
     def of(labels: Sequence[str], *, detail: bool = False) -> tuple[tuple[str, str], ...]:

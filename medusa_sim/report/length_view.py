@@ -29,7 +29,7 @@ class LengthView:
     grid_counts: the counts that were asked for. best: index into `counts` of the count that is marked, per
     batch; marked: what that is. speedup: over plain decoding, of the step, with traffic the server's; low,
     high: its 80 % interval. fits: in memory. step_us: the whole step; parts_us: its slices, and what is
-    beside its kernels; decode_us: (batch,) the plain step.
+    besides its kernels; decode_us: (batch,) the plain step.
     """
 
     seq_len: int

@@ -46,7 +46,7 @@ LABELS = tuple(label for labels in LABELS_OF.values() for label in labels)
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact behind its label.
+    """One fact with its label.
 
     said: its text, or a function that prices and writes it. detail: shown only with --verbose.
     """
@@ -90,7 +90,7 @@ def warning_text(line: str) -> str:
 
 
 def screen_text(screen: Screen, width: int, table_width: int | None, *, verbose: bool = False) -> str:
-    """The answer as text of at most `width` characters a line, beside wider tables of up to MOST_PROSE.
+    """The answer as text of at most `width` characters a line, where tables are wider up to MOST_PROSE.
 
     table_width: of tables, which leave out columns and fold words to keep it; None: they keep every column.
     verbose: every fact, every table and every warning.
@@ -122,7 +122,7 @@ def drawn_table(table: TextTable, width: int | None) -> str:
 
 
 def fact_lines(facts: Sequence[Fact], width: int) -> list[str]:
-    """A line a fact: the label, then the text behind the longest label; a label that repeats stands once."""
+    """A line a fact: the label, then the texts, all below each other; a label that repeats stands once."""
     if not facts:
         return []
     place = max(len(fact.label) for fact in facts) + 2

@@ -165,7 +165,7 @@ class TextTable:
 
 
 def _lines(text: str, width: int) -> list[str]:
-    """Text in lines of at most `width` characters; a longer word breaks behind one of its marks if it can.
+    """Text in lines of at most `width` characters; a longer word breaks after one of its marks if it can.
 
     >>> _lines("as host_us_per_request", 12)
     ['as', 'host_us_per_', 'request']

@@ -104,7 +104,7 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
     assert (both["fits_memory"] == both["fits_memory_curve"]).all()
     best = curve[curve["fits_memory"]].groupby(["batch", "seq_len"])["speedup"].max()
     of_sweep = sweep_answer(scenario, Grid.of(BATCHES, LENGTHS, [1]))
-    swept_near, free = of_sweep.near, of_sweep.free.whole
+    swept_near, free = of_sweep.near_best, of_sweep.free.whole
     for case, (batch, seq_len) in enumerate(product(BATCHES, LENGTHS)):
         row = scheduled_row_at(found, batch, seq_len)
         assert same(row.best_speedup, best[batch, seq_len])

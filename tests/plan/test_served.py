@@ -279,7 +279,7 @@ def test_a_sweep_of_given_counts_answers_about_these_and_names_the_best_of_all(c
     chosen = rows.loc[rows.groupby("batch").speedup.idxmax()]
     assert found.column("candidates").tolist() == chosen.candidates.tolist()
     assert [gain for gain, _, _ in found.gains] == pytest.approx(chosen.speedup.tolist())
-    assert all(set(ends) <= {1, *counts} for ends in found.near)
+    assert all(set(ends) <= {1, *counts} for ends in found.near_best)
     assert found.column("candidates", found.best_of_all).tolist() == best.column("candidates").tolist()
     others = (found.best_of_all.candidates != found.best.candidates).any()
     assert (numbers(better_text(found)) != []) == others

@@ -53,7 +53,7 @@ _MADE = ("set_up", "drafts", "interval", "rests_on")
 """Values shown at a point that are made of several columns."""
 _READ = tuple(name for name, *_ in _TIPS if name not in _MADE)
 _USED = (*_READ, "gpus", "drafts", f"{_SPEED}_low", f"{_SPEED}_high", "chosen", "on_frontier")
-"""Columns of a table that a curve is drawn from, beside those of set-ups."""
+"""Columns of a table that a curve is drawn from, besides those of set-ups."""
 
 
 def look_of(gpu: str) -> tuple[str, str]:

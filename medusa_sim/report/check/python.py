@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CheckResult:
-    """A running engine beside its prediction: prints as its sentence.
+    """A running engine compared with its prediction: prints as its sentence.
 
     answer: everything that was computed (`medusa_sim.plan.check.EngineCheck`).
     """

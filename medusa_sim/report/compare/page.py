@@ -75,12 +75,16 @@ def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
     chosen, plain = answer.chosen, answer.chosen_plain
     if chosen is None:
         return ()
-    beside = plain if chosen["drafts"] else None
+    without_drafts = plain if chosen["drafts"] else None
     cards = []
     for column in (
         "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "joule_per_token"
     ):  # fmt: skip
-        without = "" if beside is None else f"{significant(float(beside[column]), 3)} without speculation"
+        without = (
+            ""
+            if without_drafts is None
+            else f"{significant(float(without_drafts[column]), 3)} without speculation"
+        )
         cards.append((BY_NAME[column].title, significant(float(chosen[column]), 3), without))
     return tuple(cards)
 

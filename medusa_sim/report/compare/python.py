@@ -29,7 +29,7 @@ class CompareResult:
 
     @property
     def sentence(self) -> str:
-        """The set-up for the target and what it costs, beside the best that does not speculate."""
+        """The set-up for the target and what it costs, with the best that does not speculate."""
         return sentence(self.answer)
 
     @property

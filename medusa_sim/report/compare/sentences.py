@@ -31,7 +31,7 @@ def limits_text(asked: SetupQuestion) -> str:
 
 
 def sentence(answer: Comparison) -> str:
-    """Workload, set-up and what it costs, beside the best without speculation, in one sentence."""
+    """Workload, set-up and what it costs, then the best without speculation, in one sentence."""
     if answer.chosen is None:
         return none_text(answer)
     text = f"{workload(answer.question)}: {chosen_text(answer)}"
@@ -69,7 +69,7 @@ def chosen_text(answer: Comparison) -> str:
 
 
 def without_text(answer: Comparison) -> str:
-    """The best set-up without speculation beside the chosen one; empty where none was asked for."""
+    """The best set-up without speculation, compared with the chosen one; empty where none was asked for."""
     chosen, plain = answer.chosen, answer.chosen_plain
     if chosen is None:
         return ""

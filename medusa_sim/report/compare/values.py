@@ -33,7 +33,7 @@ def with_warnings(answer: Comparison) -> pd.DataFrame:
 def compare_values(
     answer: Comparison, fleets: Sequence[Loaded] = (), draft_path: str | None = None
 ) -> dict[str, Any]:
-    """Values of the JSON beside its rows."""
+    """Values of the JSON besides its rows."""
     return {
         "answer": sentence(answer),
         "surer": as_sentence(surer_text(answer)) if surer_text(answer) else "",

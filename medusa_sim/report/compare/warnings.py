@@ -57,7 +57,7 @@ def _about_the_chosen(answer: Comparison) -> list[str]:
 
 
 def price_notes(answer: Comparison) -> list[str]:
-    """Prices behind the answer, and the measure that is used where a GPU has none."""
+    """Prices that the answer used, and the measure that is used where a GPU has none."""
     lines = price_lines(list(answer.scenarios.values()))
     missing = sorted({item.gpu.name for item in answer.scenarios.values() if item.price is None})
     if missing:

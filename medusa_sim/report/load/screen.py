@@ -1,4 +1,4 @@
-"""A load test for people: the answer, what each policy carries, facts behind it, what to be warned of."""
+"""A load test for people: the answer, what each policy carries, facts about it, what to be warned of."""
 
 from __future__ import annotations
 

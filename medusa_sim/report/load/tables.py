@@ -41,14 +41,14 @@ def load_table(answer: LoadAnswer) -> TextTable:
 def _shown_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
     """Values of a point in the table."""
     ratio, _, _ = point.ratio_to(answer.at_rate_of(point)[0], "e2e_mean_s")
-    beside: dict[str, Any] = {
+    of_point: dict[str, Any] = {
         "rate_per_s": point.arrivals_per_s if math.isfinite(point.arrivals_per_s) else math.nan,
         "policy": point.policy,
         "e2e_ratio": ratio,
     }
     if not answer.is_steady(point):
-        beside["goodput_share"] = _UNSTEADY
-    return run_values(point.mean, LOAD) | beside
+        of_point["goodput_share"] = _UNSTEADY
+    return run_values(point.mean, LOAD) | of_point
 
 
 def carried_table(answer: LoadAnswer) -> TextTable:

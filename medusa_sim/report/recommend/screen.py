@@ -1,4 +1,4 @@
-"""A recommendation for people: what was asked, the answer, the schedule as a table, facts behind it."""
+"""A recommendation for people: what was asked, the answer, the schedule as a table, facts about it."""
 
 from __future__ import annotations
 

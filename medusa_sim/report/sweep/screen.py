@@ -1,4 +1,4 @@
-"""A sweep for people: the answer, a line for each batch and length, facts behind it."""
+"""A sweep for people: the answer, a line for each batch and length, facts about it."""
 
 from __future__ import annotations
 

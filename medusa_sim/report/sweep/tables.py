@@ -34,7 +34,7 @@ def best_table(answer: SweepAnswer) -> TextTable:
     """
     fits = answer.fits
     worded: dict[str, list[str]] = {
-        "near_best": [NOTHING if low == high else f"{span(low, high)}" for low, high in answer.near],
+        "near_best": [NOTHING if low == high else f"{span(low, high)}" for low, high in answer.near_best],
         "drafts": [str(value) if value else NOTHING for value in answer.column("drafts").tolist()],
         answer.gain: [times(value) for value, _, _ in answer.gains],
         "interval": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],

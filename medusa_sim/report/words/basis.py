@@ -36,7 +36,7 @@ class Basis(NamedTuple):
     """One part of what an answer rests on.
 
     part: Acceptance, Kernels or Engine. text: how that is known, and how far off it is. short: what stands in
-    for a measurement, in words that need no part beside them; empty where nothing does.
+    for a measurement, in words that are clear without the part; empty where nothing does.
     """
 
     part: str
@@ -53,7 +53,7 @@ def basis(scenario: Scenario, *, plain: bool = False) -> tuple[Basis, ...]:
 def how_sure(
     scenario: Scenario, number: str, ends: str = "", *, seq_len: float | None = None, plain: bool = False
 ) -> list[tuple[str, str]]:
-    """MOST lines at most, each behind its label: the number with its interval, then what it rests on.
+    """MOST lines at most, each with its label: the number with its interval, then what it rests on.
 
     ends: of the 80 % interval, empty where the number has none. seq_len: the context where none follows from
     requests.

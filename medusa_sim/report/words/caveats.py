@@ -57,7 +57,7 @@ def more_may_pay(scenario: Scenario) -> str:
 
 
 def guessed_text(scenario: Scenario, drafts: int) -> str:
-    """` (guessed beyond 3 drafts)` behind the tokens of more drafts; empty where all were measured."""
+    """` (guessed beyond 3 drafts)` for the tokens of more drafts; empty where all were measured."""
     first = scenario.guessed_from
     if first is None or drafts < first:
         return ""

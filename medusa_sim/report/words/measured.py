@@ -1,4 +1,4 @@
-"""Public measurements beside predictions, in words: the one nearest to a comparison or to a scenario."""
+"""Public measurements and their predictions, in words: the one nearest to a comparison or to a scenario."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def shortfall_text(lacking: Shortfall) -> str:
 
 
 def missing_text(lacking: Shortfall, what_for: str = "") -> str:
-    """GB needed and GB usable. what_for: in brackets, behind the GB needed."""
+    """GB needed and GB usable. what_for: in brackets, after the GB needed."""
     return (
         f"Does not fit: batch {lacking.batch} of length {lacking.seq_len:,} needs "
         f"{lacking.needed_bytes / GIGA:,.1f} GB on each GPU without speculation{what_for}; "

@@ -25,7 +25,7 @@ def asked_text(scenario: Scenario, workload: str, *more: str) -> str:
 def workload_text(scenario: Scenario, lengths: Sequence[int] | IntArray, requests: str = "") -> str:
     """`512 in, 256 out, 1..64 requests at once`; `1,024 tokens of context, no prompts, 1 request at once`.
 
-    lengths: of the steps that were priced; said beside requests where they are not those of the request.
+    lengths: of the steps that were priced; added to requests where they are not those of the request.
     requests: how many are in flight (`several_text`); empty: it is not said.
     """
     asked, traffic = [int(length) for length in lengths], scenario.traffic
