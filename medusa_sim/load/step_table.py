@@ -2,7 +2,7 @@
 
 Decoding and verification steps are those of `grid.cells.price` seen through the server (`step.sampling`, N6),
 at every number of requests; between two lengths time is linear. A step that carries prompts takes longer by
-(N8), which `load.prompt_table` has; a step of prompts alone is the step of one request with the prompts'
+(L1), which `load.prompt_table` has; a step of prompts alone is the step of one request with the prompts'
 tokens in place of its own.
 """
 
@@ -186,10 +186,12 @@ def step_table(
     drafter, drafts = (options[-1].drafter, options[-1].depth) if options else (None, 0)
     prompts = prompt_table(setting, drafter, drafts, limits, longest)
     decode_linear_s, sharing_s = _decode_linear_s(setting, prompts, len(options), limits.max_requests)
-    prompts_alone = np.zeros((len(options) + 1, 1, lengths.size))
-    one_s = float(decode_linear_s[0, 1] + prompts.attention_of_s(1, 1))
-    prompts_alone[:] = max(float(whole.step_s[0, 0, 0]) - one_s, 0.0)
-    if not prompts.terms.are_apart:
+    # a step of prompts alone is a plain one of one request, less its token's linear layers and attention
+    token_s = float(decode_linear_s[0, 1] + prompts.attention_of_s(1, 1))
+    prompts_alone = np.full(
+        (len(options) + 1, 1, lengths.size), max(whole.step_s.item(0, 0, 0) - token_s, 0.0)
+    )
+    if not prompts.terms.are_apart:  # drafting follows at once
         prompts_alone[:, 0] += (whole.drafting_share[:, 0] * whole.step_s[:, 0, 0])[:, None]
     engine = setting.runtime.engine
     ahead = 0 if engine is None else round(engine.steps_ahead.value)

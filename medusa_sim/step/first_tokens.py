@@ -1,6 +1,6 @@
 """Times to the first token: of a server that stays full, and of a load test whose clients begin at once.
 
-    (N17)  ttft     = (I + W) mean of t over the steps on which a request waits + H t(0)
+    (N17)  ttft     = (I + W) mean of t over the steps on which its prompt does not begin + H t(0)
                       + mean of t over those that its prompt rides on, or of its own passes
     (N19)  ttft of a load test whose b clients begin at once, m requests each:
            ((m - 1) again + start) / m + later
