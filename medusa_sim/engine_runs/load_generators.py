@@ -44,7 +44,10 @@ def rows_of_result(document: Any, path: Path, shape: Shape) -> Iterator[BenchRow
 def _of_serve(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[BenchRow]:
     """`vllm bench serve` and what was made after it: SGLang's and TensorRT-LLM's."""
     sglang = str(result.get("backend", "")).startswith("sglang")
+    iterations = result.get("avg_decoded_tokens_per_iter")
     tool = "sglang bench_serving" if sglang else "vllm bench serve"
+    if iterations is not None:
+        tool = "benchmark_serving of tensorrt-llm"
     completed = _number(result, "completed", path)
     if completed <= 0 or result.get("failed"):
         raise DataError(
@@ -56,14 +59,16 @@ def _of_serve(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[B
             f"{named(path)}: ran at a request rate, not at a number of requests in flight; run again with "
             "--max-concurrency N"
         )
-    drafts, length = 0.0, 1.0
+    output = _number(result, "total_output_tokens", path) / completed
+    drafts, length = 0.0, float(result.get("accept_length") or 1.0)
+    if iterations is not None and (mean := _number(iterations, "mean", path)) > 1.0 + 2.0 / output:
+        length = mean  # of plain decoding it may be a token more than the steps
     if result.get("spec_decode_num_drafts"):
         drafts = _number(result, "spec_decode_draft_tokens", path) / _number(
             result, "spec_decode_num_drafts", path
         )
         length = _number(result, "spec_decode_acceptance_length", path)
-    elif result.get("accept_length"):
-        length = _number(result, "accept_length", path)
+    elif result.get("accept_length") or length > 1.0:
         if shape.drafts is None:
             raise DataError(
                 f"{named(path)}: speculated ({length:.2f} tokens a step), but does not say how many drafts; "
@@ -78,7 +83,7 @@ def _of_serve(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[B
         itl_us=None if sglang and length > 1.0 else _number(result, "median_itl_ms", path) * US_PER_MS,
         tpot_us=_number(result, "median_tpot_ms", path) * US_PER_MS,
         prompt=_number(result, "total_input_tokens", path) / completed,
-        output=_number(result, "total_output_tokens", path) / completed,
+        output=output,
         tokens_per_s=_number(result, "output_throughput", path),
         drafts=drafts,
         acceptance_length=length,
@@ -204,7 +209,10 @@ def _text(paths: Sequence[tuple[str | int, ...]], document: Any) -> str:
 def _engine_of(document: Mapping[str, Any]) -> str:
     """The engine whose own client asked; empty where a protocol did."""
     given = str(document.get("backend") or "").lower().replace("_", "-")
-    return next((engine for engine in _ENGINES if given.startswith(engine)), "")
+    named = next((engine for engine in _ENGINES if given.startswith(engine)), "")
+    iterations = document.get("avg_decoded_tokens_per_iter")
+    # its server alone tells them
+    return "tensorrt-llm" if isinstance(iterations, dict) and iterations.get("mean") else named
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any], Path, Shape], Iterator[BenchRow]]] = {

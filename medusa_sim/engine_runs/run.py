@@ -17,6 +17,7 @@ from medusa_sim.reading.files import read_text
 from medusa_sim.scenario.machine_rows import is_written_by_tools, rows_of
 from medusa_sim.scenario.question import Measured
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.engine import unversioned
 from medusa_sim.specs.models import load_model
 from medusa_sim.units import US_PER_MS
 
@@ -124,7 +125,7 @@ def _refuse_others(scenario: Scenario, row: BenchRow) -> None:
         raise UsageError(
             f"{row.source} is a run of {row.model}, not of {own}: give --model {model}, or a run of {own}"
         )
-    engine = scenario.runtime.library if scenario.runtime.engine is not None else ""
+    engine = unversioned(scenario.runtime.name) if scenario.runtime.engine is not None else ""
     if row.engine and engine and engine != row.engine:
         raise UsageError(
             f"{row.source} is a run of {row.engine}, not of {scenario.runtime.name}: give --runtime "

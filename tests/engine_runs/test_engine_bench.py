@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from one_line import one_line
 
+import medusa_sim as ms
 from medusa_sim.engine_runs.bench import read_bench
 from medusa_sim.engine_runs.bench_row import BenchRow, Shape, with_shape
+from medusa_sim.engine_runs.run import engine_run
 from medusa_sim.errors import DataError
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
@@ -56,6 +58,25 @@ def changed(tmp_path: Path, **values: object) -> Path:
     path = tmp_path / "result.json"
     path.write_text(json.dumps({key: value for key, value in result.items() if value != "gone"}))
     return path
+
+
+def test_tensorrt_llm_tells_tokens_an_iteration(tmp_path):
+    """Its client writes no drafts, as SGLang's; 511 steps of 512 tokens are plain decoding."""
+    (row,) = read_bench(changed(tmp_path, avg_decoded_tokens_per_iter={"mean": 2.33}), Shape(drafts=3))
+    assert (row.engine, row.drafts, row.acceptance_length) == ("tensorrt-llm", 3.0, 2.33)
+    assert row.step_us == row.itl_us
+    with pytest.raises(DataError, match="add --drafts K"):
+        read_bench(changed(tmp_path, avg_decoded_tokens_per_iter={"mean": 2.33}))
+    for mean, engine in ((512 / 511, "tensorrt-llm"), (0.0, "")):
+        path = changed(tmp_path, avg_decoded_tokens_per_iter={"mean": mean})
+        (row,) = read_bench(path)
+        assert (row.engine, row.drafts, row.acceptance_length) == (engine, 0.0, 1.0)
+
+
+def test_runs_of_tensorrt_llm_are_of_its_runtime(tmp_path):
+    path = changed(tmp_path, backend="tensorrt-llm")
+    scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", runtime="tensorrt-llm-1.2")
+    assert engine_run(scenario, [path])[1].drafts == 0
 
 
 @pytest.mark.parametrize(
