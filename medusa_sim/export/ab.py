@@ -41,6 +41,7 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         )
     if plan is None:
         raise UsageError(f"{name}: synthetic acceptance is for chains; add --chain-only to check a chain")
+    parts = _parts(engine, chosen)
     lines = [
         for_comment(f"# {name} {settings.version} without and with speculation, acceptance made synthetic"),
         for_comment(f"MODEL=...  # the checkpoint of {answer.scenario.model.name}"),
@@ -51,12 +52,34 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         f"{engine.serve} --port {engine.port} &",
         *_bench(engine, answer, batches(plan), "plain"),
         "",
-        *(line for part in _parts(engine, chosen) for line in _speculating(engine, part, batches(plan))),
+        *(line for part in parts for line in _speculating(engine, part, batches(plan))),
         "# the speedup is the ratio of output tokens per second; the same files calibrate a runtime",
-        f"medusa-sim calibrate engine plain_*.json* spec_*.json* --gpu {for_shell(answer.scenario.gpu.name)} "
-        f"--model {for_shell(answer.scenario.model.name)} --name mine",
+        f"medusa-sim calibrate engine {_calibrated(engine, parts[0])} --name mine",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _calibrated(engine: EngineExport, part: Chosen) -> str:
+    """Files and settings that a runtime is fitted to: the plain runs, and those of one number of drafts.
+
+    Clients of engines that force one length do not write how many drafts a step has.
+    """
+    scenario, draft = part.answer.scenario, part.answer.scenario.drafting.parts.draft
+    told = {
+        "gpu": scenario.gpu.name,
+        "model": scenario.model.name,
+        "runtime": engine.name,
+        "drafter": part.drafter,
+        "draft-model": None if draft is None else draft.name,
+        "drafts": None if engine.synthetic_by_position else str(part.plan.drafts),
+    }
+    options = (f"--{name} {for_shell(value)}" for name, value in told.items() if value)
+    return " ".join(["plain_*.json*", f"{_label(part)}_*.json*", *options])
+
+
+def _label(part: Chosen) -> str:
+    """How names of the files of a part begin."""
+    return f"spec{part.plan.drafts}"
 
 
 def batches(plan: ChainPlan) -> tuple[int, ...]:
@@ -105,7 +128,7 @@ def _speculating(engine: EngineExport, part: Chosen, every: Sequence[int]) -> It
     held = [batch for batch in every if first <= batch <= last]
     yield f"# B: speculation, batch {first} to {last} (stop the server before it first)"
     yield from engine.synthetic(part, engine.nearest_length(part.version, acceptance_length(plan, first)))
-    yield from _bench(engine, part.answer, held, "spec")
+    yield from _bench(engine, part.answer, held, _label(part))
     yield ""
 
 

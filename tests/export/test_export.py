@@ -6,12 +6,14 @@ import shlex
 from functools import cache
 from types import SimpleNamespace
 
+import click
 import numpy as np
 import pytest
 from export_cases import answered, flags, heads_profile, plan_of, simple_yaml, speculative
 
 import medusa_sim as ms
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.cli import cli
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES, exports
 from medusa_sim.export.ab import ab_script, batches
@@ -375,6 +377,25 @@ def test_ab_of_the_other_engines(eagle):
         ab_script(ngram, engine_settings(ngram, "tensorrt-llm"))
 
 
+@pytest.mark.parametrize(("engine", "tells"), [("vllm", True), ("sglang", False), ("tensorrt-llm", False)])
+def test_ab_ends_with_a_calibration_that_runs(eagle, engine, tells):
+    """Runs that draft need a drafter, and the drafts of a step where no client writes them."""
+    settings = engine_settings(eagle, engine, draft_path="d")
+    *_, last = ab_script(eagle, settings).strip().splitlines()
+    words = shlex.split(last)
+    options = dict(zip(words[5::2], words[6::2], strict=True))
+    assert words[:4] == ["medusa-sim", "calibrate", "engine", "plain_*.json*"]
+    drafts = re.fullmatch(r"spec(\d+)_\*\.json\*", words[4])
+    assert drafts is not None
+    assert options.pop("--drafts", drafts[1] if tells else None) == drafts[1]
+    assert options == {
+        "--gpu": eagle.scenario.gpu.name, "--model": eagle.scenario.model.name, "--runtime": engine,
+        "--drafter": "eagle3", "--name": "mine",
+    }  # fmt: skip
+    taken = cli.get_command(click.Context(cli), "calibrate").commands["engine"].params
+    assert {*options, "--drafts", "--draft-model"} <= {name for each in taken for name in each.opts}
+
+
 @pytest.mark.parametrize(("version", "fractions"), [("1.2", False), ("1.3", False), ("1.4", True)])
 def test_ab_forces_what_a_version_of_tensorrt_llm_reads(eagle, version, fractions):
     """Before 1.4 by `int`: a fraction, and 0, would force nothing beside a prediction of 2 tokens a step."""
@@ -406,7 +427,7 @@ def test_ab_forces_one_length_on_one_number_of_drafts_alone(steep):
     assert re.findall(r"num-steps (\d+)", script) == [str(tier.drafts) for tier in tiers]
     assert "adaptive" not in script
     drafted = [batch for batch in batches(plan) if plan.drafts_at(batch)]
-    assert [int(batch) for batch in re.findall(r"spec_b(\d+)", script)] == drafted
+    assert [int(batch) for batch in re.findall(r"spec\d+_b(\d+)", script)] == drafted
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
