@@ -213,9 +213,9 @@ def experts(answer: Recommendation) -> list[str]:
     if found is None:
         return []
     lengths = f" (length {found.seq_len:,})" if len(answer.question.seq_len) > 1 else ""
-    above = "" if found.capped else "; above, most are read anyway"
+    above = "" if found.capped else f"; above {found.last} most are read anyway"
     return [
         f"from {found.first} to {found.last} requests each draft activates more experts{lengths}: at "
-        f"{found.worst} a plain step reads {found.plain:.0f} of {found.experts} a layer, one draft makes "
-        f"them {found.activated:.0f} and the step {percent(found.cost, 0)} longer{above}"
+        f"{found.worst} a plain step reads {found.plain:.0f} of the {found.experts} of a layer, one draft "
+        f"makes that {found.activated:.0f} and the step {percent(found.cost, 0)} longer{above}"
     ]
