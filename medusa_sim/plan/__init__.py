@@ -10,9 +10,9 @@ From an answer down to a row, the order in which to read:
                        which batches it is asked
     `capacity`         the best throughput of all batches that fit; `shortfall` what does not fit
 
-`sweep_answer`, `check` (of a `measured_run`) and `tree_answer` are what other commands answer. `one_place` reads
-a recommendation at one batch and length. `activated_experts`, `more_requests` and `narrow_formats` explain
-steps that an answer would surprise with; `counts` reads curves over counts.
+`sweep_answer`, `check` (of a `measured_run`) and `tree_answer` are what other commands answer. `one_place`
+reads a recommendation at one batch and length. `activated_experts`, `more_requests` and `narrow_formats`
+explain steps that would surprise; `counts` reads curves over counts.
 """
 
 from medusa_sim.plan import quantities  # declared for whoever prints an answer of this room
