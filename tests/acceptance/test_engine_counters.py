@@ -347,3 +347,29 @@ def test_steps_that_name_no_drafts_drafted_as_many_as_any_kept(tmp_path):
         (counts,) = read_counts(path)
         assert counts.undrafted == undrafted
         assert counts.accepted.tolist() == [7, 2, 2, 0, 0][:positions]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("aiperf_records.jsonl", [(100, [100, 70, 42], [70, 42, 21], 0.0), (4, [4, 1], [3, 0], 0.0)]),
+        ("llama_cpp.log", [(1000, [1000, 700, 420], [700, 420, 210], 0.0)]),
+        ("sglang_response.json", [(1000, [1000, 700, 420], [700, 420, 210], 0.0)]),
+        ("tensorrt_llm_response.json", [(1000, [1000, 700, 420], [700, 420, 210], 0.0)]),
+        ("vllm.log", [
+            (2747, [2747, 1923, 1154], [1923, 1154, 577], 0.0),
+            (8962, [8962, 6273, 3764], [6273, 3764, 1882], 0.962406015),
+            (9065, [9065, 6345, 3807], [6345, 3807, 1904], 0.984962406),
+        ]),
+        ("vllm_metrics_after.txt", [(21000, [21000, 14700, 8820], [14700, 8820, 4410], 0.0)]),
+        ("vllm_metrics_before.txt", [(1000, [1000, 700, 420], [700, 420, 210], 0.0)]),
+        ("vllm_serve_spec_b8.json", [(8000, [8000, 5600, 3360], [5600, 3360, 1680], 0.0)]),
+    ],
+)  # fmt: skip
+def test_counts_of_a_file_are_its_steps_by_position(name, told):
+    """0.7 of the first drafts, 0.6 of the second and a half of the third were accepted."""
+    found = read_counts(FILES / name)
+    assert [(each.steps, each.tried.tolist(), each.accepted.tolist()) for each in found] == [
+        each[:3] for each in told
+    ]
+    assert [each.undrafted for each in found] == pytest.approx([each[3] for each in told], abs=1e-8)

@@ -21,6 +21,7 @@ from medusa_sim.lab.measure.shapes import (
     _attention,
     _interleaved,
     case_of,
+    cases,
     elementwise_widths,
     fill_up,
     linear_layers,
@@ -226,3 +227,38 @@ def test_a_cpu_tells_its_clocks_in_megahertz(tmp_path, monkeypatch):
     monkeypatch.setattr(environment.os, "getloadavg", lambda: (1.234, 9.0, 9.0))
     assert environment.load_average() == 1.23
     assert np.isfinite(environment._cpu_facts()["memory_bytes"])
+
+
+def test_every_case_of_two_models_is_there_once_at_its_level():
+    """By kind: how many, their levels, bytes and FLOPs; by level: how many, and how cold they are."""
+    kinds: dict[str, list[float]] = {}
+    levels: dict[int, list[float]] = {}
+    for case in cases([LLAMA, load_model("vicuna-7b")], ("fp16",)):
+        of_kind = (1, case.level, case.bytes, case.flops)
+        of_level = (1, case.between_bytes, case.activation_bytes)
+        for found, key, values in ((kinds, case.operator.kind, of_kind), (levels, case.level, of_level)):
+            before = found.get(key, [0.0] * len(values))
+            found[key] = [was + float(value) for was, value in zip(before, values, strict=True)]
+    assert kinds == {
+        "gemm": pytest.approx([636, 1656, 1.3538005e11, 4.0388698e13]),
+        "decode_attention": pytest.approx([98, 208, 4.23285432e10, 6.767906e10]),
+        "rms_norm": [21, 19, 152158208, 152158208],
+        "verify_attention": pytest.approx([1176, 6762, 5.36439677e11, 4.30776072e13]),
+        "next_token": pytest.approx([42, 38, 5.95318989e9, 5.95318989e9]),
+        "residual": [21, 19, 228237312, 38039552],
+        "prefill_attention": pytest.approx([48, 60, 3.22043904e9, 1.37504489e12]),
+        "activation": pytest.approx([42, 38, 1.41221837e9, 1.17684864e9]),
+        "embedding": [21, 19, 152158208, 0], "rope": [42, 38, 494514176, 370885632],
+        "qk": pytest.approx([784, 5684, 2.98777477e11, 1.57286085e13]),
+        "pv": pytest.approx([784, 5684, 2.98777477e11, 1.57286085e13]),
+    }  # fmt: skip
+    assert [levels[level][0] for level in range(13)] == [
+        124, 295, 220, 294, 482, 388, 480, 498, 404, 268, 168, 78, 16,
+    ]  # fmt: skip
+    assert [levels[level][1] / 1e12 for level in range(13)] == pytest.approx(
+        [1.90172322, 4.54808325, 3.52347918, 4.83162828, 8.29273121, 7.7130986, 9.83906386, 11.8489021,
+         11.9605021, 9.64101469, 6.47860303, 3.03679313, 0.279248503]
+    )  # fmt: skip
+    assert [levels[level][2] / 1e10 for level in range(6)] == pytest.approx(
+        [0.132176282, 1.21213297, 2.3135019, 1.59695811, 3.50084342, 0.0]
+    )
