@@ -13,7 +13,7 @@ from export_cases import answered
 from medusa_sim import api
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.shaped import ShapedAcceptance
-from medusa_sim.export import chains
+from medusa_sim.export import ab, chains
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.launch import launch_values
 from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes
@@ -422,3 +422,21 @@ def test_synthetic_rates_are_falling_shares_one_a_position(rates, is_taken):
 def test_a_package_is_asked_for_where_the_method_needs_one(drafter):
     settings = engine_settings(answered(drafter, batch_max=8), "vllm")
     assert ("arctic-inference" in " ".join(settings.notes)) == (drafter == "suffix")
+
+
+@pytest.mark.parametrize(
+    ("length", "request_tokens", "prompt", "output"),
+    [(512, None, 384, 256), (4000, None, 3872, 256), (300, None, 225, 150), (1, None, 1, 1),
+     (512, (700, 100), 700, 100)],
+)  # fmt: skip
+def test_runs_of_a_comparison_have_the_length_that_was_asked_for_in_their_middle(
+    length, request_tokens, prompt, output
+):
+    engine = SimpleNamespace(bench="{common} {name} {port}", port=8000)
+    answer = SimpleNamespace(question=SimpleNamespace(seq_len=(length,), request=request_tokens))
+    (line,) = ab._bench(engine, answer, [4], "plain")
+    words = line.split()
+    assert words[words.index("--random-input-len") + 1] == str(prompt)
+    assert words[words.index("--random-output-len") + 1] == str(output)
+    assert words[words.index("--max-concurrency") + 1] == "4"
+    assert words[-2:] == ["plain_b4", "8000"]
