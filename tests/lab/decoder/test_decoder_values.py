@@ -24,6 +24,7 @@ from medusa_sim.lab.decoder.rotary import Rotations, inverse_frequencies
 from medusa_sim.lab.decoder.session import _headline
 from medusa_sim.lab.decoder.step import causal_step
 from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step, next_token_loss
+from medusa_sim.lab.decoder.training.recipe import _heads
 from medusa_sim.lab.decoder.training.train import combined_weight, distillation_loss, medusa_1_loss
 from medusa_sim.lab.decoder.training.trainer import learning_rate_factor
 from medusa_sim.lab.decoder.trials import BesidePlain, Sizing
@@ -83,8 +84,16 @@ def test_frequencies_are_those_of_their_papers(scaling, expected, factor):
 def test_frequencies_of_a_config_that_names_no_base_are_those_of_llama():
     values = tiny_config(head_dim=8).to_hf()
     values.pop("rope_theta")
-    found, _ = inverse_frequencies(config_from_hf(values, "made"))
-    np.testing.assert_allclose(found.numpy(), [1.0, 0.1, 0.01, 0.001], rtol=1e-5)
+    for config in (config_from_hf(values, "made"), tiny_config(head_dim=8)):
+        found, _ = inverse_frequencies(config)
+        np.testing.assert_allclose(found.numpy(), [1.0, 0.1, 0.01, 0.001], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("heads", "layers", "made"), [(None, None, (5, 1)), (2, 3, (2, 3))])
+def test_heads_to_train_are_five_of_one_layer_where_none_are_named(heads, layers, made):
+    asked = SimpleNamespace(method="medusa-1", medusa_heads=heads, medusa_layers=layers, own_output=None)
+    found = _heads(asked, SimpleNamespace(heads=None, model=tiny_llama()), None)
+    assert (found.count, found.layers) == made
 
 
 def test_tables_hold_every_position_that_is_asked_for():

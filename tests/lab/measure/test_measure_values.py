@@ -187,7 +187,7 @@ def test_a_visit_takes_two_to_eight_times_and_its_quartile_over_the_machines():
 
 def test_the_first_round_takes_a_sixth_of_the_budget():
     """Visits of a second: of 60 s ten and the one that shows it, then rounds of eleven while they fit."""
-    clock = SimpleNamespace(now=0.0)
+    clock = SimpleNamespace(now=1000.0)
 
     def run() -> float:
         clock.now += 0.5
@@ -198,7 +198,7 @@ def test_the_first_round_takes_a_sixth_of_the_budget():
     rounds = list(take_turns(turns, visits[:1], visits[1:], budget_s=60.0, clock=lambda: clock.now))
     assert len(turns.found) == 11
     assert rounds == [1, 2, 3, 4, 5]
-    assert clock.now == 55.0
+    assert clock.now == 1055.0
     short = Turns(lambda: 1.0)
     assert list(take_turns(short, visits[:1], [], budget_s=0.0, clock=lambda: clock.now)) == [1, 2]
 
