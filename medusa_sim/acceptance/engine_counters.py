@@ -251,7 +251,7 @@ def _variance_of(spread: float, mean: float) -> float:
 
 
 def _with_undrafted_note(counts: AcceptanceCounts) -> AcceptanceCounts:
-    """The counts, with a word on what was not drafted. Raises DataError where that is too much."""
+    """The counts, with a note on what was not drafted. Raises DataError where that is too much."""
     share = counts.undrafted_share
     if share > MOST_UNDRAFTED:
         drafted = counts.tried.size * (1.0 - share)
@@ -297,8 +297,8 @@ def over_every_step(counts: AcceptanceCounts) -> tuple[AcceptanceCounts, float]:
 def run_factor(counts: AcceptanceCounts, match_rate: float) -> float | None:
     """How many times as long as of independent steps runs of steps with drafts are, at least once.
 
-    P(found after found) = 1 - (1 - z) / r with z the match rate. None where no step without drafts is listed
-    behind one with them.
+    P(found after found) = 1 - (1 - z) / r with z the match rate. None where no step without drafts follows
+    one with them.
     """
     steps, again = counts.followed
     if again == steps:

@@ -61,10 +61,10 @@ def _settings(
     )
     allowed = engine.trees(method, known)
     tree = None if allowed is None else best_tree(answer, plan, allowed)
-    named: tuple[str, ...] = ()
+    drafter_note = ""
     if method.checkpoint and draft_path is None:
         draft_path = published_draft(engine, answer)
-        named = (f"{draft_path} drafts, a published checkpoint: --draft-path names another",)
+        drafter_note = f"{draft_path} drafts, a published checkpoint: --draft-path names another"
     if method.checkpoint and draft_path is None:
         raise UsageError(
             f"{engine.name} needs the checkpoint of the {answer.scenario.drafting.method} draft, none is "
@@ -87,7 +87,7 @@ def _settings(
     notes = (
         f"written for {engine.title} {known}",
         nearest,
-        *named,
+        drafter_note,
         *remarks,
         *engine.remarks(chosen),
         *range_notes(plan, engine.batch_cap),

@@ -37,8 +37,8 @@ def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str |
     """The command for one copy of a row's set-up, with the settings of a recommendation for its batches.
 
     draft_path: the drafter's checkpoint (None: a published one, else a name to be replaced). A copy may hold
-    `Comparison.most_requests` at once, each as long as the model's positions, or as the KV cache holds, which
-    is said. Raises UsageError where the engine cannot be told the set-up.
+    `Comparison.most_requests` at once, each as long as the model's positions, or as the KV cache holds: the
+    command says which. Raises UsageError where the engine cannot be told the set-up.
     """
     scenario, asked, most = answer.scenario(row), answer.question, answer.most_requests(row)
     speculation = None

@@ -145,7 +145,7 @@ class Sglang(EngineExport):
     """The record of SGLang."""
 
     def write(self, chosen: Chosen) -> str:
-        """The flags, behind the lines that write the file."""
+        """The lines that write the file, then the flags."""
         flags = flags_of(chosen)
         return f"{adaptive_file(flags)}{shlex.join(words(flags, chosen.draft_path))}\n"
 

@@ -274,9 +274,9 @@ def path_parts(
 
 
 def _turns(turns: FloatArray, batch: FloatArray, splits: FloatArray, *, plans: bool) -> FloatArray:
-    """Of blocks that are planned (A9), or of sequences as they come and equal splits of them evenly (A10).
+    """Blocks that an SM takes in turn: planned (A9), or sequences as they come, whose splits are even (A10).
 
-    splits are a mean over lengths: between 1 and 2 a part of the batches is not split.
+    splits are a mean over lengths: between 1 and 2 some of the batches are not split.
     """
     even = np.maximum(turns, 1.0)
     if plans:

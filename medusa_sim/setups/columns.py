@@ -30,8 +30,8 @@ OF_CELLS = tuple(
 class Priced:
     """A set-up with one drafter at every batch.
 
-    cells: every count at one length, the best draft of each. plain: those of plain decoding alone, which the
-    cells of any drafter tell; else those that draft.
+    cells: every count at one length, the best draft of each. plain: whether its rows are those of plain
+    decoding, which the cells of any drafter hold, or those that draft.
     """
 
     cells: Cells
@@ -61,7 +61,7 @@ class Priced:
     def rows(self, asked: SetupQuestion, *, load_tests: bool = False) -> dict[str, Any]:
         """Columns of its rows: each batch that fits, with the draft length that emits most tokens.
 
-        load_tests: with OF_LOAD_TESTS. What is told of all rows together (`sure`, `chosen`, ...) is added by
+        load_tests: with OF_LOAD_TESTS. Columns about all rows together (`sure`, `chosen`, ...) are added by
         `Comparison.for_target`.
         """
         cells, scenario = self.cells, self.scenario

@@ -47,9 +47,10 @@ class Refused:
 
 @dataclass(slots=True)
 class Planned:
-    """A set-up before it is priced. surfaces: of each drafter its steps, or why there are none; plain
-    decoding has its own where no drafter has any. narrow: the same with a cache in fp8, for batches that this
-    one does not hold.
+    """A set-up before it is priced.
+
+    surfaces: the steps with each drafter, or why there are none; those of plain decoding where no drafter has
+    any. narrow: the same with a cache in fp8, for batches that do not fit in this one's.
     """
 
     setup: SetUp
@@ -86,7 +87,7 @@ class Pricer:
                 continue
             priced = self._priced(plan)
             if plan.narrow is not None and any(isinstance(one, Priced) for one in priced):
-                # what does not fit so either is no news
+                # batches that fit in neither are not listed as refused
                 priced += [one for one in self._priced(plan.narrow) if isinstance(one, Priced)]
             yield priced
 
@@ -232,7 +233,7 @@ class _NoRoomError(CoverageError):
 
 
 def _no_room(weight_bytes: float, gpu: Gpu, held: str = "") -> str:
-    """held: of what there is room for no more; empty: for a request."""
+    """Why nothing fits. held: what has no room; empty: a single request."""
     size, room = weight_bytes / GIGA, gpu.memory_bytes / GIGA
     return f"{size:.0f} GB of weights a GPU leave no room for{held or ' a request'} in {room:.0f} GB"
 

@@ -1,8 +1,8 @@
 """A Hugging Face `config.json` -> Model.
 
 What every decoder has is read here, what its layers are by the reader of its family in `hf_families.py`. Only
-what decides sizes is read, so rope scaling, dropout and other settings may say what they like. Whatever would
-change the cost and is not modelled is refused by name, not guessed.
+what decides sizes is read: rope scaling, dropout and other settings are not. Whatever would change the cost
+and is not modelled is refused by name, not guessed.
 """
 
 from __future__ import annotations
@@ -175,14 +175,14 @@ def _by_known_names(content: dict[str, Any], family: str, refuse: Refusal) -> di
     for key in about.plain:
         if (value := content.get(key)) is True or value not in (None, 0, 1):
             refuse(key, f"given {shown(value)}; allowed: none (others are not modelled)")
-    named = {
+    renamed = {
         name: content[key]
         for key, name in {**about.aliases, **_LENGTHS}.items()
         if content.get(key) is not None and content.get(name) is None
     }
     if content.get("tie_word_embeddings") is None:
-        named.setdefault("tie_word_embeddings", about.defaults.get("tie_word_embeddings", False))
-    return {**about.defaults, **content, **named}
+        renamed.setdefault("tie_word_embeddings", about.defaults.get("tie_word_embeddings", False))
+    return {**about.defaults, **content, **renamed}
 
 
 _INNER = ("text_config", "llm_config", "language_config")

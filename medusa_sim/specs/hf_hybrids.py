@@ -91,8 +91,7 @@ def nemotron_h(given: Given) -> Found:
     """
     pattern = given.maybe("hybrid_override_pattern", str)
     key = "layers_block_type" if pattern is None else "hybrid_override_pattern"
-    named = given.maybe("layers_block_type", list[str])
-    listed = pattern or named
+    listed = pattern or given.maybe("layers_block_type", list[str])
     kinds = given.one_each(key, [_KINDS.get(kind, kind) for kind in listed] if listed else None)
     gated = given.get("mlp_hidden_act", str, "relu2") not in ("relu2", "relu")
     named_states = _named_states(given, "mamba_ssm_cache_dtype", "fp32")
@@ -104,12 +103,11 @@ def nemotron_h(given: Given) -> Found:
     if "mlp" in kinds:
         blocks["mlp"] = (None, replace(given.mlp, gated=gated))
     if "moe" in kinds:
-        shared = [
-            given.get(f"{name}", Count, 0)
-            for name in ("n_shared_experts", "moe_shared_expert_intermediate_size")
-        ]
-        wide = given.maybe("moe_latent_size", Width)
-        blocks["moe"] = (None, given.experts(shared=shared[0] * shared[1], latent=wide, gated=gated))
+        count, width = (
+            given.get(name, Count, 0) for name in ("n_shared_experts", "moe_shared_expert_intermediate_size")
+        )
+        latent_width = given.maybe("moe_latent_size", Width)
+        blocks["moe"] = (None, given.experts(shared=count * width, latent=latent_width, gated=gated))
     for kind in kinds:
         if kind not in blocks:
             given.refuse(key, f"holds {kind[:60]!r}; allowed: {', '.join(_PATTERN.values())}")
@@ -196,7 +194,7 @@ def minimax_m3(given: Given) -> Found:
 
 _CHOSEN, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 _NARROW_RATIO = 4
-"""Tokens behind a compressed key among which an indexer chooses; its keys overlap (DeepSeek-V4's CSA)."""
+"""Tokens of a compressed key among which an indexer chooses; its keys overlap (DeepSeek-V4's CSA)."""
 _Tokens = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 

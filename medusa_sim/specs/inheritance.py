@@ -45,22 +45,24 @@ UNFUSED = "unfused"
 MAX_WIDEN = 10.0
 EVERY_ENTRY = "*"
 
+# What a borrowed kernel adds to the half-width of its band, in quadrature, in the logarithm: found with the
+# parameters of each measured GPU on the rows of every other, so that 80 % of these lie inside the band
+# (`python benchmarks/kernels.py transfer linear` prints them beside what it finds).
 TRANSFER_ERROR_ALIKE = 0.1
+"""From a GPU of the same architecture; attention there errs by less (0.03)."""
 TRANSFER_ERROR = 0.24
+"""From another architecture. Linear layers stand for elementwise kernels, whose rows were taken differently
+from GPU to GPU.
+"""
 TRANSFER_ERROR_ATTENTION = 0.67
+"""Of fused attention from another architecture."""
 TRANSFER_ERROR_SCALED_ALIKE = 0.05
+"""Of linear layers in a format with scales of blocks, from the same architecture."""
 TRANSFER_ERROR_SCALED = 0.63
+"""Of these from another architecture."""
 TRANSFER_ERROR_LIBRARY = 0.33
-"""Width that a borrowed kernel adds to the half-width of its band, in quadrature, in the logarithm.
-
-Found with the parameters of each measured GPU on the rows of every other: with these, 80 % of the rows lie
-inside the band. In order: the same architecture; another one; fused attention of another one; linear layers
-in a format with scales of blocks, of the same and of another architecture; and what the kernel of
-another library adds for these (in quadrature, on the same GPU too), and for tiles that another library's rows
-never ran: on one GPU linear layers of 16 bits in two libraries ask for 0.2, fp8 in two for 0.24 to 0.6.
-Elementwise rows were taken differently
-from GPU to GPU, so that linear layers stand for them; attention of the same architecture errs by less (0.03).
-Source: `python benchmarks/kernels.py transfer linear`, which prints them beside what it finds.
+"""What these add where the kernel is another library's, on the same GPU too, and tiles that another library's
+rows never ran: on one GPU linear layers of 16 bits in two libraries ask for 0.2, fp8 in two for 0.24 to 0.6.
 """
 TOGETHER_ALIKE, TOGETHER = 0.13, 0.38
 """Share of a borrowed kernel's band that is common to all kernels of its kind in a step.
