@@ -87,7 +87,7 @@ HOUSE = (
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
             "quantities arguments goals limits requests trace lengths arrivals sources interpolation "
-            "prompt_table step_table policies policy_names draws record recorder window batch cache "
+            "prompt_table step_table policies policy_names draws record recorder window request batch cache "
             "asked_policy scheduler clients serving_loop energy metrics point load_test trial saturation "
             "largest_rate losses carried answer"
         ),

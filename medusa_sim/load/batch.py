@@ -6,7 +6,7 @@ from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 
 from medusa_sim.load.draws import Draws
-from medusa_sim.load.requests import Request
+from medusa_sim.load.request import Request
 
 
 class Batch:

@@ -8,7 +8,8 @@ from math import inf
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.load.requests import Request, Requests
+from medusa_sim.load.request import Request
+from medusa_sim.load.requests import Requests
 
 
 class Clients:
@@ -52,8 +53,8 @@ class Clients:
         self.sent += 1
         requests = self._requests
         output = requests.output_tokens.item(number)
-        said = None if requests.said is None else requests.said.item(number)
-        return Request(number, requests.prompt_tokens.item(number), output, said, left=output)
+        before = None if requests.session_tokens is None else requests.session_tokens.item(number)
+        return Request(number, requests.prompt_tokens.item(number), output, before, left=output)
 
     def send_after(self, number: int, finish_s: float) -> None:
         """Send what waits for a request that has finished: the next of its session, or of a closed loop."""

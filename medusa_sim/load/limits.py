@@ -130,15 +130,15 @@ class SchedulerLimits:
         below = self.held.item(place)
         return below + (self.held.item(place + 1) - below) * min(filled - place, 1.0)
 
-    def found_tokens(self, prompt_tokens: int, said: int | None = None) -> int:
+    def found_tokens(self, prompt_tokens: int, session_tokens: int | None = None) -> int:
         """Tokens of a prompt that are found in the cache: at least one is computed.
 
-        said: by its session before, where that is known: no more is found, and nothing by the first.
+        session_tokens: of its session before it, where that is known: no more is found, nothing by the first.
         """
         if not self.prefix_hit_rate:
             return 0
         cached = min(round(self.prefix_hit_rate * prompt_tokens), prompt_tokens - 1)
-        return cached if said is None or self.shares_prefix else min(cached, said)
+        return cached if session_tokens is None or self.shares_prefix else min(cached, session_tokens)
 
     def shared_blocks(self, prompt_tokens: int) -> int:
         """Whole blocks of a prompt that others hold too."""

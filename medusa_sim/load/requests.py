@@ -75,8 +75,8 @@ class Requests:
         return before
 
     @cached_property
-    def said(self) -> IntArray | None:
-        """(requests,) tokens of the session up to the answer before each request; None without sessions."""
+    def session_tokens(self) -> IntArray | None:
+        """(requests,) tokens of each one's session up to the answer before it; None without sessions."""
         if self.session is None:
             return None
         whole = self.prompt_tokens + self.output_tokens
@@ -181,42 +181,6 @@ class Requests:
                 "or GPU"
             )
         return self._select(~too_long), int(too_long.sum())
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One request, from when it is sent until its last token.
-
-    number: its place in `Requests`. said: tokens that its session said before, None without sessions. left:
-    tokens still to emit, as of when it joined or left the batch. stopped_s: when it was preempted, None while
-    it is not. While its prompt is read, unread: tokens still to compute, after a preemption also those that
-    it had emitted; blocks: KV blocks reserved for it, apart from `shared` ones that others hold too. While it
-    decodes, offset, base, goal and last_step are those of `Batch`.
-    """
-
-    number: int
-    prompt_tokens: int
-    output_tokens: int
-    said: int | None
-    left: int
-    unread: int = 0
-    blocks: int = 0
-    shared: int = 0
-    offset: int = 0
-    base: int = 0
-    goal: int = 0
-    last_step: int = 0
-    stopped_s: float | None = None
-
-    @property
-    def committed(self) -> int:
-        """Tokens of its prompt and of what it has emitted."""
-        return self.prompt_tokens + self.output_tokens - self.left
-
-    @property
-    def cached(self) -> int:
-        """Tokens in the KV cache while it decodes: the last one is the input of the next step."""
-        return self.committed - 1
 
 
 def checked_requests(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from medusa_sim.load.batch import Batch
 from medusa_sim.load.cache import Cache
 from medusa_sim.load.limits import SchedulerLimits
-from medusa_sim.load.requests import Request
+from medusa_sim.load.request import Request
 
 
 class Chunk(NamedTuple):
@@ -95,7 +95,7 @@ class Scheduler:
 
     def _uncached(self, request: Request) -> int:
         """Tokens of a request that have to be computed before it decodes."""
-        return request.committed - self._limits.found_tokens(request.prompt_tokens, request.said)
+        return request.committed - self._limits.found_tokens(request.prompt_tokens, request.session_tokens)
 
     def count_steps(self, steps: int, *, carried: bool) -> None:
         """Count steps that have been taken; carried: the one carried prompts."""

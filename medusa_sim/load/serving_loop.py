@@ -23,7 +23,8 @@ from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import Policy
 from medusa_sim.load.record import Record
 from medusa_sim.load.recorder import Recorder, Span
-from medusa_sim.load.requests import Request, Requests
+from medusa_sim.load.request import Request
+from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import Chunk, Scheduler
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.load.window import Window

@@ -14,6 +14,11 @@ LENGTHS = 8
 _FEW = 24.0
 """Mean number of hits up to which every number counts by itself; beyond it is normal."""
 _RARE = 1e-7
+"""Probability below which a number of hits is left out."""
+MOST_APART = 8
+"""Requests whose drafts end apart; the mean of more hardly differs."""
+_PARTS = 4
+"""Equally likely parts of the number of requests that find drafts."""
 
 
 class Hits(NamedTuple):
@@ -109,12 +114,6 @@ def _reached(drafts: int, sure_shares: tuple[float, ...]) -> FloatArray:
     """(1 + drafts,) probabilities that no draft, one, two, ... are in a row; the last share goes on."""
     further = [sure_shares[-1]] * (drafts - len(sure_shares))
     return as_float(np.cumprod([1.0, *sure_shares[:drafts], *further]))
-
-
-MOST_APART = 8
-"""Requests whose drafts end apart; the mean of more hardly differs."""
-_PARTS = 4
-"""Equally likely parts of the number of requests that find drafts."""
 
 
 @lru_cache(maxsize=4096)

@@ -61,7 +61,7 @@ def test_a_trace_with_sessions_keeps_who_follows_whom(tmp_path):
     )
     found = read_trace(written(tmp_path, text))
     assert found.before.tolist() == [-1, -1, 0, -1, 2, -1]
-    assert found.said.tolist() == [0, 0, 13, 0, 35, 0]
+    assert found.session_tokens.tolist() == [0, 0, 13, 0, 35, 0]
     assert found.pause_s.tolist() == [0.0, 0.0, 0.5, 0.0, 0.0, 0.0]
     assert found.first(4).before.tolist() == [-1, -1, 0, -1]
     few = SchedulerLimits(kv_blocks=1000, positions=56)  # the last two are too long
