@@ -44,9 +44,9 @@ def rows_of_result(document: Any, path: Path, shape: Shape) -> Iterator[BenchRow
 def _of_serve(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[BenchRow]:
     """`vllm bench serve` and what was made after it: SGLang's and TensorRT-LLM's."""
     sglang = str(result.get("backend", "")).startswith("sglang")
-    iterations = result.get("avg_decoded_tokens_per_iter")
+    iteration = _tokens_an_iteration(result)
     tool = "sglang bench_serving" if sglang else "vllm bench serve"
-    if iterations is not None:
+    if iteration is not None:
         tool = "benchmark_serving of tensorrt-llm"
     completed = _number(result, "completed", path)
     if completed <= 0 or result.get("failed"):
@@ -61,8 +61,8 @@ def _of_serve(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[B
         )
     output = _number(result, "total_output_tokens", path) / completed
     drafts, length = 0.0, float(result.get("accept_length") or 1.0)
-    if iterations is not None and (mean := _number(iterations, "mean", path)) > 1.0 + 2.0 / output:
-        length = mean  # of plain decoding it may be a token more than the steps
+    if iteration is not None and iteration > 1.0 + 2.0 / output:  # plain decoding may have a token too many
+        length = iteration
     if result.get("spec_decode_num_drafts"):
         drafts = _number(result, "spec_decode_draft_tokens", path) / _number(
             result, "spec_decode_num_drafts", path
@@ -210,9 +210,14 @@ def _engine_of(document: Mapping[str, Any]) -> str:
     """The engine whose own client asked; empty where a protocol did."""
     given = str(document.get("backend") or "").lower().replace("_", "-")
     named = next((engine for engine in _ENGINES if given.startswith(engine)), "")
-    iterations = document.get("avg_decoded_tokens_per_iter")
-    # its server alone tells them
-    return "tensorrt-llm" if isinstance(iterations, dict) and iterations.get("mean") else named
+    return "tensorrt-llm" if _tokens_an_iteration(document) else named  # its server alone tells them
+
+
+def _tokens_an_iteration(result: Mapping[str, Any]) -> float | None:
+    """Mean tokens of a step, as TensorRT-LLM's client has them; 0 of other servers, None of other clients."""
+    given = result.get("avg_decoded_tokens_per_iter")
+    mean = given.get("mean") if isinstance(given, dict) else given
+    return float(mean) if isinstance(mean, int | float) else None
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any], Path, Shape], Iterator[BenchRow]]] = {
