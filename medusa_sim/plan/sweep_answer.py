@@ -23,8 +23,8 @@ from medusa_sim.step.memory import MemoryParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Free:
-    """Free budgets, one entry per (batch, seq_len): of the whole step, and of verification without drafting.
+class FreeBudgets:
+    """Free budgets at each batch and length, lengths innermost: of the whole step, and of verification alone.
 
     largest: the largest count searched.
     """
@@ -48,12 +48,12 @@ class SweepAnswer:
     """The answer of one scenario over a grid.
 
     by_count: every count at every batch and length. counts: those that it answers about: all, or those of the
-    grid. best: the best of them that fits; best_of_all: of every count. break_evens: where
-    speculation pays, one a length. drafting_share: what drafting for two candidates adds to a plain step at
-    the first batch and length (0 where the scope has no drafter). best_ends_profile: whether the best of all
-    anywhere is the largest that the acceptance describes, so that more may pay. in_engine: the best
-    chains of the engine that runs this drafter, where kernels alone were asked for. shortfall: of the first
-    batch and length that do not fit even without speculation.
+    grid. best: the best of them that fits; best_of_all: of every count. break_evens: where speculation pays,
+    one a length. drafting_share: what drafting for two candidates adds to a plain step at the first batch and
+    length (0 where the scope has no drafter). best_ends_profile: whether the best of all anywhere is the
+    largest that the acceptance describes, so that more may pay. in_engine: the best chains of the engine that
+    runs this drafter, where kernels alone were asked for. shortfall: of the first batch and length that do
+    not fit even without speculation.
     """
 
     scenario: Scenario
@@ -62,7 +62,7 @@ class SweepAnswer:
     counts: IntArray
     best: Cells
     best_of_all: Cells
-    free: Free
+    free: FreeBudgets
     break_evens: tuple[BreakEven, ...]
     drafting_share: float
     quicker: tuple[QuickerCount, ...]
@@ -156,13 +156,13 @@ def _shortfall(by_count: Cells) -> Shortfall | None:
     return shortfall(by_count.scenario, int(surface.batch[b]), int(surface.seq_len[s]))
 
 
-def _free(by_count: Cells) -> Free:
+def _free(by_count: Cells) -> FreeBudgets:
     """The largest count that is free, at each batch and length."""
     counts, surface = by_count.configurations.counts, by_count.surface
     alone = by_count.spread(surface.verify.time_us / by_count.decode_us).copy()
     alone[..., 0] = 1.0
     whole, verification = (free_count(counts, overhead).ravel() for overhead in (by_count.overhead, alone))
-    return Free(whole=whole, verification=verification, largest=int(counts[-1]))
+    return FreeBudgets(whole=whole, verification=verification, largest=int(counts[-1]))
 
 
 def in_engine(scenario: Scenario, batch: IntArray, seq_len: IntArray) -> Cells | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from medusa_sim.grid.quantity import BY_NAME, with_unlisted
-from medusa_sim.plan.sweep_answer import Free, SweepAnswer
+from medusa_sim.plan.sweep_answer import FreeBudgets, SweepAnswer
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING, span, times
@@ -60,6 +60,6 @@ def best_table(answer: SweepAnswer) -> TextTable:
     return quantity_table(columns, words=("bound", "fits_memory"), expendable=_EXPENDABLE)
 
 
-def free_text(count: int, free: Free) -> str:
+def free_text(count: int, free: FreeBudgets) -> str:
     """A free budget; `256+` where the search ended before it did."""
     return f"{count}+" if count >= free.largest else str(count)

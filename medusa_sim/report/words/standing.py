@@ -48,7 +48,7 @@ def standing_sentence(scenario: Scenario, found: Standing) -> str:
     points = f"{found.nearness.group.cells} measured points"
     is_inside = found.kind == "measured"
     nearest = f" ({points})" if is_inside else f"; the nearest is {found.nearest} ({points})"
-    expected = f"Expect a plain step to err by {percent(found.expected or 0.0)}"
+    expected = f"Expect plain steps to be off by {percent(found.expected or 0.0)}"
     between = f", {percent(found.between)} of it for what is new" if found.between else ""
     return f"{named}{nearest}. {expected}; {band}{between}."
 
@@ -65,8 +65,8 @@ def standing_fact(scenario: Scenario) -> Iterator[Fact]:
 
 
 def expected_text(found: Standing) -> str:
-    """`; expect a plain step to err by 8.5 %`; empty where nothing tells."""
-    return "" if found.expected is None else f"; expect a plain step to err by {percent(found.expected)}"
+    """`; expect plain steps to be off by 8.5 %`; empty where nothing tells."""
+    return "" if found.expected is None else f"; expect plain steps to be off by {percent(found.expected)}"
 
 
 def kinds_table() -> TextTable:
