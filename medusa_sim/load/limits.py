@@ -58,33 +58,35 @@ class ServerSettings:
 class SchedulerLimits:
     """Limits of the scheduler.
 
-    max_requests: in one step (`max_num_seqs`). token_budget: tokens of one step, those of prompts among them
-    (`max_num_batched_tokens`). block_tokens: of one KV block of all layers; kv_blocks: of the caches of all
-    schedulers (`Parallel.schedulers`), each of which fills its own alone.
-    prompt_interval: steps from one that carries prompts to the next that may, while any request decodes
-    (vLLM's `prefill_schedule_interval`, SGLang's `--prefill-decode-interval`). prompt_wait: steps that the
-    first of several prompts waits for others meanwhile, until they fill a step (TensorRT-LLM's
-    `batch_wait_timeout_iters`).
-    positions: longest request of the model. prefix_hit_rate: share of a prompt's tokens that are found in the
-    cache and not computed; shares_prefix: their blocks are held once in all, not by each request. lookahead:
-    slots of a request besides those of its tokens and drafts.
-
-    Tokens of a request fill blocks; it holds as many, but fewer where some layers keep a window only. held:
-    entry i is what it holds when its tokens fill i blocks; None: i.
+    Tokens of a request fill blocks; it holds as many, but fewer where some layers keep a window only.
     """
 
     max_requests: int = MAX_REQUESTS
+    """Requests of one step (`max_num_seqs`)."""
     token_budget: int = TOKEN_BUDGET
+    """Tokens of one step, those of prompts among them (`max_num_batched_tokens`)."""
     block_tokens: int = BLOCK_TOKENS
+    """Tokens of one KV block of all layers."""
     prompt_interval: int = 1
+    """Steps from one that carries prompts to the next that may, while any request decodes (vLLM's
+    `prefill_schedule_interval`, SGLang's `--prefill-decode-interval`)."""
     prompt_wait: int = 0
+    """Steps that the first of several prompts waits for others meanwhile, until they fill a step
+    (TensorRT-LLM's `batch_wait_timeout_iters`)."""
     kv_blocks: int
+    """Blocks of the caches of all schedulers, each of which fills its own alone."""
     schedulers: int = 1
+    """`Parallel.schedulers`."""
     positions: int
+    """Longest request of the model."""
     prefix_hit_rate: float = 0.0
+    """Share of a prompt's tokens that are found in the cache and not computed."""
     shares_prefix: bool = False
+    """Whether blocks of these are held once in all, not by each request."""
     lookahead: int = 0
+    """Slots of a request besides those of its tokens and drafts."""
     held: FloatArray | None = None
+    """Entry i is what a request holds when its tokens fill i blocks; None: i."""
 
     def __post_init__(self) -> None:
         check_sizes(self.max_requests, self.token_budget, self.block_tokens)

@@ -38,33 +38,39 @@ from medusa_sim.step.setting import Setting
 from medusa_sim.units import US_PER_S
 
 _CHUNK_RATIO = 1.4
+"""Of sizes and ends of chunks, each to the next, between which attention is linear."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PromptTable:
-    """Seconds that prompts add to a step.
-
-    linear_s: (T,) everything that all tokens of a step share; attention_s: (Q, E) of a chunk of chunk_tokens
-    (Q,) that ends at chunk_ends (E,). drafter_s and drafter_attention_s: the same of a drafter that reads
-    prompts, too. inactive_share: (T,) share of experts that none of so many tokens activates; None: there are
-    no experts. logits_s: sampling first tokens in passes of prompts. imbalance_s: (T,) what
-    linear_s is longer by where one GPU attends to all these tokens, gpus: that attend to their own requests.
-    terms: of the engine. host: that launches prompts; plain_host: that of a server that loads no drafter.
-    """
+    """Seconds that prompts add to a step, by numbers of tokens from none on; `terms` put them together."""
 
     linear_s: FloatArray
+    """(1 + tokens,) linear: what all tokens of a step share."""
     chunk_tokens: FloatArray
+    """(chunks,) sizes of chunks whose attention is priced."""
     chunk_ends: FloatArray
+    """(ends,) tokens of the prompt up to the end of a chunk."""
     attention_s: FloatArray
+    """(chunks, ends) of one chunk."""
     drafter_s: FloatArray
+    """(1 + tokens,) linear layers of a drafter that reads prompts, too."""
     drafter_attention_s: FloatArray | float = 0.0
+    """(chunks, ends) its attention."""
     inactive_share: FloatArray | None = None
+    """(1 + tokens,) share of experts that none of so many tokens activates; None: there are no experts."""
     logits_s: float = 0.0
+    """Sampling of first tokens in a pass of prompts."""
     imbalance_s: FloatArray | None = None
+    """(1 + tokens,) what linear_s is longer by where one GPU attends to all these tokens; None: one does."""
     gpus: int = 1
+    """GPUs that attend to their own requests."""
     terms: PromptTerms = field(default_factory=PromptTerms)
+    """Of the engine."""
     host: PromptHost = GRAPHS
+    """What launches prompts."""
     plain_host: PromptHost = GRAPHS
+    """The same of a server that loads no drafter."""
 
     def without_drafter(self) -> PromptTable:
         """Of a server that loads no drafter."""
@@ -98,14 +104,14 @@ class PromptTable:
         saved_s = 0.0
         if sharing_s and self.inactive_share is not None:
             saved_s = self.inactive_share.item(tokens) * sharing_s
-        logits_s = self.logits_s if decoded_tokens > 0 else 0.0  # a step of prompts alone has chosen tokens
+        logits_s = self.logits_s if decoded_tokens > 0 else 0.0  # a step of prompts alone has them already
         more_s = self.terms.more_us(linear_s[rows], decode_s, saved_s, logits_s)
         attention_s = sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
         imbalance_s = 0.0 if self.imbalance_s is None else self.imbalance_s.item(tokens)
         read_s = read_us(self.gpus, len(chunks), attention_s, drafter_s[tokens], imbalance_s)
-        step_us, more_us, read_us_ = (seconds * US_PER_S for seconds in (step_s, more_s, read_s))
         launches_us = self.host.launches_us(decoded_tokens, rows)
-        return float(self.terms.mixed_us(step_us, more_us, read_us_, launches_us)) / US_PER_S - step_s
+        mixed_us = self.terms.mixed_us(US_PER_S * step_s, US_PER_S * more_s, US_PER_S * read_s, launches_us)
+        return float(mixed_us) / US_PER_S - step_s
 
     def attention_of_s(self, tokens: int, end: int) -> float:
         """The attention of one chunk, bilinear between those of the table."""

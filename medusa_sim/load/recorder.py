@@ -20,26 +20,30 @@ _LEAST_SPAN_S = 1e-12
 
 
 class Span(NamedTuple):
-    """Equal steps in a row.
-
-    prompts_s: of the span, for prompt_tokens of prompts; not_decoding: requests in the queue or reading their
-    prompt; emitted: tokens; accepted: drafts. A pass of prompts alone is a span without steps; stalled_s: of
-    such passes before this step, for which requests waited, but not the `joined` whose prompts these read.
-    """
+    """Equal steps in a row. A pass of prompts alone is a span without steps."""
 
     start_s: float
     span_s: float
+    """Its time, that of its prompts with it."""
     steps: int
     requests: int
+    """That decode."""
     drafts: int
+    """Of a request in a step."""
     not_decoding: int
+    """Requests in the queue or reading their prompt."""
     kv_tokens: float
     emitted: int
+    """Tokens, by all requests in all steps."""
     prompts_s: float
+    """Of span_s, for prompt_tokens of prompts."""
     prompt_tokens: int
     accepted: int
+    """Drafts."""
     stalled_s: float = 0.0
+    """Passes of prompts before it, for which requests waited."""
     joined: int = 0
+    """Requests that did not wait for these: they read their prompts."""
 
 
 class Recorder:
