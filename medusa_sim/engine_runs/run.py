@@ -19,6 +19,7 @@ from medusa_sim.scenario.question import Measured
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import unversioned
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import US_PER_MS
 
 _BY_POSITION = "vllm bench serve"
@@ -125,11 +126,12 @@ def _refuse_others(scenario: Scenario, row: BenchRow) -> None:
         raise UsageError(
             f"{row.source} is a run of {row.model}, not of {own}: give --model {model}, or a run of {own}"
         )
-    engine = unversioned(scenario.runtime.name) if scenario.runtime.engine is not None else ""
-    if row.engine and engine and engine != row.engine:
+    runtime = scenario.runtime
+    # by their kernel sets: a runtime of one's own has a name of its own
+    if row.engine and runtime.engine is not None and load_runtime(row.engine).library != runtime.library:
         raise UsageError(
-            f"{row.source} is a run of {row.engine}, not of {scenario.runtime.name}: give --runtime "
-            f"{row.engine}, or a run of {engine}"
+            f"{row.source} is a run of {row.engine}, not of {runtime.name}: give --runtime {row.engine}, "
+            f"or a run of {unversioned(runtime.name)}"
         )
 
 

@@ -12,7 +12,7 @@ import medusa_sim as ms
 from medusa_sim.engine_runs.bench import read_bench
 from medusa_sim.engine_runs.bench_row import BenchRow, Shape, with_shape
 from medusa_sim.engine_runs.run import engine_run
-from medusa_sim.errors import DataError
+from medusa_sim.errors import DataError, UsageError
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
 SHAPE = Shape(concurrency=8, prompt=128, output=512)
@@ -74,10 +74,16 @@ def test_tensorrt_llm_tells_tokens_an_iteration(tmp_path):
         assert (row.engine, row.drafts, row.acceptance_length) == (engine, 0.0, 1.0)
 
 
-def test_runs_of_tensorrt_llm_are_of_its_runtime(tmp_path):
+def test_runs_are_of_the_runtimes_of_their_engine(tmp_path):
+    """TensorRT-LLM's kernels have another name than it, a runtime of one's own has any."""
+    own = tmp_path / "mine.toml"
+    own.write_text('inherits = "tensorrt-llm-1.2"\ntitle = "mine"\n[engine]\nwiden = 2.0\n')
     path = changed(tmp_path, backend="tensorrt-llm")
-    scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", runtime="tensorrt-llm-1.2")
-    assert engine_run(scenario, [path])[1].drafts == 0
+    for runtime in ("tensorrt-llm-1.2", str(own)):
+        scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", runtime=runtime)
+        assert engine_run(scenario, [path])[1].drafts == 0
+    with pytest.raises(UsageError, match="a run of vllm, not of mine"):
+        engine_run(scenario, [changed(tmp_path, backend="vllm")])
 
 
 @pytest.mark.parametrize(
