@@ -148,6 +148,32 @@ def _tree(model: Llama, branching: list[int], rule: Rule) -> Drafter:
     return TreeDrafter(draft, branching, temperature=0.0, independent=independent, rule=rule)
 
 
+ACCEPTED = {
+    ("medusa", 0.0): ([13, 10, 11, 11, 11, 10], 12), ("medusa", 0.9): ([11, 9, 12, 12, 10, 12], 12),
+    ("sd", 0.0): ([11, 11, 13, 13, 13, 12], 5), ("sd", 0.9): ([7, 13, 12, 10, 8, 12], 16),
+    ("specinfer", 0.0): ([10, 10, 12, 12, 11, 11], 12), ("specinfer", 0.9): ([10, 8, 11, 9, 8, 9], 23),
+    ("spectr", 0.0): ([10, 9, 12, 11, 10, 10], 16), ("spectr", 0.9): ([10, 11, 8, 8, 8, 9], 24),
+    ("rsd-c", 0.0): ([10, 11, 12, 13, 11, 12], 9), ("rsd-c", 0.9): ([6, 6, 6, 6, 9, 9], 36),
+    ("rsd-s", 0.0): ([10, 10, 12, 11, 10, 9], 16), ("rsd-s", 0.9): ([8, 9, 9, 8, 7, 7], 30),
+    ("rsd-s-wide", 0.0): ([6, 6, 6, 7, 6, 6], 41), ("rsd-s-wide", 0.9): ([6] * 6, 42),
+    ("ngram", 0.0): ([10, 13, 12, 13, 12, 13], 5), ("ngram", 0.9): ([11, 13, 13, 13, 13, 13], 2),
+}  # fmt: skip
+"""Steps of six texts of 14 tokens, and drafts that were accepted."""
+
+
+@pytest.mark.parametrize(("method", "temperature"), ACCEPTED)
+def test_seeded_runs_take_their_steps(method, temperature):
+    model = tiny_llama(VOCAB)
+    drafter = DRAFTS[method](model)
+    if hasattr(drafter, "temperature"):
+        drafter.temperature = temperature
+    settings = GenerationSettings(max_new_tokens=14, temperature=temperature, seed=5)
+    texts = generate(model, ragged_prompts(6, VOCAB, seed=3), settings, drafter).sequences
+    steps, accepted = ACCEPTED[method, temperature]
+    assert [text.steps for text in texts] == steps
+    assert sum(sum(text.accepted_lengths) for text in texts) == accepted
+
+
 @pytest.mark.parametrize("method", DRAFTS)
 def test_draft_methods_are_lossless(method):
     """20 ragged prompts in one batch and 4 alone, fp64 exactly and fp32 but for ties."""
