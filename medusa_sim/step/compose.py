@@ -165,7 +165,7 @@ def overhead_halves(step: Cost, plain: Cost) -> Halves:
     The kernels' band is that of `step`, alone where no engine adds anything. What an engine adds to every
     step moves the ratio by the difference of its shares in the two, what drafting adds by its own. Of both
     RATIO_SHARE counts: an engine's two steps read the same weights and K and V, so that part of the error of
-    their kernels is common and cancels, and terms fitted to the same rounds err against each other. Both
+    their kernels is common and cancels, and terms fitted to the same steps err against each other. Both
     are joined by what speedups in the engine's version with that kind of drafter miss by (`gain_square`).
     """
     kernels = step.kernel_halves

@@ -93,12 +93,12 @@ def drafting_passes(setting: Setting, workload: Workload) -> tuple[PassWork, ...
 
 
 def _with_engine(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -> tuple[PassTimes, ...]:
-    """The timed passes in the share of rounds in which they run, and what an engine adds."""
+    """The timed passes in the share of steps in which they run, and what an engine adds."""
     drafter = setting.drafter
     if setting.scope == "block" or drafter is None:
         return ()
     if setting.sure_shares and drafter.has_levels:
-        shares = passes_reached(setting, len(passes))
+        shares = pass_shares(setting, len(passes))
         passes = tuple(each.in_share(share) for each, share in zip(passes, shares, strict=True))
     hidden = setting.model.hidden if drafter.passes_features else None
     added = drafting_cost(
@@ -111,10 +111,10 @@ def _with_engine(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -
     return passes if added is None else (*passes, PassTimes(cost=added))
 
 
-def passes_reached(setting: Setting, passes: int) -> FloatArray:
-    """(passes,) shares of the rounds in which each of a drafter's passes runs.
+def pass_shares(setting: Setting, passes: int) -> FloatArray:
+    """(passes,) share of the steps in which each of a drafter's passes runs.
 
-    All run in each, but those of drafts that come after one that the drafter is not sure of.
+    Below 1 for drafts that may come after one that the drafter is not sure of (`Setting.sure_shares`).
     """
     if setting.drafter is None or not (setting.sure_shares and setting.drafter.has_levels):
         return np.ones(passes)

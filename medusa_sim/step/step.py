@@ -21,7 +21,7 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.chance import drafted_tokens, found_shares, mean_drafted_tokens
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.drafting import drafting_passes, drafting_times, passes_reached
+from medusa_sim.step.drafting import drafting_passes, drafting_times, pass_shares
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.launch import Launch
@@ -139,7 +139,7 @@ def step_passes(
         return ((decode_work(setting, batch, seq_len), np.ones(1)),)
     cases = _verification_cases(setting, batch, seq_len, candidates)
     passes = drafting_passes(setting, verify(batch, seq_len, candidates))
-    shares = passes_reached(setting, len(passes))
+    shares = pass_shares(setting, len(passes))
     drafting = ((work, np.full(1, share)) for work, share in zip(passes, shares, strict=True))
     return (cases, *drafting)
 

@@ -50,7 +50,7 @@ def _dense(model: Model, layers: int, width: int, vocab: int | None, inputs: int
 class LayerDrafter(PassDrafter):
     """A drafter of `layers` decoder layers of the target's width, run `depth` times.
 
-    The first pass of a round reads the depth + 1 rows that the last verification may have accepted, since it
+    The first pass of a step reads the depth + 1 rows that the last verification may have accepted, since it
     needs their features; the LM head looks at the last of them.
     """
 
@@ -193,7 +193,7 @@ class Eagle(LayerDrafter):
 class Eagle3(LayerDrafter):
     """One layer that reads token and feature side by side (EAGLE-3, arXiv 2503.01840, section 3.1).
 
-    Features of three layers of the target are fused, 3h -> h, once a round; a draft's feature is the layer's
+    Features of three layers of the target are fused, 3h -> h, once a step; a draft's feature is the layer's
     own hidden state. Its Q, K and V read 2h (`midlayer` and `fc` of huggingface.co/yuhuili/
     EAGLE3-LLaMA3.1-Instruct-8B). Its released heads know the 32,000 most frequent tokens (draft_vocab_size of
     their config.json).
