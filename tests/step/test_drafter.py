@@ -343,3 +343,13 @@ def test_each_level_is_a_pass_of_the_drafters_own_layers():
 
 def test_names_are_listed_in_the_order_of_the_classes():
     assert tuple(drafters()) == drafter_names()
+
+
+@pytest.mark.parametrize(
+    ("name", "levels"), [("eagle3", 3), ("mtp", 3), ("medusa", 0), ("pard", 0), ("ngram", 0)]
+)
+def test_trees_are_drafted_by_as_many_passes_as_they_are_deep(name, levels):
+    """Of drafters that draft level by level; a chain has no level of a tree."""
+    parts = DrafterParts(draft=LLAMA)
+    chain, tree = (drafters()[name].of(parts, 3, width) for width in (1, 4))
+    assert (chain.tree_levels, tree.tree_levels) == (0, levels)

@@ -172,7 +172,7 @@ class PassDrafter(Drafter):
     @property
     def tree_levels(self) -> int:
         """Its depth, of a tree."""
-        return self.depth if self.nodes_per_level > 1 else 0
+        return self.depth if self.has_levels and self.nodes_per_level > 1 else 0
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Its own passes, then a pass for each level."""
