@@ -163,11 +163,8 @@ def _gpu_notes(answer: Recommendation, engine: str) -> tuple[str, ...]:
     parallel = answer.scenario.parallel
     if parallel == ONE:
         return ()
-    options: list[str] = []
-    if (known := exports().get(engine)) is not None and known.gpus:
-        used = {"ep": parallel.ep > 1, "dp_attention": parallel.dp_attention}
-        options = [known.gpus, *(option for name, option in known.more_gpus.items() if used[name])]
-        options = [option.format(tp=parallel.tp, ep=parallel.ep) for option in options]
+    known = exports().get(engine)
+    options = [] if known is None else known.of_gpus(parallel)
     return (
         f"computed for {answer.scenario.gpus_text}: start the engine with {' '.join(options) or 'as many'}",
     )

@@ -16,7 +16,7 @@ from typing import Any
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export import exports
 from medusa_sim.export.engines import engine_settings
-from medusa_sim.export.settings import EngineExport, EngineSettings
+from medusa_sim.export.settings import EngineExport, EngineSettings, option_words, parallel_values
 from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.plan.recommend import recommend
@@ -98,7 +98,9 @@ def launch_command(
             f"# prompt and output beyond {max_tokens:,} tokens are refused: the KV cache holds no more"
         )
     values = launch_values(scenario, known_engine, checkpoint, requests, max_tokens)
-    words = [word for option, name in known_engine.launch.items() for word in _words(option, values[name])]
+    words = [
+        word for option, name in known_engine.launch.items() for word in option_words(option, values[name])
+    ]
     serve = known_engine.serve.replace('"$MODEL"', shlex.join([checkpoint, *words]))
     lines = [] if speculation is None else speculation.text.rstrip("\n").split("\n")
     *before, flags = known_engine.launch_lines(scenario, lines) or [""]  # lines that write a file come first
@@ -113,12 +115,8 @@ def launch_values(
     fp8, half = engine.kv_dtypes
     # `auto` would take the fp8 KV cache that NVIDIA's checkpoints may bring
     brings = checkpoint == weights_id(scenario.model.name, scenario.model.form)
-    several = {"tp": parallel.tp, "ep": parallel.ep, "attention_tp": parallel.attention_tp}
     return {
-        **{name: count if count > 1 else None for name, count in several.items()},
-        "is_ep": parallel.ep > 1,
-        "is_dp": parallel.dp_attention,
-        "dp": parallel.tp if parallel.dp_attention else None,
+        **parallel_values(parallel),
         "requests": requests,
         "requests_a_rank": -(-requests * parallel.attention_tp // parallel.tp),
         "max_tokens": max_tokens,
@@ -143,7 +141,3 @@ def _published(scenario: Scenario) -> Model:
     """The model in the format of the checkpoint that its name means."""
     model = scenario.arguments.model
     return model if isinstance(model, Model) else load_model(model)
-
-
-def _words(option: str, value: int | str | bool | None) -> tuple[str, ...]:
-    return (option,) if value is True else () if value in (None, False) else (option, str(value))

@@ -11,6 +11,7 @@ from medusa_sim.export import EngineName
 from medusa_sim.export.chains import ChainPlan, Tier, TreeShape
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.parallel import Parallel
 
 
 def require(condition: bool, message: str) -> None:
@@ -153,10 +154,6 @@ class EngineExport:
     """Its setting that limits the batch."""
     length_cap: str
     """Its setting that limits the length of a request."""
-    gpus: str = ""
-    """Its option that shares the model among `{tp}` GPUs."""
-    more_gpus: dict[str, str] = field(default_factory=dict)
-    """Further options of several GPUs, of `ep` or `dp_attention`."""
     serve: str = ""
     """The command that starts it, where its acceptance can be made synthetic, and the port."""
     port: int = 8000
@@ -167,7 +164,7 @@ class EngineExport:
     synthetic_by_position: bool = False
     """Whether synthetic acceptance is by position: one server then has it right at any number of drafts."""
     launch: dict[str, str] = field(default_factory=dict)
-    """Options of its whole command, and what each is given (`launch.launch_values`)."""
+    """Options of its whole command, and what each is given (`parallel_values`, `launch.launch_values`)."""
     kv_dtypes: tuple[str, str] = ("fp8", "bfloat16")
     """Its names of a KV cache in fp8 and of one in 16 bits."""
     quantises: bool = False
@@ -193,6 +190,12 @@ class EngineExport:
         """Gain over one fixed number below which a schedule is not written."""
         return answer.question.switching_gain
 
+    def of_gpus(self, parallel: Parallel) -> list[str]:
+        """Options, and lines of a configuration file, that share the model among GPUs."""
+        values = parallel_values(parallel)
+        words = (option_words(option, values.get(name)) for option, name in self.launch.items())
+        return [" ".join(each) for each in words if each]
+
     def launch_lines(self, scenario: Scenario, speculation: list[str]) -> list[str]:
         """Lines before the serving command, then its options."""
         del scenario
@@ -206,6 +209,22 @@ class EngineExport:
         """Tokens a step that its synthetic acceptance can give, the nearest to `length`."""
         del version
         return length
+
+
+def parallel_values(parallel: Parallel) -> dict[str, int | bool | None]:
+    """Values of the options that share a model among GPUs, by the names of `EngineExport.launch`."""
+    several = {"tp": parallel.tp, "ep": parallel.ep, "attention_tp": parallel.attention_tp}
+    return {
+        **{name: count if count > 1 else None for name, count in several.items()},
+        "is_ep": parallel.ep > 1,
+        "is_dp": parallel.dp_attention,
+        "dp": parallel.tp if parallel.dp_attention else None,
+    }
+
+
+def option_words(option: str, value: int | str | bool | None) -> tuple[str, ...]:
+    """An option and its value as words: alone where it is a flag, none where it is not set."""
+    return (option,) if value is True else () if value in (None, False) else (option, str(value))
 
 
 def forgone_tree(answer: Recommendation) -> tuple[str, ...]:

@@ -189,11 +189,6 @@ SGLANG = Sglang(
     idles=False,
     batch_cap="--max-running-requests",
     length_cap="--context-length",
-    gpus="--tp {tp}",
-    more_gpus={
-        "ep": "--ep {ep}",
-        "dp_attention": "--enable-dp-attention --dp {tp}",
-    },
     serve='python -m sglang.launch_server --model-path "$MODEL"',
     port=30000,
     bench=(

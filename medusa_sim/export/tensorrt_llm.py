@@ -18,10 +18,12 @@ from medusa_sim.export.chains import TreeShape
 from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions, require
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.parallel import Parallel
 
 LARGEST_BATCH = 2048
 """`max_batch_size` of the engine by default: a schedule that shall not end goes on to here."""
 _CONFIG = "serve.yaml"
+_DATA_PARALLEL = "enable_attention_dp: true"
 SYNCHRONOUS = ("ngram", "draft-model")
 """Methods whose documentation asks for `disable_overlap_scheduler: true`."""
 
@@ -157,10 +159,14 @@ class TensorrtLlm(EngineExport):
             + "\n"
         )
 
+    def of_gpus(self, parallel: Parallel) -> list[str]:
+        """Data-parallel attention is set in the configuration file."""
+        return super().of_gpus(parallel) + [f"'{_DATA_PARALLEL}' in its file"] * parallel.dp_attention
+
     def launch_lines(self, scenario: Scenario, speculation: list[str]) -> list[str]:
         """The configuration file that it reads, where there is anything to say."""
         cache = ["kv_cache_config:", "  dtype: fp8"] if scenario.model.kv_dtype == "fp8" else []
-        data_parallel = ["enable_attention_dp: true"] if scenario.parallel.dp_attention else []
+        data_parallel = [_DATA_PARALLEL] if scenario.parallel.dp_attention else []
         lines = [*speculation, *data_parallel, *cache]
         return [f"cat > {_CONFIG} <<'EOF'", *lines, "EOF", f"--config {_CONFIG}"] if lines else []
 
@@ -213,7 +219,6 @@ TENSORRT_LLM = TensorrtLlm(
     one_number="TensorRT-LLM reads no schedule for this method in this version",
     batch_cap="max_batch_size",
     length_cap="max_seq_len",
-    gpus="tensor_parallel_size: {tp}",
     serve='trtllm-serve "$MODEL"',
     bench=(
         'python -m tensorrt_llm.serve.scripts.benchmark_serving --model "$MODEL" --port {port} '

@@ -173,10 +173,6 @@ VLLM = Vllm(
     one_number=_TESTED,
     batch_cap="--max-num-seqs",
     length_cap="--max-model-len",
-    gpus="--tensor-parallel-size {tp}",
-    more_gpus={
-        "ep": "--enable-expert-parallel",
-    },
     serve='vllm serve "$MODEL"',
     synthetic_by_position=True,
     bench=(

@@ -24,6 +24,7 @@ from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.specs.checkpoints import drafter_id
+from medusa_sim.specs.parallel import Parallel
 from medusa_sim.step.drafter import drafters
 
 
@@ -375,6 +376,23 @@ def test_ab_of_the_other_engines(eagle):
     ngram = answered("ngram", batch_max=4)
     with pytest.raises(UsageError, match="one-model"):
         ab_script(ngram, engine_settings(ngram, "tensorrt-llm"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "split", "options"),
+    [
+        ("vllm", {"tp": 8, "ep": 8}, "--tensor-parallel-size 8 --enable-expert-parallel"),
+        ("vllm", {"tp": 8, "ep": 8, "dp_attention": True},
+         "--data-parallel-size 8 --enable-expert-parallel"),
+        ("sglang", {"tp": 8, "ep": 8, "dp_attention": True}, "--tp 8 --ep 8 --enable-dp-attention --dp 8"),
+        ("tensorrt-llm", {"tp": 8, "ep": 8, "dp_attention": True},
+         "--tp_size 8 --ep_size 8 'enable_attention_dp: true' in its file"),
+        ("llama-cpp", {"tp": 8}, ""),
+    ],
+)  # fmt: skip
+def test_options_of_several_gpus_are_those_of_the_split_that_was_priced(engine, split, options):
+    """Of data-parallel attention no GPU shares attention: vLLM's tensor parallelism is 1 then."""
+    assert " ".join(exports()[engine].of_gpus(Parallel(**split))) == options
 
 
 @pytest.mark.parametrize(("engine", "tells"), [("vllm", True), ("sglang", False), ("tensorrt-llm", False)])
