@@ -41,6 +41,10 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         )
     if plan is None:
         raise UsageError(f"{name}: synthetic acceptance is for chains; add --chain-only to check a chain")
+    if name == "tensorrt-llm" and answer.scenario.parallel.dp_attention:
+        raise UsageError(
+            f"{name}: --ab writes no file for its data-parallel attention; leave --dp-attention out"
+        )
     parts = _parts(engine, chosen)
     lines = [
         for_comment(f"# {name} {settings.version} without and with speculation, acceptance made synthetic"),
@@ -49,7 +53,7 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
           for batch, speedup, length in predictions(engine, chosen, plan)),
         "",
         "# A: no speculation",
-        f"{engine.serve} --port {engine.port} &",
+        f"{engine.server(chosen)} &",
         *_bench(engine, answer, batches(plan), "plain"),
         "",
         *(line for part in parts for line in _speculating(engine, part, batches(plan))),

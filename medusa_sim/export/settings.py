@@ -196,6 +196,10 @@ class EngineExport:
         words = (option_words(option, values.get(name)) for option, name in self.launch.items())
         return [" ".join(each) for each in words if each]
 
+    def server(self, chosen: Chosen) -> str:
+        """The command that starts it on its GPUs."""
+        return " ".join([self.serve, *self.of_gpus(chosen.answer.scenario.parallel), f"--port {self.port}"])
+
     def launch_lines(self, scenario: Scenario, speculation: list[str]) -> list[str]:
         """Lines before the serving command, then its options."""
         del scenario

@@ -157,7 +157,7 @@ class Sglang(EngineExport):
         yield (
             f"SGLANG_SIMULATE_ACC_LEN={length:.2f} SGLANG_SIMULATE_ACC_METHOD=match-expected \\\n"
             "SGLANG_SIMULATE_ACC_TOKEN_MODE=real-draft-token \\\n"
-            f"{self.serve} --port {self.port} {shlex.join(words(flags, chosen.draft_path))} &"
+            f"{self.server(chosen)} {shlex.join(words(flags, chosen.draft_path))} &"
         )
 
     def remarks(self, chosen: Chosen) -> Iterator[str]:

@@ -177,7 +177,7 @@ class TensorrtLlm(EngineExport):
         yield "EOF"
         yield (
             f"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS={_digits(length - 1.0)} \\\n"
-            f"{self.serve} --port {self.port} --config speculative.yaml &"
+            f"{self.server(chosen)} --config speculative.yaml &"
         )
 
     def nearest_length(self, version: str, length: float) -> float:

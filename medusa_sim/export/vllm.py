@@ -126,7 +126,7 @@ class Vllm(EngineExport):
         config = msgspec.structs.replace(
             speculative_config(chosen), rejection_sample_method="synthetic", synthetic_acceptance_rates=rates
         )
-        yield f"{self.serve} --port {self.port} {flag(config)} &"
+        yield f"{self.server(chosen)} {flag(config)} &"
 
     def remarks(self, chosen: Chosen) -> list[str]:
         """Notes on single versions and methods."""

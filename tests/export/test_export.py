@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -393,6 +394,14 @@ def test_ab_of_the_other_engines(eagle):
 def test_options_of_several_gpus_are_those_of_the_split_that_was_priced(engine, split, options):
     """Of data-parallel attention no GPU shares attention: vLLM's tensor parallelism is 1 then."""
     assert " ".join(exports()[engine].of_gpus(Parallel(**split))) == options
+
+
+def test_ab_starts_both_servers_on_the_gpus_that_were_priced(eagle):
+    shared = replace(eagle, scenario=eagle.scenario.but(tp=2))
+    settings = engine_settings(eagle, "vllm", draft_path="d")
+    chosen = replace(settings.chosen, answer=shared)
+    script = ab_script(shared, replace(settings, chosen=chosen))
+    assert script.count('vllm serve "$MODEL" --tensor-parallel-size 2 --port') == 2
 
 
 @pytest.mark.parametrize(("engine", "tells"), [("vllm", True), ("sglang", False), ("tensorrt-llm", False)])
