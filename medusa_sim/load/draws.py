@@ -85,7 +85,7 @@ class Draws:
 
 
 def rates_by_kind(rates: FloatArray, spread: float) -> FloatArray:
-    """(kinds, K) probability that at least k drafts are accepted, of the hardest requests first (L4)."""
+    """(kinds, drafts) probability that at least k drafts are accepted, of the hardest requests first (L4)."""
     if spread == 0.0 or rates.size == 0:
         return rates[None, :]
     from scipy.optimize import brentq
@@ -111,7 +111,7 @@ def kinds_of(count: int, seed: int) -> IntArray:
 
 
 def _evenly(rates: FloatArray, draws: int) -> IntArray:
-    """(kinds, draws) tokens of a step, each number as often as the rates (kinds, K) say, the most first."""
+    """(kinds, draws) tokens of a step, each number as often as rates (kinds, drafts) say, the most first."""
     share = (np.arange(draws) + 0.5) / draws
     tokens = np.ones((len(rates), draws), dtype=np.int64)
     for rate in rates.T:

@@ -28,7 +28,7 @@ from medusa_sim.units import US_PER_S
 class Energy:
     """What steps and prompts of a scenario draw.
 
-    above_w: (1 + D, 1 + b) watts above idle of one GPU by drafts and requests of a step, without prompts.
+    above_w: (1 + drafts, 1 + requests) watts above idle of one GPU in a step without prompts.
     prompt_token_joule: above idle, of one GPU; drafter_token_joule: what a loaded drafter adds that reads
     prompts, too. gpus: that run the model together.
     """

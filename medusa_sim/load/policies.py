@@ -196,8 +196,8 @@ class ThroughputAware(Policy):
     As SGLang does it (`--speculative-adaptive-strategy throughput_aware`, sglang pull request 28045).
     Accepted drafts are taken as one rate for every position, whose moving average gives the tokens of every
     tier.
-    step_s: (1 + D, 1 + b), which dummy runs fill at the start, at the shortest contexts: it does not see them
-    grow.
+    step_s: (1 + drafts, 1 + requests), which dummy runs fill at the start, at the shortest contexts: it does
+    not see them grow.
     """
 
     step_s: FloatArray = field(repr=False)
@@ -257,7 +257,8 @@ def _emitted(rate: float, drafts: int) -> list[float]:
 class Budget(Policy):
     """The number of drafts whose step emits most tokens a second, looked up before every few steps.
 
-    best: (1 + b, S) of the table, with the mean acceptance of the profile and what a loaded drafter costs.
+    best: (1 + requests, lengths) of the table, with the profile's mean acceptance and what a loaded drafter
+    costs.
     """
 
     table: StepTable = field(repr=False)

@@ -38,9 +38,9 @@ class Timeline:
 class Sums:
     """Sums over the spans of some time.
 
-    span_s: the time, idle or not. steps_s, prompts_s: (1 + D, 1 + b) time of steps by drafts and requests,
-    without and of the prompts that they carried. emitted, prompt_tokens: totals; speculated: steps x requests
-    that drafted, accepted: drafts accepted in them. gaps: (classes,) counts of times between two chunks of a
+    span_s: the time, idle or not. steps_s, prompts_s: (1 + drafts, 1 + requests) time of steps, without and
+    of the prompts that they carried. emitted, prompt_tokens: totals; speculated: steps x requests that
+    drafted, accepted: drafts accepted in them. gaps: (classes,) counts of times between two chunks of a
     request.
     """
 

@@ -38,30 +38,30 @@ _TOGETHER = 256
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepTable:
-    """Seconds of steps: of 0 to D drafts (`drafts_max`), 0 to b requests (`requests_max`) and S lengths."""
+    """Seconds of steps: of none to `drafts_max` drafts, none to `requests_max` requests, some lengths."""
 
     lengths: FloatArray
-    """(S,) mean committed tokens of the requests."""
+    """(lengths,) mean committed tokens of the requests."""
     step_s: FloatArray
-    """(1 + D, 1 + b, S); of no requests: what a step of prompts alone takes besides its tokens, with the
-    drafting that follows for a request."""
+    """(1 + drafts, 1 + requests, lengths); of no requests: what a step of prompts alone takes besides its
+    tokens, with the drafting that follows for a request."""
     prompts: PromptTable
     """Time that prompts add."""
     decode_linear_s: FloatArray | None = None
-    """(1 + D, 1 + b) linear layers of a step without prompts, with rows that fill its graph; None: of its
-    tokens alone."""
+    """(1 + drafts, 1 + requests) linear layers of a step without prompts, with rows that fill its graph;
+    None: of its tokens alone."""
     sharing_s: FloatArray | None = None
-    """(1 + D, 1 + b) by which they are shorter because tokens of a request share experts; None: 0."""
+    """(1 + drafts, 1 + requests) by which they are shorter as tokens of a request share experts; None: 0."""
     rates: FloatArray
-    """(D,) probability that at least that many drafts are accepted."""
+    """(drafts,) probability that at least that many drafts are accepted."""
     match_rate: float = 1.0
     """Share of the steps in which drafts are found."""
     match_runs: float = 1.0
     """Such steps follow each other this many times as long as independent ones would."""
     drafting_share: FloatArray
-    """(1 + D, 1 + b) of a step's time."""
+    """(1 + drafts, 1 + requests) of a step's time."""
     idle_share: FloatArray
-    """(1 + b,) by which a plain step is longer where a drafter is loaded."""
+    """(1 + requests,) by which a plain step is longer where a drafter is loaded."""
     steps_ahead: int = 0
     """Steps that the engine schedules ahead."""
     plain_steps_ahead: int = 0
@@ -73,7 +73,7 @@ class StepTable:
     server_band: float = 0.0
     """Of `server_s`: half of its 80 % interval, relative."""
     faster: FloatArray | None = None
-    """(1 + D, 1 + b) lower half-width of a step's 80 % band at the middle length, on its logarithm."""
+    """(1 + drafts, 1 + requests) lower half-width of the 80 % band at the middle length, on its logarithm."""
     slower: FloatArray | None = None
     """The upper one."""
 
@@ -106,7 +106,7 @@ class StepTable:
 
     @cached_property
     def tokens_per_step(self) -> FloatArray:
-        """(1 + D,) mean tokens that a step emits for each request."""
+        """(1 + drafts,) mean tokens that a step emits for each request."""
         return np.concatenate([[1.0], 1.0 + np.cumsum(self.rates)])
 
     @cached_property
@@ -149,7 +149,7 @@ class StepTable:
 
     @cached_property
     def rate_per_s(self) -> FloatArray:
-        """(1 + D, 1 + b, S) tokens a second of the batch in steps without prompts; 0 for no requests."""
+        """(1 + drafts, 1 + requests, lengths) tokens a second in steps without prompts; 0 for no requests."""
         requests = np.arange(self.requests_max + 1)[None, :, None]
         return requests * self.tokens_per_step[:, None, None] / self.step_s
 
@@ -221,7 +221,7 @@ def step_table(
 def _decode_linear_s(
     setting: Setting, prompts: PromptTable, drafts: int, most_requests: int
 ) -> tuple[FloatArray, FloatArray]:
-    """(1 + D, 1 + b) seconds of the linear layers of steps without prompts, and what shared experts save."""
+    """(1 + drafts, 1 + requests) seconds of linear layers without prompts, and what shared experts save."""
     engine, requests = setting.runtime.engine, as_float(np.arange(most_requests + 1))[None, :]
     verified_tokens = as_float(processed_tokens(setting, 1 + np.arange(drafts + 1)[:, None]))
     tokens = requests * verified_tokens
@@ -234,13 +234,13 @@ def _decode_linear_s(
 
 
 def _with_none(values: FloatArray, none: float | None = None) -> FloatArray:
-    """(1 + D, b) from one request on -> (1 + D, 1 + b) from none on, with `none` or the value of one."""
+    """(1 + drafts, requests) -> (1 + drafts, 1 + requests): of no requests `none`, or the value of one."""
     first = values[:, :1] if none is None else np.full((len(values), 1), none)
     return np.concatenate([first, values], axis=1)
 
 
 class _Piece(NamedTuple):
-    """Parts of a `StepTable` at some numbers of requests, from one on; idle_share: (1, b)."""
+    """Parts of a `StepTable` at some numbers of requests, from one on; idle_share: (1, requests)."""
 
     step_s: FloatArray
     faster: FloatArray
@@ -266,13 +266,13 @@ def _piece(cells: Cells, options: Sequence[DraftOption]) -> _Piece:
 
 
 def acceptance_rates(options: Sequence[DraftOption]) -> FloatArray:
-    """(D,) probability that at least so many drafts of a step are accepted."""
+    """(drafts,) probability that at least so many drafts of a step are accepted."""
     tokens = [1.0, *(option.tokens(option.depth + 1) for option in options)]
     return np.minimum.accumulate(np.clip(np.diff(tokens), 0.0, 1.0)) if options else np.empty(0)
 
 
 def _drafting_share(cells: Cells, options: Sequence[DraftOption]) -> FloatArray:
-    """(1 + D, b) share of a step that drafts, at the middle length. options: of the cells, chains."""
+    """(1 + drafts, requests) of a step that drafts, at the middle length. options: of the cells, chains."""
     middle = cells.shape[1] // 2
     share = np.zeros((len(options) + 1, cells.shape[0]))
     for index, option in enumerate(options):
