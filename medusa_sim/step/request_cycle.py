@@ -148,12 +148,13 @@ def request_cycle(
     others = np.minimum(requests - 1.0, 1.0)  # 0 of a single request: no step runs while it is away
     trip_steps = server_us / step_us + 0.5 if server_us else 0.0
     away_steps = others * (_steps_ahead(setting, is_drafting=verified_tokens > 1.0) + trip_steps)
-    in_loop = decode_steps + away_steps
+    other_steps, none = decode_steps + away_steps, np.zeros(requests.size)
     if prompts_apart(setting):
-        begin_chance = np.minimum(1.0 / np.maximum(in_loop, _LEAST), 1.0)
-        queued_steps = np.zeros(begin_chance.size)
+        begin_chance = np.minimum(1.0 / np.maximum(other_steps, _LEAST), 1.0)
+        queued_steps, after_prefill_steps = none, np.minimum(decode_steps, 1.0)
     else:
-        begin_chance, queued_steps = _in_queue(traffic, requests, room_tokens, in_loop)
+        begin_chance, queued_steps = _in_queue(traffic, requests, room_tokens, other_steps)
+        after_prefill_steps = none
     unheld = RequestCycle(
         step_us=step_us,
         requests=requests,
@@ -161,9 +162,7 @@ def request_cycle(
         request_attention_us=attention_us / requests,
         room_tokens=room_tokens,
         decode_steps=decode_steps,
-        after_prefill_steps=np.minimum(decode_steps, 1.0)
-        if prompts_apart(setting)
-        else np.zeros(requests.size),
+        after_prefill_steps=after_prefill_steps,
         away_steps=away_steps,
         idle_trip_us=server_us * (1.0 - others),
         queued_steps=queued_steps,
