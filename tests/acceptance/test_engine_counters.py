@@ -372,4 +372,5 @@ def test_counts_of_a_file_are_its_steps_by_position(name, told):
     assert [(each.steps, each.tried.tolist(), each.accepted.tolist()) for each in found] == [
         each[:3] for each in told
     ]
+    assert {(each.prompt, each.output) for each in found} == {(0.0, 0.0)}  # not told
     assert [each.undrafted for each in found] == pytest.approx([each[3] for each in told], abs=1e-8)

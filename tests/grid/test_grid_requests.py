@@ -114,6 +114,17 @@ def test_a_request_with_drafts_reads_its_prompt_twice():
             request_latency(scenario, None, 1, batch=sizes[0], prompt_tokens=sizes[1], output_tokens=sizes[2])
 
 
+def test_a_plain_request_is_read_by_the_graphs_of_a_server_without_a_drafter():
+    """SGLang captures prompts where no drafter is loaded: a tenth and more of a short one."""
+    scenario = Scenario(**DENSE, runtime="sglang-0.5")
+    plain, drafting = (
+        float(prefill_step(scenario.setting, 1, 100, candidates=candidates).time_us) for candidates in (1, 4)
+    )
+    assert drafting > 1.1 * plain
+    found = request_latency(scenario, None, 1, batch=1, prompt_tokens=100, output_tokens=10)
+    assert found.first_token_us == found.plain_first_token_us == pytest.approx(plain)
+
+
 # Trees.
 
 
