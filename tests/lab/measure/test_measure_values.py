@@ -220,9 +220,12 @@ def test_a_device_times_its_work_between_two_events(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+    waited: list[int] = []
+    monkeypatch.setattr(torch.cuda, "_sleep", waited.append)
     assert device_us(lambda: told.append("work"), torch.device("cuda")) == 2_500.0
     assert told == ["event", "work", "event"]
+    device_us(lambda: None, torch.device("cuda"), 25)
+    assert waited == [404_000, 500_000]  # cycles while the host queues what follows, 4,000 more a call
 
 
 def test_the_largest_cache_of_a_core_is_read_in_kilobytes_megabytes_or_gigabytes(tmp_path, monkeypatch):
