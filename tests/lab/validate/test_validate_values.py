@@ -409,3 +409,16 @@ def test_errors_of_operators_are_told_in_per_cent():
     assert row == (
         "gemm", "bf16", "all", "7", "1.1 %", "2.0 %", "5.0 %", "27 %", "-0.3 %", "4.6 %", "76 %", "m 3",
     )  # fmt: skip
+
+
+def test_counts_are_chosen_where_two_or_more_were_measured():
+    """Of four tokens for twice the time a choice; a batch with a plain step alone has none."""
+    given = {"model": "m", "seq_len": 64, "passes_us": (9.0, 9.0), "is_fitted": False}
+    cells = [
+        StepCell(batch=1, candidates=1, tokens_per_step=1.0, measured_us=10.0, predicted_us=10.0, **given),
+        StepCell(batch=1, candidates=4, tokens_per_step=3.0, measured_us=20.0, predicted_us=40.0, **given),
+        StepCell(batch=2, candidates=1, tokens_per_step=1.0, measured_us=12.0, predicted_us=12.0, **given),
+    ]
+    (choice,) = step_choices(cells)
+    assert (choice.batch, choice.measured, choice.predicted, choice.gain) == (1, 4, 1, 1.5)
+    assert choice.regret == pytest.approx(1.0 - 1.0 / 1.5)
