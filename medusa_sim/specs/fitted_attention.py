@@ -93,4 +93,6 @@ class LatentKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     name: str = ""
     """Its name in the library, as rows give it; empty: any."""
     fallback: bool = False
-    """As of a `StreamKernel`: SGLang's rows of an fp8 cache on Hopper convert all of it first."""
+    """As of a `StreamKernel`: SGLang's rows of an fp8 cache on Hopper convert all of it first, and those of
+    prompts, but on Blackwell, multiply the latent of every key (3.4 times the products), which a server does
+    for a cached prefix alone: without one it expands K and V."""
