@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from deepseek_rows import STATED_SHARE
 from msgspec.structs import replace as with_fields
 from served_rows import GROUP, served_cells, set_ups
 from study import named_rows, table
@@ -33,8 +32,9 @@ HELD_STEPS, HELD_BELOW = 20, 8
 fill 0.9 of a step, and the GPUs from which its recipe no longer asks for it (batch_wait_timeout_iters,
 batch_wait_max_tokens_ratio; recipes of InferenceX for 70B)."""
 ROOMY = "1.2"
-"""Versions of TensorRT-LLM whose recipe of DeepSeek gives a step 8,192 tokens; before, max_num_tokens is that
-of the requests and one prompt."""
+"""Versions of TensorRT-LLM whose recipe of DeepSeek gives a step 8,192 tokens."""
+SPARE = 64
+"""Before, max_num_tokens is that of the requests, of one prompt and so many, in whole multiples of them."""
 GRAPHED_FROM = {(1024, 1024): 64, (1024, 8192): 128, (8192, 1024): 64}
 """Requests by prompt and output from which those recipes hold prompts in piecewise graphs, in blocks of fp8;
 in nvfp4 at 1,024 + 1,024 tokens alone, with experts spread. Up to MANY."""
@@ -59,7 +59,8 @@ def as_served(runtime: Runtime, row: Any, arguments: dict[str, Any]) -> Runtime:
     if "70b" in model and row.isl == row.osl and arguments["tp"] < HELD_BELOW:
         engine = with_fields(engine, prompt_wait_steps=HELD_STEPS)
     elif model.startswith("deepseek") and not str(row.backend_version).startswith(ROOMY):
-        limit = StepLimit(tokens=int(row.concurrency + STATED_SHARE * row.isl), requests=int(row.concurrency))
+        tokens = -(-int(row.concurrency + row.isl + SPARE) // SPARE) * SPARE
+        limit = StepLimit(tokens=tokens, requests=int(row.concurrency))
         engine = with_fields(engine, step_limits=(limit,))
     elif model.startswith("deepseek") and _is_graphed(row):
         launched = with_fields(engine.prompt_us_per_launch, value=0.0, deviations=())
