@@ -130,16 +130,14 @@ class Fit:
         beside = np.zeros(time.size)
         effects = [effect for effect in EFFECTS if not effect.of_first]
         of = {effect.term: self.of(effect.term, values) for effect in effects}
-        spread = np.exp(of["linear_share"] / 2.0)  # half of what prompts add is linear layers
         for effect in effects:
             part, value = self.cells[effect.part].to_numpy(dtype=np.float64), of[effect.term]
             if effect.plus:
                 counts = part if "host" in effect.term else np.where(value >= 0.0, part, 0.0)
                 beside, slopes[effect.term] = beside + counts * value, counts
             elif effect.part != "kernels":
-                slopes[effect.term] = np.exp(value) * part * (spread if effect.part == "prompt" else 1.0)
+                slopes[effect.term] = np.exp(value) * part
                 time = time + slopes[effect.term]
-        slopes["linear_share"] = slopes["linear_share"] + slopes["prompt_share"] / 2.0
         slower = np.exp(of["kernels_share"])
         slopes["kernels_share"] = time
         shares = {effect.term for effect in effects if not effect.plus}
@@ -155,10 +153,9 @@ class Fit:
         step_us: what the steps take that a prompt waits for; nothing is derived by them.
         """
         cells, jacobian = self.cells, np.zeros(self.levels.shape)
-        share = self.of("prompt_share", values) + self.of("linear_share", values) / 2.0
-        prompts_us = cells.first_prompts.to_numpy() * np.exp(share)
+        prompts_us = cells.first_prompts.to_numpy() * np.exp(self.of("prompt_share", values))
         time_us = cells.first_steps.to_numpy() * step_us + prompts_us
-        slopes = {"prompt_share": prompts_us, "linear_share": prompts_us / 2.0}
+        slopes = {"prompt_share": prompts_us}
         for term, part in (("prompt_us_per_layer", "first_layers"), ("load_test_us", "tests")):
             added_us, counts = self.of(term, values), cells[part].to_numpy()
             time_us = time_us + counts * np.maximum(added_us, 0.0)
@@ -213,7 +210,7 @@ class Fit:
             ("experts_us_per_layer", "expert_layers"), ("expert_parallel_us_per_layer", "spread_layers"),
         ):  # fmt: skip
             experts = experts + np.maximum(of[term], 0.0) * cells[part]
-        prompts = slower * cells.prompt * np.exp(of["prompt_share"] + of["linear_share"] / 2.0)
+        prompts = slower * cells.prompt * np.exp(of["prompt_share"])
         return np.asarray(experts / (self.predicted(values) - prompts))
 
 

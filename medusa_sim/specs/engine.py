@@ -25,6 +25,11 @@ _BESIDE_KERNELS = (
     "prompt_us", "expert_parallel_us", "experts_us", "layer_us", "load_test_",
 )  # fmt: skip
 """How the names of terms begin that are not the time of a kernel."""
+_OF_DECODING = (
+    "linear_share", "attention_share", "experts_share", "exchange_share",
+    "experts_us_per_layer", "expert_parallel_us_per_layer",
+)  # fmt: skip
+"""Terms of kernels that steps which decode have told."""
 DRAFTING = "draft_"
 """How the names of terms begin that belong to drafting."""
 VERSIONED = re.compile(r"(.+)-v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev|a|b)\d*)*")
@@ -136,13 +141,13 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     experts_share: _Share
     """The same for layers of experts (N18)."""
     linear_share: _Share
-    """The same for linear layers (N18)."""
+    """The same for linear layers of tokens that are decoded or verified (N18); so are the next two."""
     attention_share: _Share
-    """The same for attention (N18)."""
+    """For attention (N18)."""
     exchange_share: _Share
-    """The same for what GPUs send each other (N18)."""
+    """For what GPUs send each other (N18)."""
     prompt_share: _Share
-    """The same for what prompts add to a step (N18)."""
+    """The same for what prompts add to a step, instead of those of their parts (N18)."""
     experts_us_per_layer: _Us
     """Time that each layer of experts takes beyond its kernels."""
     expert_parallel_us_per_layer: _Us
@@ -266,6 +271,21 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         nothing = {name: term for name, term in self.terms.items() if name.startswith(_BESIDE_KERNELS)}
         return self.with_terms(
             {name: msgspec.structs.replace(term, value=0.0) for name, term in nothing.items()}
+        )
+
+    @property
+    def reading(self) -> Engine:
+        """The engine as it reads prompts: what its own kernels take of the fitted ones is `prompt_share`.
+
+        The other shares, and times of layers beside, were told by steps that decode: products of few rows,
+        bound by memory. Those of a prompt have many, bound by arithmetic.
+        """
+        of_decoding = {name: term for name, term in self.terms.items() if name in _OF_DECODING}
+        return self.with_terms(
+            {
+                name: msgspec.structs.replace(term, value=1.0 if name.endswith("_share") else 0.0)
+                for name, term in of_decoding.items()
+            }
         )
 
     def widen_bands(self, factor: float) -> Engine:

@@ -18,6 +18,8 @@ experts:
     linear(b c + S) - (1 - k / E)^S sharing(b c)
 
 Experts that a prompt activates anyway save nothing: (1 - k / E)^S is the share that none of its tokens does.
+All of these, decode(b) too, are times of the kernels that read prompts (`Setting.prompt_runtime`): their
+difference is what prompts add.
 """
 
 from __future__ import annotations
@@ -152,7 +154,7 @@ def prompt_launches(setting: Setting, drafter: Drafter | None, prompts: Workload
 
 def drafter_works(setting: Setting, drafter: Drafter | None, prompts: Workload) -> tuple[PassWork, ...]:
     """Passes in which a drafter reads prompts; none where no drafter is loaded."""
-    return () if drafter is None else drafter.prompt_work(setting.shard, prompts, setting.runtime)
+    return () if drafter is None else drafter.prompt_work(setting.shard, prompts, setting.prompt_runtime)
 
 
 def drafter_linear_us(setting: Setting, drafter: Drafter | None, tokens: FloatArray) -> FloatArray:
@@ -259,7 +261,7 @@ def _chunk(tokens: Size, kv_len: Size) -> Workload:
 
 def _prompt_pass(setting: Setting, launches: tuple[Launch, ...], workload: Workload) -> PassWork:
     """What prompts add to a step: its host and set-up count with the step's."""
-    return PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="prompts")
+    return PassWork(launches=launches, runtime=setting.prompt_runtime, workload=workload, of="prompts")
 
 
 def _attention_alone(work: PassWork) -> PassWork:

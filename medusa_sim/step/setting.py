@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from medusa_sim.latency.model import LatencyModel
@@ -47,6 +47,12 @@ class Setting:
     def drafter_name(self) -> str:
         """Name of the drafter that verification steps serve; empty where there is none."""
         return self.served_drafter or ("" if self.drafter is None else self.drafter.name)
+
+    @cached_property
+    def prompt_runtime(self) -> Runtime:
+        """The runtime with the kernels by which it reads prompts (`Engine.reading`)."""
+        engine = self.runtime.engine
+        return self.runtime if engine is None else replace(self.runtime, engine=engine.reading)
 
     @cached_property
     def shard(self) -> Model:

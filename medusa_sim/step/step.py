@@ -63,7 +63,7 @@ def prefill_step(
     verify of each request, for which it captured its graphs; 1 without a drafter.
     """
     prompt = prefill(batch, seq_len)
-    step = timed_pass(setting.latency, _target_work(setting, prompt))
+    step = timed_pass(setting.latency, replace(_target_work(setting, prompt), runtime=setting.prompt_runtime))
     for work in drafter_works(setting, drafter, prompt):
         step = step + timed_pass(setting.latency, work)
     terms = prompt_terms(setting)
