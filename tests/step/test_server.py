@@ -119,7 +119,7 @@ def test_a_request_more_or_a_token_more_of_prompts_moves_little(runtime, model):
 @settings(max_examples=20)
 @given(
     batch=st.integers(1, 512),
-    tokens=st.floats(1.0, 4.0),
+    tokens=st.floats(1.0, 3.9),  # and 1.02 times as many: at most the four that are verified
     runtime=st.sampled_from(["vllm", "sglang", "tensorrt-llm"]),
 )
 def test_more_tokens_a_step_are_never_slower(batch, tokens, runtime):
