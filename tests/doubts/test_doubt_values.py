@@ -22,7 +22,7 @@ from medusa_sim.scenario.scenario import Scenario
 
 RATES = "0.7,0.5,0.35"
 """Three drafts: 1 + 0.7 + 0.5 + 0.35 = 2.55 tokens a step."""
-SERVED = {"prompt_tokens": 512, "output_tokens": 256}
+SERVED = {"prompt_tokens": 256, "output_tokens": 256}
 
 
 def dense(runtime: str, **more: object) -> Scenario:

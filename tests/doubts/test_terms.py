@@ -21,7 +21,7 @@ from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.traffic import drafting_requests, step_limits
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}
-SERVED = {"prompt_tokens": 512, "output_tokens": 256}
+SERVED = {"prompt_tokens": 256, "output_tokens": 256}
 
 
 def test_a_term_that_carries_more_than_a_tenth_outside_its_range_is_named():
