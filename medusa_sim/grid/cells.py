@@ -205,10 +205,13 @@ def price(
     batch: Sequence[int] | IntArray,
     seq_len: Sequence[int] | IntArray | FloatArray,
     options: Sequence[DraftOption] | None = None,
+    *,
+    grown_from: float | None = None,
 ) -> Cells:
     """Every configuration of a scenario at every batch and length with these ways of drafting (None: all).
 
-    seq_len: a mean length need not be whole. Raises UsageError where the profile cannot describe the drafter;
-    what a step takes is priced when it is read, and raises SpecError or CoverageError.
+    seq_len: a mean length need not be whole. grown_from: see `Surface`. Raises UsageError where the profile
+    cannot describe the drafter; what a step takes is priced when it is read, and raises SpecError or
+    CoverageError.
     """
-    return Cells.every(surface_at(scenario, batch, seq_len, options))
+    return Cells.every(surface_at(scenario, batch, seq_len, options, grown_from=grown_from))

@@ -212,7 +212,7 @@ class Steps:
             assert self.decode_steps is not None  # noqa: S101  # there is traffic
             joules, time_us = requests_joules(
                 scenario.gpu, power, setting, self.surface.loaded_drafter, self.batch, self.candidates,
-                traffic, step_joules=joules, decode_steps=self.decode_steps,
+                traffic, step_joules=joules, decode_steps=self.decode_steps, prompt_tokens=self.prompt_tokens,
             ), self.served.token_us * traffic.output_tokens  # fmt: skip
         return np.asarray(scenario.gpus * watts(power, joules, time_us))
 
@@ -223,6 +223,12 @@ class Steps:
         """Steps in which a request decodes; None without traffic."""
         steps = self.surface.decode_steps
         return None if steps is None else steps[self.index]
+
+    @property
+    def prompt_tokens(self) -> FloatArray | None:
+        """Mean tokens of a prompt; None where all are the traffic's."""
+        tokens = self.surface.prompt_tokens
+        return None if tokens is None else tokens[None, :, None]
 
     @cached_property
     def served(self) -> Server:
@@ -250,6 +256,7 @@ class Steps:
             traffic,
             decode_steps=None if traffic is None else traffic.request_steps(emission_chances),
             attention_us=self.in_flight.attention_us[b, s, k],
+            prompt_tokens=None if self.surface.prompt_tokens is None else self.surface.prompt_tokens[s],
             drafter=self.surface.loaded_drafter,
         )
 
@@ -265,6 +272,7 @@ class Steps:
             self.scenario.traffic,
             decode_steps=None if decode_steps is None else some(decode_steps),
             attention_us=some(self.in_flight.attention_us),
+            prompt_tokens=None if self.prompt_tokens is None else some(self.prompt_tokens),
             drafter=self.surface.loaded_drafter,
         )
 

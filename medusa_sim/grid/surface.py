@@ -42,6 +42,8 @@ class Surface:
 
     setting: what all steps share. asked_len: mean lengths of requests, half way through their outputs.
     seq_len: committed tokens of each sequence in the steps that are priced: as asked, or `served_len`.
+    grown_from: length at which prompts are the traffic's; a longer request has as much more prompt. None: all
+    prompts are the traffic's, and what a request is longer lies in a cached prefix.
 
     Other surfaces belong to one:
 
@@ -60,6 +62,7 @@ class Surface:
     seq_len: IntArray | FloatArray
     configurations: Configurations
     sibling: Surface | None = None
+    grown_from: float | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -123,6 +126,14 @@ class Surface:
     def served_len(self) -> FloatArray:
         """(lengths,) mean tokens of requests in flight: what the steps and the cache of a server hold."""
         return np.asarray(served_length(self.setting, self.asked_len, self.scenario.traffic))
+
+    @property
+    def prompt_tokens(self) -> FloatArray | None:
+        """(lengths,) mean tokens of a prompt; None where all are the traffic's."""
+        traffic = self.scenario.traffic
+        if traffic is None or self.grown_from is None:
+            return None
+        return np.maximum(traffic.prompt_tokens + self.asked_len - self.grown_from, 1.0)
 
     @cached_unless_self
     def in_flight(self) -> Surface:
@@ -226,12 +237,13 @@ def surface_at(
     options: Sequence[DraftOption] | None = None,
     *,
     in_flight: bool = False,
+    grown_from: float | None = None,
 ) -> Surface:
     """Steps of a scenario at every batch and length with these ways of drafting (None: all of them).
 
     seq_len: mean lengths, which need not be whole. in_flight: price the steps of the requests in flight
-    around each length, as a server has them. Raises UsageError where that is too much, or the profile cannot
-    describe the drafter.
+    around each length, as a server has them. grown_from: see `Surface`. Raises UsageError where that is too
+    much, or the profile cannot describe the drafter.
     """
     configurations = Configurations(tuple(scenario.options() if options is None else options))
     batches, lengths = np.asarray(batch, dtype=np.int64), np.asarray(seq_len)
@@ -248,6 +260,7 @@ def surface_at(
         asked_len=lengths,
         seq_len=lengths,
         configurations=configurations,
+        grown_from=grown_from,
     )
     return surface.in_flight if in_flight else surface
 

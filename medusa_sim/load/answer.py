@@ -67,7 +67,9 @@ class LoadAnswer:
         requests = max(round(max(busy)), 1)
         longest = longest_searched(self.test.scenario, int(self.test.table.lengths[-1]))
         options = chains(self.test.scenario, self.test.drafts_max)
-        return requests, break_even_context(self.test.scenario, options, requests, longest)
+        return requests, break_even_context(
+            self.test.scenario, options, requests, longest, grown_from=float(self.test.scenario.length)
+        )
 
     @property
     def last(self) -> tuple[LoadPoint, ...]:

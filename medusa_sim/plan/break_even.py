@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import Literal
 
 import numpy as np
@@ -163,26 +164,33 @@ def break_even_context(
     batch: int,
     longest: int,
     searched: Cells | None = None,
+    grown_from: float | None = None,
 ) -> BreakEven:
-    """Stretches of contexts, SHORTEST_CONTEXT to `longest`, by whether speculation pays at one batch.
+    """Stretches of contexts, up to `longest`, by whether speculation pays at one batch.
 
     A long context can bring speculation back at a large batch: reading the KV cache then takes most of
     a step, and a verification step reads it once for all candidates. searched: every count at some lengths,
-    of which the last batch is this one; it decides there.
+    of which the last batch is this one; it decides there. grown_from: length at which prompts are the
+    traffic's; longer requests have as much longer prompts, and the shortest has one token of it. None: all
+    prompts are the traffic's, and what is longer lies in a cached prefix.
     """
-    few = at_few_counts(options)
+    few, traffic = at_few_counts(options), scenario.traffic
+    start = SHORTEST_CONTEXT
+    if traffic is not None and grown_from is not None:
+        start = max(start, ceil(grown_from - traffic.prompt_tokens + 1.0))
     end = min(longest, longest_context(scenario, few, batch))
-    if end < SHORTEST_CONTEXT:
+    if end < start:
         return NOTHING_FITS
-    steps = 1 + max(1, round(float(np.log2(end / SHORTEST_CONTEXT) * 4)))
-    lengths = np.unique(np.rint(np.geomspace(SHORTEST_CONTEXT, end, steps)).astype(np.int64))
+    steps = 1 + max(1, round(float(np.log2(end / start) * 4)))
+    lengths = np.unique(np.rint(np.geomspace(start, end, steps)).astype(np.int64))
 
     def codes_at(length: IntArray) -> IntArray:
-        return np.asarray(codes_of(price(scenario, np.asarray([batch]), length, few))[0])
+        cells = price(scenario, np.asarray([batch]), length, few, grown_from=grown_from)
+        return np.asarray(codes_of(cells)[0])
 
     coded = Coded(lengths, codes_at(lengths))
     if searched is not None:
         searched_lengths, places = np.unique(searched.surface.seq_len, return_index=True)
         every_count = Coded(searched_lengths.astype(np.int64), codes_of(searched)[-1, places])
-        coded = coded.merged(every_count.within(SHORTEST_CONTEXT, end))
+        coded = coded.merged(every_count.within(start, end))
     return find_break_even(coded, codes_at)

@@ -109,10 +109,16 @@ class Recommendation:
 
     @cached_property
     def break_even_context(self) -> BreakEven:
-        """The contexts at which speculation pays, at batch_max."""
-        longest = longest_searched(self.scenario, int(self.cells.surface.seq_len.max()))
+        """The contexts at which speculation pays, at batch_max.
+
+        Around one length of the question requests have longer and shorter prompts. Where it has several, all
+        prompts are the traffic's in every row, and so they are here.
+        """
+        lengths = self.cells.surface.asked_len
+        longest = longest_searched(self.scenario, int(lengths.max()))
         options, batch = self.cells.configurations.options, self.question.batch_max
-        return break_even_context(self.scenario, options, batch, longest, self.cells)
+        grown_from = float(lengths[0]) if lengths.size == 1 else None
+        return break_even_context(self.scenario, options, batch, longest, self.cells, grown_from)
 
     @cached_property
     def capacities(self) -> tuple[Capacity, ...]:

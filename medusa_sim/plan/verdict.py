@@ -4,8 +4,8 @@ A batch pays where the 80 % interval of the best speedup lies above 1, loses whe
 uncertain between. What a range says follows from its ends:
 
 - an uncertain stretch between two that pay pays as well, one between two that lose loses;
-- elsewhere it stays uncertain, and is drafted in from the side that pays up to the first batch at which the
-  prediction itself no longer gains; where nothing pays at all, in the first run of predicted gains.
+- elsewhere it stays uncertain. Drafts are made in it from a side that pays up to the last batch before the
+  predicted gain ends; where nothing pays, in the widest run of predicted gains (by the ratio of its ends).
 
 A gain smaller than its uncertainty starts no range, such a loss ends none.
 """
@@ -129,7 +129,8 @@ def drafting_spans(
     gaining = [(first, last) for code, first, last in runs_of_equals(values, codes.tolist()) if code == GAIN]
     if not paying:
         unsure = [stretch for stretch in known if stretch.verdict == "uncertain"]
-        return tuple(run for run in gaining if any(one.first <= run[0] <= one.last for one in unsure))[:1]
+        runs = [run for run in gaining if any(one.first <= run[0] <= one.last for one in unsure)]
+        return (max(runs, key=lambda run: (run[1] + 1) / run[0]),) if runs else ()
     spans = list(paying)
     for stretch, before, after in zip(known, verdicts, verdicts[2:], strict=False):
         if stretch.verdict != "uncertain":

@@ -85,7 +85,8 @@ def mixed_step_law(
         return np.asarray(priced_us[np.searchsorted(priced_rows, some_rows)])
 
     present_us = decode_linear_us(setting, present, present_tokens, present_rows, linear_of_us(present_rows))
-    lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
+    different, place = np.unique(cycle.prompt_tokens, return_inverse=True)
+    lengths = different[:, None] * log_normal(np.full(1, traffic.prompt_cv))
     return MixedStepLaw(
         setting=setting,
         traffic=traffic,
@@ -101,8 +102,8 @@ def mixed_step_law(
         linear_us=linear_of_us(rows),
         drafter_us=drafter_linear_us(setting, drafter, rows),
         imbalance_us=imbalance_us(setting, rows),
-        prompt_attention_us=float(prompt_attention_us(setting, lengths, lengths).mean()),
-        drafter_attention_us=float(drafter_attention_us(setting, drafter, lengths, lengths).mean()),
+        prompt_attention_us=prompt_attention_us(setting, lengths, lengths).mean(axis=1)[place],
+        drafter_attention_us=drafter_attention_us(setting, drafter, lengths, lengths).mean(axis=1)[place],
         host=prompt_hosts(setting, verified_tokens),
     )
 
@@ -153,10 +154,10 @@ class MixedStepLaw:
     """(rows,) what a drafter adds for prefill tokens, but for its attention."""
     imbalance_us: FloatArray
     """(rows,) what linear takes longer where one GPU attends to all of these tokens."""
-    prompt_attention_us: float
-    """Attention of one prompt, averaged over its length."""
-    drafter_attention_us: float
-    """That of a drafter which reads the prompt, too."""
+    prompt_attention_us: FloatArray
+    """(cells,) attention of one prompt, averaged over its length."""
+    drafter_attention_us: FloatArray
+    """(cells,) that of a drafter which reads the prompt, too."""
     host: PromptHost
     """(cells,) what launches a step or pass with prompts."""
 
@@ -166,10 +167,11 @@ class MixedStepLaw:
         return logits_us(self.setting)
 
     @cached_property
-    def prompt_half(self) -> float:
-        """Upper half-width of the band of linear(P), on the logarithm."""
-        prompt = linear_times(self.setting, np.array([float(round(max(self.traffic.prompt_tokens, 1.0)))]))
-        return float(np.log(prompt.high_us / prompt.time_us)[0])
+    def prompt_half(self) -> FloatArray:
+        """(cells,) upper half-width of the band of linear(P), on the logarithm."""
+        rows, place = np.unique(np.rint(np.maximum(self.cycle.prompt_tokens, 1.0)), return_inverse=True)
+        prompt = linear_times(self.setting, rows)
+        return np.asarray(np.log(prompt.high_us / prompt.time_us)[place])
 
     def where(self, cells: IntArray, begin_chance: FloatArray) -> MixedStepLaw:
         """Of some cells, which may come again, on whose steps prompts begin with another probability."""
@@ -179,6 +181,8 @@ class MixedStepLaw:
             full_decode_us=self.full_decode_us[cells],
             mean_decode_us=self.mean_decode_us[cells],
             sharing_us=self.sharing_us[cells],
+            prompt_attention_us=self.prompt_attention_us[cells],
+            drafter_attention_us=self.drafter_attention_us[cells],
             host=self.host.of(cells),
         )
 
@@ -194,10 +198,9 @@ class MixedStepLaw:
 
     def steps(self, cells: IntArray, prompts: FloatArray) -> MixedSteps:
         """Steps on which so many prompts begin, one of each of `cells` (which may come again)."""
-        traffic = self.traffic
         some_prompts = np.maximum(prompts, LEAST_PROMPTS)
-        spread = log_normal(traffic.prompt_cv / np.sqrt(some_prompts))
-        prompt_tokens = prompts[:, None] * traffic.prompt_tokens * spread  # S
+        spread = log_normal(self.traffic.prompt_cv / np.sqrt(some_prompts))
+        prompt_tokens = (prompts * self.cycle.prompt_tokens[cells])[:, None] * spread  # S
         room_tokens = self.cycle.room_tokens[cells][:, None]
         chunk_steps = np.floor(prompt_tokens / room_tokens)
         last_tokens = prompt_tokens - chunk_steps * room_tokens
@@ -261,8 +264,8 @@ class MixedStepLaw:
     def _read_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """read(S)."""
         is_drafting, has_tokens = self._is_drafting(cells), tokens > 0.0
-        prompt_us = self.prompt_attention_us + is_drafting * self.drafter_attention_us
-        attention_us = (prompt_us / self.traffic.prompt_tokens)[:, None] * tokens
+        prompt_us = self.prompt_attention_us[cells] + is_drafting * self.drafter_attention_us[cells]
+        attention_us = (prompt_us / self.cycle.prompt_tokens[cells])[:, None] * tokens
         drafter_us = is_drafting[:, None] * np.interp(tokens, self.rows, self.drafter_us) * has_tokens
         gpus, imbalance_us = self.setting.parallel.schedulers, np.zeros(())
         if gpus > 1:

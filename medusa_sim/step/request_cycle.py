@@ -63,6 +63,8 @@ class RequestCycle:
     """Attention of one request in it."""
     room_tokens: FloatArray
     """Tokens of prompts that it has room for."""
+    prompt_tokens: FloatArray
+    """P."""
     decode_steps: FloatArray
     """D."""
     after_prefill_steps: FloatArray
@@ -73,12 +75,15 @@ class RequestCycle:
     """The way to the client and back of a single request, while no step runs."""
     queued_steps: FloatArray
     """W."""
-    prompts_in_room: FloatArray
-    """room / P."""
     most_held_steps: FloatArray
     """Steps that the first prompt is held for others, at most."""
     begin_chance: FloatArray
     """pi."""
+
+    @property
+    def prompts_in_room(self) -> FloatArray:
+        """Prompts of mean length that it has room for."""
+        return self.room_tokens / self.prompt_tokens
 
     @cached_property
     def decoding_share(self) -> FloatArray:
@@ -133,6 +138,7 @@ def request_cycle(
     verified_tokens: FloatArray,
     decode_steps: FloatArray,
     attention_us: FloatArray,
+    prompt_tokens: FloatArray,
     server_us: float,
 ) -> RequestCycle:
     """The cycle in some cells, all given (cells,): (N7).
@@ -153,7 +159,9 @@ def request_cycle(
         begin_chance = np.minimum(1.0 / np.maximum(other_steps, _LEAST), 1.0)
         queued_steps, after_prefill_steps = none, np.minimum(decode_steps, 1.0)
     else:
-        begin_chance, queued_steps = _in_queue(traffic, requests, room_tokens, other_steps)
+        begin_chance, queued_steps = _in_queue(
+            prompt_tokens, traffic.prompt_cv, requests, room_tokens, other_steps
+        )
         after_prefill_steps = none
     unheld = RequestCycle(
         step_us=step_us,
@@ -161,12 +169,12 @@ def request_cycle(
         verified_tokens=verified_tokens,
         request_attention_us=attention_us / requests,
         room_tokens=room_tokens,
+        prompt_tokens=prompt_tokens,
         decode_steps=decode_steps,
         after_prefill_steps=after_prefill_steps,
         away_steps=away_steps,
         idle_trip_us=server_us * (1.0 - others),
         queued_steps=queued_steps,
-        prompts_in_room=room_tokens / traffic.prompt_tokens,
         most_held_steps=others * (0.0 if engine is None else float(engine.prompt_wait_steps)),
         begin_chance=begin_chance,
     )
@@ -191,7 +199,11 @@ def _steps_ahead(setting: Setting, *, is_drafting: BoolArray) -> FloatArray | fl
 
 
 def _in_queue(
-    traffic: Traffic, requests: FloatArray, room_tokens: FloatArray, other_steps: FloatArray
+    prompt_tokens: FloatArray,
+    prompt_cv: float,
+    requests: FloatArray,
+    room_tokens: FloatArray,
+    other_steps: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """(pi, W) where prompts ride on steps; other_steps: D + I, all (cells,).
 
@@ -203,17 +215,17 @@ def _in_queue(
     which is quadratic in the rate. 64 requests whose prompts fill a step and that decode for 150 of them
     begin 0.42 prompts a step, and each waits for a third of a step:
 
-    >>> chat = Traffic(prompt_tokens=8192.0, output_tokens=151.0)
     >>> begin_chance, queued_steps = _in_queue(
-    ...     chat, np.array([64.0]), room_tokens=np.array([8193.0]), other_steps=np.array([150.0]))
+    ...     prompt_tokens=np.array([8192.0]), prompt_cv=0.0, requests=np.array([64.0]),
+    ...     room_tokens=np.array([8193.0]), other_steps=np.array([150.0]))
     >>> round(64.0 * float(begin_chance[0]), 3), round(float(queued_steps[0]), 3)
     (0.423, 0.366)
     """
-    prompt_room = traffic.prompt_tokens / room_tokens  # s
-    lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))
+    prompt_room = prompt_tokens / room_tokens  # s
+    lengths = prompt_tokens[:, None] * log_normal(np.full(1, prompt_cv))
     read_steps = 1.0 + np.floor(lengths / room_tokens[:, None]).mean(axis=1)  # R
     cycle_steps = other_steps + read_steps
-    half_square = prompt_room**2 * (1.0 + traffic.prompt_cv**2) / 2.0
+    half_square = prompt_room**2 * (1.0 + prompt_cv**2) / 2.0
     # b (1 - rate s) = rate cycle (1 - rate s) + rate^2 half_square
     linear, square = cycle_steps + requests * prompt_room, prompt_room * cycle_steps - half_square
     root = np.sqrt(np.maximum(linear**2 - 4.0 * requests * square, 0.0))

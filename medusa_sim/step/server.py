@@ -28,7 +28,7 @@ from math import nan
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.first_tokens import first_token_us, load_test_first_token_us
@@ -53,12 +53,14 @@ def in_server(
     *,
     decode_steps: FloatArray | None = None,
     attention_us: FloatArray | float = 0.0,
+    prompt_tokens: FloatArray | None = None,
     drafter: Drafter | None = None,
 ) -> Server:
     """A step of `batch` requests in a server. step_us: at `served_length`; all broadcast.
 
     decode_steps: those of a request (N20); None: of a chain of `candidates` that emits so many tokens a step.
-    attention_us: of step_us, the attention of all requests; drafter: what reads the prompts, too.
+    attention_us: of step_us, the attention of all requests; prompt_tokens: mean tokens of a prompt, where
+    servers differ in it (None: the traffic's); drafter: what reads the prompts, too.
     """
     step, tokens = np.asarray(step_us, dtype=np.float64), np.asarray(tokens_per_step, dtype=np.float64)
     engine = setting.runtime.engine
@@ -83,6 +85,7 @@ def in_server(
         requests=requests,
         verified_tokens=np.asarray(processed_tokens(setting, candidates), dtype=np.float64),
         attention_us=np.asarray(attention_us, dtype=np.float64),
+        prompt_tokens=as_float(traffic.prompt_tokens if prompt_tokens is None else prompt_tokens),
         drafter=drafter,
     )
 
@@ -160,6 +163,8 @@ class FullServer(Server):
     """D, steps in which a request decodes."""
     attention_us: FloatArray
     """Of all requests in the step."""
+    prompt_tokens: FloatArray
+    """Of a prompt, on average."""
     drafter: Drafter | None
     """Of the configurations that verify more than one token."""
     sampled: Added
@@ -199,7 +204,7 @@ class FullServer(Server):
     @cached_property
     def _cycle(self) -> RequestCycle:
         """(cells,) in a row."""
-        step_us, requests, verified_tokens, decode_steps, attention_us = (
+        step_us, requests, verified_tokens, decode_steps, attention_us, prompt_tokens = (
             values.ravel() for values in np.broadcast_arrays(*self._inputs)
         )
         return request_cycle(
@@ -210,6 +215,7 @@ class FullServer(Server):
             verified_tokens=verified_tokens,
             decode_steps=decode_steps,
             attention_us=attention_us,
+            prompt_tokens=prompt_tokens,
             server_us=self.server_us,
         )
 
@@ -242,7 +248,7 @@ class FullServer(Server):
         launching_us = self._shaped(self._means.launching_half_us / self._cycle.begin_chance)
         return (
             self._share_of(self.sampled.half_us),
-            prompts * self._law.prompt_half,
+            prompts * self._shaped(self._law.prompt_half),
             launching_us / self._request_us,
         )
 
@@ -260,7 +266,14 @@ class FullServer(Server):
 
     @property
     def _inputs(self) -> tuple[FloatArray, ...]:
-        return self.step_us, self.requests, self.verified_tokens, self.decode_steps, self.attention_us
+        return (
+            self.step_us,
+            self.requests,
+            self.verified_tokens,
+            self.decode_steps,
+            self.attention_us,
+            self.prompt_tokens,
+        )
 
     def _shaped(self, values: FloatArray) -> FloatArray:
         """(cells,) values in the shape of the grid."""

@@ -69,17 +69,22 @@ def requests_joules(
     *,
     step_joules: FloatArray,
     decode_steps: FloatArray,
+    prompt_tokens: FloatArray | None = None,
 ) -> FloatArray:
     """Joules above idle of `batch` requests of a server from their prompts to their last tokens.
 
     They take so many decode_steps of step_joules, in each of which their logits are filtered. drafter: what
-    reads prompts too, where a step has several candidates. Attention's FLOPs grow with the square of a
+    reads prompts too, where a step has several candidates. prompt_tokens: mean tokens of a prompt, where
+    servers differ in it (None: the traffic's). Attention's FLOPs grow with the square of a
     prompt, so prompts are averaged over their lengths.
     """
     requests = np.asarray(batch, dtype=np.float64)
-    lengths = traffic.prompt_tokens * log_normal(np.full(1, traffic.prompt_cv))[0]
-    plain = prompt_joules(gpu, power, setting, lengths, None).mean()
-    drafting = plain if drafter is None else prompt_joules(gpu, power, setting, lengths, drafter).mean()
+    mean_tokens = as_float(traffic.prompt_tokens if prompt_tokens is None else prompt_tokens)
+    lengths = mean_tokens[..., None] * log_normal(np.full(1, traffic.prompt_cv))[0]
+    plain = prompt_joules(gpu, power, setting, lengths, None).mean(axis=-1)
+    drafting = (
+        plain if drafter is None else prompt_joules(gpu, power, setting, lengths, drafter).mean(axis=-1)
+    )
     prompts = requests * np.where(np.asarray(candidates) > 1, drafting, plain)
     rows = requests * np.asarray(processed_tokens(setting, candidates))
     return np.asarray(prompts + decode_steps * (step_joules + sampling_joules(gpu, power, setting, rows)))

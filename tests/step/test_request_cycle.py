@@ -60,7 +60,7 @@ def cell(requests: float, begin_chance: float, **given: float) -> RequestCycle:
     common = {
         "step_us": 1e4, "verified_tokens": 1.0, "request_attention_us": 10.0,
         "room_tokens": 8000.0, "decode_steps": 300.0, "after_prefill_steps": 0.0, "away_steps": 0.0,
-        "idle_trip_us": 0.0, "queued_steps": 0.0, "prompts_in_room": 8.0, "most_held_steps": 0.0,
+        "idle_trip_us": 0.0, "queued_steps": 0.0, "prompt_tokens": 1000.0, "most_held_steps": 0.0,
     }  # fmt: skip
     values = common | {"requests": requests, "begin_chance": begin_chance} | given
     return RequestCycle(**{name: np.full(1, float(value)) for name, value in values.items()})
@@ -69,7 +69,7 @@ def cell(requests: float, begin_chance: float, **given: float) -> RequestCycle:
 @pytest.mark.parametrize(("requests", "chance", "most"), [(2, 0.003, 20), (64, 0.004, 20), (200, 0.002, 40)])
 def test_prompts_that_wait_for_each_other_wait_as_long_as_counted(requests, chance, most):
     """Step by step: requests that do not wait begin with the same probability; the first opens a wait."""
-    cycle = cell(requests, chance, most_held_steps=most, prompts_in_room=1e9)
+    cycle = cell(requests, chance, most_held_steps=most, prompt_tokens=8e-6)
     draw, waited, opened, riding, carried = np.random.default_rng(5), [], -1, [], []
     for step in range(60_000):
         if riding and step - opened == most:
@@ -85,7 +85,7 @@ def test_prompts_that_wait_for_each_other_wait_as_long_as_counted(requests, chan
 
 
 def test_a_wait_for_others_ends_when_they_fill_a_step():
-    cycle = cell(101, 0.01, most_held_steps=500, prompts_in_room=9.0)
+    cycle = cell(101, 0.01, most_held_steps=500, prompt_tokens=8000.0 / 9.0)
     assert float(cycle.first_held_steps[0]) == pytest.approx(8.0)  # one begins on each step
     assert float(cell(1, 0.01).held_steps[0]) == 0.0
 
@@ -103,7 +103,7 @@ def test_prompts_that_wait_for_each_other_begin_as_often_as_others():
 
 
 def test_requests_of_a_load_test_begin_together_until_their_outputs_have_parted_them(monkeypatch):
-    cycle = cell(32, 1.0 / 300.0, prompts_in_room=1e9)
+    cycle = cell(32, 1.0 / 300.0, prompt_tokens=8e-6)
 
     def chances(output_cv: float, requests_a_client: int) -> np.ndarray:
         monkeypatch.setattr(gathering, "TESTED_CV", output_cv)
@@ -120,8 +120,9 @@ def test_requests_of_a_load_test_begin_together_until_their_outputs_have_parted_
 @pytest.mark.parametrize(("requests", "prompt", "cv", "room"), [(8, 500, 0.0, 8000), (64, 2000, 0.5, 9000)])
 def test_prompts_queue_for_room_as_in_an_mg1_queue(requests, prompt, cv, room):
     """b = rate (others + reading + wait), wait that of Pollaczek and Khinchine in steps; by bisection."""
-    traffic, others = Traffic(prompt_tokens=prompt, output_tokens=300, prompt_cv=cv), 150.0
-    share, queued = _in_queue(traffic, *(np.full(1, float(value)) for value in (requests, room, others)))
+    others = 150.0
+    sizes = (np.full(1, float(value)) for value in (requests, room, others))
+    share, queued = _in_queue(np.full(1, float(prompt)), cv, *sizes)
     of_step = prompt / room
     reading = 1.0  # no prompt fills a step
 

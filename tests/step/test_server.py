@@ -324,7 +324,10 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
     if apart:
         pi, queued = 1 / (decodes + away), 0.0
     else:
-        found = _in_queue(traffic, *(np.full(1, value) for value in (float(batch), room, decodes + away)))
+        found = _in_queue(
+                np.full(1, traffic.prompt_tokens), traffic.prompt_cv,
+                *(np.full(1, value) for value in (float(batch), room, decodes + away)),
+            )  # fmt: skip
         pi, queued = (float(each[0]) for each in found)
     stays = decodes / (decodes + away)
     padded = float(padded_tokens(engine, np.array([batch]), 1)[0])

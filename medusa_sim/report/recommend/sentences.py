@@ -75,8 +75,14 @@ def _where_to_enable(answer: Recommendation) -> str:
     if not rows:
         said = f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}"
         if not answer.where_it_fits:
-            unsure = any(row.verdict == "uncertain" for row in kept_rows(answer.schedule) if row.fits_memory)
-            return f"{said}: no gain is certain there" if unsure else said
+            unsure = [
+                row for row in kept_rows(answer.schedule) if row.fits_memory and row.verdict == "uncertain"
+            ]
+            if not unsure:
+                return said
+            if all(row.speculative_speedup <= 1.0 for row in unsure):
+                return f"{said}: a loss is predicted there, though not certain"
+            return f"{said}: no gain is certain there"
         fits = "; ".join(
             f"{row.batch_max} requests fit"
             + (f" at length {row.seq_len:,}" if len(question.seq_len) > 1 else "")
