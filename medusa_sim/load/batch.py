@@ -65,6 +65,11 @@ class Batch:
         """Tokens still to emit; below 0 where the last step emitted more than was left."""
         return request.goal - self._before[request.offset + self.step]
 
+    @property
+    def served(self) -> float:
+        """Shares of their outputs that the requests have emitted, summed up."""
+        return sum([1.0 - self._left(request) / request.output_tokens for request in self.requests.values()])
+
     def cached(self) -> list[int]:
         """Tokens of each request in the KV cache."""
         before, step = self._before, self.step

@@ -26,15 +26,14 @@ Metrics = dict[str, float]
 def metrics_of(record: Record, table: StepTable, limits: SchedulerLimits, goals: Goals) -> Metrics:
     """Every metric of a run, over its window; preemptions and the most blocks in use of all of it.
 
-    requests: that come; requests_per_s: that end, cancelled or not.
+    requests: that come; requests_per_s: that are served (`Sums.served`), cancelled or not.
     """
     start, end = record.window_s
     inside = (record.arrival_s >= start) & (record.arrival_s <= end)
     complete = inside & record.requests.completes
     ttft, tpot, e2e = (times_s[complete] for times_s in _latencies_s(record))
     met = goals.are_met(ttft, tpot, e2e)
-    finished = ((record.finish_s > start) & (record.finish_s <= end)).sum()
-    requests, requests_per_s = float(inside.sum()), int(finished) / max(end - start, 1e-12)
+    requests, requests_per_s = float(inside.sum()), record.inside.served / max(record.inside.span_s, 1e-12)
     metrics: Metrics = {
         "requests": requests,
         "requests_per_s": requests_per_s,

@@ -38,13 +38,15 @@ class Timeline:
 class Sums:
     """Sums over the spans of some time.
 
-    span_s: the time, idle or not. steps_s, prompts_s: (1 + drafts, 1 + requests) time of steps, without and
-    of the prompts that they carried. emitted, prompt_tokens: totals; speculated: steps x requests that
-    drafted, accepted: drafts accepted in them. gaps: (classes,) counts of times between two chunks of a
-    request.
+    span_s: the time, idle or not. served: requests, of which each counts by the share of its output that was
+    emitted in it, so that equal ones, which finish in waves, are as many as their tokens. steps_s, prompts_s:
+    (1 + drafts, 1 + requests) time of steps, without and of the prompts that they carried. emitted,
+    prompt_tokens: totals; speculated: steps x requests that drafted, accepted: drafts accepted in them. gaps:
+    (classes,) counts of times between two chunks of a request.
     """
 
     span_s: float
+    served: float
     steps: int
     steps_s: FloatArray
     prompts_s: FloatArray

@@ -76,15 +76,16 @@ class Recorder:
         if len(self._rows) >= _ROWS:
             self._flush()
 
-    def mark(self, now_s: float) -> None:
-        """Begin the window now, or end it."""
-        self._marks.append(self._sums(now_s))
+    def mark(self, now_s: float, served: float) -> None:
+        """Begin the window now, or end it, with so many requests served."""
+        self._marks.append(self._sums(now_s, served))
 
-    def _sums(self, now_s: float) -> Sums:
+    def _sums(self, now_s: float, served: float) -> Sums:
         """Sums up to now."""
         self._flush()
         return Sums(
             span_s=now_s,
+            served=served,
             steps=self._steps,
             steps_s=self._steps_s.copy(),
             prompts_s=self._prompts_s.copy(),
@@ -161,7 +162,7 @@ class Recorder:
         kv_blocks_most: int,
     ) -> Record:
         """The run from its beginning to its end. sent_s: (requests,) when each came."""
-        whole = self._sums(end_s)
+        whole = self._sums(end_s, self._requests.count)
         return Record(
             requests=self._requests,
             arrival_s=sent_s,

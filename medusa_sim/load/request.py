@@ -31,6 +31,11 @@ class Request:
     stopped_s: float | None = None
 
     @property
+    def served(self) -> float:
+        """Share of its output that it had emitted when it joined or left the batch."""
+        return 1.0 - self.left / self.output_tokens
+
+    @property
     def committed(self) -> int:
         """Tokens of its prompt and of what it has emitted."""
         return self.prompt_tokens + self.output_tokens - self.left

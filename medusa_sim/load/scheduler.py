@@ -52,6 +52,11 @@ class Scheduler:
         return is_next and len(self.batch.requests) + len(self.reading) < self._limits.max_requests
 
     @property
+    def queued(self) -> list[Request]:
+        """Requests that are not admitted or read their prompt; preempted ones have begun their output."""
+        return [*self.unadmitted, *self.reading]
+
+    @property
     def not_decoding(self) -> int:
         """Requests in the queue or reading their prompt; preempted ones do so again."""
         return len(self.unadmitted) + len(self.reading)

@@ -82,7 +82,7 @@ class ServingLoop:
             )
         self.policy = AskedPolicy(policy, self.batch, self.cache, limits, table.drafts_max)
         self.recorder = Recorder(requests, table.drafts_max, table.requests_max)
-        self.window = Window(requests, self.recorder)
+        self.window = Window(requests, self.recorder, self._served)
         self.now_s = self.seen_s = 0.0
         self.finished = 0
         self.stalled_s, self.joined = 0.0, 0
@@ -97,6 +97,8 @@ class ServingLoop:
                 self.now_s = self.seen_s = max(self.now_s, self.clients.next_s)
             else:
                 self._step()
+                if not self.window.is_open_loop:
+                    self.window.count(self.finished, self.now_s, self.now_s)
             if advance is not None and (self.finished == count or self.finished - reported >= _REPORT_EVERY):
                 advance(self.finished - reported)
                 reported = self.finished
@@ -118,7 +120,7 @@ class ServingLoop:
             self.recorder.in_system_s += self.now_s - clients.sent_s.item(request.number)
             if self.window.is_open_loop:
                 sent_s = clients.sent_s.item(request.number)
-                self.window.pass_request(clients.sent, sent_s, self.now_s)
+                self.window.count(clients.sent, sent_s, self.now_s)
 
     def _step(self) -> None:
         """Take the next step, with those after it that are equal."""
@@ -271,5 +273,7 @@ class ServingLoop:
         finish_s = self.recorder.finish_s[request.number] = self.now_s + self._sending_s
         self.finished += 1
         self.clients.send_after(request.number, finish_s)
-        if not self.window.is_open_loop:
-            self.window.pass_request(self.finished, self.now_s, self.now_s)
+
+    def _served(self) -> float:
+        """Requests served so far: of those in flight the shares of their outputs that are emitted."""
+        return self.finished + self.batch.served + sum([request.served for request in self.scheduler.queued])

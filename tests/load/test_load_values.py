@@ -147,6 +147,23 @@ def test_metrics_of_three_requests_by_hand():
     assert found["requests_in_system"] == pytest.approx(0.15 / 2.11, rel=0.1)  # bins of 20 ms
 
 
+@pytest.mark.parametrize("cv", [0.0, 0.4])
+@pytest.mark.parametrize("blocks", [1 << 20, 160])
+@pytest.mark.parametrize("arrivals", ["closed", "open"])
+def test_requests_a_second_emit_their_tokens(arrivals, blocks, cv):
+    """Of one window: equal ones finish in waves, which its ends cut, and preempted ones in parts."""
+    lengths = Lengths(prompt_tokens=120, output_tokens=40, prompt_cv=cv, output_cv=cv)
+    closed, drawn = closed_loop(24, lengths, count=1500), open_loop(9.0, lengths, count=1500)
+    asked = closed if arrivals == "closed" else drawn
+    within = limits(kv_blocks=blocks)
+    record = run(asked, constant_table(0.1, (0.8,)), within, Fixed(1))
+    found = metrics_of(record, constant_table(0.1, (0.8,)), within, Goals())
+    start, end = record.window_s
+    tokens = asked.output_tokens[(record.finish_s > start) & (record.finish_s <= end)].mean()
+    # the mean leaves out the parts at both ends: cv sqrt(2 requests in flight) / requests
+    assert found["requests_per_s"] * tokens == pytest.approx(found["tokens_per_s"], rel=1e-9 + 0.01 * cv)
+
+
 def test_cancelled_requests_take_time_and_are_no_goodput():
     """The third goes away with 2 of 11 tokens: within the limit till then, as it would not be to its end."""
     asked = requests([0.0, 1.0, 2.0], prompt=[4, 4, 4], output=[1, 3, 2])
