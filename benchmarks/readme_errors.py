@@ -69,9 +69,9 @@ def lines() -> list[tuple[str, ...]]:
     return [
         (f"linear layers, {', '.join(formats)}, {len(cards)} GPUs",
          span([row["roofline"] for row in linear]), span([row["held out"] for row in linear]),
-         plain, "wheel; repositories"),
+         plain, "wheel aiconfigurator-core; repositories"),
         ("attention, decoding and prefill", span([row["roofline"] for row in attention]),
-         span([row["held out"] for row in attention]), plain, "wheel; repositories"),
+         span([row["held out"] for row in attention]), plain, "wheel aiconfigurator-core; repositories"),
         ("plain steps in vLLM 0.11, 8B to 27B, 8 to 256 requests", "",
          span(_of(sources, lambda row: row["source"] == "ML.ENERGY", "left out %")),
          "`engine_fit.py`", "repository ml-energy/leaderboard"),
@@ -81,7 +81,7 @@ def lines() -> list[tuple[str, ...]]:
         ("latencies of vLLM 0.15 under Poisson load", "",
          span(_of(load, lambda row: row["models"] == "every model, held out", "TPOT", "E2E", "TTFT")),
          "`serving_validation.py`", "repository inference-sim"),
-        ("speedup lost by choosing with the prediction, worst", _with_worst(regret, "roofline: "),
+        ("speedup lost by choosing with the prediction, mean (worst)", _with_worst(regret, "roofline: "),
          _with_worst(regret, ""), plain, "repositories"),
     ]  # fmt: skip
 

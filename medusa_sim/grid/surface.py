@@ -214,8 +214,8 @@ class Surface:
     def idle_share(self) -> FloatArray:
         """(batches, lengths) share by which a plain step is longer with a drafter that drafts nothing.
 
-        One of its passes keeps its state up to date, and one that is scheduled synchronously hides no work of
-        the host. A look-up has no state.
+        One of the drafter's passes keeps its state up to date, and a drafter that is scheduled synchronously
+        hides no work of the host. A look-up has no state.
         """
         options, runtime = self.configurations.options, self.setting.runtime
         depths = {option.depth: index for index, option in enumerate(options) if option.chain}

@@ -43,8 +43,8 @@ class BreakEven:
     """Stretches of the searched range in which speculation pays, loses or is uncertain (`plan.verdict`).
 
     known: what is certain and what is not, without gaps. spans: every (first, last) in which drafts are made.
-    direction: of the last change of that. `loses from`: none are from `at` on; `pays from`: they are; at is
-    None where nothing changes. searched_to: the last value that fits, or the end of the search; 0 under
+    direction: of the last change. `loses from`: no drafts from `at` on; `pays from`: drafts from `at` on; at
+    is None where nothing changes. searched_to: the last value that fits, or the end of the search; 0 under
     `does not fit`.
     """
 

@@ -13,7 +13,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 _ROUNDING = 1e-6
-"""By which shares and tokens that were printed with few digits may exceed what is possible."""
+"""How far shares and tokens that were printed with few digits may exceed the possible."""
 
 TimedBy = Literal["tpot", "rate", "gaps"]
 

@@ -22,8 +22,8 @@ def ranges_over(
 ) -> tuple[BatchRange, ...]:
     """Ranges that share a configuration over some lengths: by the geometric mean of its speedups.
 
-    Drafts are made at the batches where `break_evens` say so of every length, unless none of them has a
-    predicted gain; where lengths differ the gain decides. Batches that do not fit, or keep no limit of
+    Drafts are made at a batch where `break_evens` say so of every length; where lengths disagree, if their
+    mean gains there; nowhere if the mean gains at no batch. Batches that do not fit, or keep no limit of
     latency, stand apart; where no configuration keeps it the fastest runs all the same.
     places: of the lengths; break_evens: of every length.
     """

@@ -18,7 +18,7 @@ from medusa_sim.step.step import speculative_step
 SENSITIVITY = 0.10
 """Acceptance is moved by this share up and down."""
 _FACTORS, _ROUNDS = 24, 3
-"""Factors that are tried at once between two, and how often: what is left between the last two is linear."""
+"""Factors tried in each round, and rounds; between the last two the speedup is taken as linear."""
 
 
 def speedup_if_accepted(row: ScheduleRow, factor: float) -> float:

@@ -185,7 +185,7 @@ def _kernel_squares(work: PassWork, kernels: TimedLaunches) -> tuple[FloatArray,
 def _set_up_us(work: PassWork, device_us: FloatArray, cost: Cost) -> FloatArray:
     """Microseconds of the pass that its set-up's error is a share of.
 
-    Of an engine the device and what it waits for; what prompts add counts with the step's.
+    In an engine: device and exposed time. Prompts count in the step that they ride on.
     """
     if work.runtime.engine is None:
         return step_us(device_us, cost.host_us)

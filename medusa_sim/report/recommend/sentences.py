@@ -195,7 +195,7 @@ def _need(answer: Recommendation) -> str:
         return f"{best}; no acceptance makes that break even."
     return (
         f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens per step, "
-        f"{factor:.2f} times the assumed accuracies."
+        f"an acceptance {factor:.2f} times as high as assumed."
     )
 
 

@@ -74,8 +74,8 @@ def _uncertain(answer: Recommendation, rows: Sequence[ScheduleRow]) -> str:
     )
     if spans_text(best) == spans_text([row.uncertain for row in rows if row.uncertain is not None]):
         return text
-    at = f"uncertain at batch {spans_text(best)}" if best else "certain"
-    return f"{text}; with the best count of each batch it is {at}"
+    rest = f"only batch {spans_text(best)} is uncertain" if best else "it is certain"
+    return f"{text}; with the best count of each batch {rest}"
 
 
 def _left_off(row: ScheduleRow) -> str:
