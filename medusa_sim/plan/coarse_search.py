@@ -18,8 +18,8 @@ from medusa_sim.scenario.scenario import Scenario
 BATCHES_SEARCHED = 1024
 EVERY_COARSE_TO = 64
 _COARSE_RATIO = 1.0201
-"""Beyond the first batches every 2 % is tried (about 140 batches up to BATCHES_SEARCHED), then every one around
-a change."""
+"""Beyond the first batches every 2 % is tried, about 140 of them up to BATCHES_SEARCHED, then every one
+around a change."""
 _FEW_COUNTS = np.asarray([*range(2, 11), 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256])
 """Near break-even the best counts are small."""
 
