@@ -84,7 +84,7 @@ class Turns(Requests):
     found: IntArray
 
     @cached_property
-    def said(self) -> IntArray:
+    def session_tokens(self) -> IntArray:
         """Tokens that may be found."""
         return self.found
 
