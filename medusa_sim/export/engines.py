@@ -23,6 +23,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.checkpoints import drafter_id
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.step.drafter import drafters
+from medusa_sim.step.traffic import step_limits
 
 METHODS = {name: engine.methods for name, engine in exports().items()}
 """Each engine's names of our drafting methods."""
@@ -91,6 +92,7 @@ def _settings(
         *remarks,
         *engine.remarks(chosen),
         *range_notes(plan, engine.batch_cap),
+        _limit_note(answer, engine, min(plan.max_batch, plan.grid.searched_to)),
         length_note(answer, engine.length_cap),
     )
     return EngineSettings(
@@ -100,6 +102,23 @@ def _settings(
         notes=tuple(filter(None, notes)),
         plan=plan if tree is None else None,
         chosen=chosen,
+    )
+
+
+def _limit_note(answer: Recommendation, engine: EngineExport, batch: int) -> str:
+    """Says where batches that fit, to `batch`, are more than the engine takes by default.
+
+    The answer has raised the tokens of a step with them (`step.request_cycle`); no engine does so itself.
+    """
+    scenario = answer.scenario
+    if scenario.runtime.engine is None:
+        return ""
+    most, tokens = step_limits(scenario.runtime, scenario.gpu, schedulers=scenario.parallel.schedulers)
+    if batch <= most:
+        return ""
+    return (
+        f"batches above {most} are of a server that is started with {engine.batch_cap} {batch} and has "
+        f"{-(-tokens * batch // most)} tokens in a step"
     )
 
 

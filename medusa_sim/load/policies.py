@@ -146,8 +146,11 @@ class Adaptive(Policy):
     """The tier that measured acceptance asks for, as SGLang does it (`--speculative-adaptive`).
 
     tiers: numbers of drafts to choose from. After `warmup` steps, every `hold_steps` steps: with e the moving
-    average of accepted drafts, the next tier up while round(e) + 1 lies above this one, the one below while
-    it lies at or below that, each with its hysteresis. Acceptance alone decides, not load.
+    average of accepted drafts, the next tier up while
+
+        e > tier - 1/2 + up
+
+    and the one below while e <= tier below - 1/2 + down. Acceptance alone decides, not load.
     """
 
     tiers: tuple[int, ...] = (1, 3, 7)

@@ -5,8 +5,9 @@
 
     S       log-normal with mean n P and variance n (cv P)^2
     d(n)    = (b - n) (D - apart) / (D - apart + I + H)                requests that decode all the while
+    absent  = (I + H) / (D + I + H)     share of requests that do not, while no prompt rides or queues
 
-    (N8)  t(0)    = step(b) - (b - d) attend - decode(b) + mean of decode over how many are absent
+    (N8)  t(0)    = step(b) - b absent attend - decode(b) + mean of decode over how many are absent
           t(n, S) = |device, launches|_3 + extra              where prompts ride on steps, with
                     device = step(b) - (b - d) attend + g more(S) + g read(S)
                   = t(0) + |device, launches|_3 + extra       where they have passes of their own, with

@@ -149,7 +149,8 @@ def request_cycle(
     most_requests, budget_tokens = step_limits(
         setting.runtime, setting.latency.gpu, schedulers=setting.parallel.schedulers
     )
-    budget = budget_tokens * np.maximum(requests / most_requests, 1.0)  # who asks for more raises both
+    budget = budget_tokens * np.maximum(requests / most_requests, 1.0)  # set up for more: both are raised
+    # an eighth is assumed: where a step is full prompts wait until requests end, here all of them decode on
     room_tokens = np.maximum(budget - requests * verified_tokens, budget / 8.0)
     others = np.minimum(requests - 1.0, 1.0)  # 0 of a single request: no step runs while it is away
     trip_steps = server_us / step_us + 0.5 if server_us else 0.0

@@ -13,9 +13,9 @@ times t of steps become those of requests, as means over these steps:
     (N10)  tpot     = mean of t over these D / (N - 1)           from a request's first token on
     (N11)  tokens/s = b / token,  token = mean t / (pi N)        a request begins every 1 / pi steps
 
-A single request's way to the client and back, while no step runs, joins mean t / pi. Without traffic nothing
-is carried, and a step is its own kernels, host and engine alone. The time to the first token is (N17) and
-(N19) of `step.first_tokens`. With it requests are in flight as long as b of them can be (Little's law):
+A single request's way to the client and back, while no step runs, is added to mean t / pi. Without traffic
+nothing is carried, and a step is its own kernels, host and engine alone. The time to the first token is (N17)
+and (N19) of `step.first_tokens`. With it requests are in flight as long as b of them can be (Little's law):
 
     tokens/s / N (ttft + (N - 1) tpot) <= b                      less the way of the last token to the client
 """
@@ -105,7 +105,7 @@ class Server:
         return self.quantile_us(0.5)
 
     def quantile_us(self, share: float) -> FloatArray:
-        """Time between two chunks that this share of them keeps."""
+        """Time between two chunks that this share of them does not exceed."""
         del share
         return self.step_us
 
@@ -229,7 +229,7 @@ class FullServer(Server):
         return step_means(self._law)
 
     def quantile_us(self, share: float) -> FloatArray:
-        """Time between two chunks that this share of them keeps, over the steps of a request that decodes."""
+        """Time between two chunks that this share of them does not exceed, over steps of a request."""
         between_us = self._shaped(step_quantile_us(self._law, share))
         return between_us if self.traffic.output_tokens > 1.0 else np.full(between_us.shape, nan)
 

@@ -253,7 +253,7 @@ def test_steps_that_carry_a_prompt_are_the_servers_however_they_would_be_padded(
     cycle = request_cycle(
         setting, traffic, step_us=np.array([1e6 * step_s]), requests=np.array([requests + 1.0]),
         verified_tokens=np.array([drafts + 1.0]), decode_steps=np.array([1e9]), attention_us=np.zeros(1),
-        server_us=0.0,
+        prompt_tokens=np.array([float(prompt)]), server_us=0.0,
     )  # fmt: skip
     one = mixed_step_law(setting, traffic, CHAINS[-1].drafter, cycle).steps(np.array([0]), np.ones(1))
     assert one.decoding[0] == pytest.approx(requests)
