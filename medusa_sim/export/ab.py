@@ -41,7 +41,7 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         )
     if plan is None:
         raise UsageError(f"{name}: synthetic acceptance is for chains; add --chain-only to check a chain")
-    if name == "tensorrt-llm" and answer.scenario.parallel.dp_attention:
+    if answer.scenario.parallel.dp_attention and not engine.takes_dp_attention:
         raise UsageError(
             f"{name}: --ab writes no file for its data-parallel attention; leave --dp-attention out"
         )

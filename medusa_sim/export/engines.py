@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export import ENGINES, exports
@@ -23,7 +24,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.checkpoints import drafter_id
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.step.drafter import drafters
-from medusa_sim.step.traffic import step_limits
+from medusa_sim.step.traffic import step_limits, step_tokens
 
 METHODS = {name: engine.methods for name, engine in exports().items()}
 """Each engine's names of our drafting methods."""
@@ -108,17 +109,19 @@ def _settings(
 def _limit_note(answer: Recommendation, engine: EngineExport, batch: int) -> str:
     """Says where batches that fit, to `batch`, are more than the engine takes by default.
 
-    The answer has raised the tokens of a step with them (`step.request_cycle`); no engine does so itself.
+    The answer has raised the tokens of a step with them (`step_tokens`).
     """
     scenario = answer.scenario
     if scenario.runtime.engine is None:
         return ""
-    most, tokens = step_limits(scenario.runtime, scenario.gpu, schedulers=scenario.parallel.schedulers)
+    server, schedulers = (scenario.runtime, scenario.gpu), scenario.parallel.schedulers
+    most, _ = step_limits(*server, schedulers=schedulers)
     if batch <= most:
         return ""
+    tokens = ceil(round(float(step_tokens(*server, batch, schedulers=schedulers)), 6))
     return (
         f"batches above {most} are of a server that is started with {engine.batch_cap} {batch} and has "
-        f"{-(-tokens * batch // most)} tokens in a step"
+        f"{tokens} tokens in a step"
     )
 
 

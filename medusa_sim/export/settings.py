@@ -196,6 +196,11 @@ class EngineExport:
         words = (option_words(option, values.get(name)) for option, name in self.launch.items())
         return [" ".join(each) for each in words if each]
 
+    @property
+    def takes_dp_attention(self) -> bool:
+        """Whether an option shares attention by requests; a file that it reads may say so where none does."""
+        return not {"is_dp", "dp"}.isdisjoint(self.launch.values())
+
     def server(self, chosen: Chosen) -> str:
         """The command that starts it on its GPUs."""
         return " ".join([self.serve, *self.of_gpus(chosen.answer.scenario.parallel), f"--port {self.port}"])

@@ -41,7 +41,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.step.chance import log_normal
 from medusa_sim.step.prompts import prompts_apart
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.traffic import Traffic, step_limits
+from medusa_sim.step.traffic import Traffic, step_tokens
 
 _LEAST = 1e-9
 """Steps of a request that neither decodes nor is away."""
@@ -146,10 +146,9 @@ def request_cycle(
     attention_us: of all requests in the step; server_us: the way of a response to the client and back.
     """
     engine = setting.runtime.engine
-    most_requests, budget_tokens = step_limits(
-        setting.runtime, setting.latency.gpu, schedulers=setting.parallel.schedulers
+    budget = step_tokens(
+        setting.runtime, setting.latency.gpu, requests, schedulers=setting.parallel.schedulers
     )
-    budget = budget_tokens * np.maximum(requests / most_requests, 1.0)  # set up for more: both are raised
     # an eighth is assumed: where a step is full prompts wait until requests end, here all of them decode on
     room_tokens = np.maximum(budget - requests * verified_tokens, budget / 8.0)
     others = np.minimum(requests - 1.0, 1.0)  # 0 of a single request: no step runs while it is away

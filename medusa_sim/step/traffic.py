@@ -49,6 +49,15 @@ def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1) -> tuple[int
     return limited * limit.requests, limited * limit.tokens
 
 
+def step_tokens(runtime: Runtime, gpu: Gpu, requests: Size, *, schedulers: int = 1) -> FloatArray:
+    """Tokens of one step in a server that is set up for so many requests: beyond the default both are raised.
+
+    That is assumed: no engine raises them by itself.
+    """
+    most_requests, tokens = step_limits(runtime, gpu, schedulers=schedulers)
+    return np.asarray(tokens * np.maximum(np.asarray(requests) / most_requests, 1.0))
+
+
 def drafting_requests(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1) -> int:
     """Requests of one step that an engine allows by default with a drafter loaded.
 

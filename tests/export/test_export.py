@@ -19,7 +19,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES, exports
 from medusa_sim.export.ab import ab_script, batches
 from medusa_sim.export.chains import best_static, chain_grid, drafts_by_batch, graph_sizes, idle_cost
-from medusa_sim.export.engines import METHODS, engine_settings
+from medusa_sim.export.engines import METHODS, _limit_note, engine_settings
 from medusa_sim.export.settings import length_note
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.recommendation import Recommendation
@@ -377,6 +377,19 @@ def test_ab_of_the_other_engines(eagle):
     ngram = answered("ngram", batch_max=4)
     with pytest.raises(UsageError, match="one-model"):
         ab_script(ngram, engine_settings(ngram, "tensorrt-llm"))
+    assert {name for name in ("vllm", "sglang", "tensorrt-llm") if exports()[name].takes_dp_attention} == {
+        "vllm", "sglang",
+    }  # fmt: skip
+    spread = SimpleNamespace(scenario=SimpleNamespace(parallel=SimpleNamespace(dp_attention=True)))
+    with pytest.raises(UsageError, match="--dp-attention"):
+        ab_script(spread, engine_settings(eagle, "tensorrt-llm", draft_path="d"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("batch", "told"), [(1024, []), (1025, ["1025", "8200"]), (2048, ["2048", "16384"])])
+def test_more_requests_than_an_engine_takes_by_default_are_told_with_the_tokens_of_a_step(batch, told):
+    scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime="vllm")
+    note = _limit_note(SimpleNamespace(scenario=scenario), exports()["vllm"], batch)  # type: ignore[arg-type]
+    assert re.findall(r"--max-num-seqs (\d+) and has (\d+) tokens", note) == [tuple(told)][: len(told)]
 
 
 @pytest.mark.parametrize(
