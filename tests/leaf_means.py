@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 
 def leaf_means(told: Any) -> dict[str, list[float]]:
     """schedule.speedup -> [mean, how many]; words, marks and what is not known are left out."""
@@ -10,6 +12,16 @@ def leaf_means(told: Any) -> dict[str, list[float]]:
     for place, value in _leaves(told):
         found.setdefault(place, []).append(value)
     return {place: [sum(values) / len(values), len(values)] for place, values in found.items()}
+
+
+def moved(told: Any, expected: dict[str, list[float]]) -> dict[str, tuple[object, object]]:
+    """place -> (found, expected) where they differ by more than 1e-6, or one of them is not there."""
+    found = leaf_means(told)
+    return {
+        place: (found.get(place), expected.get(place))
+        for place in found.keys() | expected.keys()
+        if found.get(place) != pytest.approx(expected.get(place), rel=1e-6)
+    }
 
 
 def _leaves(told: Any, place: str = "") -> Iterator[tuple[str, float]]:

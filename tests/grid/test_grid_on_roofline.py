@@ -2,7 +2,7 @@
 
 import pytest
 from asking import document
-from leaf_means import leaf_means
+from leaf_means import moved
 from tables import table
 
 ANSWERS = table("grid_on_roofline")
@@ -10,7 +10,4 @@ ANSWERS = table("grid_on_roofline")
 
 @pytest.mark.parametrize("command", ANSWERS)
 def test_an_answer_has_its_numbers(command):
-    found = leaf_means(document(*command.split(" ")))
-    assert found.keys() == ANSWERS[command].keys()
-    for place, expected in ANSWERS[command].items():
-        assert found[place] == pytest.approx(expected, rel=1e-6), place
+    assert moved(document(*command.split(" ")), ANSWERS[command]) == {}
