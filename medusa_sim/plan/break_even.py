@@ -16,7 +16,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, IntArray
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.plan.coarse_search import CoarseSearch, at_few_counts, coarse_searches
+from medusa_sim.plan.coarse_search import CoarseSearch, at_few_counts
 from medusa_sim.plan.verdict import (
     Coded,
     CodesAt,
@@ -94,40 +94,39 @@ def find_break_even(coded: Coded, codes_at: CodesAt) -> BreakEven:
 
 
 def break_even_batches(
-    scenario: Scenario,
-    options: Sequence[DraftOption],
-    seq_len: IntArray,
-    searched: Cells | None = None,
-    coarse: Sequence[CoarseSearch] | None = None,
-    few: Sequence[DraftOption] | None = None,
+    coarse: Sequence[CoarseSearch], searched: Cells | None = None
 ) -> tuple[BreakEven, ...]:
-    """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED.
+    """For the length of each coarse search where speculation pays, among the batches that fit.
 
     searched: every count at some batches of these lengths. It decides there, and every count is priced
-    between them too, so that no break-even contradicts a schedule made from it. coarse: the coarse searches,
-    where they are known. few: the counts that they look at (None: `at_few_counts`).
+    between them too, so that no break-even contradicts a schedule made from it.
     """
-    few = at_few_counts(options) if few is None else few
-    searched_batch = np.empty(0, dtype=np.int64) if searched is None else searched.surface.batch
-    searched_codes = np.empty((0, seq_len.size), dtype=np.int64) if searched is None else codes_of(searched)
-    ends = searched_batch[[0, -1]] if searched_batch.size else (1, 0)
-
-    def codes_at(s: int, batch: IntArray) -> IntArray:
-        codes = np.empty(batch.size, dtype=np.int64)
-        within = (batch >= ends[0]) & (batch <= ends[1])
-        for there, counts in ((within, options), (~within, few)):
-            if there.any():
-                codes[there] = codes_of(price(scenario, batch[there], seq_len[s : s + 1], counts))[:, 0]
-        return codes
-
+    codes = None if searched is None else codes_of(searched)
     found = []
-    for s, search in enumerate(coarse or coarse_searches(scenario, few, seq_len, searched_batch)):
-        if search.largest < 1:
-            found.append(NOTHING_FITS)
-            continue
-        every_count = Coded(searched_batch, searched_codes[:, s]).within(1, search.largest)
-        found.append(find_break_even(search.coded.merged(every_count), partial(codes_at, s)))
+    for s, search in enumerate(coarse):
+        coded, codes_at = search.coded, partial(_codes_at, search.cells, search.s)
+        if searched is not None and codes is not None:
+            coded = coded.merged(Coded(searched.surface.batch, codes[:, s]).within(1, search.largest))
+            codes_at = partial(_codes_of_every_count_between, searched, s, codes_at)
+        found.append(find_break_even(coded, codes_at) if search.largest >= 1 else NOTHING_FITS)
     return tuple(found)
+
+
+def _codes_at(cells: Cells, s: int, batch: IntArray) -> IntArray:
+    """Codes of the configurations of some cells at other batches of their `s`-th length."""
+    there = price(cells.scenario, batch, cells.surface.seq_len[s : s + 1], cells.configurations.options)
+    return np.asarray(codes_of(there)[:, 0])
+
+
+def _codes_of_every_count_between(searched: Cells, s: int, beyond: CodesAt, batch: IntArray) -> IntArray:
+    """Codes of every count between the batches that were searched, others `beyond` them."""
+    first, last = searched.surface.batch[[0, -1]]
+    within = (batch >= first) & (batch <= last)
+    codes = np.empty(batch.size, dtype=np.int64)
+    for there, codes_at in ((within, partial(_codes_at, searched, s)), (~within, beyond)):
+        if there.any():
+            codes[there] = codes_at(batch[there])
+    return codes
 
 
 def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:

@@ -8,14 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, IntArray, every_to
+from medusa_sim.arrays import IntArray, every_to
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import in_groups
 from medusa_sim.plan.coarse_search import EVERY_COARSE_TO, CoarseSearch
-from medusa_sim.scenario.draft_options import DraftOption
-from medusa_sim.scenario.scenario import Scenario
 
 _CAPACITY_RATIO = 1.05
 """Beyond EVERY_COARSE_TO every 5 % is tried as long as it fits, and then each batch around the best."""
@@ -50,11 +48,7 @@ def batches_tried(largest: int) -> IntArray:
 
 
 def capacities(
-    scenario: Scenario,
-    options: Sequence[DraftOption],
-    coarse: Sequence[CoarseSearch],
-    searched: Cells,
-    max_latency_us: float | None = None,
+    coarse: Sequence[CoarseSearch], searched: Cells, max_latency_us: float | None = None
 ) -> tuple[Capacity, ...]:
     """For each length of `searched` the best operating points among all batches that fit.
 
@@ -63,31 +57,9 @@ def capacities(
     longest time per output token of one user.
     """
     surface = searched.surface
-
-    def best_points(group: slice, *, speculate: bool) -> list[Cell | None]:
-        best = partial(best_operating_point, max_latency_us=max_latency_us, speculate=speculate)
-        found, near = [], []
-        for s in range(surface.seq_len.size)[group]:
-            search, largest = coarse[s], int(surface.max_batch[s, PLAIN])
-            tried = np.isin(search.cells.surface.batch, batches_tried(largest))
-            points = best(search.cells, search.s, batches_allowed=tried), best(searched, s)
-            found.append(most_tokens_per_s(*points))
-            near.append(_batches_near(found[-1], largest))
-        every = np.unique(np.concatenate(near))
-        if not every.size:
-            return found
-        fine = price(scenario, every, surface.seq_len[group], options if speculate else ())
-        allowed = [np.isin(fine.surface.batch, batches) for batches in near]
-        return [
-            most_tokens_per_s(point, point and best(fine, s, batches_allowed=allowed[s]))
-            for s, point in enumerate(found)
-        ]
-
-    pairs = [
-        pair
-        for group in in_groups(surface.seq_len.size)
-        for pair in zip(best_points(group, speculate=False), best_points(group, speculate=True), strict=True)
-    ]
+    plain, speculating = (
+        _best_points(coarse, searched, max_latency_us, speculate=speculate) for speculate in (False, True)
+    )
     return tuple(
         Capacity(
             seq_len=int(surface.seq_len[s]),
@@ -96,8 +68,30 @@ def capacities(
             without_speculation=without,
             with_speculation=best,
         )
-        for s, (without, best) in enumerate(pairs)
+        for s, (without, best) in enumerate(zip(plain, speculating, strict=True))
     )
+
+
+def _best_points(
+    coarse: Sequence[CoarseSearch], searched: Cells, max_latency_us: float | None, *, speculate: bool
+) -> list[Cell | None]:
+    """The best operating point of each length: of the batches tried, then of every batch around that one."""
+    surface, best = searched.surface, partial(best_operating_point, speculate=speculate)
+    points, near = [], []
+    for s, search in enumerate(coarse):
+        largest = int(surface.max_batch[s, PLAIN])
+        tried = best(search.cells, search.s, max_latency_us, among=batches_tried(largest))
+        points.append(most_tokens_per_s(tried, best(searched, s, max_latency_us)))
+        near.append(_batches_near(points[s], largest))
+    options = searched.configurations.options if speculate else ()
+    for group in in_groups(len(points)):
+        batches = np.unique(np.concatenate(near[group]))
+        fine = price(searched.scenario, batches, surface.seq_len[group], options)
+        for at, s in enumerate(range(len(points))[group]):
+            if near[s].size:
+                around = best(fine, at, max_latency_us, among=near[s])
+                points[s] = most_tokens_per_s(points[s], around)
+    return points
 
 
 def _batches_near(point: Cell | None, largest: int) -> IntArray:
@@ -129,14 +123,16 @@ def best_operating_point(
     max_latency_us: float | None,
     *,
     speculate: bool,
-    batches_allowed: BoolArray | bool = True,
+    among: IntArray | None = None,
 ) -> Cell | None:
     """The largest throughput at one length of the cells that fit and keep the latency; None if none does.
 
-    batches_allowed: (batches,) those that count.
+    among: batches that count; None: all.
     """
     counts, by_count = slice(1, None) if speculate else slice(0, 1), every.by_count
-    allowed = by_count.fits[:, s, counts] & np.reshape(batches_allowed, (-1, 1))
+    allowed = by_count.fits[:, s, counts]
+    if among is not None:
+        allowed = allowed & np.isin(every.surface.batch, among)[:, None]
     if max_latency_us is not None:
         allowed = allowed & (by_count.tpot_us[:, s, counts] <= max_latency_us)
     if not allowed.any():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ _COARSE_RATIO = 1.0201
 around a change."""
 _FEW_COUNTS = np.asarray([*range(2, 11), 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256])
 """Near break-even the best counts are small."""
+_NO_BATCHES: IntArray = np.empty(0, dtype=np.int64)
 
 
 def at_few_counts(options: Sequence[DraftOption]) -> tuple[DraftOption, ...]:
@@ -33,9 +34,9 @@ def at_few_counts(options: Sequence[DraftOption]) -> tuple[DraftOption, ...]:
 class CoarseSearch:
     """A coarse search of one length: a few counts, at batches that the full search leaves out.
 
-    batches: those at which break-even is looked for. cells: the few counts there, and at other batches that
-    were asked for; the length has place s in them. largest: the largest batch that fits with any drafting, at
-    most BATCHES_SEARCHED or what was asked.
+    batches: those at which break-even is looked for. cells: the few counts there, and at batches that were
+    asked for besides (`coarse_searches`); the length has place s in them. largest: the largest batch that
+    fits with any drafting, at most BATCHES_SEARCHED or what was asked.
     """
 
     batches: IntArray
@@ -54,25 +55,25 @@ def coarse_searches(
     scenario: Scenario,
     few: Sequence[DraftOption],
     seq_len: IntArray,
-    priced: IntArray,
-    more: Callable[[int], IntArray] = lambda s: np.empty(0, dtype=np.int64),
+    searched: IntArray = _NO_BATCHES,
+    more: Sequence[IntArray] = (),
 ) -> tuple[CoarseSearch, ...]:
     """A coarse search of each length.
 
-    few: ways of drafting with the counts that are looked at. priced: batches at which every count is priced
-    anyway. more: further batches, by place of the length.
+    few: ways of drafting with the counts that are looked at. searched: batches at which every count is priced
+    anyway. more: further batches of each length.
     """
-    end = max(BATCHES_SEARCHED, int(priced.max(initial=0)))
+    end = max(BATCHES_SEARCHED, int(searched.max(initial=0)))
     fitting = surface_at(scenario, [1], seq_len, few).max_batch
     largest = fitting[:, PLAIN + 1 :].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
     tried = np.union1d(every_to(EVERY_COARSE_TO, 1, end, _COARSE_RATIO), largest[largest > 0])
-    every = tried[~np.isin(tried, priced)]
+    every = tried[~np.isin(tried, searched)]
     found: list[CoarseSearch] = []
     for group in in_groups(seq_len.size):
         places = range(seq_len.size)[group]
-        asked = np.unique(np.concatenate([every[every <= largest[group].max()], *(more(s) for s in places)]))
-        cells = price(scenario, asked[~np.isin(asked, priced)], seq_len[group], few)
+        asked = np.unique(np.concatenate([every[every <= largest[group].max()], *more[group]]))
+        cells = price(scenario, asked[~np.isin(asked, searched)], seq_len[group], few)
         found += [
             CoarseSearch(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
             for at, s in enumerate(places)

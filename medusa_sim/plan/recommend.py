@@ -35,13 +35,13 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     cells = price(scenario, asked.batches, lengths, options)
     largest = cells.surface.max_batch[:, PLAIN].tolist()
     coarse = coarse_searches(
-        scenario, at_few_counts(options), lengths, cells.surface.batch, lambda s: batches_tried(largest[s])
+        scenario, at_few_counts(options), lengths, cells.surface.batch, [*map(batches_tried, largest)]
     )
-    break_evens = break_even_batches(scenario, options, lengths, cells, coarse)
+    break_evens = break_even_batches(coarse, cells)
     if more := _batches_at_break_even(break_evens, cells.surface.batch):
         # a row that stands for batches between two searched ones must not cross break-even either
         cells = price(scenario, np.union1d(cells.surface.batch, more), lengths, options)
-        break_evens = break_even_batches(scenario, options, lengths, cells, coarse)
+        break_evens = break_even_batches(coarse, cells)
     ranges = tuple(ranges_over([s], cells, asked, break_evens) for s in range(lengths.size))
     schedule = tuple(
         row for s, of_length in enumerate(ranges) for row in schedule_rows(cells, s, of_length, asked)

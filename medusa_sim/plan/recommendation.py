@@ -123,8 +123,7 @@ class Recommendation:
     @cached_property
     def capacities(self) -> tuple[Capacity, ...]:
         """The best throughput of each length with and without speculation, among all batches that fit."""
-        options, limit_us = self.cells.configurations.options, self.question.max_latency_us
-        return capacities(self.scenario, options, self.coarse, self.cells, limit_us)
+        return capacities(self.coarse, self.cells, self.question.max_latency_us)
 
     @cached_property
     def shortfall(self) -> Shortfall | None:

@@ -14,6 +14,7 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.grid.quantities import values
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
+from medusa_sim.plan.coarse_search import at_few_counts, coarse_searches
 from medusa_sim.plan.counts import free_count, near_best, quicker_pairs
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, KERNELS_ALONE, RUNS_CHAINS
@@ -121,14 +122,10 @@ def sweep_answer(scenario: Scenario, grid: Grid, *, grid_alone: bool = False) ->
     options = scenario.options(max(CANDIDATES_MAX, int(grid.candidates.max())))
     by_count = price(scenario, grid.batch, grid.seq_len, options).by_count
     best_of_all, every = by_count.best(), by_count.configurations.counts
-    own = at_counts(options, grid.candidates) if grid_alone else ()
-    counts = every[np.isin(every, grid.candidates)] if own else every
+    asked = at_counts(options, grid.candidates) if grid_alone else ()
+    counts = every[np.isin(every, grid.candidates)] if asked else every
     worth = np.where(np.isin(every, counts), by_count.speedup, -np.inf)
-    break_evens = (
-        break_even_batches(scenario, own, grid.seq_len, few=own)
-        if own
-        else break_even_batches(scenario, scenario.options(), grid.seq_len)
-    )
+    coarse = coarse_searches(scenario, asked or at_few_counts(scenario.options()), grid.seq_len)
     return SweepAnswer(
         scenario=scenario,
         grid=grid,
@@ -137,7 +134,7 @@ def sweep_answer(scenario: Scenario, grid: Grid, *, grid_alone: bool = False) ->
         best=by_count.best(worth),
         best_of_all=best_of_all,
         free=_free(by_count),
-        break_evens=break_evens,
+        break_evens=break_even_batches(coarse),
         drafting_share=_drafting_share(by_count),
         quicker=tuple(_quicker(by_count, scenario.covered(grid.candidates))),
         best_ends_profile=bool((best_of_all.candidates == every[-1]).any())

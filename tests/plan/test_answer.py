@@ -14,6 +14,7 @@ from medusa_sim.grid.cells import price
 from medusa_sim.grid.request_latency import RequestLatency, request_latency
 from medusa_sim.plan.activated_experts import COSTLY, activated_experts
 from medusa_sim.plan.break_even import break_even_batches, find_break_even
+from medusa_sim.plan.coarse_search import coarse_searches
 from medusa_sim.plan.counts import cliffs, free_count, near_best, quicker_pairs
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
@@ -83,7 +84,7 @@ def test_verification_alone_is_free_further(scenario):
 
 def test_a_large_model_that_does_not_fit_pays_nowhere():
     large = Scenario(model="llama-2-70b", runtime="cuda-graph", latency="roofline")
-    (found,) = break_even_batches(large, large.options(), np.array([1024]))
+    (found,) = break_even_batches(coarse_searches(large, large.options(), np.array([1024])))
     assert (found.direction, found.searched_to, found.spans) == ("does not fit", 0, ())
 
 

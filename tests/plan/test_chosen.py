@@ -152,9 +152,9 @@ def test_the_best_point_has_the_largest_rate_of_those_that_fit_in_time(
         fits=np.stack([fits[:, counts]] * 2, axis=1), tpot_us=np.stack([tpot[:, counts]] * 2, axis=1),
         tokens_per_s=np.stack([rate[:, counts] * share for share in lengths], axis=1),
     )  # fmt: skip
-    every = SimpleNamespace(by_count=by_count)
+    every = SimpleNamespace(by_count=by_count, surface=SimpleNamespace(batch=np.array([2, 3, 5])))
     found = capacity.best_operating_point(
-        every, lengths.index(1), limit_us, speculate=speculate, batches_allowed=np.array(rows)
+        every, lengths.index(1), limit_us, speculate=speculate, among=np.array([2, 3, 5])[np.array(rows)]
     )
     assert (found and (found.b, by_count.tokens_per_s[found.b, found.s, found.k])) == best
 

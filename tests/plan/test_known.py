@@ -14,6 +14,7 @@ import medusa_sim as ms
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.plan.break_even import break_even_batches, find_break_even
+from medusa_sim.plan.coarse_search import at_few_counts, coarse_searches
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import (
     GAIN,
@@ -150,5 +151,6 @@ def test_codes_are_those_of_the_best_count_that_fits():
     rows, best = np.arange(codes.size), gain.argmax(axis=1)
     np.testing.assert_array_equal(codes == PAYS, low[rows, best] > 1.0)
     np.testing.assert_array_equal(codes == LOSES, high[rows, best] <= 1.0)
-    (whole,) = break_even_batches(scenario, scenario.options(), np.array([640]))
+    few = at_few_counts(scenario.options())
+    (whole,) = break_even_batches(coarse_searches(scenario, few, np.array([640])))
     assert whole.known[0].verdict == "pays"

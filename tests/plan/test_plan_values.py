@@ -57,7 +57,7 @@ def test_the_best_operating_point_is_that_of_every_batch_and_count(limit_ms, tra
     options = scenario.options(8)
     every = price(scenario, range(1, 17), [LONG], options)
     limit_us = None if limit_ms is None else 1e3 * limit_ms
-    (found,) = capacities(scenario, options, [look_at(every)], every, limit_us)
+    (found,) = capacities([look_at(every)], every, limit_us)
     assert found.max_batch_without == int(every.surface.max_batch[0, 0]) < 16
     allowed = every.fits[:, 0] & (every.tpot_us[:, 0] <= (limit_us or np.inf))
     rate = np.where(allowed, every.tokens_per_s[:, 0], -np.inf)
@@ -80,7 +80,7 @@ def test_the_best_point_is_found_around_the_batches_that_were_looked_at():
     options = scenario.options(4)
     looked = price(scenario, [4, 12], [LONG], options)
     every = price(scenario, range(1, 17), [LONG], options)
-    (found,) = capacities(scenario, options, [look_at(looked)], looked)
+    (found,) = capacities([look_at(looked)], looked)
     assert every.fits[:, 0].all()
     assert found.without_speculation.batch == 1 + int(every.tokens_per_s[:, 0, 0].argmax()) == 16
     assert found.with_speculation.tokens_per_s == pytest.approx(every.tokens_per_s[:, 0, 1:].max())
