@@ -208,8 +208,8 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "seq_len": 512, "candidates": 4, "drafts": 3, "chain": True, "paths": None, "speedup": 1.5,
         "speedup_low": 1.4,
         "speedup_high": 1.6, "speedup_at_batch_min": 2.0, "speedup_lowest": 1.5, "batch_lowest": batch_max,
-        "meets_latency": None, "fits_memory": True, "verdict": "pays", "speculative_speedup": 1.5,
-        "speculative_candidates": 4, "required_acceptance_factor": None, "required_tokens_per_step": 2.5,
+        "meets_latency": None, "fits_memory": True, "verdict": "pays", "uncertain": None,
+        "speculative_speedup": 1.5, "speculative_candidates": 4, "required_acceptance_factor": None, "required_tokens_per_step": 2.5,
     }  # fmt: skip
     at = {"batch_min": batch_min, "batch_max": batch_max, "searched": [batch_min, batch_max]}
     return SimpleNamespace(**at, **{**given, **more})
@@ -278,6 +278,28 @@ def test_a_verdict_names_the_batches_that_draft(candidates, lengths, told):
     first, last = candidates
     rows = (schedule_row(1, 8, candidates=first), schedule_row(9, 64, candidates=last))
     assert sentences._where_to_enable(recommended(*rows, lengths=lengths)) == told
+
+
+@pytest.mark.parametrize(
+    ("uncertain", "lengths", "told"),
+    [
+        ((None, (41, 64)), (512, 512), "batch 1..64 (gain uncertain at 41..64)"),
+        (((4, 8), (9, 20)), (512, 512), "batch 1..64 (gain uncertain at 4..20)"),
+        (((1, 8), (9, 64)), (512, 512), "batch 1..64 (gain uncertain)"),
+        (
+            (None, (41, 64)),
+            (512, 1024),
+            "batch 1..8 (length 512); batch 9..64 (length 1,024, gain uncertain at 41..64)",
+        ),
+    ],
+)
+def test_a_verdict_names_the_batches_whose_gain_is_uncertain(uncertain, lengths, told):
+    rows = [
+        schedule_row(*batches, uncertain=doubt, seq_len=length)
+        for batches, doubt, length in zip(((1, 8), (9, 64)), uncertain, lengths, strict=True)
+    ]
+    answer = recommended(*rows, lengths=tuple(dict.fromkeys(lengths)))
+    assert sentences._where_to_enable(answer) == f"Enable speculation at {told}"
 
 
 @pytest.mark.parametrize(

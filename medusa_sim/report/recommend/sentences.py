@@ -90,15 +90,25 @@ def _where_to_enable(answer: Recommendation) -> str:
             for row in answer.where_it_fits
         )
         return f"{said}: {fits}"
-    parts = []
-    for seq_len in question.seq_len:
-        if spans := _batches([row for row in rows if row.seq_len == seq_len]):
-            at = f" (length {seq_len:,})" if len(question.seq_len) > 1 else ""
-            parts.append(f"batch {spans}{at}")
-    whole = all(row.candidates > 1 or not row.fits_memory for row in answer.schedule)
-    if whole and len(question.seq_len) > 1:
+    lengths = question.seq_len
+    parts = [
+        f"batch {_batches(there)}{_in_brackets(seq_len if len(lengths) > 1 else None, there)}"
+        for seq_len in lengths
+        if (there := [row for row in rows if row.seq_len == seq_len])
+    ]
+    everywhere = all(row.candidates > 1 or not row.fits_memory for row in answer.schedule)
+    if everywhere and len(lengths) > 1 and not any(row.uncertain for row in rows):
         parts = [f"batch {span(question.batch_min, question.batch_max)} wherever it fits"]
     return f"Enable speculation at {'; '.join(parts)}"
+
+
+def _in_brackets(length: int | None, rows: Sequence[ScheduleRow]) -> str:
+    """` (length 512, gain uncertain at 161..256)`: what is to be known of rows of one length."""
+    told = [] if length is None else [f"length {length:,}"]
+    if doubtful := [row.uncertain for row in rows if row.uncertain is not None]:
+        whole = all(row.uncertain == (row.batch_min, row.batch_max) for row in rows)
+        told.append("gain uncertain" if whole else f"gain uncertain at {spans_text(doubtful)}")
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _throughput_decision(answer: Recommendation) -> str:
