@@ -1,4 +1,4 @@
-"""README's table of errors: what the tables of docs/validation*.md say, in six lines.
+"""README's table of errors: what the tables of docs/ say, a line for each kind of error.
 
     python benchmarks/readme_errors.py    # writes the section of README.md
 
@@ -61,17 +61,21 @@ def _of(rows: Sequence[Row], is_one: Callable[[Row], bool], *columns: str) -> li
 def lines() -> list[tuple[str, ...]]:
     """What, roofline, held out, the script that prints it, where its rows are."""
     linear, attention = _operators("linear"), _operators("decode_attention", "prefill_attention")
-    formats, cards = (sorted({row[name] for row in linear}) for name in ("dtype", "GPU"))
+    formats, gpus = (sorted({row[name] for row in linear}) for name in ("dtype", "GPU"))
     sources = rows_of("validation-engines.md", "source", "left out %")
+    served = rows_of("accuracy.md", "new", "error to expect")
     load = rows_of("validation-engines.md", "models", "TPOT", "E2E", "TTFT")
     regret = rows_of("validation.md", "models", "roofline: mean")
     plain = "`operator_rows.py`"
     return [
-        (f"linear layers, {', '.join(formats)}, {len(cards)} GPUs",
+        (f"linear layers, {', '.join(formats)}, {len(gpus)} GPUs",
          span([row["roofline"] for row in linear]), span([row["held out"] for row in linear]),
          plain, "wheel aiconfigurator-core; repositories"),
         ("attention, decoding and prefill", span([row["roofline"] for row in attention]),
          span([row["held out"] for row in attention]), plain, "wheel aiconfigurator-core; repositories"),
+        ("time per token of full servers, vLLM, SGLang and TensorRT-LLM, H100, H200 and B200", "",
+         span(_of(served, lambda row: row["new"] != "measured", "error to expect")),
+         "`hierarchy.py`", "repositories ai-dynamo/aiconfigurator, SemiAnalysisAI/InferenceX"),
         ("plain steps in vLLM 0.11, 8B to 27B, 8 to 256 requests", "",
          span(_of(sources, lambda row: row["source"] == "ML.ENERGY", "left out %")),
          "`engine_fit.py`", "repository ml-energy/leaderboard"),
@@ -100,7 +104,7 @@ def errors_section() -> str:
     """The table, and what single rows do."""
     linear = _operators("linear")
     worst = max((row["worst row"] for row in linear), key=lambda cell: float(first(cell)))
-    head = ("", "roofline", "held out", "`python benchmarks/...` prints it", "rows are in")
+    head = ("", "roofline", "held out", "command: `python benchmarks/...`", "the measured rows are in")
     found = [f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *lines())]
     return "\n".join([*found, "", f"Single rows are worse: up to {worst} for linear layers.", ""])
 

@@ -209,7 +209,8 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "speedup_low": 1.4,
         "speedup_high": 1.6, "speedup_at_batch_min": 2.0, "speedup_lowest": 1.5, "batch_lowest": batch_max,
         "meets_latency": None, "fits_memory": True, "verdict": "pays", "uncertain": None,
-        "speculative_speedup": 1.5, "speculative_candidates": 4, "required_acceptance_factor": None, "required_tokens_per_step": 2.5,
+        "speculative_speedup": 1.5, "speculative_candidates": 4,
+        "required_acceptance_factor": None, "required_tokens_per_step": 2.5,
     }  # fmt: skip
     at = {"batch_min": batch_min, "batch_max": batch_max, "searched": [batch_min, batch_max]}
     return SimpleNamespace(**at, **{**given, **more})
