@@ -44,6 +44,7 @@ from medusa_sim.step.server import in_server
 from medusa_sim.step.setting import Setting, step_kernels
 from medusa_sim.step.step import decode_step, speculative_step, verification_step
 from medusa_sim.step.traffic import Traffic, served_length
+from medusa_sim.step.verified import Verified
 
 ACCEPTANCE_ERROR = 0.04
 """80 % half-width of a published mean of tokens per step."""
@@ -245,7 +246,8 @@ def setting_of(row: Row) -> Setting:
     elif row.drafter == "eagle3":
         drafter = Eagle3(depth=row.drafts, width=row.width, draft_vocab=EAGLE3_VOCAB)
     base = plain_setting(row.gpu, row.model, row.runtime, row.formats, row.tp)
-    return replace(base, drafter=drafter, compacted_drafts=max(row.drafts, 1), match_rate=row.match_rate)
+    verified = Verified(match_rate=row.match_rate)
+    return replace(base, drafter=drafter, compacted_drafts=max(row.drafts, 1), verified=verified)
 
 
 @lru_cache(maxsize=64)

@@ -19,7 +19,6 @@ from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.power import Power
 from medusa_sim.step.sampling import sampled
-from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.watts import prompt_joules, sampling_joules, watts
 from medusa_sim.units import US_PER_S
 
@@ -75,7 +74,7 @@ def energy_of(
     batch = np.arange(1, max_requests + 1)
     cells = price(scenario, batch, [max(round(length), 1)], options).by_count
     setting, sizes = cells.surface.setting, batch[:, None, None].astype(np.float64)
-    rows = sizes * np.asarray(processed_tokens(setting, cells.candidates), dtype=np.float64)
+    rows = sizes * np.asarray(setting.verified.mean_tokens(cells.candidates), dtype=np.float64)
     joules = cells.joules + sampling_joules(gpu, power, setting, rows)
     sampled_us = cells.step_us + sampled(setting, sizes, cells.candidates, cells.tokens_per_step).time_us
     above = np.broadcast_to(joules / sampled_us * US_PER_S, cells.shape)[:, 0].T

@@ -28,7 +28,6 @@ from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import decode_linear_us, expert_sharing_us
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import processed_tokens
 from medusa_sim.units import US_PER_S
 
 _LENGTH_RATIO = 1.5
@@ -202,7 +201,7 @@ def step_table(
         step_s=np.concatenate([prompts_alone, whole.step_s], axis=1),
         prompts=prompts,
         rates=acceptance_rates(options),
-        match_rate=setting.match_rate if options else 1.0,
+        match_rate=setting.verified.match_rate if options else 1.0,
         match_runs=(scenario.profile.match_runs or MATCHES_RUN) if options else 1.0,
         drafting_share=_with_none(whole.drafting_share, 0.0),
         idle_share=_with_none(whole.idle_share, 0.0)[0],
@@ -223,7 +222,7 @@ def _decode_linear_s(
 ) -> tuple[FloatArray, FloatArray]:
     """(1 + drafts, 1 + requests) seconds of linear layers without prompts, and what shared experts save."""
     engine, requests = setting.runtime.engine, as_float(np.arange(most_requests + 1))[None, :]
-    verified_tokens = as_float(processed_tokens(setting, 1 + np.arange(drafts + 1)[:, None]))
+    verified_tokens = as_float(setting.verified.mean_tokens(1 + np.arange(drafts + 1)[:, None]))
     tokens = requests * verified_tokens
     rows = tokens if engine is None else padded_tokens(engine, requests, verified_tokens)
     rows_us = np.interp(rows, np.arange(prompts.linear_s.size), prompts.linear_s) * US_PER_S

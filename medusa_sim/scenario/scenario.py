@@ -28,6 +28,7 @@ from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.expert_union import CHAIN, TREE, Overlap, overlap_of
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic
+from medusa_sim.step.verified import Verified
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -143,8 +144,7 @@ class Scenario(MachineWithDrafter):
             served_drafter=self.drafting.method,
             compacted_drafts=self.depth if self.guessed_from is None else self.guessed_from - 1,
             longest_drafts=self.depth,
-            match_rate=self.match_rate,
-            sure_shares=self.sure_shares,
+            verified=Verified(match_rate=self.match_rate, sure_shares=self.sure_shares),
             parallel=self.parallel,
             overlap=self.overlap,
         )

@@ -3,7 +3,7 @@
 From the time of a step down to one kernel, the order in which to read:
 
     `step.speculative_step`       verification and drafting (`drafting`); a plain step is `step.decode_step`
-    `step.verification_step`      one pass of the target, or its mean over what it verifies
+    `step.verification_step`      one pass of the target, or its mean over how much it verifies (`verified`)
     `network.model_launches`      the kernels of a model and workload, block by block: mixers (`attention`,
                                   `latent`, `sparse`, `recurrent`), `feed_forward`, `exchange`, `residual`
     `pass_time.timed_pass`        one pass: its kernels are timed, then host and engine are added

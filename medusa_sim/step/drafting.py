@@ -97,7 +97,7 @@ def _with_engine(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -
     drafter = setting.drafter
     if setting.scope == "block" or drafter is None:
         return ()
-    if setting.sure_shares and drafter.has_levels:
+    if setting.verified.sure_shares and drafter.has_levels:
         shares = pass_shares(setting, len(passes))
         passes = tuple(each.in_share(share) for each, share in zip(passes, shares, strict=True))
     hidden = setting.model.hidden if drafter.passes_features else None
@@ -114,12 +114,12 @@ def _with_engine(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -
 def pass_shares(setting: Setting, passes: int) -> FloatArray:
     """(passes,) share of the steps in which each of a drafter's passes runs.
 
-    Below 1 for drafts that may come after one that the drafter is not sure of (`Setting.sure_shares`).
+    Below 1 for drafts that may come after one that the drafter is not sure of (`Verified.sure_shares`).
     """
-    if setting.drafter is None or not (setting.sure_shares and setting.drafter.has_levels):
+    if setting.drafter is None or not (setting.verified.sure_shares and setting.drafter.has_levels):
         return np.ones(passes)
     reading = 1 + setting.runtime.draft_reads_back
-    further = np.cumprod(setting.sure_shares)[: max(passes - reading, 0)]
+    further = np.cumprod(setting.verified.sure_shares)[: max(passes - reading, 0)]
     return np.concatenate([np.ones(passes - further.size), further])
 
 

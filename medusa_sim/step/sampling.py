@@ -18,7 +18,6 @@ from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.host import Added
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.workload import of_fullest
 from medusa_sim.units import US_PER_S
 
@@ -32,7 +31,7 @@ def sampled(setting: Setting, batch: Size, candidates: Size, tokens_per_step: Si
     if engine is None or setting.scope == "block":
         return Added(np.zeros(()), np.zeros(()))
     own = of_fullest(batch, setting.parallel.schedulers)
-    rows = own * processed_tokens(setting, candidates)
+    rows = own * setting.verified.mean_tokens(candidates)
     model = setting.model
     filtered_us = filter_us(
         engine, setting.latency.gpu, rows, model.filtered_vocab, top_k=model.samples_top_k

@@ -38,7 +38,6 @@ from medusa_sim.step.request_cycle import RequestCycle, request_cycle
 from medusa_sim.step.request_steps import chain_chances
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.step_means import StepMeans, carrying_share, step_means, step_quantile_us
 from medusa_sim.step.traffic import Traffic
 
@@ -83,7 +82,7 @@ def in_server(
         decode_steps=decode_steps,
         server_us=0.0 if engine is None else engine.server_us.value,
         requests=requests,
-        verified_tokens=np.asarray(processed_tokens(setting, candidates), dtype=np.float64),
+        verified_tokens=np.asarray(setting.verified.mean_tokens(candidates), dtype=np.float64),
         attention_us=np.asarray(attention_us, dtype=np.float64),
         prompt_tokens=as_float(traffic.prompt_tokens if prompt_tokens is None else prompt_tokens),
         drafter=drafter,

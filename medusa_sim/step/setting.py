@@ -13,6 +13,7 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import CHAIN, Overlap
+from medusa_sim.step.verified import Verified
 from medusa_sim.step.workload import Scope
 
 
@@ -33,11 +34,8 @@ class Setting:
     """Drafts of the longest path, which sizes the compaction of the cache."""
     longest_drafts: int = 0
     """Drafts of the longest chain, where one may be longer than that; 0: none."""
-    match_rate: float = 1.0
-    """Share of the steps in which drafts are found, of a drafter that looks them up in the text."""
-    sure_shares: tuple[float, ...] = ()
-    """Shares of drafts that the drafter is sure of, given that it was of those before; empty: all are
-    verified."""
+    verified: Verified = Verified()  # noqa: RUF009  # frozen
+    """Which of the candidates verification steps verify."""
     parallel: Parallel = ONE
     """The GPUs that share the model."""
     overlap: Overlap = CHAIN

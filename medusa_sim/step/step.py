@@ -1,11 +1,9 @@
 """The steps of an engine: plain decoding, a prompt, verification with drafting and without.
 
-    speculative_step    = verification_step + drafting_times (`step.drafting`)
-    verification_step   one pass of the target over all candidates, and acceptance
-    decode_step         the same over one token of each sequence, without acceptance
-    prefill_step        the same over a whole prompt
-
-(N5)  a looked-up step = mean over found ~ Bin(b, match_rate) of a step that verifies b + found (c - 1) tokens
+speculative_step    = verification_step + drafting_times (`step.drafting`)
+verification_step   one pass of the target over all candidates, and acceptance
+decode_step         the same over one token of each sequence, without acceptance
+prefill_step        the same over a whole prompt
 """
 
 from __future__ import annotations
@@ -14,12 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.operator_time import CodeArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.accepting import acceptance_launches
-from medusa_sim.step.chance import drafted_tokens, found_shares, mean_drafted_tokens
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_passes, drafting_times, pass_shares
 from medusa_sim.step.graphs import padded_tokens
@@ -32,10 +29,8 @@ from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.prompt_kernels import drafter_works
 from medusa_sim.step.prompts import prompt_host, prompt_terms
 from medusa_sim.step.setting import Setting
+from medusa_sim.step.verified import Verified
 from medusa_sim.step.workload import Workload, decode, prefill, verify
-
-_LEAST_RATE = 1e-12
-"""Of steps that find drafts, and of those that find none."""
 
 
 def speculative_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassTimes:
@@ -87,7 +82,7 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
     Scope `block` has the paper's operators alone, as its simulation does. Where drafts are looked up the time
     is the mean over how many requests find any (N5), where they end early the mean over how long they are.
     """
-    if setting.match_rate == 1.0 and not setting.sure_shares:
+    if setting.verified.is_all:
         return timed_pass(setting.latency, verification_work(setting, batch, seq_len, candidates))
     return _mean_verification_step(setting, batch, seq_len, candidates)
 
@@ -113,17 +108,9 @@ def _verification_cases(
     setting: Setting, batch: Size, seq_len: Size, candidates: Size
 ) -> tuple[PassWork, FloatArray]:
     """(pass, probabilities (..., cases)): the tokens that a step may verify, along a last axis."""
-    requests, tokens = np.broadcast_arrays(as_float(batch), as_float(candidates))
-    if setting.sure_shares:
-        verified, weights = drafted_tokens(requests, tokens - 1.0, setting.sure_shares)
-    elif setting.match_rate == 1.0:
-        verified, weights = tokens[..., None], np.ones((*tokens.shape, 1))
-    else:
-        rate = min(max(setting.match_rate, _LEAST_RATE), 1.0 - _LEAST_RATE)
-        found, weights = found_shares(requests, rate)
-        verified = 1.0 + (tokens[..., None] - 1.0) * found
-    exact = replace(setting, match_rate=1.0, sure_shares=())
-    work = verification_work(exact, np.asarray(batch)[..., None], np.asarray(seq_len)[..., None], verified)
+    tokens, weights = setting.verified.cases(batch, candidates)
+    exact = replace(setting, verified=Verified())
+    work = verification_work(exact, np.asarray(batch)[..., None], np.asarray(seq_len)[..., None], tokens)
     return work, weights
 
 
@@ -151,27 +138,14 @@ def decode_work(setting: Setting, batch: Size, seq_len: Size) -> PassWork:
 
 def verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassWork:
     """Kernels of `verification_step`."""
-    verified = processed_tokens(setting, candidates)
-    workload = replace(verify(batch, seq_len, verified), overlap=setting.overlap)
+    tokens = setting.verified.mean_tokens(candidates)
+    workload = replace(verify(batch, seq_len, tokens), overlap=setting.overlap)
     setting = replace(setting, runtime=setting.runtime.drafting(setting.drafter_name))
     accepting: tuple[Launch, ...] = ()
     if setting.scope == "model" and not setting.runtime.chain_only:
         longest = _longest_path(setting, candidates)
         accepting = acceptance_launches(setting.shard, workload, setting.compacted_drafts, longest)
     return _target_work(setting, workload, accepting)
-
-
-def processed_tokens(setting: Setting, candidates: Size) -> Size:
-    """Tokens that a step of `candidates` processes per sequence, averaged over (N5).
-
-    Drafts that are looked up in the text are verified where the look-up finds any; elsewhere the step is
-    plain. Of drafts that end early (`sure_shares`) those count that the drafter reaches, on average.
-    """
-    if setting.sure_shares:
-        return mean_drafted_tokens(as_float(candidates) - 1.0, setting.sure_shares)
-    if setting.match_rate == 1.0:
-        return candidates
-    return 1.0 + setting.match_rate * (np.asarray(candidates, dtype=np.float64) - 1.0)
 
 
 def _longest_path(setting: Setting, candidates: Size) -> Size:

@@ -25,7 +25,6 @@ from medusa_sim.step.launch import Launch
 from medusa_sim.step.prompt_kernels import prompt_launches
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import processed_tokens
 from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.workload import prefill
 from medusa_sim.units import US_PER_S
@@ -86,7 +85,7 @@ def requests_joules(
         plain if drafter is None else prompt_joules(gpu, power, setting, lengths, drafter).mean(axis=-1)
     )
     prompts = requests * np.where(np.asarray(candidates) > 1, drafting, plain)
-    rows = requests * np.asarray(processed_tokens(setting, candidates))
+    rows = requests * np.asarray(setting.verified.mean_tokens(candidates))
     return np.asarray(prompts + decode_steps * (step_joules + sampling_joules(gpu, power, setting, rows)))
 
 

@@ -33,6 +33,7 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.chance import log_normal
 from medusa_sim.step.drafting import drafting_passes
 from medusa_sim.step.step import decode_step, verification_step, verification_work
+from medusa_sim.step.verified import Verified
 from medusa_sim.step.watts import launch_joules, prompt_joules, sampling_joules, watts
 from medusa_sim.step.workload import verify
 
@@ -129,9 +130,9 @@ def test_drafts_that_are_not_run_draw_nothing():
     surface = price(early, [1], [1024]).by_count.surface
     (one,) = (option for option in early.options() if option.depth == 2)
     of = replace(surface.setting, drafter=one.drafter)
-    sure = of.sure_shares
+    sure = of.verified.sure_shares
     tokens = 1 + sure[0] + sure[0] * sure[1]
-    target = verification_work(replace(of, sure_shares=()), 1, 1024, tokens)
+    target = verification_work(replace(of, verified=Verified()), 1, 1024, tokens)
     reading, first, second = drafting_passes(of, verify(1, 1024, 3))
     expected, back, draft, further = (
         float(launch_joules(whole.gpu, whole.gpu.power, work.launches))

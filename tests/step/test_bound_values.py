@@ -12,6 +12,7 @@ from medusa_sim.step.pass_times import bound_codes
 from medusa_sim.step.server import FullServer, in_server
 from medusa_sim.step.step_means import _carrying_share, _Cases
 from medusa_sim.step.traffic import Traffic
+from medusa_sim.step.verified import Verified
 
 
 @pytest.mark.parametrize(
@@ -50,11 +51,10 @@ def test_prompts_draw_as_often_as_requests_begin(monkeypatch, candidates, joules
     """Eight requests read 700 tokens each, and decode for 32 steps of 20 J."""
     read = {None: 2.0, "drafter": 3.0}
     monkeypatch.setattr(watts, "prompt_joules", lambda gpu, power, setting, lengths, of: read[of] * lengths)
-    monkeypatch.setattr(watts, "processed_tokens", lambda setting, candidates: candidates)
     monkeypatch.setattr(watts, "sampling_joules", lambda gpu, power, setting, rows: 0.5 * rows)
     traffic = Traffic(prompt_tokens=700.0, output_tokens=80.0, prompt_cv=0.5, output_cv=0.3)
     found = watts.requests_joules(
-        None, None, None, "drafter", 8, candidates, traffic,
+        None, None, SimpleNamespace(verified=Verified()), "drafter", 8, candidates, traffic,
         step_joules=np.asarray(20.0), decode_steps=np.asarray(32.0),
     )  # fmt: skip
     assert float(found) == pytest.approx(8 * joules * 700 + 32 * (20.0 + 0.5 * 8 * candidates), rel=1e-3)

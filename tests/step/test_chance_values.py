@@ -9,9 +9,10 @@ import pytest
 
 from medusa_sim.latency.operator_time import Bound, OperatorTime
 from medusa_sim.step.breakdown import _longest_bound, _mean_and_ends
-from medusa_sim.step.chance import binomial, drafted_tokens, found_shares, log_normal, quantile, sums_by_place
+from medusa_sim.step.chance import binomial, log_normal, quantile, sums_by_place
 from medusa_sim.step.graphs import _next_size
 from medusa_sim.step.pass_times import bound_codes
+from medusa_sim.step.verified import drafted_tokens, found_shares
 
 
 def _exact(draws: int, share: float) -> list[float]:

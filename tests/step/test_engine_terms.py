@@ -31,6 +31,7 @@ from medusa_sim.step.host import (
 )
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, speculative_step, verification_step
+from medusa_sim.step.verified import Verified
 
 ENGINES = tuple(name for name in runtime_names() if load_runtime(name).engine is not None)
 NOTHING = Term(value=0.0, source="a test")
@@ -166,10 +167,12 @@ def test_a_pass_of_a_draft_model_takes_its_launches_at_least():
 def test_a_look_up_that_never_matches_is_a_plain_step_and_one_that_always_does_a_full_one():
     plain = decode_step(setting(), BATCHES, 512)
     for match_rate, candidates in ((0.0, 8), (1.0, 1), (0.3, 1)):
-        step = verification_step(setting(match_rate=match_rate), BATCHES, 512, candidates)
+        step = verification_step(setting(verified=Verified(match_rate=match_rate)), BATCHES, 512, candidates)
         # attention is a verification kernel at one query: the decode kernel
         assert step.time_us == pytest.approx(plain.time_us, rel=1e-9)
-    rising = [verified_us(setting(match_rate=rate), 64, 8) for rate in (0.0, 0.2, 0.5, 1.0)]
+    rising = [
+        verified_us(setting(verified=Verified(match_rate=rate)), 64, 8) for rate in (0.0, 0.2, 0.5, 1.0)
+    ]
     assert rising == sorted(rising)
     assert rising[-1] == verified_us(setting(), 64, 8)
 

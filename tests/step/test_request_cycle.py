@@ -12,12 +12,13 @@ from servers import CHAT, full, setting
 
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step import first_tokens, gathering
-from medusa_sim.step.chance import _binomial_parts, log_normal
+from medusa_sim.step.chance import log_normal
 from medusa_sim.step.first_tokens import following_us, starting_us
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms
 from medusa_sim.step.request_cycle import RequestCycle, _in_queue
 from medusa_sim.step.traffic import Traffic
+from medusa_sim.step.verified import _binomial_parts
 
 
 def test_a_load_test_sees_a_tenth_of_those_that_begin_at_once_and_what_is_later_in_it(monkeypatch):

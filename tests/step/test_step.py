@@ -19,7 +19,6 @@ from medusa_sim.specs.inheritance import TOGETHER, TOGETHER_ALIKE
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.step.chance import found_shares
 from medusa_sim.step.compose import Cost, step_us
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.medusa import Medusa
@@ -30,6 +29,7 @@ from medusa_sim.step.memory import CONTEXT_BYTES, LINKED_BYTES, USABLE_MEMORY_SH
 from medusa_sim.step.network import model_launches, step_launches
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, prefill_step, speculative_step, verification_step
+from medusa_sim.step.verified import Verified, found_shares
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
 GPU = load_gpu("a100-80gb-pcie")
@@ -222,8 +222,8 @@ def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest_and_what_is_know
 def test_a_looked_up_step_is_the_mean_over_those_that_find_drafts():
     """(N5): one request has plain steps among its own; of several every number of hits counts."""
     asked = {"gpu": "l40s", "model": "llama-3.1-8b", "drafter": "ngram", "runtime": "vllm", "acceptance": 0.4}
-    setting = replace(Scenario(**asked).setting, match_rate=0.3)
-    all_find = replace(setting, match_rate=1.0)
+    setting = replace(Scenario(**asked).setting, verified=Verified(match_rate=0.3))
+    all_find = replace(setting, verified=Verified())
 
     def time_us(of: Setting, batch: float, candidates: float) -> float:
         return float(
@@ -237,7 +237,7 @@ def test_a_looked_up_step_is_the_mean_over_those_that_find_drafts():
     assert time_us(setting, 3, 4) == pytest.approx(np.dot(odds, each), rel=3e-3)
     # nothing jumps where drafts are found a little more often, on either side of a tile
     rates = np.linspace(0.05, 0.95, 91)
-    times = [time_us(replace(setting, match_rate=rate), 64, 4) for rate in rates]
+    times = [time_us(replace(setting, verified=Verified(match_rate=rate)), 64, 4) for rate in rates]
     assert np.abs(np.diff(np.log(times))).max() < 0.03
 
 

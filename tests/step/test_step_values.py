@@ -24,7 +24,7 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step import memory
 from medusa_sim.step.accepting import acceptance_launches
-from medusa_sim.step.chance import LENGTHS, drafted_tokens, mean_drafted_tokens, normal_values, quantile
+from medusa_sim.step.chance import LENGTHS, normal_values, quantile
 from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.drafter.base import DrafterParts
 from medusa_sim.step.drafter.layer import Eagle3, Mtp
@@ -44,10 +44,10 @@ from medusa_sim.step.sparse import reading_at_most
 from medusa_sim.step.step import (
     decode_step,
     prefill_step,
-    processed_tokens,
     step_passes,
     verification_step,
 )
+from medusa_sim.step.verified import Verified, drafted_tokens, mean_drafted_tokens
 from medusa_sim.step.workload import decode, verify
 
 
@@ -124,7 +124,7 @@ def test_drafts_end_before_the_first_token_that_is_not_kept():
 def test_a_pass_runs_in_the_rounds_that_reach_it(runtime, shares):
     """llama.cpp reads what was verified in a pass of its own; what a server adds is added once."""
     whole = setting(runtime, drafter=Eagle3(depth=3))
-    early = replace(whole, sure_shares=(0.5, 0.4, 0.3))
+    early = replace(whole, verified=Verified(sure_shares=(0.5, 0.4, 0.3)))
     passes, fewer = (drafting_times(each, 1, 1024, 4)[: len(shares)] for each in (whole, early))
     found = [float(one.time_us / all_of.time_us) for one, all_of in zip(fewer, passes, strict=True)]
     assert found == pytest.approx(shares)
@@ -132,13 +132,13 @@ def test_a_pass_runs_in_the_rounds_that_reach_it(runtime, shares):
 
 def test_a_round_that_may_end_early_takes_the_mean_over_its_widths():
     whole = setting(drafter=Eagle3(depth=3))
-    early = replace(whole, sure_shares=(0.5, 0.4, 0.3))
+    early = replace(whole, verified=Verified(sure_shares=(0.5, 0.4, 0.3)))
     mean = sum(
         chance * float(verification_step(whole, 1, 1024, width).time_us)
         for width, chance in ((1, 0.5), (2, 0.3), (3, 0.14), (4, 0.06))
     )
     assert float(verification_step(early, 1, 1024, 4).time_us) == pytest.approx(mean)
-    assert float(processed_tokens(early, 4)) == pytest.approx(0.5 + 0.6 + 0.42 + 0.24)
+    assert float(early.verified.mean_tokens(4)) == pytest.approx(0.5 + 0.6 + 0.42 + 0.24)
 
 
 def test_kernels_of_one_device_are_off_together_beside_what_each_is_by_itself():
