@@ -2,9 +2,9 @@
 
 docs/cli.md from the help pages, sections of docs/validation*.md, the worked example of docs/method.md, the
 tables of docs/hybrids.md, docs/speedup.png from the default report, the outputs of docs/*.ipynb, the house of
-CONTRIBUTING.md, and in README.md, docs/guide.md, docs/load.md, docs/engine-loop.md every ```text block behind
-a ```sh block. A block that ends in `...` shows the beginning of what is printed: as many paragraphs as it
-had.
+CONTRIBUTING.md, benchmarks/README.md, and in README.md, docs/guide.md, docs/load.md, docs/engine-loop.md
+every ```text block behind a ```sh block. A block that ends in `...` shows the beginning of what is printed:
+as many paragraphs as it had.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 from house import END, START, house_text
+from index import PAGE, index_text
 
 from medusa_sim.cli import cli
 from medusa_sim.writing import write_text
@@ -156,6 +157,7 @@ def main() -> None:
         page = ROOT / "CONTRIBUTING.md"
         house = _HOUSE.sub(lambda found: house_text(), page.read_text(encoding="utf-8"))
         write_text(page, house)
+        write_text(PAGE, index_text())
         write_text(ROOT / "docs" / "engine-loop.md", loop_page())
         for path in sorted((ROOT / "docs").glob("*.ipynb")):
             write_text(path, notebook(path))

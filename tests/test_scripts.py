@@ -17,6 +17,7 @@ from pathlib import Path
 
 import mutations
 import pytest
+from index import GROUPS, PAGE, index_text
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA") or ROOT.parent / "shared" / "data")
@@ -116,6 +117,12 @@ def doors() -> dict[str, str]:
 
 def test_the_list_of_doors_is_complete():
     assert doors().keys() == ALONE.keys() | QUICK.keys() | LONG.keys() | LACKING.keys() | ELSEWHERE
+
+
+def test_every_module_of_benchmarks_stands_once_in_their_list():
+    listed = [name for group in GROUPS for name in group.names]
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
+    assert PAGE.read_text(encoding="utf-8") == index_text(), "run `make docs`"
 
 
 def test_mutations_that_change_nothing_are_of_lines_that_are_there():
