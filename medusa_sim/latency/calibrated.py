@@ -64,7 +64,7 @@ class CalibratedLatency:
         self.serves = serves or engine
         self.set_name = engine if engine in gpu.kernels else kernels
         self.cold = cold
-        self.held: KernelSet = _over(gpu.kernels.get(kernels), gpu.kernel_set(self.set_name))
+        self.kernel_set: KernelSet = _over(gpu.kernels.get(kernels), gpu.kernel_set(self.set_name))
         in_step = cold and not engine
         self.asked = Asked(
             set_name=kernels, library=library, engine=engine, kernel_name=kernel, in_step=in_step
@@ -85,8 +85,8 @@ class CalibratedLatency:
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, us. Raises SpecError where the set has no kernel for the operator."""
         kind = KIND_OF[operator.kind]
-        law = _LAWS.get(kind)
-        return self.chosen_time(operator) if law is None else law(self, operator)
+        time_of_kind = _TIMES_OF_KINDS.get(kind)
+        return self.chosen_time(operator) if time_of_kind is None else time_of_kind(self, operator)
 
     def chosen_time(self, operator: Operator) -> OperatorTime:
         """Time by the one kernel that is chosen for the operator."""
@@ -101,14 +101,14 @@ class CalibratedLatency:
         """Which kernels answer for an operator: models of one GPU that say the same give the same time."""
         kind = KIND_OF[operator.kind]
         if not kind.is_chosen:
-            held = self.held
+            kernels = self.kernel_set
             backend = (
                 self.backend(operator) if isinstance(operator, Attention) and operator.is_fused else None
             )
-            # tables of kernels are the GPU's own objects, which live as long as it does
-            tables = id(held.attention), id(held.serial_attention), id(held.elementwise), id(held.unfused)
-            return self.set_name, self.cold, *tables, backend
-        if kind in _LAWS:  # of several kernels
+            # sections are the GPU's own objects, which live as long as it does
+            sections = (kernels.attention, kernels.serial_attention, kernels.elementwise, kernels.unfused)
+            return self.set_name, self.cold, *map(id, sections), backend
+        if kind in _TIMES_OF_KINDS:  # of several kernels
             return id(self)
         choice = self.choice(operator)
         tiles = choice.kernel.tiles if isinstance(choice.kernel, GemmKernel) else ()  # the engine's own
@@ -142,7 +142,7 @@ class CalibratedLatency:
 
     def fused_kernel(self, kind: str) -> AttentionKernel:
         """The kernel of fused attention of that kind, in a step as an engine runs it (`writing_apart`)."""
-        kernel = self.kernel("attention", self.held.attention, kind)
+        kernel = self.kernel("attention", self.kernel_set.attention, kind)
         return writing_apart(kernel) if self.asked.in_step else kernel
 
     def kernel(self, section: str, kernels: Mapping[str, KernelT], key: str) -> KernelT:
@@ -160,7 +160,7 @@ class CalibratedLatency:
 
 def unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
     """QK^T or PV, of the one kernel that a set has for both."""
-    unfused = model.held.unfused
+    unfused = model.kernel_set.unfused
     known = {} if unfused is None else {"qk": unfused, "pv": unfused}
     kernel = model.kernel("unfused", known, operator.kind)
     return unfused_attention_time(model.gpu, kernel, operator, cold=model.cold)
@@ -168,11 +168,11 @@ def unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
 
 def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
     """Fused attention; verification that no rows tell of is put together from decoding and prefill."""
-    serial = model.held.serial_attention
+    serial = model.kernel_set.serial_attention
     if operator.kind in serial:
         return serial_attention_time(model.gpu, serial[operator.kind], operator)
     backend = model.backend(operator)
-    is_composed = operator.kind == "verify_attention" and operator.kind not in model.held.attention
+    is_composed = operator.kind == "verify_attention" and operator.kind not in model.kernel_set.attention
     if not is_composed and backend.timed_as != "call":
         kernel = model.fused_kernel(operator.kind)
         return attention_time(model.gpu, kernel, operator, cold=model.cold, plans=backend.plans)
@@ -192,20 +192,20 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
 def elementwise_kernel_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:
     """Elementwise kernels; the choice of the next token as a norm where it has none of its own."""
     kind: str = operator.kind
-    if kind == "next_token" and kind not in model.held.elementwise:
+    if kind == "next_token" and kind not in model.kernel_set.elementwise:
         kind = "rms_norm"  # a pass over rows as well; public rows have no other over the vocabulary
-    kernel = model.kernel("elementwise", model.held.elementwise, kind)
+    kernel = model.kernel("elementwise", model.kernel_set.elementwise, kind)
     return elementwise_time(model.gpu, kernel, operator, cold=model.cold)
 
 
-_LAWS: dict[Kind, Callable[[CalibratedLatency, Any], OperatorTime]] = {
+_TIMES_OF_KINDS: dict[Kind, Callable[[CalibratedLatency, Any], OperatorTime]] = {
     FUSED: fused_time,
     UNFUSED: unfused_time,
     ELEMENTWISE: elementwise_kernel_time,
     WINDOW: window_time,
     SPARSE: sparse_time,
 }
-"""Kinds that several kernels time, or that have one of each name in a set; of others one kernel is chosen."""
+"""Kinds that several kernels time, or that have one of each name in a set; of others `chosen_time` is it."""
 
 
 def _over(base: KernelSet | None, own: KernelSet) -> KernelSet:

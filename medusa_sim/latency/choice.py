@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.bands import less_certain
@@ -37,6 +37,8 @@ from medusa_sim.specs.kernels import (
 from medusa_sim.units import SCALED
 
 NAME_MARK = "@"
+Tables: TypeAlias = "Mapping[str, Mapping[str, Kernel]]"
+"""Kernels of one kind by the name of their set, then by key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,32 +110,32 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     sets that were asked for serve in any of the forms before other sets do, and there the kernel that was
     named before others. Raises SpecError in one line where there is none of them.
     """
-    held = _tables(gpu, kind, asked)
+    tables = _tables(gpu, kind, asked)
     is_step_linear = kind is LINEAR and asked.in_step
     rows_of = linear_rows(asked.library, gpu.architecture, operator.form) if is_step_linear else ""
     forms = (rows_of, *operator.forms) if rows_of else operator.forms
-    found = list(_found(held, forms, asked))
+    found = list(_found(tables, forms, asked))
     if not found:
-        raise _nothing_found(gpu, kind, operator, asked, held)
+        raise _nothing_found(gpu, kind, operator, asked, tables)
     own_forms = {each.form for each in found if not _is_lent(each.kernel)}
-    best = min(found, key=lambda each: _against(each, kind, operator, asked, held, own_forms))
+    best = min(found, key=lambda each: _against(each, kind, operator, asked, tables, own_forms))
     is_asked = best.is_named and asked.engine in ("", best.set_name)
     is_asked = is_asked and (not kind.is_exact or best.form == operator.form)
     choice = Choice(
         place=f"{best.set_name}:{best.key}", form=best.form, kernel=best.kernel, is_asked=is_asked
     )
     if best.form == rows_of:
-        return _computing_as_own(choice, held[best.set_name].get(operator.form), operator.form)
+        return _computing_as_own(choice, tables[best.set_name].get(operator.form), operator.form)
     if is_step_linear:
         tiles = linear_tiles(asked.library, gpu.architecture, best.form)
         return _by_own_library(_tiled_by(choice, tiles), asked)
     runs = expert_products(asked.library, gpu.architecture, best.form) if asked.in_step else ""
-    products = held[best.set_name].get(f"{best.form}{NAME_MARK}{runs}") if runs else None
+    products = tables[best.set_name].get(f"{best.form}{NAME_MARK}{runs}") if runs else None
     return _multiplying_as(choice, products)
 
 
-def _tables(gpu: Gpu, kind: Kind, asked: Asked) -> dict[str, Mapping[str, Kernel]]:
-    """Kernels of a kind by the name of their set, those that were asked for first."""
+def _tables(gpu: Gpu, kind: Kind, asked: Asked) -> Tables:
+    """The tables of a kind, those of sets that were asked for first."""
     others = (asked.library, asked.set_name, *gpu.kernels) if _anywhere(kind, asked) else (asked.set_name,)
     sets = dict.fromkeys(name for name in (asked.engine, *others) if name in gpu.kernels)
     return {name: kind.table(gpu.kernels[name]) for name in sets}
@@ -144,10 +146,10 @@ def _anywhere(kind: Kind, asked: Asked) -> bool:
     return kind is not LINEAR or bool(asked.engine)
 
 
-def _found(held: Mapping[str, Mapping[str, Kernel]], forms: Iterable[str], asked: Asked) -> Iterator[_Found]:
+def _found(tables: Tables, forms: Iterable[str], asked: Asked) -> Iterator[_Found]:
     """Every kernel of the formats, the best format first; a step takes no fallback of a library."""
     for form in forms:
-        for set_name, kernels in held.items():
+        for set_name, kernels in tables.items():
             for key, kernel in _in_order(kernels, form, asked.kernel_name):
                 is_fallback = isinstance(kernel, StreamKernel | LatentKernel) and kernel.fallback
                 if not (asked.in_step and is_fallback):
@@ -159,11 +161,11 @@ def _against(
     kind: Kind,
     operator: Operator,
     asked: Asked,
-    held: Collection[str],
+    tables: Tables,
     own_forms: Collection[str],
 ) -> _Against:
-    """What speaks against a kernel. held: names of sets. own_forms: formats measured on this GPU."""
-    is_nameless = bool(asked.kernel_name) and asked.engine not in held  # then of the operator's own format
+    """What speaks against a kernel. own_forms: formats measured on this GPU."""
+    is_nameless = bool(asked.kernel_name) and asked.engine not in tables  # then of the operator's own format
     is_other = found.form != operator.forms[0] or not _says(found.kernel, asked.kernel_name)
     # how keys are split and experts grouped is the library's own: a relative's kernel of it is nearer than
     # another's here (experts in blocks of fp8 at 16 tokens: 4 % between H100 and H200, 46 between libraries)
@@ -207,13 +209,11 @@ def _multiplying_as(choice: Choice, products: Kernel | None) -> Choice:
     return replace(choice, kernel=both, is_asked=False, error=TRANSFER_ERROR_ALIKE)
 
 
-def _nothing_found(
-    gpu: Gpu, kind: Kind, operator: Operator, asked: Asked, held: Mapping[str, Mapping[str, Kernel]]
-) -> SpecError:
+def _nothing_found(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked, tables: Tables) -> SpecError:
     """The error that says what there is instead."""
-    has = sorted({key for kernels in held.values() for key in kernels})
+    has = sorted({key for kernels in tables.values() for key in kernels})
     of_set = "" if _anywhere(kind, asked) else f", kernel set {asked.set_name!r}"
-    elsewhere = [name for name, kernels in gpu.kernels.items() if name not in held and kind.table(kernels)]
+    elsewhere = [name for name, kernels in gpu.kernels.items() if name not in tables and kind.table(kernels)]
     listed = f" ({', '.join(elsewhere)})" if elsewhere else ""
     return SpecError(
         f"gpu {gpu.name!r}{of_set}: no {kind.section} kernel for {operator.forms[0]!r} "

@@ -9,9 +9,9 @@ import numpy as np
 
 from medusa_sim.arrays import as_float
 from medusa_sim.latency.choice import Asked, Choice, choose
-from medusa_sim.latency.laws import law_of_kind
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import OperatorTime, Source, replaced_where
+from medusa_sim.latency.stream import stream_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import SPARSE
 from medusa_sim.operators.operator import GENERATION, VERIFY, Operator
@@ -107,7 +107,7 @@ def _replayed(model: KernelTimes, operator: Sparse, time: OperatorTime) -> Opera
             continue
         other = choose(gpu, SPARSE, operator, asked)
         if other.set_name == name:
-            found = law_of_kind(SPARSE)(gpu, other.kernel, operator, cold=True, form=other.form)
+            found = stream_time(gpu, other.kernel, operator)
             shortest = replaced_where(shortest, found, found.time_us < shortest.time_us)
     if shortest is time:
         return time

@@ -76,10 +76,10 @@ def test_no_kernel_of_a_step_appends_keys_in_its_blocks(kind, group, batch, q_le
     operator = shape(kind, batch, queries, kv_len + queries, group)
     for engine, appends in (("", False), ("torch", True)):
         measured, without = (CalibratedLatency(gpu, "torch", engine=engine) for _ in range(2))
-        prefill = measured.held.attention["prefill_attention"]
+        prefill = measured.kernel_set.attention["prefill_attention"]
         path = msgspec.structs.replace(prefill.wide, append_ratio=0.0)
-        kernels = measured.held.attention | {"prefill_attention": msgspec.structs.replace(prefill, wide=path)}
-        without.held = msgspec.structs.replace(without.held, attention=kernels)
+        kernels = measured.kernel_set.attention | {"prefill_attention": msgspec.structs.replace(prefill, wide=path)}
+        without.kernel_set = msgspec.structs.replace(without.kernel_set, attention=kernels)
         longer = float(measured.time(operator).time_us / without.time(operator).time_us)
         assert longer == 1.0 or (appends and kind != "decode_attention" and longer > 1.0)
         assert not appends or kind != "prefill_attention" or longer > 1.0
