@@ -58,7 +58,7 @@ HOUSE = (
     Room(
         ("doubts",),
         "what a scenario rests on that was not measured for it, in sentences",
-        in_order("standing stand_ins rule acceptance kernels room doubts term_shares one_model terms beyond"),
+        in_order("standing stand_ins acceptance kernels room doubts term_shares terms one_model beyond"),
     ),
     Room(
         ("grid",),

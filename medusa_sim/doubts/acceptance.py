@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from medusa_sim.acceptance.adjustments import workload_ratio
-from medusa_sim.doubts.rule import Rule
 from medusa_sim.scenario.acceptance import doubtful_shares, one_rate
 from medusa_sim.scenario.defaults import TYPICAL, request_length
 from medusa_sim.scenario.scenario import Scenario
@@ -98,7 +97,7 @@ def beyond_acceptance(scenario: Scenario, tokens: float) -> Iterator[str]:
         )
 
 
-OF_ACCEPTANCE: tuple[Rule, ...] = (
+RULES_OF_ACCEPTANCE = (
     whose_acceptance,
     typed_acceptance,
     guessed_acceptance,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from medusa_sim.doubts.doubts import beyond_known
 from medusa_sim.doubts.one_model import told_by_another_model
-from medusa_sim.doubts.terms import TERM_WORDS, terms_out_of_range
+from medusa_sim.doubts.terms import terms_out_of_range
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.traffic import drafting_requests
 
@@ -19,7 +19,7 @@ def beyond_measured(scenario: Scenario, tokens: float, requests: tuple[int, int]
     return [
         *beyond_known(scenario, tokens),
         *terms_out_of_range(scenario, requests, tokens),
-        *told_by_another_model(scenario, requests, tokens, TERM_WORDS),
+        *told_by_another_model(scenario, requests, tokens),
         *beyond_drafting_limit(scenario, requests[1]),
     ]
 

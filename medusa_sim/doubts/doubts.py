@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 
 from medusa_sim.doubts.acceptance import (
-    OF_ACCEPTANCE,
+    RULES_OF_ACCEPTANCE,
     acceptance_of_outputs,
     beyond_acceptance,
     guessed_acceptance,
@@ -19,7 +20,6 @@ from medusa_sim.doubts.acceptance import (
 )
 from medusa_sim.doubts.kernels import RULES_OF_KERNELS
 from medusa_sim.doubts.room import model_too_large
-from medusa_sim.doubts.rule import Rule
 from medusa_sim.doubts.stand_ins import taken_over
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.scenario import Scenario
@@ -31,6 +31,8 @@ _ONE_NODE = 8
 """Most GPUs of one server, usually."""
 _KEEP_SCALE_BLOCKS = ("vllm", "sglang")
 """Engines that cannot split a block of weights with one scale between GPUs."""
+Rule: TypeAlias = Callable[[Scenario], Iterator[str]]
+"""The doubts of one kind about a scenario, a sentence each; its docstring is the doubt that it raises."""
 
 
 def doubts(scenario: Scenario, candidates: int | None = None) -> tuple[str, ...]:
@@ -41,7 +43,7 @@ def doubts(scenario: Scenario, candidates: int | None = None) -> tuple[str, ...]
     """
     unused: tuple[Rule, ...] = ()
     if candidates == 1:
-        unused = OF_ACCEPTANCE
+        unused = RULES_OF_ACCEPTANCE
     elif candidates is not None and scenario.guessed_from is not None and candidates <= scenario.guessed_from:
         unused = (guessed_acceptance,)
     return tuple(line for rule in RULES if rule not in unused for line in rule(scenario))

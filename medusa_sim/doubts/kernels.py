@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from medusa_sim.doubts.rule import Rule
 from medusa_sim.doubts.stand_ins import borrowed_shares, forms_of_experts, other_form, slower_than_halves
 from medusa_sim.latency.model import known_time
 from medusa_sim.operators.kinds import KIND_OF
@@ -145,7 +144,7 @@ def spread_experts(scenario: Scenario) -> Iterator[str]:
         )
 
 
-RULES_OF_KERNELS: tuple[Rule, ...] = (
+RULES_OF_KERNELS = (
     borrowed_kernels,
     slow_format,
     experts_in_another_format,

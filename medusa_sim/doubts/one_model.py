@@ -13,6 +13,7 @@ import numpy as np
 
 from medusa_sim.arrays import as_float
 from medusa_sim.doubts.term_shares import changed_share, token_us
+from medusa_sim.doubts.terms import TERM_WORDS
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.served_groups import served_groups
 from medusa_sim.specs.term import Term
@@ -21,12 +22,10 @@ MUCH_OF_A_TOKEN = 0.05
 """Change of the time per token from which a term is named."""
 
 
-def told_by_another_model(
-    scenario: Scenario, requests: tuple[int, int], tokens: float, words: dict[str, str]
-) -> Iterator[str]:
+def told_by_another_model(scenario: Scenario, requests: tuple[int, int], tokens: float) -> Iterator[str]:
     """A sentence for each term that changes a plain step much because of one other model's rows.
 
-    requests: fewest and most in a step. tokens: length. words: what the terms are, by name.
+    requests: fewest and most in a step. tokens: length.
     """
     batch = as_float(np.unique(requests))
     if scenario.setting.runtime.engine is None or scenario.scope == "block":
@@ -39,7 +38,7 @@ def told_by_another_model(
         if share[place] > MUCH_OF_A_TOKEN:
             many = int(batch[place])
             yield (
-                f"{words.get(name, name)}: {100.0 * share[place]:.0f} % of the time per token at {many} "
+                f"{TERM_WORDS.get(name, name)}: {100.0 * share[place]:.0f} % of the time per token at {many} "
                 f"request{'s' * (many > 1)}, measured on {model} alone in {scenario.runtime.name} on "
                 f"{scenario.gpu.architecture}; another model may differ"
             )

@@ -8,7 +8,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.doubts.term_shares import changed_share, doubled, is_share, token_us, usual_option
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.term import Term
-from medusa_sim.step.host import beyond
+from medusa_sim.step.host import requests_beyond
 
 MUCH_OF_A_TOKEN = 0.1
 """Share of the time per token from which a term is named."""
@@ -86,7 +86,7 @@ def terms_out_of_range(scenario: Scenario, requests: tuple[int, int], tokens: fl
 
 def _is_out_of_range(name: str, term: Term, batch: FloatArray) -> BoolArray:
     """Where a term is outside its range, because of the set-up or because of the number of requests."""
-    is_beyond = beyond(term, batch) > 0.0 if name.endswith("_per_request") else False
+    is_beyond = requests_beyond(term, batch) > 0.0 if name.endswith("_per_request") else False
     return np.full(batch.shape, bool(term.outside)) | is_beyond
 
 

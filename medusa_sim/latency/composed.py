@@ -17,6 +17,7 @@ from medusa_sim.operators.kinds import SPARSE
 from medusa_sim.operators.operator import GENERATION, VERIFY, Operator
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.window import WindowAttention
+from medusa_sim.specs.kernels import StreamKernel
 
 REPLAYED = ("dsa", "dsa_no_indexer")
 """Modules of which rows of some libraries hold the host's launches and those of others a graph."""
@@ -106,7 +107,7 @@ def _replayed(model: KernelTimes, operator: Sparse, time: OperatorTime) -> Opera
         if name == own.set_name or own.form not in SPARSE.table(gpu.kernels[name]):
             continue
         other = choose(gpu, SPARSE, operator, asked)
-        if other.set_name == name:
+        if other.set_name == name and isinstance(other.kernel, StreamKernel):
             found = stream_time(gpu, other.kernel, operator)
             shortest = replaced_where(shortest, found, found.time_us < shortest.time_us)
     if shortest is time:

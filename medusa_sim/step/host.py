@@ -136,11 +136,12 @@ def sum_of_terms(
     for term, batch in by_request:
         requests = np.asarray(batch, dtype=np.float64)
         time_us = time_us + term.value * requests
-        squares = squares + (term.half_width * requests) ** 2 + (term.value * beyond(term, requests)) ** 2
+        beyond = requests_beyond(term, requests)
+        squares = squares + (term.half_width * requests) ** 2 + (term.value * beyond) ** 2
     return Added(time_us, np.sqrt(squares))
 
 
-def beyond(term: Term, requests: FloatArray) -> FloatArray:
+def requests_beyond(term: Term, requests: FloatArray) -> FloatArray:
     """Requests beyond those that a term was measured with."""
     known = None if term.measured is None else term.measured.requests
     return np.zeros(()) if known is None else np.maximum(requests - known, 0.0)

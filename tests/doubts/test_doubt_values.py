@@ -245,7 +245,7 @@ def test_doubts_are_of_what_an_answer_rests_on(monkeypatch):
     }  # fmt: skip
     monkeypatch.setattr(rules, "RULES", tuple(named.values()))
     monkeypatch.setattr(
-        rules, "OF_ACCEPTANCE", (named[rules.whose_acceptance], named[rules.guessed_acceptance])
+        rules, "RULES_OF_ACCEPTANCE", (named[rules.whose_acceptance], named[rules.guessed_acceptance])
     )
     monkeypatch.setattr(rules, "guessed_acceptance", named[rules.guessed_acceptance])
     found = {
