@@ -119,7 +119,7 @@ class Kernels:
             counts = np.asarray(row.drafts + 1)
             parts = drafting_times(self.setting, batch, length, counts)
             self.verify = verification_step(self.setting, batch, length, counts)
-            self.passes = [part for part in parts if part.works and part.works[0].of == "draft"]
+            self.passes = [part for part in parts if part.works and part.works[0].name == "draft"]
         if row.traffic is not None:
             self.plain = decode_step(
                 self.setting, batch, np.asarray(served_length(self.setting, length, row.traffic))
@@ -165,7 +165,7 @@ class Kernels:
         if has_whole_graph(self.setting.latency, work):
             return 0.0
         pieces = pieces_us(engine, work.layers, work.workload.query_tokens)
-        return float(work.own(pieces.time_us))
+        return float(work.alone(pieces.time_us))
 
 
 def _step_us(device: float, hidden: float, exposed: float) -> float:

@@ -192,7 +192,7 @@ class Steps:
             for work in step.works:
                 if id(work.launches) not in known:
                     known[id(work.launches)] = launch_joules(gpu, power, work.launches)
-                total = total + work.share * work.own(known[id(work.launches)])
+                total = total + work.share * work.alone(known[id(work.launches)])
             return total
 
         return self._whole(joules)

@@ -92,7 +92,7 @@ class CalibratedLatency:
         """Time by the one kernel that is chosen for the operator."""
         kind = KIND_OF[operator.kind]
         choice = self.choice(operator)
-        time = law_of_kind(kind)(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
+        time = law_of_kind(kind, choice.form)(self.gpu, choice.kernel, operator, cold=self.cold)
         if isinstance(operator, Gemm) and isinstance(choice.kernel, GemmKernel) and self._lends(choice):
             time = in_another_library(self.gpu, choice.kernel, operator, time, form=choice.form)
         return with_place(choice, time)

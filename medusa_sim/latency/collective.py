@@ -62,7 +62,7 @@ growth says of them: on their board the links are shared.
 
 
 def collective_time(
-    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool = True, form: str = ""
+    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool = True
 ) -> OperatorTime:
     """Time of one collective for every message and number of ranks that `operator` holds (C2 to C7).
 
@@ -70,7 +70,6 @@ def collective_time(
     low and high are the 80 % band of held-out residuals for the range of the message; low of messages
     beyond those that an engine sends in one shot is that of the library's own choice.
     """
-    del form  # a kernel has one
     time = _banded_time(gpu, kernel, operator, cold=cold)
     if not cold or not operator.one_shot_bytes:
         return time

@@ -32,14 +32,12 @@ _WIDTH = 1024.0
 """Values of a token that widths are counted in."""
 
 
-def dispatch_time(
-    gpu: Gpu, kernel: DispatchKernel, operator: Dispatch, *, cold: bool = True, form: str = ""
-) -> OperatorTime:
+def dispatch_time(gpu: Gpu, kernel: DispatchKernel, operator: Dispatch, *, cold: bool = True) -> OperatorTime:
     """Time of one dispatch or combination for every shape that `operator` holds (Y1 to Y5).
 
     low and high are the 80 % band of held-out residuals for the range of tokens.
     """
-    del cold, form  # tokens that are sent are in no cache; a kernel has one format
+    del cold  # tokens that are sent are in no cache
     ranks, nodes = as_float(operator.ranks), as_float(operator.nodes)
     width = as_float(operator.hidden) / _WIDTH
     copies = as_float(operator.topk) if kernel.per_expert else operator.copies

@@ -41,7 +41,7 @@ _GROWTH_ERROR = 0.2
 
 
 def latent_time(
-    gpu: Gpu, kernel: LatentKernel, operator: LatentAttention, *, cold: bool = True, form: str = ""
+    gpu: Gpu, kernel: LatentKernel, operator: LatentAttention, *, cold: bool = True
 ) -> OperatorTime:
     """Time of a kernel or module for every shape that `operator` holds (A1 to A4, U3, U4).
 
@@ -49,7 +49,6 @@ def latent_time(
     band of held-out residuals for the range of q_len x batch, wider for verification. Raises SpecError where
     the GPU has no peak for the operator's dtype.
     """
-    del form  # a kernel has one
     alone = operator.kernel_alone
     parts = kernel_parts(gpu, kernel, alone, cold=cold)
     time_us = np.maximum(parts.time_us, roofline_time_us(gpu, alone)) if cold else parts.time_us

@@ -7,7 +7,9 @@ model's own (`latency.calibrated`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,8 +31,8 @@ from medusa_sim.specs.kernels import GemmKernel, SerialGemm, without_clusters
 class Law(Protocol):
     """Time of one launch of an operator by one fitted kernel, each of its own class."""
 
-    def __call__(self, gpu: Gpu, kernel: Any, operator: Any, *, cold: bool, form: str) -> OperatorTime:
-        """Time for every shape that the operator holds. form: numeric format of the fitted kernel.
+    def __call__(self, gpu: Gpu, kernel: Any, operator: Any, *, cold: bool) -> OperatorTime:
+        """Time for every shape that the operator holds.
 
         cold: as in a step. Operands come from HBM, and nothing is faster than the roofline; requests have
         unequal lengths (A8 to A10); the host is its runtime's (F4); a larger message is never faster (C4).
@@ -64,15 +66,14 @@ def in_another_library(
     return replace(time, low_us=time.time_us * np.exp(-np.hypot(*less)))
 
 
-LAWS: dict[Kind, Law] = {
-    LINEAR: linear_time,
-    EXPERTS: experts_time,
-    LATENT: latent_time,
-    COLLECTIVE: collective_time,
-    DISPATCH: dispatch_time,
-}
+OF_FORMATS: dict[Kind, Callable[..., OperatorTime]] = {LINEAR: linear_time, EXPERTS: experts_time}
+"""Laws that ask in which numeric format a kernel was fitted: it may time another one's operators."""
+LAWS: dict[Kind, Law] = {LATENT: latent_time, COLLECTIVE: collective_time, DISPATCH: dispatch_time}
+"""All others but those of streams."""
 
 
-def law_of_kind(kind: Kind) -> Law:
-    """The law of a kind's kernels."""
+def law_of_kind(kind: Kind, form: str) -> Law:
+    """The law of a kind's kernels that were fitted in this numeric format."""
+    if kind in OF_FORMATS:
+        return partial(OF_FORMATS[kind], form=form)
     return LAWS.get(kind, stream_time)

@@ -109,9 +109,7 @@ def is_host_bound(gpu: Gpu, kernel: StreamKernel, operator: Stream) -> BoolArray
     return np.asarray(waits & is_eager(kernel))
 
 
-def stream_time(
-    gpu: Gpu, kernel: StreamKernel, operator: Stream, *, cold: bool = True, form: str = ""
-) -> OperatorTime:
+def stream_time(gpu: Gpu, kernel: StreamKernel, operator: Stream, *, cold: bool = True) -> OperatorTime:
     """Time of one launch (of a module all of its launches) for every shape that `operator` holds.
 
     low and high are the 80 % band of held-out residuals, wider for the recurrence of Mamba-2, of which there
@@ -119,7 +117,6 @@ def stream_time(
     whose host a runtime prices; else rows as they were measured, with their host. Raises SpecError where the
     GPU has no peak for the operator's dtype.
     """
-    del form  # a kernel has one
     terms = terms_of(gpu, operator.as_run(gpu.architecture))
     start_us = _START_US * operator.LAUNCHES
     if cold and (is_eager(kernel) or kernel.ramp_us > start_us):  # a fit may leave a host in the ramp

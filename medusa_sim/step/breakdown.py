@@ -65,7 +65,7 @@ def _kernels(
             time = kernel_time(setting.latency, work.runtime, launch)
             time_us, low_us, high_us = (launch.count * us for us in _mean_and_ends(time, shares))
             yield {
-                "pass": work.of if work.of != "draft" else f"draft {number}",
+                "pass": work.name if work.name != "draft" else f"draft {number}",
                 "op": launch.operator.name,
                 "part": launch.part,
                 "launches": launch.count,

@@ -67,7 +67,12 @@ def _kind(setting: Setting) -> Hashable:
 
 
 def _timed_together(settings: Sequence[Setting], workload: Workload) -> list[tuple[PassTimes, ...]]:
-    """The timed passes of drafters of one kind: several depths, or levels, along a last axis."""
+    """The timed passes of drafters of one kind.
+
+    Chains of 1, 2 and 3 drafts run the same first, second and third level: each level is timed once, all of
+    them along a last axis. What else a drafter runs (`own_work`) grows with its depth, and all depths are
+    timed along that axis.
+    """
     drafters = [setting.drafter for setting in settings if isinstance(setting.drafter, PassDrafter)]
     longest = max(drafters, key=lambda drafter: drafter.depth)
     runtime, latency = settings[0].runtime, settings[0].latency

@@ -98,7 +98,7 @@ def _host_and_engine(work: PassWork, device_us: FloatArray, *, whole_graph: bool
     launches_us = launches_us + work.runtime.host_us_per_step
     if engine is None:
         return Cost(host_us=launches_us)
-    in_engine = _drafting_in_engine if work.of == "draft" else _target_in_engine
+    in_engine = _drafting_in_engine if work.name == "draft" else _target_in_engine
     return in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
 
 
@@ -189,7 +189,7 @@ def _set_up_us(work: PassWork, device_us: FloatArray, cost: Cost) -> FloatArray:
     """
     if work.runtime.engine is None:
         return step_us(device_us, cost.host_us)
-    return np.zeros(()) if work.of == "prompts" else device_us + cost.exposed_us
+    return np.zeros(()) if work.name == "prompts" else device_us + cost.exposed_us
 
 
 def setup_half_us(runtime: Runtime, pass_us: FloatArray, experts_us: FloatArray | float = 0.0) -> FloatArray:

@@ -112,10 +112,10 @@ class PassTimes:
         return PassTimes(cost=self.cost.mapped(change), passes=passes)
 
     def one_of(self, place: int) -> PassTimes:
-        """Of one pass that was timed with others, which its sizes hold along a last axis: that one."""
+        """One of several passes that were timed together, along a last axis."""
         ((work, _),) = self.passes
         work = replace(work, place=place)
-        times = self.mapped(work.own, work.own)
+        times = self.mapped(work.alone, work.alone)
         ((_, kernels),) = times.passes
         return replace(times, passes=((work, kernels),))
 

@@ -24,7 +24,7 @@ class PassWork:
     runtime: Runtime
     workload: Workload
     """The tokens that pass through, by which engines charge."""
-    of: Pass
+    name: Pass
     """Which pass they are."""
     layers: int = 0
     """Layers of the network that passes."""
@@ -36,17 +36,18 @@ class PassWork:
     """Share of the steps in which it runs: below 1 where drafts end at the first that a drafter is not sure
     of."""
     place: int | None = None
-    """Which of the passes along the last axis of its sizes it is; None: that axis is not of passes."""
+    """Its place along the last axis of its sizes, which hold other passes too that were timed together with
+    it (`step.drafting`); None: they are its own."""
 
     @property
     def is_forward(self) -> bool:
         """Whether it is a forward pass, with a host of its own."""
-        return self.of in ("target", "draft")
+        return self.name in ("target", "draft")
 
     @property
     def is_plain(self) -> bool:
         """Whether it is the target's pass over one new token of each sequence."""
-        return self.of == "target" and self.workload.phase == "decode"
+        return self.name == "target" and self.workload.phase == "decode"
 
     @property
     def kernel_count(self) -> int:
@@ -58,8 +59,8 @@ class PassWork:
         """Gaps on the device between them."""
         return self.kernel_count * self.runtime.launch_us
 
-    def own(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """What numbers of its sizes are of it alone."""
+    def alone(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Of numbers that were computed for its sizes those of this pass alone."""
         if self.place is None or not values.ndim:
             return values
         return values[..., self.place if values.shape[-1] > 1 else 0]

@@ -261,7 +261,7 @@ def _chunk(tokens: Size, kv_len: Size) -> Workload:
 
 def _prompt_pass(setting: Setting, launches: tuple[Launch, ...], workload: Workload) -> PassWork:
     """What prompts add to a step: its host and set-up count with the step's."""
-    return PassWork(launches=launches, runtime=setting.prompt_runtime, workload=workload, of="prompts")
+    return PassWork(launches=launches, runtime=setting.prompt_runtime, workload=workload, name="prompts")
 
 
 def _attention_alone(work: PassWork) -> PassWork:

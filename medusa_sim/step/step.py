@@ -163,7 +163,7 @@ def _target_work(setting: Setting, workload: Workload, accepting: tuple[Launch, 
         launches=launches,
         runtime=setting.runtime,
         workload=workload,
-        of="target",
+        name="target",
         layers=setting.model.layers,
         schedulers=setting.parallel.schedulers,
     )

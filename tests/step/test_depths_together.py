@@ -63,9 +63,9 @@ def test_passes_timed_together_have_the_times_that_each_has_alone(given):
                 assert alike(step.waits_us[code], time_us), code
             assert alike(step.source, alone.source)
             for work, apart in zip(step.works, alone.works, strict=True):
-                assert (work.of, work.kernel_count) == (apart.of, apart.kernel_count)
+                assert (work.name, work.kernel_count) == (apart.name, apart.kernel_count)
                 joules = (launch_joules(GPU, GPU.power, each.launches) for each in (work, apart))
-                assert alike(work.own(next(joules)), next(joules))
+                assert alike(work.alone(next(joules)), next(joules))
 
 
 class Asked:

@@ -122,7 +122,7 @@ def test_a_draft_model_of_the_targets_own_size_costs_one_decode_step_a_draft():
 
 def test_a_draft_model_keeps_its_own_runtime_and_cache_and_width_multiplies_later_rows():
     works = DraftModel(draft=DRAFT, depth=4, runtime=load_runtime("hf-eager")).work(MODEL, STEP, RUNTIME)
-    assert [(work.runtime.name, work.of) for work in works] == [("hf-eager", "draft")] * 4
+    assert [(work.runtime.name, work.name) for work in works] == [("hf-eager", "draft")] * 4
     drafter = DraftModel(draft=DRAFT, depth=4)
     assert drafter.weight_bytes(MODEL) == DRAFT.weight_bytes
     assert drafter.kv_bytes_per_token(MODEL) == DRAFT.kv_bytes_per_token
@@ -205,7 +205,7 @@ def test_a_longer_draft_never_costs_less(kind, batch):
 def test_parallel_drafters_pass_once(kind):
     for depth in (1, 4, 15):
         works = kind.of(PARTS, depth).work(LLAMA, verify(4, 1024, depth + 1), RUNTIME)
-        assert sum(work.of == "draft" for work in works) == 1
+        assert sum(work.name == "draft" for work in works) == 1
     assert drafting_us(kind, 8, batch=1) < 1.3 * drafting_us(kind, 1, batch=1)
     assert drafting_us(Eagle3, 8, batch=1) > 4.0 * drafting_us(Eagle3, 1, batch=1)
 
@@ -236,7 +236,7 @@ def test_dspark_adds_a_small_head_for_each_draft():
     (markov,) = gemms(works, "markov_head")
     assert (int(markov.m), markov.n, markov.k) == (4, LLAMA.vocab, 256)
     assert {launch.count for launch in works[-1].launches} == {6}
-    assert works[-1].of == "continued"
+    assert works[-1].name == "continued"
     assert {int(g.m) for g in gemms(works, "down_proj")} == {24}
     grown = DSpark(depth=6).weight_bytes(LLAMA) - DFlash(depth=6).weight_bytes(LLAMA)
     assert grown == 2 * (2 * 256 * LLAMA.vocab + LLAMA.hidden + 256)

@@ -62,11 +62,11 @@ def test_equally_likely_values_are_those_of_a_standard_normal():
 def test_a_step_is_the_targets_pass_and_those_that_draft():
     """Three drafts of a layer are three passes; one candidate drafts none, a block has no drafter."""
     of = setting(drafter=Eagle3(depth=3))
-    passes = {count: [work.of for work, _ in step_passes(of, 2, 512, count)] for count in (1, 4)}
+    passes = {count: [work.name for work, _ in step_passes(of, 2, 512, count)] for count in (1, 4)}
     assert passes[1] == ["target"]
     assert passes[4][0] == "target"
     assert set(passes[4][1:]) == {"draft"}
-    assert [work.of for work, _ in step_passes(replace(of, scope="block"), 2, 512, 4)] == ["target"]
+    assert [work.name for work, _ in step_passes(replace(of, scope="block"), 2, 512, 4)] == ["target"]
     steps = (verification_step(of, 2, 512, 4), *drafting_times(of, 2, 512, 4))
     assert len(passes[4]) == sum(len(step.works) for step in steps)
 
@@ -237,7 +237,7 @@ def test_what_the_host_does_beside_a_pass_by_its_kernels_layers_and_requests():
     eager = load_runtime("hf-eager")
     launches = model_launches(LLAMA, decode(33, 100), eager)
     given = {"launches": launches, "workload": decode(33, 100), "layers": 32, "schedulers": 2}
-    heads, whole = (PassWork(runtime=eager, of=of, **given) for of in ("continued", "target"))
+    heads, whole = (PassWork(runtime=eager, name=name, **given) for name in ("continued", "target"))
     count, one = sum(launch.count for launch in launches), np.asarray(5000.0)
     time = OperatorTime(time_us=one, low_us=one, high_us=one, bound=one, source=np.asarray(Source.CALIBRATED))
     kernels = TimedLaunches(timed=((launches[0], time),))
@@ -252,7 +252,7 @@ def test_what_the_host_does_beside_a_pass_by_its_kernels_layers_and_requests():
     engine = vllm.engine.with_terms(
         {name: Term(value=value, band=0.5, source="made up for tests") for name, value in terms.items()}
     )
-    served = PassWork(runtime=replace(vllm, engine=engine), of="target", **given)
+    served = PassWork(runtime=replace(vllm, engine=engine), name="target", **given)
     count = count * vllm.host_us_per_launch + vllm.host_us_per_step
     found = pass_cost(served, kernels)
     exposed = 100 + 17 * 2 + 32 * 3 - 50
@@ -261,7 +261,7 @@ def test_what_the_host_does_beside_a_pass_by_its_kernels_layers_and_requests():
     assert float(found.step_square) == pytest.approx(0.25 * (100**2 + 34**2 + 96**2 + 50**2))
     assert float(found.setup_half_us) == pytest.approx(0.1 * (device + exposed))
     # heads launch kernels in the same set-up; what prompts add to a step is in the step's
-    added = {of: pass_cost(replace(served, of=of), kernels) for of in ("continued", "prompts")}
+    added = {name: pass_cost(replace(served, name=name), kernels) for name in ("continued", "prompts")}
     assert float(added["continued"].setup_half_us) == pytest.approx(0.1 * device)
     assert float(added["prompts"].setup_half_us) == 0.0
     assert all(float(each.exposed_us) == 0.0 for each in added.values())

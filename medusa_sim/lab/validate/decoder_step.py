@@ -75,5 +75,5 @@ def decoder_step(
     mask = elementwise_launch(model, MASK, "residual", "attention", rows, model.hidden, _MASK_PASSES)
     workload = verify(batch, seq_len, candidates)
     return step + timed_pass(
-        latency, PassWork(launches=(mask,), runtime=runtime, workload=workload, of="continued")
+        latency, PassWork(launches=(mask,), runtime=runtime, workload=workload, name="continued")
     )

@@ -97,7 +97,7 @@ class DraftModel(PassDrafter):
     def _pass(self, model: Model, workload: Workload, runtime: Runtime) -> PassWork:
         launches = as_drafting(model_launches(self._shard(model), workload, runtime))
         return PassWork(
-            launches=launches, runtime=runtime, workload=workload, of="draft", layers=self.draft.layers
+            launches=launches, runtime=runtime, workload=workload, name="draft", layers=self.draft.layers
         )
 
     def weight_bytes(self, model: Model) -> float:

@@ -128,7 +128,7 @@ class LayerDrafter(PassDrafter):
             *(() if logit_rows is None else self._logits(network, logit_rows)),
             *(() if fused is None else (self._fusion(network, fused),)),
         )
-        return PassWork(launches=launches, runtime=runtime, workload=read, of="draft", layers=self.layers)
+        return PassWork(launches=launches, runtime=runtime, workload=read, name="draft", layers=self.layers)
 
     def own_work(
         self, model: Model, workload: Workload, runtime: Runtime, depth: Size

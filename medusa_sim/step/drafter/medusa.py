@@ -62,7 +62,7 @@ class Medusa(Drafter):
                 model, "medusa_topk", "next_token", "drafter", batch, model.whole_vocab, heads
             ),
         )
-        return (PassWork(launches=launches, runtime=runtime, workload=workload, of="continued"),)
+        return (PassWork(launches=launches, runtime=runtime, workload=workload, name="continued"),)
 
     def weight_bytes(self, model: Model) -> float:
         """K (h^2 + h + h vocab)."""

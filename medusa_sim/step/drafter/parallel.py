@@ -141,7 +141,7 @@ class DFlash(LayerDrafter):
                 ),
                 runtime=runtime,
                 workload=block,
-                of="draft",
+                name="draft",
                 layers=self.layers,
                 reads_accepted=True,
             ),
@@ -150,7 +150,7 @@ class DFlash(LayerDrafter):
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The context of the prompt alone: its tokens pass through no draft layer."""
         launches = self._context(model, workload)
-        return (PassWork(launches=launches, runtime=runtime, workload=workload, of="continued"),)
+        return (PassWork(launches=launches, runtime=runtime, workload=workload, name="continued"),)
 
     def kv_slots(self) -> int:
         """The masks of the block."""
@@ -197,7 +197,7 @@ class DSpark(DFlash):
             elementwise_launch(layer, "next_token", "next_token", "drafter", batch, layer.whole_vocab, times),
             head_launch(layer, "draft_confidence", "drafter", batch, 1, layer.hidden + self.rank, times),
         )
-        steps = PassWork(launches=heads, runtime=runtime, workload=workload, of="continued")
+        steps = PassWork(launches=heads, runtime=runtime, workload=workload, name="continued")
         return (*DFlash.own_work(self, model, workload, runtime, depth), steps)
 
     def weight_bytes(self, model: Model) -> float:
