@@ -335,9 +335,10 @@ def caught(mutation: Mutation, copy: Path, limit_s: float) -> str:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", chosen]
 
     def tested(*tests: str) -> subprocess.CompletedProcess[str]:
+        # what the first process compiles in the copy serves all others
         return subprocess.run(
             [*command, *tests], cwd=copy, capture_output=True, text=True, check=False, timeout=limit_s,
-            env={**os.environ, "PYTHONPATH": paths, "MEDUSA_SIM_DATA": data},
+            env={**os.environ, "PYTHONPATH": paths, "MEDUSA_SIM_DATA": data, "PYTHONDONTWRITEBYTECODE": ""},
         )  # fmt: skip
 
     try:
