@@ -95,7 +95,10 @@ def where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tuple
 
 def scheduled_counts(rows: Iterable[ScheduleRow]) -> dict[int, int]:
     """Batch -> the count that runs there (1: none), for every batch searched. rows: of one length."""
-    return {int(batch): row.candidates for row in rows for batch in row.searched}
+    counts: dict[int, int] = {}
+    for row in rows:
+        counts |= dict.fromkeys(row.searched.tolist(), row.candidates)
+    return counts
 
 
 def gains_by_batch(rows: Iterable[ScheduleRow]) -> list[dict[str, float | int | bool]]:
