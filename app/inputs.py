@@ -81,6 +81,9 @@ def take_words(page: str = "") -> None:
         words = runtime_aliases() if _ENGINES.fullmatch(known) else {}
         values = [value.lower() for value in values] if known in _FORMATS else values
         meant.setdefault(known, [words.get(value, value) for value in values])
+    listed = ",".join(meant.get("gpu", [])).split(",")
+    if page == "which-gpu" and len(listed) > 1:  # as `compare --gpu` has them; one is the bar's
+        meant["cards"] = meant.pop("gpu") and listed
     for pair in ",".join(meant.pop("price", [])).split(","):
         card, _, usd = pair.partition("=")
         meant.update({f"{USD}{card}": [usd]} if usd else {"price": [card]} if card else {})

@@ -72,7 +72,7 @@ class Scenario(ScenarioAlone):
         """
         import pandas as pd
 
-        lengths = self.length if seq_len is None else seq_len
+        lengths = self.lengths(() if seq_len is None else whole_numbers("seq_len", seq_len))
         axes = {"batch": batch, "seq_len": lengths, "candidates": candidates}
         grid = Grid.of(*(whole_numbers(name, sizes) for name, sizes in axes.items()))
         tables = [table.pandas() for table in sweep_tables([self], grid)]
@@ -190,7 +190,7 @@ class Scenario(ScenarioAlone):
         A count that the acceptance does not describe is timed with as many drafts as it has, without a
         speedup.
         """
-        seq_len = self.length if seq_len is None else seq_len
+        (seq_len,) = self.lengths(() if seq_len is None else whole_numbers("seq_len", seq_len))
         sizes = {"batch": batch, "seq_len": seq_len, "candidates": 1 if candidates is None else candidates}
         axes = [whole_numbers(name, [size]) for name, size in sizes.items()]
         Grid.of(*axes)
@@ -301,9 +301,10 @@ def compare(
         {name: _listed(each, given.pop(name)) for name, each in declared(kind).items() if name in given}
         for kind in (SetupQuestion, SetupChoices)
     )
+    known = {*ARGUMENTS, *declared(SetupQuestion), *declared(SetupChoices), "price"}
     for name in given:
-        if name not in ARGUMENTS:
-            raise UsageError(unknown_name("argument of a comparison", name, {*ARGUMENTS, *asked, *choices}))
+        if name not in known:
+            raise UsageError(unknown_name("argument of a comparison", name, known))
     comparison = compared(
         model, SetupQuestion(**asked), SetupChoices(**choices), prices=price, advance=advance, **given
     )

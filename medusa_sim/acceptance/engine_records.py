@@ -2,9 +2,9 @@
 
 What is read, wherever it stands inside the JSON: vLLM's and TensorRT-LLM's `speculative_decoding` objects and
 AIPerf's records (`acceptance_histogram`, `num_spec_steps`, with `per_step_accepted` and `per_step_drafted` or
-`acceptance_histogram_by_draft_length` where the length of every draft is known), SGLang's
-`spec_correct_drafts_histogram` (0.5.11: `spec_accept_histogram`), the result of `vllm bench serve`, and the
-lines that llama.cpp and vLLM log.
+`acceptance_histogram_by_draft_length` where the length of every draft is known), the histogram of all of them
+in AIPerf's result (0.14), SGLang's `spec_correct_drafts_histogram` (0.5.11: `spec_accept_histogram`), the
+result of `vllm bench serve`, and the lines that llama.cpp and vLLM log.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ WANTED = (
     "AIPerf), a result of vllm bench serve, or a log of llama.cpp or vLLM"
 )
 _SGLANG_HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
+_AIPERF_HISTOGRAM = "pooled_spec_decode_acceptance_histogram"
 _LLAMA = re.compile(
     r"draft acceptance(?: rate)? = \S{1,40} "
     r"\( {0,20}(?P<accepted>\d{1,18}) accepted / {0,20}(?P<drafted>\d{1,18}) generated\)"
@@ -57,7 +58,7 @@ def read_counts(path: Path, before: Path | None = None) -> list[AcceptanceCounts
     if before is not None:
         raise DataError(f"{named(path)}: --before is for two /metrics pages; this is none")
     if text.lstrip().startswith(("{", "[")):
-        counts = list(_in_json(json_documents(text, path, WANTED, DataError), path))
+        counts = counts_in(json_documents(text, path, WANTED, DataError), path)
     else:
         counts = list(_in_log(text, path))
     if not counts:
@@ -65,7 +66,12 @@ def read_counts(path: Path, before: Path | None = None) -> list[AcceptanceCounts
     return counts
 
 
-def _in_json(documents: list[Any], path: Path) -> Iterator[AcceptanceCounts]:
+def counts_in(documents: Sequence[Any], path: Path) -> list[AcceptanceCounts]:
+    """The counts in documents of JSON; none where they hold none. Raises DataError as `read_counts`."""
+    return list(_in_json(documents, path))
+
+
+def _in_json(documents: Sequence[Any], path: Path) -> Iterator[AcceptanceCounts]:
     for document in documents:
         model = _model_of(document)
         for table in _tables(document):
@@ -106,6 +112,10 @@ def _counts_of(table: Mapping[str, Any], model: str, path: Path) -> AcceptanceCo
         if sglang:
             drafts = table.get("spec_num_proposed_drafts", table.get("spec_proposed_drafts", 0))
             record = {"engine": "SGLang", "acceptance_histogram": sglang, "num_draft_tokens": drafts}
+            return _of_histogram(record, model, path)
+        if pooled := table.get(_AIPERF_HISTOGRAM):
+            drafts = table.get("total_draft_tokens", {}).get("avg", 0)
+            record = {"engine": "AIPerf", "acceptance_histogram": pooled, "num_draft_tokens": drafts}
             return _of_histogram(record, model, path)
         if table.get("spec_decode_num_drafts"):
             rates = [float(rate) for rate in table["spec_decode_per_position_acceptance_rates"]]

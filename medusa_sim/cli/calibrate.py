@@ -165,6 +165,7 @@ def _engine(
 
     from medusa_sim.data import user_data_dir
     from medusa_sim.engine_runs.bench import read_bench
+    from medusa_sim.engine_runs.bench_row import taken_as_plain
     from medusa_sim.lab.calibrate.engine_fit import fitted_runtime
     from medusa_sim.lab.calibrate.runtime_file import check_runtime_name, runtime_path, write_runtime
     from medusa_sim.scenario.scenario import Scenario
@@ -178,6 +179,8 @@ def _engine(
     if not dry_run:
         check_new(runtime_path(user_data_dir(data_dir), name), overwrite=overwrite)
     rows = [row for path in files for row in read_bench(path, shape)]
+    if untold := taken_as_plain(rows, shape.drafts):
+        say(f"note: {untold}")
     # plain decoding: drafts that cost nothing, which every engine runs
     plain = {name: names[name] for name in ("gpu", "model", "kernels", "dtype")}
     setting = Scenario(**plain, runtime=runtime, drafter="ngram", acceptance=1.0, data_dir=data_dir).setting

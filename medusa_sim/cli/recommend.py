@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.scenario.scenario import Scenario
 
-EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
+EVERY_BATCH = Axis(powers_of_two=False, largest=BATCH.largest)
 
 
 @take.command(

@@ -76,7 +76,7 @@ def sweep(
 
     parts.check(output)
     several = take.scenarios(names)
-    grid = Grid.of(batch, seq_len or (several[0].length,), candidates)
+    grid = Grid.of(batch, several[0].lengths(seq_len), candidates)
     typed = take.is_given("candidates")
     in_rows = output.form != "table" or all_rows or parts.out is not None
     largest = int(grid.candidates.max()) if in_rows else CANDIDATES_MAX  # a table has the best of every count

@@ -36,9 +36,8 @@ _K = re.compile(r"([0-9]{1,9})[kK]\b", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a grid: its name, whether `a..b` means powers of two, its largest, if it takes 4k."""
+    """One axis of a grid: whether `a..b` means powers of two, its largest, if it takes 4k."""
 
-    name: str
     powers_of_two: bool
     largest: int
     in_k: bool = False
@@ -111,14 +110,15 @@ class Axis:
 
     def _error(self, text: str, problem: str, allowed: str) -> UsageError:
         given = text if len(text) <= 40 else f"{text[:37]}..."
-        return UsageError(f"{self.name} {given!r}: {problem}; allowed: {allowed}")
+        said = problem if problem.startswith(repr(given)) else f"{given!r}: {problem}"
+        return UsageError(f"{said}; allowed: {allowed}")
 
 
-BATCH = Axis("batch", powers_of_two=True, largest=65_536)
-SEQ_LEN = Axis("seq_len", powers_of_two=True, largest=16_777_216, in_k=True)
-CANDIDATES = Axis("candidates", powers_of_two=False, largest=65_536)
-TP = Axis("tp", powers_of_two=True, largest=1024)
-DRAFTS = Axis("drafts", powers_of_two=False, largest=64)
+BATCH = Axis(powers_of_two=True, largest=65_536)
+SEQ_LEN = Axis(powers_of_two=True, largest=16_777_216, in_k=True)
+CANDIDATES = Axis(powers_of_two=False, largest=65_536)
+TP = Axis(powers_of_two=True, largest=1024)
+DRAFTS = Axis(powers_of_two=False, largest=64)
 
 
 class Reading(click.ParamType[Any]):
@@ -135,6 +135,8 @@ class Reading(click.ParamType[Any]):
             return self.read(value)
         except UsageError as error:
             self.fail(str(error), param, ctx)
+        except click.BadParameter as error:
+            self.fail(error.message, param, ctx)
 
 
 def grid(axis: Axis) -> Reading:
@@ -281,11 +283,6 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
             return []
 
 
-def numbers(text: str, of: click.ParamType[float] = click.FLOAT) -> tuple[float, ...]:
-    """Numbers between commas, in their order; their range is checked where they are used."""
-    return tuple(of.convert(part.strip(), None, None) for part in text.split(","))
-
-
 def _allowed(of: click.IntRange | click.FloatRange) -> str:
     """`whole numbers from 1 to 64 are allowed`."""
     what = "whole numbers" if isinstance(of, click.IntRange) else "finite numbers"
@@ -317,6 +314,12 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{shown(value)}: {_allowed(self)}", param, ctx)
         return number
+
+
+def numbers(text: str, of: click.ParamType[float] | None = None) -> tuple[float, ...]:
+    """Numbers between commas, in their order; of: what each may be, else any finite number."""
+    one = of or Finite()
+    return tuple(one.convert(part.strip(), None, None) for part in text.split(","))
 
 
 class Threads(Whole):

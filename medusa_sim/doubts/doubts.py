@@ -23,7 +23,7 @@ from medusa_sim.doubts.room import model_too_large
 from medusa_sim.doubts.stand_ins import taken_over
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
+from medusa_sim.specs.model import NOT_PRICED, RUN_IN_FP16, UNCHECKED
 from medusa_sim.specs.state_rules import state_notes
 from medusa_sim.units import SCALE_BLOCK
 
@@ -64,12 +64,25 @@ def requests_beyond_positions(scenario: Scenario) -> Iterator[str]:
         )
 
 
+_OWN_DTYPE = {
+    "vllm": "vLLM from 0.9.1 on runs the dtype of the weights' files, bf16 for fp32: give --dtype bf16",
+    "sglang": "SGLang does so too, but runs Gemma in bf16",
+    "trtllm": "TensorRT-LLM takes the config's dtype, bf16 where it has none: give --dtype bf16",
+}
+"""What engines run where a config has no dtype, or fp32 (vllm/config/model.py `_find_dtype`,
+`_resolve_auto_dtype`, pull request 18751; sglang/srt/configs/model_config.py `_get_and_verify_dtype`;
+tensorrt_llm/_torch/model_config.py `torch_dtype`)."""
+
+
 def notes_of_the_model(scenario: Scenario) -> Iterator[str]:
-    """The model runs in another format than published, or nobody checked its sizes."""
+    """The model runs in another format than published, or something of it is not priced or not checked."""
     notes = scenario.model.notes
     if scenario.arguments.dtype is None:
-        yield from (f"{scenario.model.name}: {note}" for note in notes if note.endswith(RUN_IN_FP16))
-    yield from (f"{scenario.model.name}: {note}" for note in notes if note.endswith(UNCHECKED))
+        own = _OWN_DTYPE.get(scenario.runtime.library, "")
+        for note in notes:
+            if note.endswith(RUN_IN_FP16):
+                yield f"{scenario.model.name}: {note}" + (f"; {own}" if own else "")
+    yield from (f"{scenario.model.name}: {note}" for note in notes if note.endswith((UNCHECKED, NOT_PRICED)))
 
 
 def states_in_the_engine(scenario: Scenario) -> Iterator[str]:

@@ -97,8 +97,14 @@ def span_of(values: Iterable[Any]) -> str:
 
 def groups(data_dir: DataDir = None) -> tuple[Group, ...]:
     """Every group of the file. Raises SpecError for a malformed one."""
+    state = _state(data_dir)
+    return () if state is None else _read(state)
+
+
+def _state(data_dir: DataDir) -> FileState | None:
+    """The state of the file of groups; None where there is none."""
     path = data.find("profiles", FILE, data_dir)
-    return () if path is None else _read(file_state(path))
+    return None if path is None else file_state(path)
 
 
 @lru_cache(maxsize=4)
@@ -186,12 +192,17 @@ def weights_of(model: Model) -> str:
     return FORMATS[form].weight_dtype
 
 
-@lru_cache(maxsize=32)
 def standing(scenario: Scenario) -> Standing:
     """How near a scenario is to measured servers, by the group that decides its bands.
 
-    Kept, since a page asks several times whenever it is drawn.
+    Kept while the file of groups is the same, since a page asks several times whenever it is drawn.
     """
+    return _standing(scenario, _state(scenario.arguments.data_dir))
+
+
+@lru_cache(maxsize=32)
+def _standing(scenario: Scenario, state: FileState | None) -> Standing:
+    """The same; state: of the file of groups, of which another makes another answer."""
     requests = 1 if scenario.runtime.local else REQUESTS
     step = decode_step(scenario.setting, np.asarray(requests), np.asarray(scenario.length))
     half_width = float(0.5 * np.log(step.high_us / step.low_us))
@@ -203,7 +214,7 @@ def standing(scenario: Scenario) -> Standing:
     found = nearness(scenario.runtime.place(scenario.case), experts)
     known, engine = found.group, unversioned(found.group.runtime)
     near = tuple(
-        group for group in groups(scenario.arguments.data_dir)
+        group for group in (() if state is None else _read(state))
         if (group.engine, group.gpu) == (engine, known.gpu) and group.weights in known.formats
         and group.model in (known.model, scenario.model.name)
     )  # fmt: skip

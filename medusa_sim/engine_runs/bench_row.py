@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class BenchRow:
     them is known. prompt, output: mean tokens of a request. drafts: draft tokens a step, 0: no speculation.
     acceptance_length: tokens a step. offline: one batch from its prompts to its last token, in `tpot_us`.
     with_prompts: `tpot_us` is requests over tokens a second, with the time in which each read its prompt.
+    tells_drafts: whether the result would say so if its server drafted.
     model, engine: as the file names them; empty where it does not.
     """
 
@@ -52,6 +54,7 @@ class BenchRow:
     acceptance_length: float = 1.0
     offline: bool = False
     with_prompts: bool = False
+    tells_drafts: bool = True
 
     @property
     def step_us(self) -> float:
@@ -87,6 +90,17 @@ def with_shape(row: BenchRow, shape: Shape) -> BenchRow:
         prompt=row.prompt or shape.prompt or 0.0,
         output=row.output or shape.output or 0.0,
         drafts=row.drafts or (shape.drafts or 0.0 if row.acceptance_length > 1.0 else 0.0),
+    )
+
+
+def taken_as_plain(rows: Sequence[BenchRow], drafts: float | None) -> str:
+    """A line on results that do not say whether their server drafted; empty where all do, or drafts is 0."""
+    untold = dict.fromkeys(row.source for row in rows if not row.tells_drafts)
+    if drafts == 0 or not untold:
+        return ""
+    return (
+        f"{', '.join(untold)}: does not say whether its server drafted, so it is read as plain decoding "
+        "(--drafts 0 if it was; a drafting server is measured by vllm bench serve)"
     )
 
 

@@ -11,10 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from medusa_sim.acceptance.engine_counters import combined
+from medusa_sim.acceptance.engine_records import counts_in
 from medusa_sim.engine_runs.bench_row import UNITS_US, WANTED, BenchRow, Shape
 from medusa_sim.errors import DataError, shown
 from medusa_sim.reading.files import named
 from medusa_sim.units import US_PER_MS, US_PER_S
+
+VLLM_SERVE, AIPERF = "vllm bench serve", "aiperf"
+"""The tools whose results hold acceptance by position."""
 
 
 def is_result(document: Any) -> bool:
@@ -45,7 +50,7 @@ def _of_serve(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[B
     """`vllm bench serve` and what was made after it: SGLang's and TensorRT-LLM's."""
     sglang = str(result.get("backend", "")).startswith("sglang")
     iteration = _tokens_an_iteration(result)
-    tool = "sglang bench_serving" if sglang else "vllm bench serve"
+    tool = "sglang bench_serving" if sglang else VLLM_SERVE
     if iteration is not None:
         tool = "benchmark_serving of tensorrt-llm"
     completed = _number(result, "completed", path)
@@ -103,6 +108,7 @@ def _of_latency(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator
         concurrency=shape.concurrency,
         tpot_us=_number(result, "avg_latency", path) * US_PER_S / shape.output,
         offline=True,
+        tells_drafts=False,
     )
 
 
@@ -121,20 +127,28 @@ def _of_throughput(result: Mapping[str, Any], path: Path, shape: Shape) -> Itera
         tpot_us=shape.concurrency / rate * US_PER_S,
         tokens_per_s=rate,
         with_prompts=True,
+        tells_drafts=False,
     )
 
 
 def _of_aiperf(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[BenchRow]:
-    """AIPerf: means over requests; its inter-token latency is per token."""
+    """AIPerf: means over requests; its inter-token latency is per token.
+
+    What was accepted is there where the server tells it of each request (docs/tutorials/spec-decode-metrics).
+    """
     if result.get("was_cancelled") or result.get("error_summary"):
         raise DataError(f"{named(path)}: the run was cancelled or had errors; fix that and run again")
     in_flight = shape.concurrency if shape.concurrency is not None else _anywhere(result, "concurrency")
     if in_flight is None:
         raise DataError(f"{named(path)}: does not say how many requests were in flight; add --concurrency B")
+    counts = combined(found) if (found := counts_in([result], path)) else None
     yield BenchRow(
         source=path.name,
-        tool="aiperf",
+        tool=AIPERF,
         concurrency=float(in_flight),
+        drafts=0.0 if counts is None else float(counts.tried.size),
+        acceptance_length=1.0 if counts is None else counts.tokens_per_step,
+        tells_drafts=counts is not None,
         tpot_us=_aiperf_us(result["inter_token_latency"], path),
         prompt=float(result["input_sequence_length"]["avg"]),
         output=float(result["output_sequence_length"]["avg"]),
@@ -174,6 +188,7 @@ def _of_guidellm(report: Mapping[str, Any], path: Path, shape: Shape) -> Iterato
         yield BenchRow(
             source=path.name,
             tool="guidellm",
+            tells_drafts=False,
             concurrency=float(streams),
             tpot_us=float(metrics["inter_token_latency_ms"]["successful"]["median"]) * US_PER_MS,
             prompt=float(metrics["prompt_token_count"]["successful"]["mean"]),

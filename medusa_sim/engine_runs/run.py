@@ -9,7 +9,8 @@ from typing import Any
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined, over_every_step
 from medusa_sim.acceptance.engine_records import read_counts
 from medusa_sim.engine_runs.bench import logged_counts, read_bench
-from medusa_sim.engine_runs.bench_row import LOG, WANTED, BenchRow, Shape
+from medusa_sim.engine_runs.bench_row import LOG, WANTED, BenchRow, Shape, taken_as_plain
+from medusa_sim.engine_runs.load_generators import AIPERF, VLLM_SERVE
 from medusa_sim.errors import DataError, MedusaSimError, UsageError
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.measured_run import MeasuredRun, with_known_acceptance
@@ -22,8 +23,6 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import US_PER_MS
 
-_BY_POSITION = "vllm bench serve"
-"""The benchmark whose result holds acceptance by position."""
 _TIMES = {"tpot_ms", "tokens_per_s", "itl_ms"}
 _ACCEPTED = {"accepted_by_position", "tokens_per_step"}
 NO_DRAFTER = "ngram"
@@ -49,6 +48,7 @@ def engine_run(
     """
     asked = {} if given is None else given.changed
     measured: dict[str, Any] = {}
+    untold = ""
     if files:
         path, row, plain = _rows(files, asked, scenario)
         _refuse_others(scenario, row)
@@ -65,13 +65,15 @@ def engine_run(
             counts is None
             and by_position
             and row.drafts
-            and row.tool == _BY_POSITION
+            and row.tool in (VLLM_SERVE, AIPERF)
             and path.suffix == ".json"
         ):
             counts = combined(read_counts(path))
         elif counts is None and by_position and row.tool == LOG:
             counts = logged_counts(path)
         scenario = _serving(scenario, row)
+        if counts is None and not _ACCEPTED & asked.keys():
+            untold = taken_as_plain([row], asked.get("drafts"))
     if scenario.drafting.drafter_class.looks_up:
         measured.pop("tokens_per_step", None)
         counts = None if counts is None else over_every_step(counts)[0]
@@ -86,9 +88,9 @@ def engine_run(
             measured.pop(name, None)
     if "seq_len" not in asked:
         scenario = scenario.with_usual_requests()
-    return with_known_acceptance(
-        scenario, MeasuredRun.from_measured(Measured(**measured | asked), scenario.length)
-    )
+    run = Measured(**measured | asked)
+    (length,) = scenario.lengths(() if run.seq_len is None else (run.seq_len,))
+    return with_known_acceptance(scenario, MeasuredRun.from_measured(run, length, untold))
 
 
 def told_by(files: Sequence[Path], asked: Measured | None = None) -> dict[str, str]:

@@ -67,7 +67,7 @@ def merge_batches(
     Raises UsageError for a switching gain outside [0, 1).
     """
     if not 0.0 <= switching_gain < 1.0:
-        raise UsageError(f"switching gain {switching_gain:g}: from 0 to below 1 is allowed (0.03 is 3 %)")
+        raise UsageError(f"switch gain {switching_gain:g}: from 0 to below 1 is allowed (0.03 is 3 %)")
     log_speedup = np.log(speedup)
     if allowed is not None:
         usable = allowed.copy()

@@ -95,8 +95,9 @@ class EngineCheck:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Doubts about the scenario; those about acceptance are left out of a plain run."""
-        return doubts(self.scenario, None if self.run.drafts else 1)
+        """Doubts about the run and the scenario; those about acceptance are left out of a plain run."""
+        untold = (self.run.untold,) if self.run.untold else ()
+        return untold + doubts(self.scenario, None if self.run.drafts else 1)
 
     @property
     def is_inside(self) -> bool:

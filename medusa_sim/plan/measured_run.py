@@ -26,7 +26,8 @@ class MeasuredRun:
     token of a request; timed_by: the mean after the first token, the rate of all requests, or the
     median gap between chunks over the tokens of a step. accepted: share of the steps in which each draft was
     accepted, () where unknown. plain_us: per token without drafts, after the first. undescribed: the
-    acceptance that describes fewer drafts, so that what was measured stands for it.
+    acceptance that describes fewer drafts, so that what was measured stands for it. untold: what its result
+    does not say, a sentence.
     """
 
     batch: int
@@ -38,6 +39,7 @@ class MeasuredRun:
     accepted: tuple[float, ...] = ()
     plain_us: float | None = None
     undescribed: str = ""
+    untold: str = ""
 
     @property
     def acceptance(self) -> str:
@@ -46,8 +48,8 @@ class MeasuredRun:
         return shares or f"{self.tokens_per_step:.6g}@{self.drafts}"
 
     @classmethod
-    def from_measured(cls, given: Measured, length: int) -> MeasuredRun:
-        """The run that was measured; length: where that says none. Raises UsageError for what is missing."""
+    def from_measured(cls, given: Measured, length: int, untold: str = "") -> MeasuredRun:
+        """The run that was measured, of requests of that length. Raises UsageError for what is missing."""
         batch, drafts, tpot_ms, itl_ms = given.batch, given.drafts, given.tpot_ms, given.itl_ms
         accepted = tuple(float(share) for share in given.accepted_by_position or ())
         _check_shares(accepted, drafts)
@@ -74,12 +76,13 @@ class MeasuredRun:
             )
         return cls(
             batch=int(batch),
-            seq_len=int(given.seq_len or length),
+            seq_len=length,
             drafts=int(drafts),
             time_us=float(time_us),
             tokens_per_step=float(tokens),
             timed_by=timed_by,
             accepted=accepted,
+            untold=untold,
             plain_us=None if given.plain_tpot_ms is None else float(given.plain_tpot_ms * US_PER_MS),
         )
 

@@ -68,7 +68,7 @@ def _with_traffic(scenario: Scenario, question: Question) -> tuple[Scenario, Que
         scenario = scenario.with_usual_requests()
     if (traffic := scenario.traffic) is not None and question.request is None:
         question = replace(question, request=(round(traffic.prompt_tokens), round(traffic.output_tokens)))
-    return scenario, replace(question, seq_len=question.seq_len or (scenario.length,))
+    return scenario, replace(question, seq_len=scenario.lengths(question.seq_len))
 
 
 def _batches_at_break_even(break_evens: Sequence[BreakEven], searched: IntArray) -> list[int]:

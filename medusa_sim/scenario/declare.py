@@ -101,6 +101,11 @@ class Argument:
     above: float | None = None
     most: float | None = None
 
+    @property
+    def called(self) -> str:
+        """Its name in messages: words of the option that is typed."""
+        return self.option.partition("/")[0].removeprefix("--").replace("-", " ")
+
     def named(self, value: str) -> str | None:
         """The name that a text means, whatever its case or a tool's spelling; None where it means none."""
         read = (value.lower(), *([named_file(value)] if self.others else []))
@@ -108,7 +113,7 @@ class Argument:
 
     def unknown(self, value: str, runtime: object = None) -> str:
         """The error for a name that is no choice; runtime: the engine whose names it lists."""
-        what, engine = self.name.replace("_", " "), str(getattr(runtime, "name", runtime or ""))
+        what, engine = self.called, str(getattr(runtime, "name", runtime or ""))
         also = {name: named_file(name) for name in self.others}
         if known := [name for name in self.others if name in read_by(engine)]:
             return unknown_name(what, value, known, {name: of for name, of in also.items() if of in known})
@@ -133,7 +138,7 @@ class Argument:
             if known is None:
                 raise UsageError(self.unknown(value, runtime))
         if isinstance(value, Real) and self.type in (WHOLE, NUMBER) and not self._covers(value):
-            raise UsageError(f"{self.name.replace('_', ' ')} {shown(value)}: {self._range} are allowed")
+            raise UsageError(f"{self.called} {shown(value)}: {self._range} are allowed")
 
     def _covers(self, value: Any) -> bool:
         """Whether a number is finite and in the range; nan is above nothing."""

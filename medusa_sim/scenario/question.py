@@ -93,8 +93,8 @@ class Measured(Declared):
 
     batch: int | None = argument(None, WHOLE, "Requests in flight.", least=1, most=BATCH_MAX)
     seq_len: int | None = argument(
-        None, ANY, "Mean committed tokens of a request [prompt and half the output, else 1024].",
-        option="--seq", names="length",
+        None, WHOLE, "Mean committed tokens of a request [prompt and half the output, else 1024].",
+        option="--seq", names="length", least=1, most=10**9,
     )  # fmt: skip
     drafts: int | None = argument(None, WHOLE, "Draft tokens of a step; 0: none.", least=0, most=64)
     tpot_ms: float | None = argument(

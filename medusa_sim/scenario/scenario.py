@@ -6,6 +6,7 @@ and Python answer about the same thing. `doubts.doubts` says what was not measur
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -120,6 +121,22 @@ class Scenario(MachineWithDrafter):
         if traffic is None:
             return DEFAULT_SEQ_LEN
         return request_length(traffic.prompt_tokens, traffic.output_tokens)
+
+    def lengths(self, asked: Sequence[int] = ()) -> tuple[int, ...]:
+        """Committed tokens of steps as asked for; `length` where none are.
+
+        What is longer than a request half way through its output lies in a cached prefix. Raises UsageError
+        for what is shorter: prompts, of which the server reads as many, would not fit in.
+        """
+        traffic = self.traffic
+        if asked and traffic is not None and min(asked) < self.length:
+            raise UsageError(
+                f"--seq {min(asked)}: requests of {traffic.prompt_tokens:.12g} tokens in and "
+                f"{traffic.output_tokens:.12g} out are {self.length} long half way through their output; "
+                f"leave out --seq, ask from {self.length} (what is longer is a cached prefix), or give "
+                "shorter --prompt-tokens"
+            )
+        return tuple(asked) or (self.length,)
 
     @property
     def baseline(self) -> Baseline:

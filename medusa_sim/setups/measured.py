@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from medusa_sim.reading.files import FileState
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import any_drafter, surface_of
 from medusa_sim.setups.question import SetupQuestion
-from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures
+from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures, figures_state
 from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp
 from medusa_sim.specs.models import load_model
 
@@ -105,12 +106,18 @@ class NearestFigure:
         return speed / self.figure.tokens_per_s_per_user - 1.0
 
 
-@lru_cache(maxsize=32)
 def nearest_figure(scenario: Scenario) -> NearestFigure | None:
     """The public figure nearest to a scenario, priced at its own batch; None where none is near.
 
-    Kept, since pages and answers show it again whenever they are drawn.
+    Kept while the file of figures is the same, since pages and answers show it whenever they are drawn.
     """
+    return _nearest(scenario, figures_state(scenario.arguments.data_dir))
+
+
+@lru_cache(maxsize=32)
+def _nearest(scenario: Scenario, state: FileState | None) -> NearestFigure | None:
+    """The same; state: of the file of figures, of which another makes another answer."""
+    del state
     figure = next(iter(by_nearness(scenario)), None)
     if figure is None:
         return None

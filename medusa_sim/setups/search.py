@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from medusa_sim.acceptance.adjustments import workload_ratio
 from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.scenario.acceptance import named_acceptance
+from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.declare import check
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.quantities import OF_LOAD_TESTS
-from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Measure, SetupChoices, SetupQuestion
+from medusa_sim.setups.question import AUTO, BATCHES, LOWER_IS_BETTER, Measure, SetupChoices, SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SET_UP, setups
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_name
@@ -57,13 +61,7 @@ def compare(
     allowed, prices = by_file(allowed, prices, scenario.get("data_dir"))
     target = model if isinstance(model, Model) else load_model(model)
     drafters = allowed.drafters or default_drafters(target, scenario)
-    for name in drafters:
-        if name != PLAIN:
-            drafter_class(name)
-    for name in allowed.engines or ():
-        load_runtime(name, scenario.get("data_dir"))
-    for name in (*(allowed.gpus or ()), *(prices if isinstance(prices, Mapping) else ())):
-        load_gpu(name, scenario.get("data_dir"))
+    _refuse_for_all(allowed, drafters, prices, scenario)
     todo = list(setups(target, allowed, drafters, scenario.get("data_dir")))
     rows: list[dict[str, Any]] = []
     refused: dict[Refused, None] = {}
@@ -100,6 +98,38 @@ def compare(
     )
     found = priced_all.for_target()
     return refined(found) if refine else found
+
+
+def _refuse_for_all(
+    allowed: SetupChoices,
+    drafters: Sequence[str],
+    prices: float | Mapping[str, float] | None,
+    scenario: Mapping[str, Any],
+) -> None:
+    """Raises what no set-up could make good, before hundreds of them are refused for it one by one."""
+    data_dir = scenario.get("data_dir")
+    check(scenario, ARGUMENTS)
+    for name in drafters:
+        if name != PLAIN:
+            drafter_class(name)
+    for name in allowed.engines or ():
+        load_runtime(name, data_dir)
+    by_gpu = prices if isinstance(prices, Mapping) else {}
+    for name in (*(allowed.gpus or ()), *by_gpu):
+        load_gpu(name, data_dir)
+    for usd in by_gpu.values() if by_gpu else [prices]:
+        ARGUMENTS["price"].check(usd)
+    for name in allowed.kv_dtypes or ():
+        if name != AUTO:
+            ARGUMENTS["kv_dtype"].check(name)
+    if isinstance(acceptance := scenario.get("acceptance"), str):
+        named_acceptance(acceptance, data_dir)
+    if (workload := scenario.get("workload")) is not None:
+        workload_ratio(workload)
+    if (runtime := scenario.get("draft_runtime")) is not None:
+        load_runtime(runtime, data_dir)
+    if (draft := scenario.get("draft_model")) is not None and not isinstance(draft, Model):
+        load_model(draft)
 
 
 def _measure(asked: SetupQuestion, table: pd.DataFrame, *, is_named: bool) -> Measure:

@@ -59,8 +59,14 @@ class _ServedToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 def figures(data_dir: DataDir = None) -> tuple[Figure, ...]:
     """Every figure. Raises SpecError for a malformed file."""
+    state = figures_state(data_dir)
+    return () if state is None else _read(state)
+
+
+def figures_state(data_dir: DataDir = None) -> FileState | None:
+    """The state of the file of figures; None where there is none."""
     path = data.find("profiles", SERVED, data_dir)
-    return () if path is None else _read(file_state(path))
+    return None if path is None else file_state(path)
 
 
 @lru_cache(maxsize=8)

@@ -21,7 +21,7 @@ from medusa_sim.reading.files import named
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import CLASSES, FAMILIES, TYPES, WRAPPERS, read_family, unmodelled
 from medusa_sim.specs.hf_given import PARTS, Given, Refusal
-from medusa_sim.specs.model import RUN_IN_FP16, Layers, Length, Model, Vocab, Width, of_dtype
+from medusa_sim.specs.model import NOT_PRICED, RUN_IN_FP16, Layers, Length, Model, Vocab, Width, of_dtype
 from medusa_sim.specs.quantisation import quantised
 from medusa_sim.specs.strict import convert
 from medusa_sim.specs.variants import Architecture
@@ -67,6 +67,7 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     dtype: _Dtype | None = None
     rope_scaling: Any = None
     rope_parameters: Any = None
+    dual_chunk_attention_config: dict[str, Any] | None = None
     quantization_config: dict[str, Any] | None = None
 
 
@@ -291,4 +292,9 @@ def _remarks(config: _Config) -> tuple[str, ...]:
         name = kind.get("rope_type", kind.get("type")) if isinstance(kind, dict) else None
         if name not in (None, "default"):
             remarks.append(f"{key} {shown(name)}: costs the same as plain rope")
+    if config.dual_chunk_attention_config:
+        remarks.append(
+            "dual_chunk_attention_config: timed as plain attention; passes over chunks, which SGLang alone "
+            f"still runs (dual_chunk_flash_attn), are {NOT_PRICED}"
+        )
     return tuple(remarks)

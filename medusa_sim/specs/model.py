@@ -41,6 +41,8 @@ INT4_SCALE_BYTES = 2.5 / 128
 
 UNCHECKED = "not checked against the release"
 """How a note ends of sizes that nobody compared with their publisher's; answers repeat it."""
+NOT_PRICED = "not priced"
+"""How a note ends of what a checkpoint makes an engine do beside what is modelled; answers repeat it."""
 
 
 def of_dtype(dtype: str) -> dict[str, Any]:

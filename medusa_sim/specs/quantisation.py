@@ -9,6 +9,7 @@ modules that a list excludes stay in 16 bits. Others are refused with the method
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import msgspec
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading.files import named
 from medusa_sim.specs.layer_group import grouped
-from medusa_sim.specs.model import UNCHECKED, Model
+from medusa_sim.specs.model import NOT_PRICED, UNCHECKED, Model
 from medusa_sim.specs.modules import STANDS_IN, Scheme, in_formats
 from medusa_sim.specs.quark import quark_scheme
 from medusa_sim.specs.strict import convert
@@ -238,7 +239,7 @@ def _compressed(config: dict[str, Any], where: str) -> Scheme:
     if cache is not None and _dtype(cache, f"{where}.kv_cache_scheme") != "fp8":
         raise SpecError(f"{where}.kv_cache_scheme: given {shown(cache)}; allowed: null or 8-bit float")
     forms: dict[str, str] = {}
-    notes: dict[str, None] = {}
+    notes: dict[str, None] = dict.fromkeys(_rotations(config))
     main, scales = SIXTEEN, None
     for name, group in groups.items():
         at = f"{where}.config_groups.{shown(name)[1:-1]}"
@@ -267,6 +268,19 @@ def _compressed(config: dict[str, Any], where: str) -> Scheme:
         scale_bytes=scales,
         notes=tuple(notes),
     )
+
+
+def _rotations(config: dict[str, Any]) -> Iterator[str]:
+    """A note on transforms that engines apply at run time; those of `weight_` locations are in the weights
+    (vllm-project/vllm, pull request 22486).
+    """
+    given = config.get("transform_config")
+    schemes = given.get("config_groups") if isinstance(given, dict) else None
+    for scheme in schemes.values() if isinstance(schemes, dict) else ():
+        applied = scheme.get("apply") if isinstance(scheme, dict) else None
+        for each in applied if isinstance(applied, list) else ():
+            if isinstance(each, dict) and not str(each.get("location", "")).startswith("weight_"):
+                yield f"transform_config: rotations of what goes into and out of layers are {NOT_PRICED}"
 
 
 def _group_form(group: object, outer_format: object, where: str, notes: dict[str, None]) -> str:

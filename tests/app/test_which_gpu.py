@@ -87,6 +87,8 @@ def test_which_gpu_searches_copies_of_every_size_and_says_what_it_rests_on(opene
     own = comparison.warnings_of(comparison.key(comparison.chosen))
     beside = [line.value for line in page.markdown if line.value.startswith(":material/warning:")]
     assert [show.in_words(capitalised(line)) in " ".join(beside) for line in own] == [True] * len(own)
+    again = opened("compare", model="deepseek-r1", drafter="mtp", gpu="h200-sxm,l40s", weights="fp8")
+    assert again.success[0].value == page.success[0].value
     nothing = opened("compare", model="deepseek-r1", drafter="mtp", cards="l40s")
     assert "Searched: copies of 1, 2, 4 and 8 GPUs of l40s" in text_of(nothing)
     assert nothing.error

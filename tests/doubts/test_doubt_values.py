@@ -1,5 +1,6 @@
 """Numbers in doubts by hand: shares of a step that is carried elsewhere, formats that lose, what is near."""
 
+import json
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,6 +29,25 @@ SERVED = {"prompt_tokens": 256, "output_tokens": 256}
 def dense(runtime: str, **more: object) -> Scenario:
     given = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": RATES, **more}
     return Scenario(**given, runtime=runtime)
+
+
+@pytest.mark.parametrize(("runtime", "own"), [
+    ("vllm", "bf16 for fp32"), ("sglang", "Gemma in bf16"), ("tensorrt-llm", "bf16 where it has none"),
+    ("cuda-graph", "run in fp16"),
+])  # fmt: skip
+def test_a_config_without_a_dtype_is_told_with_what_the_engine_would_take(runtime, own, tmp_path):
+    config = {
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 11008,
+        "num_hidden_layers": 2, "num_attention_heads": 32, "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    given = {"model": path, "gpu": "h100-sxm", "runtime": runtime, "drafter": None, "acceptance": 0.5}
+    (told,) = rules.notes_of_the_model(Scenario(**given))
+    assert "no dtype in the config: run in fp16" in told
+    assert told.endswith(own) or f"{own}: give --dtype bf16" in told
+    assert not list(rules.notes_of_the_model(Scenario(**given, dtype="bf16")))
 
 
 def percent(line: str) -> tuple[int, float]:

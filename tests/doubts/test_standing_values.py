@@ -37,6 +37,19 @@ def test_groups_are_written_as_they_are_read(tmp_path):
     assert groups(tmp_path) == groups()[:7]
 
 
+def test_groups_that_changed_on_disk_are_seen_by_a_scenario_that_was_asked_before(tmp_path):
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    path = folder / "accuracy.csv"
+    asked = dense("vllm-0.15", data_dir=tmp_path)
+    own = standing(dense("vllm-0.15")).near_groups
+    path.write_text(table_text(own[:1]), encoding="utf-8")
+    assert standing(asked).near_groups == own[:1]
+    path.write_text(table_text(own[:2]), encoding="utf-8")
+    assert standing(asked).near_groups == own[:2]
+    assert standing(asked) is standing(asked)
+
+
 @pytest.mark.parametrize(
     ("model", "weights"), [("llama-3.1-8b", "bf16"), ("gpt-oss-120b", "mxfp4"), ("deepseek-r1", "fp8_block")]
 )

@@ -13,6 +13,7 @@ from medusa_sim.engine_runs.load_generators import rows_of_result
 from medusa_sim.engine_runs.log import drafts_of, lines_of, logged
 from medusa_sim.engine_runs.run import _of_counts, _of_row, _rows, engine_run, told_by
 from medusa_sim.errors import DataError, UsageError
+from medusa_sim.scenario.question import Measured
 from medusa_sim.scenario.scenario import Scenario
 
 SERVED = {
@@ -88,16 +89,49 @@ def test_streams_of_guidellm_are_asked_counted_or_one():
 
 
 def test_a_model_is_named_where_each_tool_names_it():
-    aiperf = {
-        "inter_token_latency": {"avg": 12.0}, "concurrency": 2, "input_sequence_length": {"avg": 300.0},
-        "output_sequence_length": {"avg": 100.0}, "output_token_throughput": {"avg": 150.0},
-        "input_config": {"endpoint": {"model_names": ["first", "second"]}},
-    }  # fmt: skip
-    row = row_of(aiperf)
+    row = row_of(AIPERF | {"input_config": {"endpoint": {"model_names": ["first", "second"]}}})
     assert (row.model, row.tpot_us, row.prompt, row.output) == ("first", 12_000.0, 300.0, 100.0)
     report = {"benchmarks": [benchmark({"streams": 6}, "served"), benchmark({"streams": 8}, "another")]}
     assert [row.model for row in rows_of_result(report, WHERE, NOTHING)] == ["served", "served"]
     assert row_of({**SERVED, "model": " ", "model_id": "of vllm"}).model == "of vllm"
+
+
+AIPERF = {
+    "inter_token_latency": {"avg": 12.0}, "concurrency": 2, "input_sequence_length": {"avg": 300.0},
+    "output_sequence_length": {"avg": 100.0}, "output_token_throughput": {"avg": 150.0},
+}  # fmt: skip
+
+
+def test_aiperf_tells_what_its_server_accepted(tmp_path):
+    """16 steps of 4 drafts that kept 0, 1, 2, 3, 4 in 2, 2, 4, 6, 2 of them: 36 tokens, 3.25 a step."""
+    pooled = {"0": 2, "1": 2, "2": 4, "3": 6, "4": 2}
+    drafted = AIPERF | {"pooled_spec_decode_acceptance_histogram": pooled}
+    row = row_of(drafted)
+    assert (row.drafts, row.acceptance_length, row.tells_drafts) == (4.0, 3.25, True)
+    assert row.step_us == 39_000.0
+    # a fifth draft that no step kept
+    assert row_of(drafted | {"total_draft_tokens": {"avg": 80}}).drafts == 5.0
+    path = tmp_path / "profile_export_aiperf.json"
+    path.write_text(json.dumps(drafted))
+    asked = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
+    _, run = engine_run(asked, [path])
+    assert run.accepted == (14 / 16, 12 / 16, 8 / 16, 2 / 16)
+    assert not run.untold
+
+
+def test_results_that_cannot_tell_drafts_are_said_to_be_read_as_plain(tmp_path):
+    shape = Shape(concurrency=8.0, prompt=100, output=50)
+    report = {"benchmarks": [benchmark({"streams": 6}, "served")]}
+    untold = [AIPERF, {"avg_latency": 2.0}, {"requests_per_second": 4.0}, report]
+    assert not any(row.tells_drafts for each in untold for row in rows_of_result(each, WHERE, shape))
+    assert row_of(SERVED).tells_drafts
+    path = tmp_path / "plain.json"
+    path.write_text(json.dumps(AIPERF))
+    asked = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance=0.5)
+    _, run = engine_run(asked, [path])
+    assert run.untold.startswith("plain.json: does not say whether its server drafted")
+    _, run = engine_run(asked, [path], given=Measured(drafts=0))
+    assert not run.untold
 
 
 VLLM = (

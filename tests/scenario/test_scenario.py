@@ -12,6 +12,7 @@ import medusa_sim as ms
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.doubts.doubts import doubts
 from medusa_sim.doubts.stand_ins import borrowed_shares
+from medusa_sim.engine_runs.run import engine_run
 from medusa_sim.errors import CoverageError, SpecError, UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import SweepTable, sweep
@@ -19,7 +20,9 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.operator_time import Source
 from medusa_sim.load.load_test import load_test
 from medusa_sim.operators.gemm import Gemm
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTERS, KERNELS_ALONE, RUNS_CHAINS
+from medusa_sim.scenario.question import Measured, Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_names
@@ -81,6 +84,29 @@ def test_names_and_objects_are_the_same():
     loaded = {kind: readers[kind](name) for kind, name in names.items()}
     tables = [swept(Scenario(**given, latency="roofline"), [1, 8], 512, [1, 8]) for given in (loaded, names)]
     assert tables[0].pandas().equals(tables[1].pandas())
+
+
+SERVED = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance=0.5, latency="roofline",
+                  prompt_tokens=896, output_tokens=256)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda seq_len: recommend(SERVED, Question(batch_max=1, seq_len=(seq_len,))),
+        lambda seq_len: ms.Scenario(**SERVED.changed).sweep(seq_len=[2048, seq_len], candidates=[1, 2]),
+        lambda seq_len: ms.Scenario(**SERVED.changed).step(seq_len=seq_len, candidates=2),
+        lambda seq_len: engine_run(
+            SERVED, given=Measured(batch=1, drafts=0, tpot_ms=5.0, seq_len=seq_len)
+        ),
+    ],
+    ids=["recommend", "sweep", "step", "check"],
+)  # fmt: skip
+def test_a_length_shorter_than_its_requests_is_refused_at_every_door(ask):
+    """Prompts of 896 tokens were read in a cache of 354."""
+    ask(1024)
+    with pytest.raises(UsageError, match=r"--seq 354: .* are 1024 long .* ask from 1024"):
+        ask(354)
 
 
 def test_the_kernel_set_follows_the_dtype():

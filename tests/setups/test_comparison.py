@@ -38,6 +38,21 @@ def experts() -> ms.CompareResult:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"acceptance": "1.5"}, "acceptance rate 1.5"), ({"price": 0.0}, "price 0"),
+        ({"price": {"h100-sxm": -1.0}}, "price -1"), ({"workload": "zz"}, "unknown workload"),
+        ({"kv_dtypes": ("zz",)}, "unknown kv dtype"), ({"draft_model": "zz"}, "unknown model"),
+        ({"draft_runtime": "zz"}, "unknown runtime"),
+    ],
+)  # fmt: skip
+def test_what_no_set_up_could_make_good_is_refused_as_itself(wrong, told):
+    """Each of 612 set-ups was refused for it, and the first of them was told."""
+    with pytest.raises((UsageError, SpecError), match=f"^{told}"):
+        ms.compare(**DENSE, **wrong)
+
+
 @pytest.mark.parametrize("name", ["dense", "experts"])
 def test_a_row_is_the_row_of_a_sweep(name, request):
     found: ms.CompareResult = request.getfixturevalue(name)

@@ -123,6 +123,9 @@ def test_fields_that_configs_leave_out_or_give_with_a_remark(tmp_path):
     assert "run in fp16" in _load(tmp_path, torch_dtype="float32").notes[0]
     assert "run in fp16" in _load(tmp_path, torch_dtype=...).notes[0]
     assert "'llama3'" in _load(tmp_path, rope_scaling={"rope_type": "llama3", "factor": 8.0}).notes[0]
+    chunks = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
+    assert "dual_chunk_attention_config" in _load(tmp_path, dual_chunk_attention_config=chunks).notes[0]
+    assert _load(tmp_path, dual_chunk_attention_config=None).notes == ()
     qwen = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
     assert _load(tmp_path, **qwen, sliding_window=4096, use_sliding_window=False).windows == ()
 
@@ -267,6 +270,23 @@ def test_compressed_tensors(tmp_path, weights, activations, cache, dtypes):
 )  # fmt: skip
 def test_weights_that_are_not_modelled(tmp_path, config, told):
     _refused(tmp_path, told, quantization_config={"quant_method": "compressed-tensors", **config})
+
+
+def test_rotations_at_run_time_are_said_to_be_free(tmp_path):
+    """Of a transform in front of a layer, but not of one that is in its weights."""
+
+    def notes(*locations: str) -> tuple[str, ...]:
+        applied = [{"targets": ["Linear"], "location": location} for location in locations]
+        rotated = {"config_groups": {"R1": {"type": "hadamard", "apply": applied}}}
+        config = {"quant_method": "compressed-tensors", "config_groups": {"a": GROUP}}
+        return _load(tmp_path, quantization_config={**config, "transform_config": rotated}).notes
+
+    assert not any("transform_config" in note for note in notes("weight_input", "weight_output"))
+    (told,) = (note for note in notes("input", "weight_input", "output") if "transform_config" in note)
+    assert told.endswith("not priced")
+    for transforms in (3, {}, {"config_groups": 3}, {"config_groups": {"a": {"apply": [3]}}}):
+        config = {"quant_method": "compressed-tensors", "config_groups": {"a": GROUP}}
+        _load(tmp_path, quantization_config={**config, "transform_config": transforms})
 
 
 def test_modelopt_and_settings_that_do_not_decide_sizes(tmp_path):
