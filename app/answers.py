@@ -47,7 +47,7 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.breakdown import breakdown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
@@ -263,6 +263,18 @@ def operators(set_up: SetUp, answer: Recommendation, batch: int) -> tuple[int, l
 _CHANGED = 0.1
 
 
+def _of_lengths(set_up: SetUp, request: tuple[int, int] | None) -> Iterator[tuple[str, int, SetUp]]:
+    """Half and twice the prompt, with what is cached before it; without requests the context."""
+    for factor in (0.5, 2.0):
+        if request is None:
+            tokens = max(int(factor * set_up.seq_len), 1)
+            yield "context", tokens, dataclasses.replace(set_up, seq_len=tokens)
+            continue
+        prompt = max(int(factor * request[0]), 1)
+        longer = set_up.seq_len + prompt - request[0]
+        yield "prompt", prompt, dataclasses.replace(set_up, seq_len=longer, request=(prompt, request[1]))
+
+
 def changes(
     set_up: SetUp,
     batch: int,
@@ -276,7 +288,7 @@ def changes(
     """
 
     def at(other: SetUp, size: int) -> ScheduleRow:
-        answer = recommendation(other, size, "latency", request, size)
+        answer = recommendation(other, size, "latency", other.request or request, size)
         return scheduled_row_at(answer, size, other.seq_len)
 
     row = at(set_up, batch)
@@ -292,11 +304,8 @@ def changes(
             (_CHANGED, row.speedup_acceptance_plus_10_percent),
         )
     ]
-    seq_len, library = set_up.seq_len, load_runtime(set_up.launched).library
-    asked = [
-        ("context", f"{length:,}", dataclasses.replace(set_up, seq_len=length), batch)
-        for length in (max(seq_len // 2, 1), 2 * seq_len)
-    ]
+    library = load_runtime(set_up.launched).library
+    asked = [(what, f"{tokens:,}", other, batch) for what, tokens, other in _of_lengths(set_up, request)]
     asked += [("batch", f"{size}", set_up, size) for size in (max(batch // 2, 1), 2 * batch) if size != batch]
     asked += [
         ("engine", name, dataclasses.replace(set_up, runtime=load_runtime(name).name, chain_only=None), batch)

@@ -109,16 +109,16 @@ def checked(row: BenchRow, path: Path) -> BenchRow:
     where = f"{named(path)} ({row.source})" if row.tool == "csv" else named(path)
     if row.itl_us is None and row.tpot_us is None:
         raise DataError(f"{where}: neither itl nor tpot is given")
-    for name in ("itl_us", "tpot_us"):
-        value = getattr(row, name)
+    for name, value in (("time between chunks", row.itl_us), ("time per token", row.tpot_us)):
         if value is None:
             continue
+        told = f"{value / US_PER_MS:g} ms"
         if not (math.isfinite(value) and value > 0.0):
-            raise DataError(f"{where}: {name} {value:g} is no time; a number above 0 is needed")
+            raise DataError(f"{where}: a {name} of {told} is none; a number above 0 is needed")
         if not SHORTEST_US <= value <= LONGEST_US:
             raise DataError(
-                f"{where}: {name} would be {value:g}, no step of a model takes that; is the unit another one "
-                "(s, ms, us)?"
+                f"{where}: the {name} would be {told}, no step of a model takes that; is the unit another "
+                "one (s, ms, us)?"
             )
     tokens = 0.0 if row.tool in (LOG, OWN) else 1.0  # of a request: they do not say
     for name, least in (

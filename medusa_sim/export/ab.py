@@ -45,6 +45,12 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         raise UsageError(
             f"{name}: --ab writes no file for its data-parallel attention; leave --dp-attention out"
         )
+    scenario, length = answer.scenario, answer.question.seq_len[0]
+    if scenario.traffic is not None and length > scenario.length:
+        raise UsageError(
+            f"--ab with --seq {length}: benchmarks send prompts alone, without the cached prefix that makes "
+            f"requests of {scenario.length} tokens so long; leave out --seq"
+        )
     parts = _parts(engine, chosen)
     lines = [
         for_comment(f"# {name} {settings.version} without and with speculation, acceptance made synthetic"),

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.scenario.defaults import request_length
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_names
@@ -65,6 +66,28 @@ def _plain_memory(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
     return memory_parts(scenario.shard, NO_DRAFTER, batch, cached, 1)
 
 
+def _shorter(
+    scenario: Scenario,
+    seq_len: int,
+    tried: Callable[..., Change | None],
+    largest: Callable[[int, int, Callable[[int], Change | None]], Iterator[Change | None]],
+) -> Iterator[Change | None]:
+    """A shorter context, down to what requests hold half way; where it is theirs, shorter prompts."""
+    traffic = scenario.traffic
+    if traffic is None or seq_len > scenario.length:
+        least = 1 if traffic is None else scenario.length
+        return largest(least, seq_len, lambda length: tried(f"--seq {length}", length=length))
+
+    def with_prompts(tokens: int) -> Change | None:
+        return tried(
+            f"--prompt-tokens {tokens} --output-tokens {traffic.output_tokens:g}",
+            length=request_length(tokens, traffic.output_tokens),
+            prompt_tokens=tokens,
+        )
+
+    return largest(1, int(traffic.prompt_tokens), with_prompts)
+
+
 def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[Change | None]]:
     """Each kind of change with its alternatives, the least first; None: it would not do."""
 
@@ -102,8 +125,7 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
     yield (tried(f"--gpu {gpu.name}", gpu=gpu.name) for gpu in larger)
     if scenario.model.kv_dtype != "fp8":
         yield iter([tried("--kv-dtype fp8", kv_dtype="fp8")])
-    known = min(seq_len, scenario.model.max_seq_len + 1)
-    yield largest(1, known, lambda length: tried(f"--seq {length}", length=length))
+    yield _shorter(scenario, min(seq_len, scenario.model.max_seq_len + 1), tried, largest)
     yield (
         tried(f"--gpu {gpu.name} --tp {tp}", gpu=gpu.name, tp=tp)
         for tp in tps

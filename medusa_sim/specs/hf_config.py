@@ -277,7 +277,7 @@ def _layout(content: dict[str, Any], family: str) -> Architecture:
 
 
 def _dtype(config: _Config) -> tuple[str, tuple[str, ...]]:
-    key = next((key for key in ("torch_dtype", "dtype") if getattr(config, key) is not None), None)
+    key = next((key for key in ("dtype", "torch_dtype") if getattr(config, key) is not None), None)
     if key is None:
         return "fp16", (f"no dtype in the config: {RUN_IN_FP16}",)
     given = getattr(config, key)

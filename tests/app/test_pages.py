@@ -70,12 +70,13 @@ def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> 
     usual = answers.usual_request(chosen)
     changes = {f"{row['what']} {row['change']}": row["speedup"] for row in answers.changes(chosen, 8, usual)}
     assert {"acceptance -10 %", "acceptance +10 %"} <= changes.keys()
+    longer = dataclasses.replace(chosen, seq_len=chosen.seq_len + 896, request=(1792, 256))
     for name, other, batch in (
-        ("context 2,048", dataclasses.replace(chosen, seq_len=2048), 8),
+        ("prompt 1,792", longer, 8),
         ("batch 16", chosen, 16),
         ("engine sglang", dataclasses.replace(chosen, runtime="sglang-0.5"), 8),
     ):
-        answer = answers.recommendation(other, batch, "latency", usual, batch)
+        answer = answers.recommendation(other, batch, "latency", other.request or usual, batch)
         speedup = scheduled_row_at(answer, batch, other.seq_len).speedup
         assert changes[name] == pytest.approx(speedup), name
     assert changes["acceptance -10 %"] < changes["acceptance +10 %"]

@@ -17,6 +17,7 @@ from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 
 EAGLE = {"drafter": "eagle", "acceptance": 0.7}
+H100 = {"gpu": "h100-sxm"}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,12 @@ EAGLE = {"drafter": "eagle", "acceptance": 0.7}
         ({"model": "vicuna-7b"}, 256, 1024),
         ({"gpu": "h100-sxm", "model": "llama-3.1-70b", "tp": 2}, 64, 32768),
         ({"gpu": "l4", "model": "deepseek-r1"}, 1, 1024),
+        (
+            {"gpu": "h100-sxm", "model": "llama-3.1-8b", "prompt_tokens": 6000, "output_tokens": 400},
+            100,
+            6200,
+        ),
+        ({**H100, "model": "llama-3.1-8b", "prompt_tokens": 900, "output_tokens": 200}, 100, 9000),
     ],
 )
 def test_every_change_that_is_named_does(arguments, batch, seq_len):
@@ -37,8 +44,10 @@ def test_every_change_that_is_named_does(arguments, batch, seq_len):
     for change in found.changes:
         names, values = (change.option.split()[start::2] for start in (0, 1))
         words = dict(zip((name[2:].replace("-", "_") for name in names), values, strict=True))
-        size, length = int(words.pop("batch", batch)), int(words.pop("seq", seq_len))
-        changed = scenario.but(**{name: int(v) if name == "tp" else v for name, v in words.items()})
+        size, typed = int(words.pop("batch", batch)), words.pop("seq", None)
+        changed = scenario.but(**{name: int(v) if v.isdigit() else v for name, v in words.items()})
+        shorter = "prompt_tokens" in words
+        (length,) = changed.lengths(() if shorter else (int(typed or seq_len),))  # refuses what cannot be
         assert price(changed, [size], [length], ()).fits[0, 0, 0], change
         assert change.needed_bytes <= change.usable_bytes
         assert change.option in shortfall_text(found)

@@ -144,10 +144,10 @@ def test_two_speedups_have_one_name_in_every_command(asked):
     """`step_speedup` and `server_speedup` in rows of a sweep, of a schedule and by count; without requests
     a server has none."""
     scenario = Scenario(**CHAIN, runtime="vllm", **asked)
-    found = recommend(scenario, Question(batch_min=8, batch_max=8, seq_len=(2000,)))
+    found = recommend(scenario, Question(batch_min=8, batch_max=8, seq_len=(2150,)))
     (row,) = recommendation_values(found)["schedule"]
     counts = count_table(found.cells.by_count).to_pandas().set_index("candidates").loc[row["candidates"]]
-    rows = swept(scenario, batch=(8,), seq_len=(2000,), candidates=(row["candidates"],)).iloc[0]
+    rows = swept(scenario, batch=(8,), seq_len=(2150,), candidates=(row["candidates"],)).iloc[0]
     for name in ("step_speedup", "server_speedup"):
         of = [math.nan if each[name] is None else float(each[name]) for each in (row, rows, counts)]
         assert of == pytest.approx([of[0]] * 3, nan_ok=True)
@@ -156,7 +156,7 @@ def test_two_speedups_have_one_name_in_every_command(asked):
 
 
 def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step():
-    asked, lengths = {"prompt_tokens": 1024, "output_tokens": 256}, (512, 1500)
+    asked, lengths = {"prompt_tokens": 1024, "output_tokens": 256}, (1152, 1500)
     scenario = Scenario(**CHAIN, runtime="vllm", **asked)
     found = recommend(scenario, Question(batch_max=64, seq_len=lengths))
     every = swept(scenario, seq_len=lengths, candidates=tuple(range(1, 17)))

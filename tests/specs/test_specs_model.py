@@ -120,6 +120,8 @@ def test_fields_that_configs_leave_out_or_give_with_a_remark(tmp_path):
     assert _load(tmp_path, architectures=...).architecture == "llama"
     assert _load(tmp_path, model_type=...).architecture == "llama"
     assert _load(tmp_path, torch_dtype=..., dtype="float16").dtype == "fp16"
+    # engines read the newer key first
+    assert _load(tmp_path, torch_dtype="float16", dtype="bfloat16").dtype == "bf16"
     assert "run in fp16" in _load(tmp_path, torch_dtype="float32").notes[0]
     assert "run in fp16" in _load(tmp_path, torch_dtype=...).notes[0]
     assert "'llama3'" in _load(tmp_path, rope_scaling={"rope_type": "llama3", "factor": 8.0}).notes[0]

@@ -108,10 +108,9 @@ class Drafter:
     def check_parts(cls, parts: DrafterParts) -> None:
         """Raise UsageError for parts that it lacks or does not take."""
         if cls.takes_draft_model != (parts.draft is not None):
-            needed = "needs" if cls.takes_draft_model else "takes no"
-            raise UsageError(
-                f"drafter {cls.name} {needed} --draft-model NAME (as in --draft-model llama-68m)"
-            )
+            needed = "needs --draft-model NAME (as in --draft-model llama-68m)"
+            other = "takes no --draft-model; leave it out, or choose --drafter draft-model"
+            raise UsageError(f"drafter {cls.name} {needed if cls.takes_draft_model else other}")
         if parts.draft_runtime is not None and not cls.takes_draft_model:
             raise UsageError(f"drafter {cls.name} takes no --draft-runtime: it has no model of its own")
         if parts.draft_vocab is not None and not cls.takes_draft_vocab:
