@@ -3,12 +3,14 @@
 Acceptance is made synthetic, so that the engine accepts exactly what was assumed and what is compared is the
 time of its steps: vLLM `rejection_sample_method` synthetic (unconditional rates by position), SGLang
 `SGLANG_SIMULATE_ACC_LEN` (counts the bonus token), TensorRT-LLM `TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS`
-(does not, and takes whole numbers alone before 1.4). The last two force one length at every batch, so each
-number of drafts of a schedule is run in a server of its own. The results are what `calibrate engine` reads.
+(does not, and takes whole numbers alone before 1.4), llama.cpp `--spec-synth-rates` (as vLLM). SGLang and
+TensorRT-LLM force one length at every batch, so each number of drafts of a schedule is run in a server of its
+own. The results are what `calibrate engine` reads, of llama.cpp `check`.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -18,6 +20,7 @@ from medusa_sim.export.chains import ChainPlan
 from medusa_sim.export.settings import Chosen, EngineExport, EngineSettings
 from medusa_sim.outside.escaping import for_comment, for_shell
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.scenario.arguments import ARGUMENTS
 
 _OUTPUT_TOKENS = 256
 _PROMPTS_PER_REQUEST = 8
@@ -36,8 +39,9 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         raise UsageError(f"{name} has no synthetic acceptance to check with; --ab knows {known}")
     if chosen.drafter in engine.unsynthetic:
         raise UsageError(
-            f"{name} forces accepted tokens in one-model drafting only, not with {chosen.drafter}; --ab "
-            "checks eagle and mtp there, or any chain with --export vllm"
+            f"{name} forces no acceptance of {chosen.drafter}; --ab checks "
+            f"{', '.join(each for each in engine.methods if each not in engine.unsynthetic)} there, or any "
+            "chain with --export vllm"
         )
     if plan is None:
         raise UsageError(f"{name}: synthetic acceptance is for chains; add --chain-only to check a chain")
@@ -63,14 +67,16 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         *_bench(engine, answer, batches(plan), "plain"),
         "",
         *(line for part in parts for line in _speculating(engine, part, batches(plan))),
-        "# the speedup is the ratio of output tokens per second; the same files calibrate a runtime",
-        f"medusa-sim calibrate engine {_calibrated(engine, parts[0])} --name mine",
+        "# the speedup is the ratio of output tokens per second; "
+        + ("the last line compares both" if engine.local else "the same files calibrate a runtime"),
+        f"medusa-sim {'check' if engine.local else 'calibrate engine'} {_read(engine, parts[0])}",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def _calibrated(engine: EngineExport, part: Chosen) -> str:
-    """Files and settings that a runtime is fitted to: the plain runs, and those of one number of drafts.
+def _read(engine: EngineExport, part: Chosen) -> str:
+    """Files and settings that are compared, or that a runtime is fitted to: the plain runs, and those of one
+    number of drafts.
 
     Clients of engines that force one length do not write how many drafts a step has.
     """
@@ -78,12 +84,16 @@ def _calibrated(engine: EngineExport, part: Chosen) -> str:
     told = {
         "gpu": scenario.gpu.name,
         "model": scenario.model.name,
-        "runtime": engine.name,
+        "runtime": scenario.runtime.name if engine.local else engine.name,
+        "weight-dtype": scenario.arguments.weight_dtype if engine.local else None,
         "drafter": part.drafter,
         "draft-model": None if draft is None else draft.name,
-        "drafts": None if engine.synthetic_by_position else str(part.plan.drafts),
+        "drafts": str(part.plan.drafts) if engine.local or not engine.synthetic_by_position else None,
+        "name": None if engine.local else "mine",
     }
-    options = (f"--{name} {for_shell(value)}" for name, value in told.items() if value)
+    options = [f"--{name} {for_shell(value)}" for name, value in told.items() if value]
+    if engine.local and scenario.arguments.acceptance is not None:
+        options.append(shlex.join(ARGUMENTS["acceptance"].words(scenario.arguments.acceptance)))
     return " ".join(["plain_*.json*", f"{_label(part)}_*.json*", *options])
 
 
@@ -152,4 +162,6 @@ def _bench(engine: EngineExport, answer: Recommendation, every: Sequence[int], l
             f"--dataset-name random --random-input-len {prompt} --random-output-len {output} "
             f"--max-concurrency {batch} --num-prompts {_PROMPTS_PER_REQUEST * batch}"
         )
-        yield engine.bench.format(port=engine.port, common=common, name=f"{label}_b{batch}")
+        yield engine.bench.format(
+            port=engine.port, common=common, prompt=prompt, output=output, name=f"{label}_b{batch}"
+        )

@@ -1,14 +1,22 @@
 """llama.cpp: one number of drafts as flags of llama-server.
 
-Read in docs/speculative.md and the options of llama-server of builds b9235 (draft-mtp) to b10532. A draft
-stops early where its own probability falls below `--spec-draft-p-min`, which is written as it was priced.
+Read in docs/speculative.md and the options of llama-server of builds b9235 (draft-mtp) to b10734, which
+brought synthetic acceptance (pull request 27711: rates of positions, unconditional, as many as drafts). A
+draft stops early where its own probability falls below `--spec-draft-p-min`, which is written as it was
+priced.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
+from medusa_sim.errors import UsageError
 from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions
+
+_SYNTHETIC = "b10734"
+_DIGITS = 4
+"""Of synthetic acceptance rates."""
 
 
 class LlamaCpp(EngineExport):
@@ -26,11 +34,32 @@ class LlamaCpp(EngineExport):
             flags += ["--spec-draft-n-max", drafts, "--spec-draft-p-min", p_min]
         return f"{shlex.join(flags)}\n"
 
+    def synthetic(self, chosen: Chosen, length: float) -> Iterator[str]:
+        """`--spec-synth-rates` takes unconditional rates by position.
+
+        Raises UsageError for builds without it, several requests (the timings of a response are those of one)
+        and drafts that end early, which it does not fake.
+        """
+        del length
+        plan, p_min = chosen.plan, chosen.answer.scenario.arguments.p_min
+        if chosen.version != _SYNTHETIC:
+            raise UsageError(
+                f"--ab: llama.cpp forces acceptance from {_SYNTHETIC} on, not in {chosen.version}"
+            )
+        if plan.grid.searched_to > 1:
+            raise UsageError("--ab checks llama.cpp with one request at a time; give --batch 1")
+        if p_min > 0.0:
+            raise UsageError(
+                f"--ab forces whole drafts, which --p-min {p_min:g} ends early; leave --p-min out"
+            )
+        rates = ",".join(f"{round(rate, _DIGITS):g}" for rate in plan.rates)
+        yield f"{self.server(chosen)} --spec-synth-rates {rates} {self.write(chosen).rstrip()} &"
+
 
 LLAMA_CPP = LlamaCpp(
     name="llama-cpp",
     title="llama.cpp",
-    versions=Versions("llama-cpp", ("b9235", "b10532"), "b10532", ahead=-1),
+    versions=Versions("llama-cpp", ("b9235", "b10532", _SYNTHETIC), _SYNTHETIC, ahead=-1),
     lacks={
         "medusa": "it was never merged",
         "eagle": "it reads EAGLE-3 checkpoints only",
@@ -40,11 +69,22 @@ LLAMA_CPP = LlamaCpp(
     one_number="llama.cpp drafts one number at every batch",
     batch_cap="--parallel",
     length_cap="--ctx-size",
+    serve='llama-server --model "$MODEL" --parallel 1',
+    port=8080,
+    bench=(
+        "python3 -c 'import json; print(json.dumps(dict(prompt=list(range(1000, 1000 + {prompt})), "
+        "n_predict={output}, ignore_eos=True, cache_prompt=False)))' > request.json\n"
+        "for i in 1 2 3 4; do curl -s http://127.0.0.1:{port}/completion -d @request.json; echo; done "
+        "> {name}.jsonl"
+    ),
+    unsynthetic=("ngram",),
+    synthetic_by_position=True,
+    local=True,
     methods={
         "eagle3": EngineMethod("draft-eagle3", checkpoint=True),
         "mtp": EngineMethod("draft-mtp", checkpoint=False),
         "draft-model": EngineMethod("draft-simple", checkpoint=True),
         "ngram": EngineMethod("ngram-simple", checkpoint=False),
-        "dflash": EngineMethod("draft-dflash", checkpoint=True, versions=("b10532",)),
+        "dflash": EngineMethod("draft-dflash", checkpoint=True, versions=("b10532", _SYNTHETIC)),
     },
 )

@@ -158,11 +158,14 @@ class EngineExport:
     """The command that starts it, where its acceptance can be made synthetic, and the port."""
     port: int = 8000
     bench: str = ""
-    """The load generator that comes with it; `{port}`, `{common}` and `{name}` are filled in."""
+    """The load generator that comes with it; `{port}`, `{name}`, `{common}` (or `{prompt}` and `{output}`)
+    are filled in."""
     unsynthetic: tuple[str, ...] = ()
     """Drafters whose acceptance it cannot make synthetic."""
     synthetic_by_position: bool = False
     """Whether synthetic acceptance is by position: one server then has it right at any number of drafts."""
+    local: bool = False
+    """Whether it runs on one's own machine: `check` reads its responses, no runtime is fitted to them."""
     launch: dict[str, str] = field(default_factory=dict)
     """Options of its whole command, and what each is given (`parallel_values`, `launch.launch_values`)."""
     kv_dtypes: tuple[str, str] = ("fp8", "bfloat16")

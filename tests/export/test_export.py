@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import subprocess
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from export_cases import answered, flags, heads_profile, plan_of, simple_yaml, speculative
 
 import medusa_sim as ms
@@ -22,8 +24,11 @@ from medusa_sim.export.chains import best_static, chain_grid, drafts_by_batch, g
 from medusa_sim.export.engines import METHODS, _limit_note, engine_settings
 from medusa_sim.export.settings import length_note
 from medusa_sim.plan.break_even import BreakEven
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.scenario.acceptance import constant_rate
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.checkpoints import drafter_id
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.step.drafter import drafters
@@ -372,10 +377,10 @@ def test_ab_of_the_other_engines(eagle):
     length = 1.0 + sum(plan_of(engine_settings(eagle, "sglang", draft_path="d")).rates)
     script = ab_script(eagle, engine_settings(eagle, "sglang", draft_path="d"))
     assert f"SGLANG_SIMULATE_ACC_LEN={length:.2f}" in script
-    with pytest.raises(UsageError, match="no synthetic acceptance"):
+    with pytest.raises(UsageError, match="one request at a time"):
         ab_script(eagle, engine_settings(eagle, "llama-cpp", draft_path="d"))
     ngram = answered("ngram", batch_max=4)
-    with pytest.raises(UsageError, match="one-model"):
+    with pytest.raises(UsageError, match="forces no acceptance of ngram"):
         ab_script(ngram, engine_settings(ngram, "tensorrt-llm"))
     assert {name for name in ("vllm", "sglang", "tensorrt-llm") if exports()[name].takes_dp_attention} == {
         "vllm", "sglang",
@@ -383,6 +388,57 @@ def test_ab_of_the_other_engines(eagle):
     spread = SimpleNamespace(scenario=SimpleNamespace(parallel=SimpleNamespace(dp_attention=True)))
     with pytest.raises(UsageError, match="--dp-attention"):
         ab_script(spread, engine_settings(eagle, "tensorrt-llm", draft_path="d"))  # type: ignore[arg-type]
+
+
+LLAMA_CPP = {
+    "gpu": "rtx-3090", "runtime": "llama.cpp-cuda", "model": "llama-3.1-8b", "weight_dtype": "q4_k_m",
+    "drafter": "eagle3", "acceptance": "0.7",
+}  # fmt: skip
+
+
+def test_ab_of_llama_cpp_ends_in_a_check_that_reads_its_responses(tmp_path, monkeypatch):
+    """Rates of positions, as many as drafts, and the timings of four requests each."""
+    answer = recommend(Scenario(**LLAMA_CPP), Question(batch_max=1))
+    settings = engine_settings(answer, "llama-cpp", draft_path="d.gguf")
+    script = ab_script(answer, settings)
+    drafts = plan_of(settings).drafts
+    rates = ",".join(f"{0.7 ** (k + 1):.4g}" for k in range(drafts))
+    assert f"--spec-synth-rates {rates} --spec-type draft-eagle3" in script
+    assert f"--spec-draft-n-max {drafts} " in script
+    asked, client = script.splitlines()[6:8]
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(asked, shell=True, check=True)  # noqa: S602  # our own line
+    request = json.loads((tmp_path / "request.json").read_text())
+    assert (len(request["prompt"]), request["n_predict"]) == (896, 256)
+    assert client.endswith("> plain_b1.jsonl")
+    timings = {"prompt_n": 896, "predicted_n": 256, "predicted_per_second": 100.0}
+    accepted = round(255 * (1 - 1 / (1 + sum(0.7 ** (k + 1) for k in range(drafts)))))
+    drafted = timings | {"predicted_per_second": 150.0, "draft_n_accepted": accepted}
+    drafted["draft_n"] = drafts * (255 - accepted)
+    for name, each in (("plain", timings), (f"spec{drafts}", drafted)):
+        (tmp_path / f"{name}_b1.jsonl").write_text(f"{json.dumps({'timings': each})}\n" * 4)
+    words = shlex.split(script.strip().splitlines()[-1])
+    files = [str(path) for word in words[2:4] for path in tmp_path.glob(word)]
+    result = CliRunner().invoke(cli, [words[1], *files, *words[4:]], catch_exceptions=False)
+    assert result.exit_code in (0, 3), result.output  # whether it is as fast is the machine's to say
+    assert "acceptance" in result.stdout
+    assert "plain" in result.stdout
+    for more, told in (({"p_min": 0.5}, "--p-min 0.5"), ({}, "not in b10532")):
+        other = recommend(Scenario(**LLAMA_CPP, **more), Question(batch_max=1))
+        old = engine_settings(other, "llama-cpp", version=None if more else "b10532", draft_path="d.gguf")
+        with pytest.raises(UsageError, match=told):
+            ab_script(other, old)
+
+
+def test_ab_sends_no_cached_prefix():
+    longer = recommend(
+        Scenario(
+            gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", prompt_tokens=900, output_tokens=200
+        ),
+        Question(batch_max=1, seq_len=(8192,)),
+    )
+    with pytest.raises(UsageError, match="leave out --seq"):
+        ab_script(longer, engine_settings(longer, "vllm", draft_path="d"))
 
 
 @pytest.mark.parametrize(("batch", "told"), [(1024, []), (1025, ["1025", "8200"]), (2048, ["2048", "16384"])])
