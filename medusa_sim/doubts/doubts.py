@@ -69,9 +69,8 @@ _OWN_DTYPE = {
     "sglang": "SGLang does so too, but runs Gemma in bf16",
     "trtllm": "TensorRT-LLM takes the config's dtype, bf16 where it has none: give --dtype bf16",
 }
-"""What engines run where a config has no dtype, or fp32 (vllm/config/model.py `_find_dtype`,
-`_resolve_auto_dtype`, pull request 18751; sglang/srt/configs/model_config.py `_get_and_verify_dtype`;
-tensorrt_llm/_torch/model_config.py `torch_dtype`)."""
+"""What engines run where a config has no dtype, or fp32 (vllm/config/model.py, pull request 18751;
+sglang/srt/configs/model_config.py; tensorrt_llm/_torch/model_config.py)."""
 
 
 def notes_of_the_model(scenario: Scenario) -> Iterator[str]:

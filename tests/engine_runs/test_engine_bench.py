@@ -89,7 +89,7 @@ def test_runs_are_of_the_runtimes_of_their_engine(tmp_path):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"median_itl_ms": -1.0}, "no time"),
+        ({"median_itl_ms": -1.0}, "time between chunks of -1 ms is none"),
         ({"median_itl_ms": 0.0071, "median_tpot_ms": 0.0071}, "another one"),
         ({"median_itl_ms": "7"}, "a number is needed"),
         ({"median_tpot_ms": 7100.0, "median_itl_ms": 7100.0}, "units mixed"),

@@ -431,12 +431,8 @@ def test_ab_of_llama_cpp_ends_in_a_check_that_reads_its_responses(tmp_path, monk
 
 
 def test_ab_sends_no_cached_prefix():
-    longer = recommend(
-        Scenario(
-            gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", prompt_tokens=900, output_tokens=200
-        ),
-        Question(batch_max=1, seq_len=(8192,)),
-    )
+    served = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "prompt_tokens": 900, "output_tokens": 200}
+    longer = recommend(Scenario(**served, drafter="eagle3"), Question(batch_max=1, seq_len=(8192,)))
     with pytest.raises(UsageError, match="leave out --seq"):
         ab_script(longer, engine_settings(longer, "vllm", draft_path="d"))
 
