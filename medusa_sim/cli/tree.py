@@ -208,6 +208,7 @@ def _show(output: Output, built: CandidateTree, accuracy: HeadAccuracy) -> None:
         return
     from medusa_sim.acceptance.tree_picture import text_tree
 
-    head = f"{built.candidates} candidates, depth {built.depth}: {tokens:.4f} tokens a step"
+    counted = f"{built.candidates} candidate{'s' * (built.candidates > 1)}"
+    head = f"{counted}, depth {built.depth}: {tokens:.4f} tokens a step"
     band = f" (80 %: {max(tokens - error, 1.0):.3f}-{tokens + error:.3f} from the labels)" if error else ""
     output.text(f"{head}{band}\n{text_tree(built, probability)}\n")
