@@ -31,6 +31,9 @@ FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER = 0.22, 0.74
 of measurements weighted equally (`benchmarks/first_tokens.py`). Prompts that the host launches and prompts
 that queue are late."""
 
+_BATCHES, _LENGTHS = 0, 1
+"""Axes of cells along which measurements end."""
+
 
 @dataclass(frozen=True, eq=False)
 class SureSteps(Steps):
@@ -91,15 +94,19 @@ class SureSteps(Steps):
         Where 256 requests were the most that anyone measured, those of 600 requests are at least those of 256
         and of 512 (`batch_edges`): an answer further out is no surer than one at the end of the data.
         """
-        return self._at_least(1, lambda steps: steps._at_least(0, halves_of))
+
+        def widened_in_batches(steps: Self) -> Halves:
+            return steps._at_least(_BATCHES, halves_of)
+
+        return self._at_least(_LENGTHS, widened_in_batches)
 
     def _at_least(self, axis: int, halves_of: Callable[[Self], Halves]) -> Halves:
-        """Half-widths, at least those at the edges below along batches (0) or lengths (1)."""
+        """Half-widths, at least those at the edges below along one axis."""
         here, surface = halves_of(self), self.surface
         edges = (surface.batch_edges, surface.length_edges)[axis]
         if not edges.size:
             return here
-        at_edges = self._at_batch_edges if axis == 0 else self._at_length_edges
+        at_edges = self._at_batch_edges if axis == _BATCHES else self._at_length_edges
         there = here if at_edges is self else halves_of(at_edges)
         asked, known = ((at.batch, at.asked_len)[axis] for at in (surface, at_edges.surface))
         places = [np.flatnonzero(known == edge)[0] for edge in edges]

@@ -213,7 +213,7 @@ def _plain(quantity: Quantity) -> Quantity:
     title = f"plain {quantity.title}" if quantity.title else ""
     return replace(
         quantity, name=f"plain_{quantity.name}", title=title, low_high=None, read_run=None,
-        read=None if read is None else lambda cells: read(cells.plain), of=quantity.name,
+        read=None if read is None else lambda cells: read(cells.plain), variant_of=quantity.name,
     )  # fmt: skip
 
 

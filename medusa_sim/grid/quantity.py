@@ -53,7 +53,7 @@ class Quantity:
     """Its value in a run under load, from the run's other results."""
     read_row: Callable[[Any], Any] | None = None
     """Its value of a row of a schedule (`plan.schedule_row`)."""
-    of: str = ""
+    variant_of: str = ""
     """Name of the quantity that this one is an end or the plain value of; a command may list it alone."""
 
     @property
@@ -67,7 +67,7 @@ class Quantity:
         if (low_high := self.low_high) is not None:
             for end, name in enumerate(self.ends):
                 yield Quantity(
-                    name=name or f"{self.name}_{_ENDS[end]}", read=_end(low_high, end), of=self.name,
+                    name=name or f"{self.name}_{_ENDS[end]}", read=_end(low_high, end), variant_of=self.name,
                     model_only=self.model_only,
                 )  # fmt: skip
 
@@ -104,7 +104,7 @@ def both_ends(*names: str) -> tuple[str, ...]:
 
 def unlisted() -> list[Quantity]:
     """Quantities that no command lists."""
-    return [quantity for name, quantity in BY_NAME.items() if not {name, quantity.of} & _LISTED]
+    return [quantity for name, quantity in BY_NAME.items() if not {name, quantity.variant_of} & _LISTED]
 
 
 def with_unlisted(names: Iterable[str]) -> tuple[str, ...]:
