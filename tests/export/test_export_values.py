@@ -15,7 +15,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.export import ab, chains
 from medusa_sim.export.engines import engine_settings
-from medusa_sim.export.launch import launch_values
+from medusa_sim.export.launch import _longest_request, launch_values
 from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes
 from medusa_sim.export.sglang import BLOCKS, SglangFlags, SglangSlot
 from medusa_sim.export.tensorrt_llm import TensorrtLlm, TensorrtSpeculativeConfig
@@ -440,3 +440,12 @@ def test_runs_of_a_comparison_have_the_length_that_was_asked_for_in_their_middle
     assert words[words.index("--random-output-len") + 1] == str(output)
     assert words[words.index("--max-concurrency") + 1] == "4"
     assert words[-2:] == ["plain_b4", "8000"]
+
+
+def test_the_longest_request_leaves_room_for_the_steps_of_its_drafts():
+    """24 GB with 16 GB of weights: the drafter takes a sixth of the room, each further draft a few slots."""
+    scenario = api.Scenario(
+        gpu="l4", model="llama-3.1-8b", drafter="eagle3", acceptance="eagle3-llama-3.1-8b", runtime="vllm"
+    )
+    longest = [_longest_request(scenario, drafts, requests=8) for drafts in (0, 1, 2, 3)]
+    assert longest == [45151, 37453, 37435, 37401]
