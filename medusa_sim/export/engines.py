@@ -109,7 +109,7 @@ def _settings(
 def _limit_note(answer: Recommendation, engine: EngineExport, batch: int) -> str:
     """Says where batches that fit, to `batch`, are more than the engine takes by default.
 
-    The answer has raised the tokens of a step with them (`step_tokens`).
+    Tokens of a step stay, unless they are fewer than the requests (`step_tokens`).
     """
     scenario = answer.scenario
     if scenario.runtime.engine is None:

@@ -7,6 +7,8 @@
     server speedup  share of the step x its speedup, then each thing that a server adds, in quadrature: the
                     difference that it makes, since it errs in both servers alike
 
+In a server the tokens are those of a request over its whole steps (`Surface.request_token_halves`).
+
 None of them narrows beyond what was measured, in requests or in their length (`grid.beyond`).
 """
 
@@ -47,8 +49,11 @@ class SureSteps(Steps):
     @cached_property
     def step_speedup_halves(self) -> Halves:
         """Half-widths of tokens per step over overhead; 0 where a step emits one token."""
-        overhead = self.widened(lambda steps: overhead_halves(steps.cost, steps.surface.decode.cost))
-        return self._unless_plain(overhead.of_inverse.joined_by(self.token_halves))
+        return self._unless_plain(self._overhead_halves.of_inverse.joined_by(self.token_halves))
+
+    @cached_property
+    def _overhead_halves(self) -> Halves:
+        return self.widened(lambda steps: overhead_halves(steps.cost, steps.surface.decode.cost))
 
     @cached_property
     def server_speedup_halves(self) -> Halves:
@@ -70,7 +75,8 @@ class SureSteps(Steps):
         served, baseline, others = self.served, self.baseline, np.zeros(())
         for half, plain_half in zip(served.halves, baseline.served.halves, strict=True):
             others = others + (half - baseline.first(plain_half)) ** 2
-        step = self.in_flight.step_speedup_halves
+        gain = self.in_flight._overhead_halves.of_inverse.joined_by(self.request_token_halves)
+        step = self._unless_plain(gain)
         down, up = (np.log1p(served.step_share * np.expm1(half)) for half in (step.down, -step.up))
         return Halves(np.sqrt(down**2 + others), np.sqrt(up**2 + others))
 
@@ -79,7 +85,7 @@ class SureSteps(Steps):
         others = sum((half**2 for half in served.halves), np.zeros(()))
         # prompts err as the steps of the set-up do
         others = others + (1.0 - served.step_share**2) * (steps.cost.setup_half_us / steps.step_us) ** 2
-        step = steps.step_halves.joined_by(self.token_halves.of_inverse).times(served.step_share)
+        step = steps.step_halves.joined_by(self.request_token_halves.of_inverse).times(served.step_share)
         return Halves(np.sqrt(step.down**2 + others), np.sqrt(step.up**2 + others))
 
     def _unless_plain(self, halves: Halves) -> Halves:

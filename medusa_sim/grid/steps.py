@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +25,22 @@ from medusa_sim.step.compose import COST_FIELDS, Cost, along
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.pass_times import PassTimes, bound_codes
+from medusa_sim.step.request_cycle import running_requests
 from medusa_sim.step.server import Server, in_server
 from medusa_sim.step.watts import launch_joules, requests_joules, watts
 
 Field = Callable[[PassTimes], Any]
 """A number of a step."""
+_FEW_QUEUE = 1e-3
+"""Share of the requests that may queue before a step is taken to have fewer."""
+
+
+class Running(NamedTuple):
+    """Requests of a server that run at once, their step and its attention; (batches, lengths, cells)."""
+
+    requests: FloatArray
+    step_us: FloatArray
+    attention_us: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +135,12 @@ class Steps:
     def token_halves(self) -> Halves:
         """Half-widths of the tokens per step."""
         of_all = self.configurations.token_halves
+        return Halves(of_all.down[self.index], of_all.up[self.index])
+
+    @property
+    def request_token_halves(self) -> Halves:
+        """Half-widths of the tokens of a request over its steps."""
+        of_all = self.surface.request_token_halves
         return Halves(of_all.down[self.index], of_all.up[self.index])
 
     # What a step takes.
@@ -246,17 +263,30 @@ class Steps:
 
         emission_chances: (..., X) probabilities that a step emits at least 1, 2, ... X tokens.
         """
-        traffic = self.scenario.traffic
+        traffic, batch = self.scenario.traffic, int(self.surface.batch[b])
+        candidates = int(self.spread(self.candidates)[b, s, k])
+        prompt_tokens = None if self.surface.prompt_tokens is None else self.surface.prompt_tokens[s]
+        decode_steps = running = None
+        step_share = attention_share = np.ones(())
+        if traffic is not None:
+            decode_steps = traffic.request_steps(emission_chances)
+            running = running_requests(
+                self.surface.setting, traffic, step_us=as_float(step_us), requests=as_float(batch),
+                candidates=candidates, decode_steps=decode_steps, prompt_tokens=prompt_tokens,
+            )  # fmt: skip
+            places = np.asarray(s), np.asarray(self.spread(self.index)[b, s, k])
+            step_share, attention_share = self._shares_of_fewer(as_float(batch), running, places)
         return in_server(
             self.surface.setting,
-            as_float(step_us),
-            int(self.surface.batch[b]),
-            int(self.spread(self.candidates)[b, s, k]),
+            as_float(step_us) * step_share,
+            batch,
+            candidates,
             emission_chances.sum(axis=-1),
             traffic,
-            decode_steps=None if traffic is None else traffic.request_steps(emission_chances),
-            attention_us=self.in_flight.attention_us[b, s, k],
-            prompt_tokens=None if self.surface.prompt_tokens is None else self.surface.prompt_tokens[s],
+            running=running,
+            decode_steps=decode_steps,
+            attention_us=self.in_flight.attention_us[b, s, k] * attention_share,
+            prompt_tokens=prompt_tokens,
             drafter=self.surface.loaded_drafter,
         )
 
@@ -265,16 +295,61 @@ class Steps:
         decode_steps = self.decode_steps
         return in_server(
             self.surface.setting,
-            some(self.in_flight.step_us),
+            some(self._running.step_us),
             some(self.batch),
             some(self.candidates),
             some(self.tokens_per_step),
             self.scenario.traffic,
+            running=some(self._running.requests),
             decode_steps=None if decode_steps is None else some(decode_steps),
-            attention_us=some(self.in_flight.attention_us),
+            attention_us=some(self._running.attention_us),
             prompt_tokens=None if self.prompt_tokens is None else some(self.prompt_tokens),
             drafter=self.surface.loaded_drafter,
         )
+
+    @cached_property
+    def _running(self) -> Running:
+        """The steps of the requests in flight that run (`step.running`)."""
+        traffic, in_flight, requests = self.scenario.traffic, self.in_flight, as_float(self.batch)
+        if traffic is None or self.scenario.scope == "block":
+            return Running(requests, in_flight.step_us, in_flight.attention_us)
+        assert self.decode_steps is not None  # noqa: S101  # there is traffic
+        running = running_requests(
+            self.surface.setting, traffic, step_us=in_flight.step_us, requests=requests,
+            candidates=self.candidates, decode_steps=self.decode_steps, prompt_tokens=self.prompt_tokens,
+        )  # fmt: skip
+        lengths = np.arange(self.surface.seq_len.size)[None, :, None]
+        step_share, attention_share = self._shares_of_fewer(requests, running, (lengths, self.index))
+        return Running(running, in_flight.step_us * step_share, in_flight.attention_us * attention_share)
+
+    def _shares_of_fewer(
+        self, requests: FloatArray, running: FloatArray, places: tuple[IntArray, IntArray]
+    ) -> tuple[FloatArray, FloatArray]:
+        """A step of `running` requests, and its attention, over those of all; 1 where hardly any queue.
+
+        places: of each cell's length and configuration. Between `fewer_requests` both are linear.
+        """
+        has_all = running >= (1.0 - _FEW_QUEUE) * requests
+        if has_all.all():
+            return np.ones(()), np.ones(())
+        sizes, steps = self._of_fewer
+
+        def at(values_us: FloatArray, some: FloatArray) -> FloatArray:
+            above = np.clip(np.searchsorted(sizes, some), 1, sizes.size - 1)
+            part = (np.maximum(some, sizes[0]) - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
+            low_us, high_us = values_us[above - 1, *places], values_us[above, *places]
+            return np.asarray(low_us + part * (high_us - low_us))
+
+        step_share, attention_share = (
+            np.where(has_all, 1.0, at(each_us, running) / at(each_us, requests)) for each_us in steps
+        )
+        return step_share, attention_share
+
+    @cached_property
+    def _of_fewer(self) -> tuple[IntArray, tuple[FloatArray, FloatArray]]:
+        """Numbers of requests, and of every configuration at each the step and its attention."""
+        every = self.every(self.surface.in_flight.fewer_requests)
+        return every.surface.batch, (every.spread(every.step_us), every.spread(every.attention_us))
 
     # Reading numbers of passes.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from math import log
 from operator import add
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, Halves, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.beyond import edges_below
 from medusa_sim.grid.configurations import Configurations
@@ -26,12 +27,15 @@ from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_times_of
 from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.pass_times import PassTimes
+from medusa_sim.step.request_steps import chances_of_mean
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, decode_work, verification_step
 from medusa_sim.step.traffic import served_length
 
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""
+_NEXT_BATCH = 1.25
+"""Of `Surface.fewer_requests`: each over the one before."""
 _LENGTHS_TOGETHER = 4
 """Lengths that are priced in one go: few, so that their arrays stay small."""
 
@@ -51,6 +55,7 @@ class Surface:
     |---|---|---|
     | `in_flight` | `seq_len` | long requests are in flight for longer, so those in flight are longer |
     | `sibling` | drafter | its plain steps (and verification, where it is the same) are used again |
+    | `fewer_requests` | batches | where some requests queue, steps have fewer |
     | `at_batch_edges` | batches | the most requests that were measured: bands beyond them grow from there |
     | `at_length_edges` | lengths | the most tokens of a request that were measured, in the same way |
     """
@@ -171,6 +176,12 @@ class Surface:
         return as_asked if np.array_equal(self.seq_len, self.asked_len) else as_asked.in_flight
 
     @cached_property
+    def fewer_requests(self) -> Surface:
+        """Steps at numbers of requests up to these, close enough for times between them to be linear."""
+        steps = np.arange(2 + np.ceil(log(max(int(self.batch.max(initial=1)), 2)) / log(_NEXT_BATCH)))
+        return replace(self, batch=np.unique(np.rint(_NEXT_BATCH**steps)).astype(np.int64), sibling=None)
+
+    @cached_property
     def kernels_alone(self) -> Surface | None:
         """Steps with the engine's kernels alone; None where the runtime is no engine."""
         runtime = self.setting.runtime
@@ -185,6 +196,25 @@ class Surface:
         """(configurations,) steps in which a request decodes (N20); None without traffic."""
         traffic = self.scenario.traffic
         return None if traffic is None else traffic.request_steps(self.configurations.emission_chances)
+
+    @cached_property
+    def request_token_halves(self) -> Halves:
+        """(configurations,) half-widths of the tokens of a request over its steps.
+
+        Those of the tokens of a step where no traffic is known. Else a request takes whole steps, and the
+        ends are those of (N20): of two tokens the second takes one step, whatever it accepts.
+        """
+        of_step, steps = self.configurations.token_halves, self.decode_steps
+        if steps is None:
+            return of_step
+        tokens, shape = self.configurations.tokens_per_step, self.configurations.emission_chances
+        assert self.scenario.traffic is not None  # noqa: S101  # there are steps of its requests
+        slow, fast = (
+            np.where(steps, self.scenario.traffic.request_steps(chances_of_mean(tokens * ratio, shape)), 1.0)
+            for ratio in of_step.ratios()
+        )
+        of_steps = Halves.within(fast, np.where(steps, steps, 1.0), slow)  # none: no step, and no doubt of it
+        return Halves(*(np.maximum(half, 0.0) for half in of_steps.of_inverse))
 
     @property
     def loaded_drafter(self) -> Drafter | None:

@@ -6,16 +6,17 @@ from medusa_sim.load.batch import Batch
 from medusa_sim.load.cache import Cache
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import Policy, State, check_drafts
+from medusa_sim.load.step_table import StepTable
 
 
 class AskedPolicy:
     """Asks a policy how many drafts to make, and again when its answer is out of date."""
 
     def __init__(
-        self, policy: Policy, batch: Batch, cache: Cache, limits: SchedulerLimits, drafts_max: int
+        self, policy: Policy, batch: Batch, cache: Cache, limits: SchedulerLimits, table: StepTable
     ) -> None:
         self._policy, self._batch, self._cache, self._limits = policy, batch, cache, limits
-        self._drafts_max = drafts_max
+        self._table = table
         self._answer: int | None = None
         self._asked_at_step = self._asked_at_requests = 0
         self._steps = self._verified = self._accepted = 0
@@ -27,10 +28,10 @@ class AskedPolicy:
             return self._batch.drafts
         if self._answer is None or self._is_old(requests):
             answer = self._policy.drafts(self._state(now_s, requests, unadmitted))
-            self._answer = check_drafts(self._policy, answer, requests, self._drafts_max)
+            self._answer = check_drafts(self._policy, answer, requests, self._table.drafts_max)
             self._asked_at_step, self._asked_at_requests = self._batch.step, requests
             self._steps = self._verified = self._accepted = 0
-        return min(self._answer, self._limits.token_budget // requests - 1)
+        return min(self._answer, self._table.drafts_within(self._limits.token_budget, requests))
 
     def _is_old(self, requests: int) -> bool:
         """Whether the policy wants to be asked again."""

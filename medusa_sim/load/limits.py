@@ -14,7 +14,7 @@ from medusa_sim.scenario.defaults import LOAD_PREFIXES
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import DrafterMemory, drafter_memory, profiled_bytes, request_bytes
-from medusa_sim.step.traffic import MAX_REQUESTS, TOKEN_BUDGET, drafting_requests, step_limits
+from medusa_sim.step.traffic import MAX_REQUESTS, TOKEN_BUDGET, drafting_requests, step_limits, step_tokens
 
 MOST_IN_STEP, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""
@@ -192,11 +192,12 @@ def limits_of(
 def _step_limits(scenario: Scenario, server: ServerSettings, *, has_drafter: bool) -> tuple[int, int]:
     """(requests, tokens) of a step: those asked for, else what the engine allows on the GPU."""
     runtime, gpu, schedulers = scenario.runtime, scenario.gpu, scenario.parallel.schedulers
-    requests, tokens = step_limits(runtime, gpu, schedulers=schedulers)
+    requests, _ = step_limits(runtime, gpu, schedulers=schedulers)
     if has_drafter:
         requests = drafting_requests(runtime, gpu, schedulers=schedulers)
     requests = server.max_requests or min(requests, MOST_IN_STEP)
-    return requests, server.token_budget or max(min(tokens, MOST_TOKENS), requests)
+    tokens = int(step_tokens(runtime, gpu, requests, schedulers=schedulers))
+    return requests, server.token_budget or min(tokens, MOST_TOKENS)
 
 
 def _kv_blocks(

@@ -1,9 +1,10 @@
 """The scheduler of an engine: which requests run in the next step.
 
 As vLLM's V1 scheduler: a step carries all decoding requests with their drafts, then chunks of prompts within
-the token budget, first come, first served. A prompt is admitted when the KV cache has room for all of it;
-where decoding runs out of blocks the request that was admitted last is preempted: its KV is dropped, and
-computed again later. Steps that carry prompts may have to lie apart (`SchedulerLimits.prompt_interval`).
+what these leave of the token budget, first come, first served; a pass of prompts alone has all of it. A
+prompt is admitted when the KV cache has room for all of it; where decoding runs out of blocks the request
+that was admitted last is preempted: its KV is dropped, and computed again later. Steps that carry prompts may
+have to lie apart (`SchedulerLimits.prompt_interval`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from medusa_sim.load.batch import Batch
 from medusa_sim.load.cache import Cache
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.request import Request
+from medusa_sim.load.step_table import StepTable
 
 
 class Chunk(NamedTuple):
@@ -27,16 +29,15 @@ class Chunk(NamedTuple):
 class Scheduler:
     """Three queues of requests: not yet admitted, reading their prompts, and the batch that decodes.
 
-    drafts_max: most drafts that a request may have in a step: its prompt reserves room for them.
     steps_to_prompts: steps that carry no prompts before the next that may.
     """
 
-    def __init__(self, limits: SchedulerLimits, batch: Batch, cache: Cache, drafts_max: int) -> None:
+    def __init__(self, limits: SchedulerLimits, batch: Batch, cache: Cache, table: StepTable) -> None:
         self.unadmitted: deque[Request] = deque()
         self.reading: list[Request] = []
         self.batch, self.cache = batch, cache
         self.preemptions = self.steps_to_prompts = 0
-        self._limits, self._drafts_max = limits, drafts_max
+        self._limits, self._table = limits, table
         self._unread = 0
         self._is_blocked = self._has_waited = False
 
@@ -70,7 +71,7 @@ class Scheduler:
             return []
         if self.unadmitted and had_room and not self._is_blocked:
             self._admit(drafts)
-        budget = self._limits.token_budget - len(self.batch.requests) * (drafts + 1)
+        budget = self._room_tokens(drafts)
         chunks = []
         for request in self.reading:
             if budget <= 0:
@@ -79,6 +80,12 @@ class Scheduler:
             budget -= tokens
             chunks.append(Chunk(tokens, request.committed - request.unread + tokens))
         return chunks
+
+    def _room_tokens(self, drafts: int) -> int:
+        """Tokens of prompts that the next step, or pass of their own, has room for."""
+        if self._table.prompts.terms.are_apart:
+            return self._limits.token_budget
+        return self._limits.token_budget - self._table.decoded_tokens(drafts, len(self.batch.requests))
 
     @property
     def _lets_others_come(self) -> bool:
@@ -93,7 +100,7 @@ class Scheduler:
         if is_first and self._limits.prompt_wait:
             self.steps_to_prompts, self._has_waited = self._limits.prompt_wait, True
         if self._lets_others_come:
-            room = self._limits.token_budget - len(self.batch.requests) * (drafts + 1)
+            room = self._room_tokens(drafts)
             if sum([self._uncached(request) for request in self.unadmitted]) >= room:
                 self.steps_to_prompts = 0
         return self.steps_to_prompts > 0
@@ -133,11 +140,11 @@ class Scheduler:
         """Admit requests while slots, blocks and the token budget last."""
         limits, cache = self._limits, self.cache
         slots = limits.max_requests - len(self.batch.requests) - len(self.reading)
-        budget = limits.token_budget - len(self.batch.requests) * (drafts + 1) - self._unread
+        budget = self._room_tokens(drafts) - self._unread
         while self.unadmitted and slots > 0 and budget > 0:
             request = self.unadmitted[0]
             request.shared = limits.shared_blocks(request.prompt_tokens)
-            request.blocks = limits.blocks_of(request.committed + self._drafts_max) - request.shared
+            request.blocks = limits.blocks_of(request.committed + self._table.drafts_max) - request.shared
             if not cache.fits(drafts, request.blocks):
                 self._is_blocked = True
                 return

@@ -74,13 +74,13 @@ class ServingLoop:
         self.clients = Clients(requests, table.server_s)
         self.batch = Batch(Draws(table, requests.output_tokens, seed, spread))
         self.cache = Cache(limits, self.batch, int(requests.prompt_tokens.max()))
-        self.scheduler = Scheduler(limits, self.batch, self.cache, table.drafts_max)
+        self.scheduler = Scheduler(limits, self.batch, self.cache, table)
         if limits.blocks_of(requests.longest + table.drafts_max) > self.cache.blocks_for(1):
             raise UsageError(
                 f"a request of {requests.longest} tokens and {table.drafts_max} drafts does not fit into "
                 f"{limits.own_kv_tokens} tokens of KV cache; leave it out or choose a larger GPU"
             )
-        self.policy = AskedPolicy(policy, self.batch, self.cache, limits, table.drafts_max)
+        self.policy = AskedPolicy(policy, self.batch, self.cache, limits, table)
         self.recorder = Recorder(requests, table.drafts_max, table.requests_max)
         self.window = Window(requests, self.recorder, self._served)
         self.now_s = self.seen_s = 0.0

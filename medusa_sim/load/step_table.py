@@ -24,15 +24,16 @@ from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.prompt_table import PromptTable, prompt_table
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import decode_linear_us, expert_sharing_us
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import step_rows
 from medusa_sim.units import US_PER_S
 
 _LENGTH_RATIO = 1.5
 _TOGETHER = 256
 """Numbers of requests that are priced at once."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,6 +133,16 @@ class StepTable:
         none_s = min(max(none_s, plain_s), whole_s)
         return none_s + (whole_s - none_s) * share / self.match_rate
 
+    def decoded_tokens(self, drafts: int, requests: int) -> int:
+        """Tokens that a step verifies of so many requests, on average."""
+        return requests + round(drafts * requests * self.match_rate)
+
+    def drafts_within(self, tokens: int, requests: int) -> int:
+        """Most drafts of each request with which a step of so many verifies at most so many tokens."""
+        if self.prompts.terms.are_apart:  # the budget is that of a pass of prompts
+            return self.drafts_max
+        return int((tokens / requests - 1.0) / self.match_rate + _ROUNDING)
+
     def nearest(self, length: float) -> int:
         """The place in `lengths` of the one that is nearest."""
         j, part = between(self._lists[0], length)
@@ -141,9 +152,9 @@ class StepTable:
         self, drafts: int, requests: int, chunks: Sequence[tuple[int, int]], step_s: float = 0.0
     ) -> float:
         """Seconds that chunks (tokens, end) of prompts add to a step of step_s."""
-        tokens = requests + round(drafts * requests * self.match_rate)
         linear_s = None if self.decode_linear_s is None else self.decode_linear_s.item(drafts, requests)
         sharing_s = 0.0 if self.sharing_s is None else self.sharing_s.item(drafts, requests)
+        tokens = self.decoded_tokens(drafts, requests)
         return self.prompts.added_s(tokens, chunks, step_s, linear_s, sharing_s)
 
     @cached_property
@@ -221,10 +232,9 @@ def _decode_linear_s(
     setting: Setting, prompts: PromptTable, drafts: int, most_requests: int
 ) -> tuple[FloatArray, FloatArray]:
     """(1 + drafts, 1 + requests) seconds of linear layers without prompts, and what shared experts save."""
-    engine, requests = setting.runtime.engine, as_float(np.arange(most_requests + 1))[None, :]
-    verified_tokens = as_float(setting.verified.mean_tokens(1 + np.arange(drafts + 1)[:, None]))
-    tokens = requests * verified_tokens
-    rows = tokens if engine is None else padded_tokens(engine, requests, verified_tokens)
+    requests, candidates = as_float(np.arange(most_requests + 1))[None, :], 1 + np.arange(drafts + 1)[:, None]
+    verified_tokens = as_float(setting.verified.mean_tokens(candidates))
+    tokens, rows = requests * verified_tokens, step_rows(setting, requests, candidates)
     rows_us = np.interp(rows, np.arange(prompts.linear_s.size), prompts.linear_s) * US_PER_S
     linear_us = decode_linear_us(setting, requests, verified_tokens, rows, rows_us)
     saved_us = expert_sharing_us(setting, requests, verified_tokens, rows, tokens)

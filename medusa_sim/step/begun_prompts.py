@@ -2,12 +2,12 @@
 
 `step.request_cycle` says what each letter is. Prompts begin
 
-    n ~ Bin(b, pi)                    each by itself
-    n ~ gpus Bin(b / gpus, pi)        on GPUs whose mixed steps wait for each other: one on each
-    n = 1 + J, J ~ Bin(b - 1, 1 - (1 - pi)^hold), on b pi / (1 + mean J) of the steps, none on others:
-                                      where an engine holds the first prompt for others
+    n ~ Bin(running, pi)              each by itself
+    n ~ gpus Bin(running / gpus, pi)  on GPUs whose mixed steps wait for each other: one on each
+    n = 1 + J, J ~ Bin(running - 1, 1 - (1 - pi)^hold), on running pi / (1 + mean J) of the steps, none on
+                                      others: where an engine holds the first prompt for others
 
-b pi of them on average, in each case.
+running pi of them on average, in each case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def begun_prompts(cycle: RequestCycle, cells: IntArray, gpus: int = 1) -> Hits:
     """
     if cycle.most_held_steps.any():
         return _held_prompts(cycle, cells)
-    requests = cycle.requests[cells]
+    requests = cycle.running[cells]
     together = np.minimum(float(gpus), requests)
     hits = binomial(requests / together, cycle.begin_chance[cells])
     return hits._replace(number=hits.number * together[hits.place])
@@ -37,8 +37,8 @@ def _held_prompts(cycle: RequestCycle, cells: IntArray) -> Hits:
 
     Where there is nobody to wait for, none joins: the one request begins with pi.
     """
-    begins = np.minimum(cycle.requests * cycle.begin_chance / (1.0 + cycle.joining), 1.0)[cells]
-    joined = binomial(np.maximum(cycle.requests[cells] - 1.0, 0.0), cycle.joining_chance[cells])
+    begins = np.minimum(cycle.running * cycle.begin_chance / (1.0 + cycle.joining), 1.0)[cells]
+    joined = binomial(np.maximum(cycle.running[cells] - 1.0, 0.0), cycle.joining_chance[cells])
     return Hits(
         number=np.concatenate([np.zeros(cells.size), 1.0 + joined.number]),
         weight=np.concatenate([1.0 - begins, begins[joined.place] * joined.weight]),

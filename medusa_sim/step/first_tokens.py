@@ -1,6 +1,6 @@
 """Times to the first token: of a server that stays full, and of a load test whose clients begin at once.
 
-    (N17)  ttft     = (I + W) mean of t over the steps on which its prompt does not begin + H t(0)
+    (N17)  ttft     = I mean of t over the steps on which its prompt does not begin + W mean of t + H t(0)
                       + mean of t over those that its prompt rides on, or of its own passes
     (N19)  ttft of a load test whose b clients begin at once, m requests each:
            ((m - 1) again + start) / m + later
@@ -20,20 +20,22 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.step.gathering import REQUESTS_A_CLIENT, gathered_chances
 from medusa_sim.step.mixed_steps import MixedStepLaw
+from medusa_sim.step.request_cycle import server_us
 from medusa_sim.step.step_means import StepMeans, blocks_of_cells, step_means
 
 
 def first_token_us(law: MixedStepLaw, means: StepMeans) -> FloatArray:
     """(cells,) microseconds: (N17)."""
     cycle = law.cycle
-    waits_us = cycle.idle_trip_us + (cycle.away_steps + cycle.queued_steps) * means.before_prompt_us
+    away_us = cycle.idle_trip_us + cycle.away_steps * means.before_prompt_us
+    waits_us = away_us + cycle.queued_steps * means.step_us
     return np.asarray(waits_us + cycle.held_steps * law.decode_only_us + means.reading_us)
 
 
-def load_test_first_token_us(law: MixedStepLaw, means: StepMeans, server_us: float) -> FloatArray:
-    """(cells,) microseconds: (N19). server_us: the way to the client and back."""
+def load_test_first_token_us(law: MixedStepLaw, means: StepMeans) -> FloatArray:
+    """(cells,) microseconds: (N19)."""
     again_us, engine = following_us(law), law.setting.runtime.engine
-    test_us = again_us + (starting_us(law, server_us) - again_us) / REQUESTS_A_CLIENT
+    test_us = again_us + (starting_us(law) - again_us) / REQUESTS_A_CLIENT
     if engine is None:
         return np.asarray(test_us)
     later_us = engine.load_test_us.value + engine.load_test_steps.value * means.step_us
@@ -49,7 +51,7 @@ def following_us(law: MixedStepLaw) -> FloatArray:
     return np.asarray(first_us.reshape(chances.shape).mean(axis=1))
 
 
-def starting_us(law: MixedStepLaw, server_us: float) -> FloatArray:
+def starting_us(law: MixedStepLaw) -> FloatArray:
     """(cells,) microseconds: start of (N19), of requests that begin at once on an idle server."""
     requests = law.cycle.requests
     together = np.clip(law.cycle.prompts_in_room, 1.0, requests)
@@ -57,4 +59,4 @@ def starting_us(law: MixedStepLaw, server_us: float) -> FloatArray:
         law.steps(cells, requests[cells]).reading_us + law.steps(cells, together[cells]).reading_us
         for cells in blocks_of_cells(law)
     ]
-    return np.asarray(server_us + np.concatenate(both_us) / 2.0)
+    return np.asarray(server_us(law.setting) + np.concatenate(both_us) / 2.0)

@@ -33,10 +33,12 @@ def gathered_chances(cycle: RequestCycle) -> FloatArray:
     number = np.arange(1, REQUESTS_A_CLIENT)
     reading = cycle.requests / cycle.prompts_in_room
     spread = np.sqrt(reading[:, None] ** 2 / 12.0 + number * (TESTED_CV * cycle.decode_steps[:, None]) ** 2)
-    middle = number / cycle.begin_chance[:, None]  # (cells, generations)
+    middle = number * cycle.steps[:, None]  # (cells, generations)
     begin = middle[..., None] + spread[..., None] * normal_values()
     around = np.hypot(spread, _ONE_STEP)[:, None, None, :]
     apart = (begin[..., None] - middle[:, None, None, :]) / around
     density = (np.exp(-(apart**2) / 2.0) * _ONE_STEP / around).sum(axis=-1)
+    # the same prompts begin, of fewer requests: those that run
+    density = density * (cycle.requests / cycle.running)[:, None, None]
     chances = np.sort(np.minimum(density, 1.0).reshape(middle.shape[0], -1), axis=1)
     return np.asarray(chances.reshape(middle.shape[0], _PARTS, -1).mean(axis=2))

@@ -9,23 +9,29 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine
 
 
-def padded_tokens(engine: Engine, batch: Size, query_tokens: Size) -> FloatArray:
+def padded_tokens(
+    engine: Engine, batch: Size, query_tokens: Size, graph_tokens: Size | None = None
+) -> FloatArray:
     """(N3): rows of the linear layers of a step; the tokens themselves where no graph holds them.
 
-    A step of one token a request is that of a server without a drafter.
+    graph_tokens: of each request that graphs are captured for, where some requests have fewer; None: all have
+    query_tokens. One is that of a server without a drafter.
     """
-    tokens, filled = _floats(batch) * _floats(query_tokens), _filled_tokens(engine, batch, query_tokens)
+    filled = _filled_tokens(engine, batch, query_tokens, graph_tokens)
+    tokens = _floats(batch) * _floats(query_tokens)
     return np.where(np.isfinite(filled), np.maximum(filled, tokens), tokens)
 
 
-def is_captured(engine: Engine, batch: Size, query_tokens: Size) -> BoolArray:
+def is_captured(
+    engine: Engine, batch: Size, query_tokens: Size, graph_tokens: Size | None = None
+) -> BoolArray:
     """Whether a graph holds a step: where it is filled up to a captured size.
 
     Always for an engine whose graphs are not listed, or that captures the batch that it is set up for.
     """
     if not engine.graph_sizes or engine.graph_holds_asked:
         return np.asarray(True)
-    return np.isfinite(_filled_tokens(engine, batch, query_tokens))
+    return np.isfinite(_filled_tokens(engine, batch, query_tokens, graph_tokens))
 
 
 def most_captured_tokens(engine: Engine, query_tokens: float) -> float:
@@ -38,36 +44,39 @@ def most_captured_tokens(engine: Engine, query_tokens: float) -> float:
     return float(filled[np.isfinite(filled)].max(initial=0.0))
 
 
-def _filled_tokens(engine: Engine, batch: Size, query_tokens: Size) -> FloatArray:
+def _filled_tokens(
+    engine: Engine, batch: Size, query_tokens: Size, graph_tokens: Size | None = None
+) -> FloatArray:
     """Tokens of the least graph that holds a step, by the list that applies; infinite where none does."""
-    requests, width = _floats(batch), _floats(query_tokens)
-    filled = _filled_to(engine, engine.graph_sizes, requests, width)
+    requests, each = _floats(batch), _floats(query_tokens)
+    width = each if graph_tokens is None else _floats(graph_tokens)
+    filled = _filled_to(engine, engine.graph_sizes, requests, each, width)
     if not engine.plain_graph_sizes:
         return filled
-    return np.where(width == 1.0, _filled_to(engine, engine.plain_graph_sizes, requests, width), filled)
+    return np.where(width == 1.0, _filled_to(engine, engine.plain_graph_sizes, requests, each, width), filled)
 
 
 def _filled_to(
-    engine: Engine, captured: tuple[int, ...], requests: FloatArray, width: FloatArray
+    engine: Engine, captured: tuple[int, ...], requests: FloatArray, each: FloatArray, width: FloatArray
 ) -> FloatArray:
     """Tokens of the least of these sizes that holds a step; infinite where none does.
 
-    Sizes of 496 and 512 tokens in `multiples` of 3 are one of 498: 513 is more than the largest, so that vLLM
-    leaves it out. A step of 166 requests is in a graph, one of 167 is not. Multiples are of steps whose
-    requests all have as many tokens: where they differ (a mean width that is no whole number) vLLM fills the
-    step up to a size of the list.
+    each: tokens of a request, on average; width: of one that drafts. Sizes of 496 and 512 tokens in
+    `multiples` of 3 are one of 498: 513 is more than the largest, so that vLLM leaves it out. A step of 166
+    requests is in a graph, one of 167 is not. vLLM rounds its list once, by the most drafts of a request: a
+    step in which only some find drafts is filled up to one of the same sizes.
     """
-    sizes, tokens = np.asarray(captured, dtype=np.float64), requests * width
+    sizes, tokens = np.asarray(captured, dtype=np.float64), requests * each
     match engine.graph_unit:
         case "requests":
-            return _next_size(sizes, requests) * width
+            return _next_size(sizes, requests) * each
         case "tokens":
             return _next_size(sizes, tokens)
         case "multiples":
             # the least size whose next multiple of the width holds the tokens
-            filled = np.ceil(_next_size(sizes, tokens - width + 1.0) / width) * width
-            filled = np.where(filled > sizes.max(initial=0.0), np.inf, filled)
-            return np.where(width % 1.0 == 0.0, filled, _next_size(sizes, tokens))
+            least = (np.ceil(tokens / width - 1e-9) - 1.0) * width + 1.0
+            filled = np.ceil(_next_size(sizes, least) / width) * width
+            return np.where(filled > sizes.max(initial=0.0), np.inf, filled)
 
 
 def _next_size(sizes: FloatArray, wanted: FloatArray) -> FloatArray:

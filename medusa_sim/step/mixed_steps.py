@@ -41,7 +41,6 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.step.begun_prompts import begun_prompts
 from medusa_sim.step.chance import Hits, binomial, log_normal, sums_by_place
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.host import Added
 from medusa_sim.step.prompt_kernels import (
     LEAST_PROMPTS,
@@ -61,6 +60,7 @@ from medusa_sim.step.prompt_kernels import (
 from medusa_sim.step.prompts import PromptHost, PromptTerms, prompt_hosts, prompt_terms
 from medusa_sim.step.request_cycle import RequestCycle
 from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import step_rows
 from medusa_sim.step.traffic import Traffic
 
 
@@ -68,14 +68,14 @@ def mixed_step_law(
     setting: Setting, traffic: Traffic, drafter: Drafter | None, cycle: RequestCycle
 ) -> MixedStepLaw:
     """(N8) of the cells of a cycle. drafter: what reads prompts too, where a cell drafts."""
-    requests, verified_tokens = cycle.requests, cycle.verified_tokens
+    requests, verified_tokens = cycle.running, cycle.verified_tokens
     # steps that only decode, of all requests and of those that are present: averaged over how many are
     # absent, so that no edge of a tile falls on one number of requests
     absent = binomial(requests, cycle.absent_share)
     present = np.maximum(requests[absent.place] - absent.number, 1.0)
     present_tokens = verified_tokens[absent.place]
-    full_rows = _padded_rows(setting, requests, verified_tokens)
-    present_rows = _padded_rows(setting, present, present_tokens)
+    full_rows = step_rows(setting, requests, cycle.candidates)
+    present_rows = step_rows(setting, present, cycle.candidates[absent.place])
 
     # linear(T) at the rows of all these steps, and at those between which a mixed step's are interpolated
     rows = timed_rows(float((requests * verified_tokens).max() + cycle.room_tokens.max()))
@@ -105,16 +105,8 @@ def mixed_step_law(
         imbalance_us=imbalance_us(setting, rows),
         prompt_attention_us=prompt_attention_us(setting, lengths, lengths).mean(axis=1)[place],
         drafter_attention_us=drafter_attention_us(setting, drafter, lengths, lengths).mean(axis=1)[place],
-        host=prompt_hosts(setting, verified_tokens),
+        host=prompt_hosts(setting, cycle.candidates),
     )
-
-
-def _padded_rows(setting: Setting, requests: FloatArray, verified_tokens: FloatArray) -> FloatArray:
-    """Rows of the linear layers of a step of so many requests, as an engine pads them: whole numbers."""
-    engine = setting.runtime.engine
-    rows = requests * verified_tokens
-    padded = rows if engine is None else padded_tokens(engine, requests, verified_tokens)
-    return np.asarray(np.maximum(np.rint(padded), 1.0))
 
 
 class MixedSteps(NamedTuple):
@@ -227,13 +219,13 @@ class MixedStepLaw:
 
     def _decoding(self, cells: IntArray, prompts: FloatArray) -> FloatArray:
         """(steps,) d(n)."""
-        return np.maximum(self.cycle.requests[cells] - prompts, 0.0) * self.cycle.decoding_share[cells]
+        return np.maximum(self.cycle.running[cells] - prompts, 0.0) * self.cycle.decoding_share[cells]
 
     @cached_property
     def decode_only_us(self) -> FloatArray:
         """(cells,) t(0)."""
         cycle = self.cycle
-        absent_us = cycle.requests * cycle.absent_share * cycle.request_attention_us
+        absent_us = cycle.running * cycle.absent_share * cycle.request_attention_us
         return cycle.step_us - absent_us - (self.full_decode_us - self.mean_decode_us)
 
     # t(n, S) of (steps, lengths) steps; cells and prompts are (steps,), tokens are S.
@@ -241,14 +233,14 @@ class MixedStepLaw:
     def _mixed(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
         """Where prompts ride on the step."""
         cycle, decoding, host = self.cycle, self._decoding(cells, prompts), self.host.of(cells[:, None])
-        not_decoding = cycle.requests[cells] - decoding
+        not_decoding = cycle.running[cells] - decoding
         step_us = (cycle.step_us[cells] - not_decoding * cycle.request_attention_us[cells])[:, None]
         rows = (decoding * cycle.verified_tokens[cells])[:, None] + tokens  # d c + S
         linear_us, saved_us = np.interp(rows, self.rows, self.linear_us), np.zeros(())
         if self.sharing_us.any():
             saved_us = inactive_share(self.setting, tokens) * self.sharing_us[cells][:, None]
         more_us = self._terms.more_us(linear_us, self.full_decode_us[cells][:, None], saved_us)
-        decode_rows = (cycle.requests * cycle.verified_tokens)[cells][:, None]  # b c
+        decode_rows = (cycle.running * cycle.verified_tokens)[cells][:, None]  # b c
         launches_us = host.launches_us(decode_rows, rows)
         read_us = self._read_us(cells, prompts, tokens)
         return self._terms.mixed(step_us, more_us, read_us, launches_us, host.band)

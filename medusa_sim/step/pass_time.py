@@ -129,7 +129,7 @@ def _in_graph(engine: Engine, workload: Workload, requests: Size) -> BoolArray:
     """Whether a graph holds a pass of so many requests a host; what launches prompts is `step.prompts`'."""
     if workload.phase == "prefill":
         return np.asarray(True)
-    return is_captured(engine, requests, workload.query_tokens)
+    return is_captured(engine, requests, workload.query_tokens, workload.graph_tokens)
 
 
 def _drafting_in_engine(

@@ -146,12 +146,12 @@ GRAPHS = PromptHost()
 """Where graphs hold all prompts, or the host works far ahead of the device."""
 
 
-def prompt_host(setting: Setting, verified_tokens: float) -> PromptHost:
-    """The host of a server whose steps verify so many tokens of each request; above 1 it has a drafter."""
+def prompt_host(setting: Setting, candidates: float) -> PromptHost:
+    """The host of a server whose requests verify so many tokens if they draft; above 1 it has a drafter."""
     engine = setting.runtime.engine
     if engine is None:
         return GRAPHS
-    term = _launch_term(setting, engine, has_drafter=verified_tokens > 1.0)
+    term = _launch_term(setting, engine, has_drafter=candidates > 1.0)
     if term.value:
         launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
         kernels = sum(launch.kernel_count for launch in launches)
@@ -160,14 +160,14 @@ def prompt_host(setting: Setting, verified_tokens: float) -> PromptHost:
         return GRAPHS
     return PromptHost(
         outgrown_us=float(launching_us(engine, setting.model.layers, captured=False).time_us),
-        most_rows=most_captured_tokens(engine, verified_tokens),
+        most_rows=most_captured_tokens(engine, candidates),
         band=engine.eager_us_per_layer.band,
     )
 
 
-def prompt_hosts(setting: Setting, verified_tokens: FloatArray) -> PromptHost:
+def prompt_hosts(setting: Setting, candidates: FloatArray) -> PromptHost:
     """`prompt_host` of several servers, (cells,)."""
-    each, cells = np.unique(verified_tokens, return_inverse=True)
+    each, cells = np.unique(candidates, return_inverse=True)
     hosts = (prompt_host(setting, tokens) for tokens in each.tolist())
     return PromptHost(*(np.asarray(values)[cells] for values in zip(*hosts, strict=True)))
 

@@ -4,10 +4,11 @@ The b requests of a server go around for ever: one that ends comes back as its c
 (N7) to (N20), here and wherever a server is told of (`mixed_steps`, `step_means`, `server`, `first_tokens`,
 `gathering`, `load.prompt_table`); docs/method-engines.md has the same:
 
-    b, c, tau   requests of the server; tokens that a step verifies of each, and emits of each on average
+    b, running  requests of the server; of these all but those that queue (`step.running`)
+    c, tau      tokens that a step verifies of each that decodes, and emits of each on average
     P, N, cv    mean tokens of a prompt and an output; coefficient of variation of prompts
     C, room     tokens that a step may hold; those of prompts among them
-    pi          probability that a request begins its prompt on a given step
+    pi          probability that a request that runs begins its prompt on a given step
     n, S, d     prompts that begin on a step, their tokens together, requests that decode in it
     t(n, S)     time of such a step; t(0) of one that carries no prompt
     g, extra    share of fitted kernels that an engine's own take for prompts; what such a step takes besides
@@ -17,16 +18,17 @@ In steps, a request
     D    = (N - 1 + surplus) / tau          decodes (N20)
     I    = ahead + server_us / step + 1/2   is away: steps that the engine has scheduled ahead, the way to the
                                             client and back, half a running step; 0 of a single request
-    W                                       queues for the room of a step (`_in_queue`)
+    W                                       queues for the room of a step (`step.running`)
     R    = 1 + mean floor(P / room)         has its prompt read
-    room = max(C - b c, C / 8)              what requests that decode leave of the budget of a step
+    room                                    what requests that decode leave of C; C where prompts have passes
+                                            of their own
     H    = hold (1 + J / 2) / (1 + J)       has its prompt held for others to ride with it: the first of them
                                             `hold` steps or until they fill the room, others half of that
-    J    = (b - 1) (1 - (1 - pi)^hold)      how many others join it
-    (N7) pi = 1 / (D + I + W + H + R)       probability that it begins its prompt on a given step
+    J    = (running - 1) (1 - (1 - pi)^hold)      how many others join it
+    (N7) pi = 1 / (D + I + H + R)           probability that it begins its prompt on a given step
 
 Without a way to the client (server_us = 0) I has no half step. Where prompts have passes of their own no step
-is queued for or read on: pi leaves out W and R, and the first of the D steps is the one after its own pass
+is queued for or read on: all requests run, R = 0, and the first of the D steps is the one after its own pass
 (apart = 1; elsewhere 0). H depends on pi and pi on H: both are found by iteration.
 """
 
@@ -37,9 +39,10 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.step.chance import log_normal
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
+from medusa_sim.operators.operator import Size
 from medusa_sim.step.prompts import prompts_apart
+from medusa_sim.step.running import Queue, in_queue
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic, step_tokens
 
@@ -54,11 +57,15 @@ class RequestCycle:
     """(cells,) for each cell of a grid: the step with all its requests decoding, and what a request does."""
 
     step_us: FloatArray
-    """Time of the step with all requests decoding and no prompt."""
+    """Time of the step with all requests that run decoding, and no prompt."""
     requests: FloatArray
     """b, requests that go around."""
+    running: FloatArray
+    """Of them, those that the step has."""
+    candidates: FloatArray
+    """Tokens of a request that graphs are captured for: those that it verifies where it drafts."""
     verified_tokens: FloatArray
-    """c, tokens that the step processes of a request."""
+    """c, tokens that the step processes of a request, on average."""
     request_attention_us: FloatArray
     """Attention of one request in it."""
     room_tokens: FloatArray
@@ -79,6 +86,11 @@ class RequestCycle:
     """Steps that the first prompt is held for others, at most."""
     begin_chance: FloatArray
     """pi."""
+
+    @property
+    def steps(self) -> FloatArray:
+        """Of a whole request, from its prompt to that of its client's next one."""
+        return 1.0 / self.begin_chance + self.queued_steps
 
     @property
     def prompts_in_room(self) -> FloatArray:
@@ -104,7 +116,7 @@ class RequestCycle:
     @cached_property
     def first_held_steps(self) -> FloatArray:
         """hold: steps that the first of several prompts is held."""
-        begun = np.maximum(self.requests - 1.0, 0.0) * self.begin_chance
+        begun = np.maximum(self.running - 1.0, 0.0) * self.begin_chance
         until_full = np.maximum(self.prompts_in_room - 1.0, 0.0) / np.maximum(begun, _LEAST)
         return np.minimum(self.most_held_steps, until_full)
 
@@ -116,7 +128,7 @@ class RequestCycle:
     @cached_property
     def joining(self) -> FloatArray:
         """J."""
-        return np.maximum(self.requests - 1.0, 0.0) * self.joining_chance
+        return np.maximum(self.running - 1.0, 0.0) * self.joining_chance
 
     @cached_property
     def held_steps(self) -> FloatArray:
@@ -135,50 +147,128 @@ def request_cycle(
     *,
     step_us: FloatArray,
     requests: FloatArray,
+    candidates: FloatArray,
     verified_tokens: FloatArray,
     decode_steps: FloatArray,
     attention_us: FloatArray,
     prompt_tokens: FloatArray,
-    server_us: float,
 ) -> RequestCycle:
     """The cycle in some cells, all given (cells,): (N7).
 
-    attention_us: of all requests in the step; server_us: the way of a response to the client and back.
+    step_us, attention_us: of the requests that run (`running_requests`), the attention of all of them.
     """
-    engine = setting.runtime.engine
-    budget = step_tokens(
-        setting.runtime, setting.latency.gpu, requests, schedulers=setting.parallel.schedulers
+    engine, apart = setting.runtime.engine, prompts_apart(setting)
+    others = _others(requests)
+    away_steps = _away_steps(setting, step_us, requests, verified_tokens)
+    queue = _queue(
+        setting,
+        traffic,
+        requests=requests,
+        verified_tokens=verified_tokens,
+        decode_steps=decode_steps,
+        away_steps=away_steps,
+        prompt_tokens=prompt_tokens,
     )
-    # an eighth is assumed: where a step is full prompts wait until requests end, here all of them decode on
-    room_tokens = np.maximum(budget - requests * verified_tokens, budget / 8.0)
-    others = np.minimum(requests - 1.0, 1.0)  # 0 of a single request: no step runs while it is away
-    trip_steps = server_us / step_us + 0.5 if server_us else 0.0
-    away_steps = others * (_steps_ahead(setting, is_drafting=verified_tokens > 1.0) + trip_steps)
-    other_steps, none = decode_steps + away_steps, np.zeros(requests.size)
-    if prompts_apart(setting):
-        begin_chance = np.minimum(1.0 / np.maximum(other_steps, _LEAST), 1.0)
-        queued_steps, after_prefill_steps = none, np.minimum(decode_steps, 1.0)
-    else:
-        begin_chance, queued_steps = _in_queue(
-            prompt_tokens, traffic.prompt_cv, requests, room_tokens, other_steps
-        )
-        after_prefill_steps = none
+    steps = decode_steps + away_steps + queue.read_steps
     unheld = RequestCycle(
         step_us=step_us,
         requests=requests,
+        running=queue.running,
+        candidates=candidates,
         verified_tokens=verified_tokens,
-        request_attention_us=attention_us / requests,
-        room_tokens=room_tokens,
+        request_attention_us=attention_us / queue.running,
+        room_tokens=queue.room_tokens,
         prompt_tokens=prompt_tokens,
         decode_steps=decode_steps,
-        after_prefill_steps=after_prefill_steps,
+        after_prefill_steps=np.minimum(decode_steps, 1.0) if apart else np.zeros(requests.size),
         away_steps=away_steps,
-        idle_trip_us=server_us * (1.0 - others),
-        queued_steps=queued_steps,
+        idle_trip_us=server_us(setting) * (1.0 - others),
+        queued_steps=queue.queued_steps,
         most_held_steps=others * (0.0 if engine is None else float(engine.prompt_wait_steps)),
-        begin_chance=begin_chance,
+        begin_chance=np.minimum(1.0 / np.maximum(steps, _LEAST), 1.0),
     )
     return _held(unheld) if unheld.most_held_steps.any() else unheld
+
+
+def running_requests(
+    setting: Setting,
+    traffic: Traffic,
+    *,
+    step_us: FloatArray,
+    requests: FloatArray,
+    candidates: Size,
+    decode_steps: FloatArray,
+    prompt_tokens: FloatArray | float | None = None,
+) -> FloatArray:
+    """Of the requests of a full server those that a step has; all broadcast.
+
+    step_us: of a step that has all of them; prompt_tokens: mean tokens of a prompt; None: the traffic's.
+    """
+    prompts = traffic.prompt_tokens if prompt_tokens is None else prompt_tokens
+    verified = setting.verified.mean_tokens(candidates)
+    columns = np.broadcast_arrays(step_us, as_float(requests), verified, decode_steps, as_float(prompts))
+    each_us, each_requests, each_verified, each_decode_steps, each_prompt = (
+        np.asarray(column, dtype=np.float64).ravel() for column in columns
+    )
+    queue = _queue(
+        setting,
+        traffic,
+        requests=each_requests,
+        verified_tokens=each_verified,
+        decode_steps=each_decode_steps,
+        away_steps=_away_steps(setting, each_us, each_requests, each_verified),
+        prompt_tokens=each_prompt,
+    )
+    return queue.running.reshape(columns[0].shape)
+
+
+def _queue(
+    setting: Setting,
+    traffic: Traffic,
+    *,
+    requests: FloatArray,
+    verified_tokens: FloatArray,
+    decode_steps: FloatArray,
+    away_steps: FloatArray,
+    prompt_tokens: FloatArray,
+) -> Queue:
+    """The queue for the room of steps; none where prompts have passes of their own."""
+    budget = step_tokens(
+        setting.runtime, setting.latency.gpu, requests, schedulers=setting.parallel.schedulers
+    )
+    if prompts_apart(setting):
+        none = np.zeros(requests.size)
+        return Queue(requests, budget, none, none)
+    return in_queue(
+        requests=requests,
+        verified_tokens=verified_tokens,
+        decode_steps=decode_steps,
+        away_steps=away_steps,
+        prompt_tokens=prompt_tokens,
+        prompt_cv=traffic.prompt_cv,
+        budget=budget,
+    )
+
+
+def server_us(setting: Setting) -> float:
+    """The way of a request to the engine and of its tokens back."""
+    engine = setting.runtime.engine
+    return 0.0 if engine is None else engine.server_us.value
+
+
+def _others(requests: FloatArray) -> FloatArray:
+    """0 of a single request, while which is away no step runs; 1 of two and more."""
+    return np.minimum(requests - 1.0, 1.0)
+
+
+def _away_steps(
+    setting: Setting, step_us: FloatArray, requests: FloatArray, verified_tokens: FloatArray
+) -> FloatArray:
+    """I."""
+    trip_us = server_us(setting)
+    trip_steps = trip_us / step_us + 0.5 if trip_us else 0.0
+    ahead = _steps_ahead(setting, is_drafting=verified_tokens > 1.0)
+    return np.asarray(_others(requests) * (ahead + trip_steps))
 
 
 def _held(unheld: RequestCycle) -> RequestCycle:
@@ -196,39 +286,3 @@ def _steps_ahead(setting: Setting, *, is_drafting: BoolArray) -> FloatArray | fl
         return 0.0
     is_synchronous = is_drafting & (setting.drafter_name in engine.synchronous_drafters)
     return np.where(is_synchronous, 0.0, engine.steps_ahead.value)
-
-
-def _in_queue(
-    prompt_tokens: FloatArray,
-    prompt_cv: float,
-    requests: FloatArray,
-    room_tokens: FloatArray,
-    other_steps: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """(pi, W) where prompts ride on steps; other_steps: D + I, all (cells,).
-
-    Prompts that together fill a good part of the room queue for it, as in an M/G/1 queue whose customers are
-    the requests themselves. Of `rate` prompts a step, each of which takes s = P / room of it,
-
-        b = rate (D + I + R + W),   W = rate s^2 (1 + cv^2) / (2 (1 - rate s))
-
-    which is quadratic in the rate. 64 requests whose prompts fill a step and that decode for 150 of them
-    begin 0.42 prompts a step, and each waits for a third of a step:
-
-    >>> begin_chance, queued_steps = _in_queue(
-    ...     prompt_tokens=np.array([8192.0]), prompt_cv=0.0, requests=np.array([64.0]),
-    ...     room_tokens=np.array([8193.0]), other_steps=np.array([150.0]))
-    >>> round(64.0 * float(begin_chance[0]), 3), round(float(queued_steps[0]), 3)
-    (0.423, 0.366)
-    """
-    prompt_room = prompt_tokens / room_tokens  # s
-    lengths = prompt_tokens[:, None] * log_normal(np.full(1, prompt_cv))
-    read_steps = 1.0 + np.floor(lengths / room_tokens[:, None]).mean(axis=1)  # R
-    cycle_steps = other_steps + read_steps
-    half_square = prompt_room**2 * (1.0 + prompt_cv**2) / 2.0
-    # b (1 - rate s) = rate cycle (1 - rate s) + rate^2 half_square
-    linear, square = cycle_steps + requests * prompt_room, prompt_room * cycle_steps - half_square
-    root = np.sqrt(np.maximum(linear**2 - 4.0 * requests * square, 0.0))
-    rate = 2.0 * requests / (linear + root)
-    begin_chance = np.minimum(rate / requests, 1.0)
-    return begin_chance, np.maximum(1.0 / begin_chance - cycle_steps, 0.0)

@@ -11,7 +11,7 @@ times t of steps become those of requests, as means over these steps:
 
     (N9)   itl      = median of t over the steps of a request that decodes
     (N10)  tpot     = mean of t over these D / (N - 1)           from a request's first token on
-    (N11)  tokens/s = b / token,  token = mean t / (pi N)        a request begins every 1 / pi steps
+    (N11)  tokens/s = b / token,  token = mean t (1 / pi + W) / N        a request begins every 1 / pi + W
 
 A single request's way to the client and back, while no step runs, is added to mean t / pi. Without traffic
 nothing is carried, and a step is its own kernels, host and engine alone. The time to the first token is (N17)
@@ -50,19 +50,21 @@ def in_server(
     tokens_per_step: FloatArray,
     traffic: Traffic | None,
     *,
+    running: FloatArray | None = None,
     decode_steps: FloatArray | None = None,
     attention_us: FloatArray | float = 0.0,
     prompt_tokens: FloatArray | None = None,
     drafter: Drafter | None = None,
 ) -> Server:
-    """A step of `batch` requests in a server. step_us: at `served_length`; all broadcast.
+    """A step in a server of `batch` requests. step_us: at `served_length`; all broadcast.
 
+    running: requests that the step has, where its tokens keep some of them in the queue (`running_requests`);
+    None: all.
     decode_steps: those of a request (N20); None: of a chain of `candidates` that emits so many tokens a step.
-    attention_us: of step_us, the attention of all requests; prompt_tokens: mean tokens of a prompt, where
+    attention_us: of step_us, the attention of its requests; prompt_tokens: mean tokens of a prompt, where
     servers differ in it (None: the traffic's); drafter: what reads the prompts, too.
     """
     step, tokens = np.asarray(step_us, dtype=np.float64), np.asarray(tokens_per_step, dtype=np.float64)
-    engine = setting.runtime.engine
     if traffic is None or setting.scope == "block":
         return Server(step_us=step, tokens_per_step=tokens)
     requests = np.asarray(batch, dtype=np.float64)
@@ -72,7 +74,7 @@ def in_server(
     if decode_steps is None:
         longest = np.broadcast_to(np.asarray(candidates, dtype=np.float64), shape)
         decode_steps = traffic.request_steps(chain_chances(tokens, longest))
-    added = sampled(setting, requests, candidates, tokens)
+    added = sampled(setting, requests if running is None else running, candidates, tokens)
     return FullServer(
         setting=setting,
         traffic=traffic,
@@ -80,8 +82,8 @@ def in_server(
         sampled=added,
         tokens_per_step=tokens,
         decode_steps=decode_steps,
-        server_us=0.0 if engine is None else engine.server_us.value,
         requests=requests,
+        candidates=np.asarray(candidates, dtype=np.float64),
         verified_tokens=np.asarray(setting.verified.mean_tokens(candidates), dtype=np.float64),
         attention_us=np.asarray(attention_us, dtype=np.float64),
         prompt_tokens=as_float(traffic.prompt_tokens if prompt_tokens is None else prompt_tokens),
@@ -153,11 +155,11 @@ class FullServer(Server):
 
     setting: Setting
     traffic: Traffic
-    server_us: float
-    """The way of a request to the engine and of its tokens back."""
     requests: FloatArray
+    candidates: FloatArray
+    """Of each request, where it drafts."""
     verified_tokens: FloatArray
-    """Of each request in the step."""
+    """Of each request in the step, on average."""
     decode_steps: FloatArray
     """D, steps in which a request decodes."""
     attention_us: FloatArray
@@ -190,7 +192,7 @@ class FullServer(Server):
     @property
     def benchmark_first_token_us(self) -> FloatArray:
         """(N19)."""
-        first_us = load_test_first_token_us(self._law, self._means, self.server_us)
+        first_us = load_test_first_token_us(self._law, self._means)
         return self._shaped(first_us)
 
     @property
@@ -203,7 +205,7 @@ class FullServer(Server):
     @cached_property
     def _cycle(self) -> RequestCycle:
         """(cells,) in a row."""
-        step_us, requests, verified_tokens, decode_steps, attention_us, prompt_tokens = (
+        step_us, requests, candidates, verified_tokens, decode_steps, attention_us, prompt_tokens = (
             values.ravel() for values in np.broadcast_arrays(*self._inputs)
         )
         return request_cycle(
@@ -211,11 +213,11 @@ class FullServer(Server):
             self.traffic,
             step_us=step_us,
             requests=requests,
+            candidates=candidates,
             verified_tokens=verified_tokens,
             decode_steps=decode_steps,
             attention_us=attention_us,
             prompt_tokens=prompt_tokens,
-            server_us=self.server_us,
         )
 
     @cached_property
@@ -244,7 +246,7 @@ class FullServer(Server):
         """Of sampling, of the kernels of prompts, and of the host that launches these."""
         on_the_way = self._shaped(self._cycle.idle_trip_us) / self._request_us
         prompts = np.maximum(1.0 - self._share_of(self.step_us) - on_the_way, 0.0)
-        launching_us = self._shaped(self._means.launching_half_us / self._cycle.begin_chance)
+        launching_us = self._shaped(self._means.launching_half_us * self._cycle.steps)
         return (
             self._share_of(self.sampled.half_us),
             prompts * self._shaped(self._law.prompt_half),
@@ -259,7 +261,7 @@ class FullServer(Server):
     def _request_us(self) -> FloatArray:
         """From one request of a client to its next."""
         cycle = self._cycle
-        return self._shaped(self._means.step_us / cycle.begin_chance + cycle.idle_trip_us)
+        return self._shaped(self._means.step_us * cycle.steps + cycle.idle_trip_us)
 
     # Cells in a row, and back.
 
@@ -268,6 +270,7 @@ class FullServer(Server):
         return (
             self.step_us,
             self.requests,
+            self.candidates,
             self.verified_tokens,
             self.decode_steps,
             self.attention_us,

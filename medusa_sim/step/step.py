@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.operator_time import CodeArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
@@ -110,7 +110,9 @@ def _verification_cases(
     """(pass, probabilities (..., cases)): the tokens that a step may verify, along a last axis."""
     tokens, weights = setting.verified.cases(batch, candidates)
     exact = replace(setting, verified=Verified())
-    work = verification_work(exact, np.asarray(batch)[..., None], np.asarray(seq_len)[..., None], tokens)
+    sizes = np.asarray(batch)[..., None], np.asarray(seq_len)[..., None]
+    graph_tokens = np.asarray(candidates)[..., None]
+    work = verification_work(exact, *sizes, tokens, graph_tokens=graph_tokens)
     return work, weights
 
 
@@ -136,16 +138,27 @@ def decode_work(setting: Setting, batch: Size, seq_len: Size) -> PassWork:
     return _target_work(setting, decode(batch, seq_len))
 
 
-def verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassWork:
-    """Kernels of `verification_step`."""
+def verification_work(
+    setting: Setting, batch: Size, seq_len: Size, candidates: Size, *, graph_tokens: Size | None = None
+) -> PassWork:
+    """Kernels of `verification_step`. graph_tokens: candidates of a request that drafts; None: these."""
     tokens = setting.verified.mean_tokens(candidates)
-    workload = replace(verify(batch, seq_len, tokens), overlap=setting.overlap)
+    graph_tokens = candidates if graph_tokens is None else graph_tokens
+    workload = replace(verify(batch, seq_len, tokens), overlap=setting.overlap, graph_tokens=graph_tokens)
     setting = replace(setting, runtime=setting.runtime.drafting(setting.drafter_name))
     accepting: tuple[Launch, ...] = ()
     if setting.scope == "model" and not setting.runtime.chain_only:
         longest = _longest_path(setting, candidates)
         accepting = acceptance_launches(setting.shard, workload, setting.compacted_drafts, longest)
     return _target_work(setting, workload, accepting)
+
+
+def step_rows(setting: Setting, requests: Size, candidates: Size) -> FloatArray:
+    """Rows of the linear layers of a step of so many requests, as an engine pads them: whole numbers (N3)."""
+    engine, tokens = setting.runtime.engine, setting.verified.mean_tokens(candidates)
+    rows = as_float(requests) * tokens
+    padded = rows if engine is None else padded_tokens(engine, requests, tokens, candidates)
+    return np.maximum(np.rint(padded), 1.0)
 
 
 def _longest_path(setting: Setting, candidates: Size) -> Size:
@@ -173,5 +186,5 @@ def _padded(workload: Workload, runtime: Runtime) -> Workload:
     """The workload as an engine runs it: filled up to a captured size (N3). Prompts are not captured."""
     if runtime.engine is None or workload.phase == "prefill":
         return workload
-    rows = padded_tokens(runtime.engine, workload.batch, workload.query_tokens)
+    rows = padded_tokens(runtime.engine, workload.batch, workload.query_tokens, workload.graph_tokens)
     return replace(workload, padded_rows=rows)

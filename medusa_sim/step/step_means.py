@@ -4,9 +4,9 @@ The steps of a server differ in how many prompts begin on them: n = 0, 1, 2, ...
 probability (`step.begun_prompts`) and its time t, averaged over the lengths of the prompts
 (`step.mixed_steps`). What a step takes on average depends on who counts it:
 
-    the server                    every step once
+    the server, one that queues   every step once
     a request that decodes        by the requests that decode in the step, d
-    one whose prompt is to begin  by those whose prompt does not begin on it, b - n
+    one that is away              by those whose prompt does not begin on it, running - n
     a prompt                      by the prompts that begin on the step, n
 
 A long prompt is read in chunks: `chunk_steps` steps that it fills, then the step with its last tokens. All of
@@ -37,7 +37,7 @@ class StepMeans(NamedTuple):
     decoding_us: FloatArray
     """Of those of a request that decodes."""
     before_prompt_us: FloatArray
-    """Of those of a request that is away or queues: its prompt begins on none of them."""
+    """Of those of a request that is away: its prompt begins on none of them."""
     reading_us: FloatArray
     """Until a prompt is read: of all steps that it rides on together, or of its own passes."""
     launching_half_us: FloatArray
@@ -62,7 +62,7 @@ def carrying_share(law: MixedStepLaw) -> FloatArray:
 
 def blocks_of_cells(law: MixedStepLaw) -> Iterator[IntArray]:
     """Cells whose steps are priced at once."""
-    cells = np.arange(law.cycle.requests.size)
+    cells = np.arange(law.cycle.running.size)
     return (cells[first : first + _CELLS_AT_ONCE] for first in range(0, cells.size, _CELLS_AT_ONCE))
 
 
@@ -78,7 +78,7 @@ class _Cases(NamedTuple):
     prompts: FloatArray
     """n."""
     requests: FloatArray
-    """b of the cell."""
+    """Those of the cell that run."""
     decode_only_us: FloatArray
     """t(0) of the cell."""
     first_decoding: FloatArray
@@ -116,7 +116,7 @@ def _cases(law: MixedStepLaw, cells: IntArray) -> _Cases:
         place=begun.place,
         chance=begun.weight,
         prompts=begun.number,
-        requests=law.cycle.requests[cell],
+        requests=law.cycle.running[cell],
         decode_only_us=law.decode_only_us[cell],
         first_decoding=begun.number * law.cycle.after_prefill_steps[cell],
         steps=law.steps(cell, begun.number),

@@ -50,12 +50,13 @@ def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1) -> tuple[int
 
 
 def step_tokens(runtime: Runtime, gpu: Gpu, requests: Size, *, schedulers: int = 1) -> FloatArray:
-    """Tokens of one step in a server that is set up for so many requests: beyond the default both are raised.
+    """Tokens of one step in a server that is set up for so many requests.
 
-    That is assumed: no engine raises them by itself.
+    Engines leave them as they are; vLLM refuses fewer tokens than requests.
     """
-    most_requests, tokens = step_limits(runtime, gpu, schedulers=schedulers)
-    return np.asarray(tokens * np.maximum(np.asarray(requests) / most_requests, 1.0))
+    return np.maximum(
+        step_limits(runtime, gpu, schedulers=schedulers)[1], np.asarray(requests, dtype=np.float64)
+    )
 
 
 def drafting_requests(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1) -> int:

@@ -18,6 +18,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.step.expert_union import CHAIN, Overlap
 
+_SIZES = ("batch", "seq_len", "query_tokens", "padded_rows", "graph_tokens")
 Phase = Literal["prefill", "decode", "verify"]
 Scope = Literal["block", "model"]
 
@@ -33,6 +34,8 @@ class Workload:
     query_tokens: Size
     padded_rows: Size | None = None
     """Rows of the linear layers where an engine runs them at a captured size."""
+    graph_tokens: Size | None = None
+    """Tokens of a sequence that an engine's graphs are captured for; None: all sequences have these."""
     overlap: Overlap = CHAIN
     """How far the new tokens of a sequence share experts."""
 
@@ -57,7 +60,7 @@ class Workload:
 
     def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Workload:
         """With every size replaced by what `change` makes of it."""
-        sizes = {name: getattr(self, name) for name in ("batch", "seq_len", "query_tokens", "padded_rows")}
+        sizes = {name: getattr(self, name) for name in _SIZES}
         taken = {name: change(np.asarray(size)) for name, size in sizes.items() if size is not None}
         return replace(self, **taken)  # type: ignore[arg-type]  # fields that hold a Size
 

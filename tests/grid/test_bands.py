@@ -1,6 +1,6 @@
 """80 % bands of one cell, by hand: the step's share of a token's time, and what a server adds."""
 
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.grid.single_step import _undescribed
+from medusa_sim.load.step_table import chains
 from medusa_sim.plan.verdict import LOSES, codes_of
 from medusa_sim.scenario.defaults import (
     DEFAULT_SEQ_LEN,
@@ -16,6 +17,7 @@ from medusa_sim.scenario.defaults import (
     request_length,
 )
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.request_steps import chances_of_mean
 
 SERVED = Scenario(
     gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle", acceptance=0.7, runtime="vllm", prompt_tokens=2048,
@@ -37,16 +39,17 @@ def test_a_servers_speedup_is_as_sure_as_its_steps_and_what_both_servers_pay_ali
     steps, share = cells.in_flight, at(cells.served.step_share, count)
     # one error moves both servers: what is left is the difference of its shares
     others = sum((at(half, count) - at(half, 1)) ** 2 for half in cells.served.halves)
+    overhead = steps._overhead_halves.of_inverse
     for end, sign in ((0, -1), (1, 1)):
-        step = 1.0 / at(steps.step_speedup_halves.ratios()[end], count)
-        half = sqrt(log(1 + share * (step - 1)) ** 2 + others)
+        gain = hypot(at(overhead[end], count), at(cells.request_token_halves[end], count))
+        half = sqrt(log(1 + share * (exp(-sign * gain) - 1)) ** 2 + others)
         assert at(cells.band[end], count) == pytest.approx(at(cells.speedup, count) * exp(sign * half))
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_a_tokens_time_is_as_sure_as_steps_tokens_and_server(cells, count):
     steps, seen = cells.in_flight, cells.served
-    fewer, more = (at(half, count) for half in cells.token_halves)
+    fewer, more = (at(half, count) for half in cells.request_token_halves)
     share, us = at(seen.step_share, count), at(steps.step_us, count)
     beside = sum(at(half, count) ** 2 for half in seen.halves)
     beside += (1 - share**2) * (at(steps.cost.setup_half_us, count) / us) ** 2
@@ -54,6 +57,35 @@ def test_a_tokens_time_is_as_sure_as_steps_tokens_and_server(cells, count):
     slower = sqrt(share**2 * (log(at(steps.high_us, count) / us) ** 2 + fewer**2) + beside)
     found = [at(end, count) for end in cells.token_us_halves.ratios()]
     assert found == pytest.approx([exp(-faster), exp(slower)])
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_few_tokens_are_as_sure_as_the_whole_steps_that_they_take(count):
+    """Of two tokens the second takes one step, whatever it accepts; of many each step emits its mean."""
+    given = {
+        "gpu": "h100-sxm",
+        "model": "llama-3.1-8b",
+        "runtime": "vllm",
+        "prompt_tokens": 2048,
+        "output_tokens": 9,
+    }
+    measured = Scenario(**given, drafter="eagle3", acceptance="eagle3-llama-3.1-8b", length_cv=0.0)
+    option = chains(measured)[count - 2]
+
+    def halves(output: int) -> list[float]:
+        scenario = measured.but(output_tokens=output)
+        cells = price(scenario, [16], [scenario.length], [option])
+        return [float(half[0, 0, -1]) for half in cells.request_token_halves]
+
+    of_step = [float(half[-1]) for half in option.token_halves]
+    assert min(of_step) > 0.02
+    assert halves(1) == halves(2) == [0.0, 0.0]
+    assert halves(4000) == pytest.approx(of_step, rel=2e-3)
+    # of two further tokens: one step, and another where the first accepts none
+    chances = option.emission_chances[-1]
+    for half, ratio, sign in zip(halves(3), (exp(-of_step[0]), exp(of_step[1])), (1, -1), strict=True):
+        accepted = chances_of_mean(np.asarray(chances.sum() * ratio), chances)[1]
+        assert half == pytest.approx(sign * log((2.0 - accepted) / (2.0 - chances[1])))
 
 
 def test_plain_decoding_gains_nothing_for_certain(cells):

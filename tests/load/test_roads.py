@@ -123,3 +123,27 @@ def test_one_user_gains_from_short_outputs_what_the_simulator_gives(output, expe
     none, three = (point.values[0]["tokens_per_s"] for point in tests.points([None]))
     assert speedup == pytest.approx(three / none, rel=0.015)
     assert speedup == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("given", "users", "drafts"),
+    [
+        ({"drafter": "eagle3"}, 128, 5),  # 77 of them run
+        ({"drafter": "ngram", "prompt_tokens": 64.0}, 512, 5),  # a look-up verifies few of its drafts
+        ({"prompt_tokens": 2000.0}, 96, 0),
+    ],
+)
+def test_both_roads_give_the_same_times_where_the_tokens_of_a_step_keep_requests_waiting(
+    given, users, drafts
+):
+    """2,048 tokens a step: each request that decodes takes some of them, and each prompt."""
+    scenario = asked("vllm", gpu="a100-80gb-sxm", **{"prompt_tokens": 512.0, "output_tokens": 64.0} | given)
+    seen = swept(scenario, users, chains(scenario)[drafts - 1 : drafts] if drafts else ())
+    prompt, output = scenario.traffic.prompt_tokens, scenario.traffic.output_tokens
+    test = load_test(
+        scenario, users=users, requests=8 * users, prompt_tokens=prompt, output_tokens=output,
+        policies=(str(drafts or "none"),), seeds=1, max_num_seqs=users,
+    )  # fmt: skip
+    assert seen._cycle.running[-1] < 0.97 * users
+    assert seconds(seen.tpot_us) == pytest.approx(mean_s(test, "tpot"), rel=0.05)
+    assert seconds(seen.first_token_us) == pytest.approx(mean_s(test, "ttft"), rel=0.12)

@@ -252,9 +252,25 @@ def test_steps_that_carry_a_prompt_are_the_servers_however_they_would_be_padded(
     setting, traffic = SCENARIO.setting, Traffic(prompt_tokens=prompt, output_tokens=1e9)
     cycle = request_cycle(
         setting, traffic, step_us=np.array([1e6 * step_s]), requests=np.array([requests + 1.0]),
+        candidates=np.array([drafts + 1.0]),
         verified_tokens=np.array([drafts + 1.0]), decode_steps=np.array([1e9]), attention_us=np.zeros(1),
-        prompt_tokens=np.array([float(prompt)]), server_us=0.0,
+        prompt_tokens=np.array([float(prompt)]),
     )  # fmt: skip
     one = mixed_step_law(setting, traffic, CHAINS[-1].drafter, cycle).steps(np.array([0]), np.ones(1))
     assert one.decoding[0] == pytest.approx(requests)
     assert carried_s == pytest.approx(1e-6 * float(one.time_us.mean()), rel=0.002)
+
+
+@pytest.mark.parametrize("requests", [20, 110, 160, 200])
+def test_a_server_that_looks_drafts_up_has_one_list_of_graphs_on_both_roads(requests):
+    """Its requests verify 1 + match K tokens on average, its graphs hold K + 1 of each, 500 at most."""
+    given = {"prompt_tokens": 40, "output_tokens": 250.0, "length_cv": 0.0, "gpu": "h100-sxm"}
+    scenario = Scenario(model="llama-3.1-8b", drafter="ngram", runtime="vllm", **given)
+    options, limits = chains(scenario, 4), replace(LIMITS, max_requests=requests)
+    table = step_table(scenario, options, limits, longest=2048)
+    seen = price(scenario, [requests], [scenario.length], options[-1:]).served
+    law, matched = seen._law, float(seen.verified_tokens[..., -1].ravel()[-1])
+    assert 1.0 < matched < 5.0
+    assert float(np.ravel(law.host.most_rows)[-1]) == table.prompts.host.most_rows == 500.0
+    decode_s = float(table.decode_linear_s[4, round(float(law.cycle.running[-1]))])
+    assert law.full_decode_us[-1] == pytest.approx(1e6 * decode_s, rel=0.03)

@@ -41,8 +41,7 @@ def test_tokens_of_a_server_share_their_mean_steps():
     seen = in_server(setting(), step_us, 8, 4, np.asarray(2.6), CHAT, decode_steps=np.asarray(100.0))
     assert isinstance(seen, FullServer)
     assert float(seen.tpot_us) == pytest.approx(float(np.squeeze(seen._means.decoding_us)) * 100.0 / 255.0)
-    begins = float(np.squeeze(seen._cycle.begin_chance))
-    whole = float(np.squeeze(seen._means.step_us)) / (begins * CHAT.output_tokens)
+    whole = float(np.squeeze(seen._means.step_us * seen._cycle.steps)) / CHAT.output_tokens
     assert float(seen.token_us) == pytest.approx(whole)
 
 

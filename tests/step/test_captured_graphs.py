@@ -12,7 +12,6 @@ from msgspec import structs
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.layer import Mtp
 from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.graphs import is_captured, most_captured_tokens, padded_tokens
@@ -56,10 +55,10 @@ def test_a_graph_larger_than_the_largest_size_is_not_captured():
     of, requests = engine("vllm-0.33"), np.array([165, 166, 167, 170, 171])
     assert is_captured(of, requests, 3).tolist() == [True, True, False, False, False]
     assert padded_tokens(of, requests, 3).tolist() == [498, 498, 501, 510, 513]
-    # requests that differ fill the list in tokens: no step shrinks where one more request finds drafts
+    # some requests find two drafts: the sizes are those of three tokens, 9, 18 and 24, not 8, 16 and 24
     found = np.arange(9) / 8
-    tokens = padded_tokens(load_runtime("vllm").engine, 8, 1.0 + 3.0 * found).tolist()
-    assert tokens == [8, 16, 16, 24, 24, 24, 32, 32, 32]
+    assert padded_tokens(of, 8, 1.0 + 2.0 * found, 3).tolist() == [9, 18, 18, 18, 18, 18, 24, 24, 24]
+    assert is_captured(of, 250, 1.0 + 2.0 * np.array([0.49, 0.5]), 3).tolist() == [True, False]
     assert [most_captured_tokens(of, tokens) for tokens in (1, 3, 4)] == [512, 498, 512]
     # a list of its own for plain servers, which ends elsewhere
     plain = structs.replace(of, plain_graph_sizes=(1, 600))

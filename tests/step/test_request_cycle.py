@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace as with_fields
 from scipy import stats
 from scipy.optimize import brentq
@@ -16,7 +18,8 @@ from medusa_sim.step.chance import log_normal
 from medusa_sim.step.first_tokens import following_us, starting_us
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms
-from medusa_sim.step.request_cycle import RequestCycle, _in_queue
+from medusa_sim.step.request_cycle import RequestCycle
+from medusa_sim.step.running import Queue, in_queue
 from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.verified import _binomial_parts
 
@@ -27,12 +30,12 @@ def test_a_load_test_sees_a_tenth_of_those_that_begin_at_once_and_what_is_later_
         load_test_us=SimpleNamespace(value=7.0), load_test_steps=SimpleNamespace(value=0.5)
     )
     monkeypatch.setattr(first_tokens, "following_us", lambda law: np.array([40.0, 80.0]))
-    monkeypatch.setattr(first_tokens, "starting_us", lambda law, server_us: np.full(2, 140.0 + server_us))
+    monkeypatch.setattr(first_tokens, "starting_us", lambda law: np.full(2, 240.0))
     monkeypatch.setattr(first_tokens, "REQUESTS_A_CLIENT", 10)
     means = SimpleNamespace(step_us=np.array([20.0, 30.0]))
     for of, later in ((engine, (17.0, 22.0)), (None, (0.0, 0.0))):
         law = SimpleNamespace(setting=SimpleNamespace(runtime=SimpleNamespace(engine=of)))
-        found = first_tokens.load_test_first_token_us(law, means, 100.0)
+        found = first_tokens.load_test_first_token_us(law, means)
         assert found == pytest.approx(np.array([60.0, 96.0]) + later)
 
 
@@ -44,26 +47,24 @@ def test_clients_that_begin_at_once_wait_for_half_of_all_prompts(runtime):
     prompt = np.array([1024.0])
     share = prompt_terms(of).share
     each_us = share * float((linear_us(of, 8.0 * prompt) / 8.0 + prompt_attention_us(of, prompt, prompt))[0])
-    assert float(np.diff(starting_us(seen._law, seen.server_us))[0]) == pytest.approx(
-        32.0 * each_us, rel=0.15
-    )
+    assert float(np.diff(starting_us(seen._law))[0]) == pytest.approx(32.0 * each_us, rel=0.15)
     later_us = 0.0 if of.runtime.engine is None else of.runtime.engine.load_test_us.value
-    tested_us = (starting_us(seen._law, seen.server_us) + 9.0 * following_us(seen._law)) / 10.0
+    tested_us = (starting_us(seen._law) + 9.0 * following_us(seen._law)) / 10.0
     assert seen.benchmark_first_token_us == pytest.approx(tested_us + later_us)
     # as many as a step has room for are read by the same step
     few, alone = full(of, 4, traffic), full(of, 1, traffic)
-    three_us = starting_us(few._law, few.server_us) - starting_us(alone._law, alone.server_us)
+    three_us = starting_us(few._law) - starting_us(alone._law)
     assert float(three_us[0]) == pytest.approx(3.0 * each_us, rel=0.25)
 
 
-def cell(requests: float, begin_chance: float, **given: float) -> RequestCycle:
+def cell(requests: float, begin_chance: float, **more: float) -> RequestCycle:
     """One cell of 300 steps of decoding."""
     common = {
-        "step_us": 1e4, "verified_tokens": 1.0, "request_attention_us": 10.0,
+        "step_us": 1e4, "candidates": 1.0, "verified_tokens": 1.0, "request_attention_us": 10.0,
         "room_tokens": 8000.0, "decode_steps": 300.0, "after_prefill_steps": 0.0, "away_steps": 0.0,
         "idle_trip_us": 0.0, "queued_steps": 0.0, "prompt_tokens": 1000.0, "most_held_steps": 0.0,
     }  # fmt: skip
-    values = common | {"requests": requests, "begin_chance": begin_chance} | given
+    values = common | {"requests": requests, "running": requests, "begin_chance": begin_chance} | more
     return RequestCycle(**{name: np.full(1, float(value)) for name, value in values.items()})
 
 
@@ -118,24 +119,50 @@ def test_requests_of_a_load_test_begin_together_until_their_outputs_have_parted_
     assert np.median(chances(0.5, 101)) == pytest.approx(1.0 / 300.0, rel=0.1)
 
 
-@pytest.mark.parametrize(("requests", "prompt", "cv", "room"), [(8, 500, 0.0, 8000), (64, 2000, 0.5, 9000)])
-def test_prompts_queue_for_room_as_in_an_mg1_queue(requests, prompt, cv, room):
+def queue(requests: float, prompt: float, budget: float, cv: float = 0.0, **more: float) -> Queue:
+    """Of one cell whose requests verify one token of each in 150 steps and are nowhere else."""
+    sizes = {"requests": requests, "prompt_tokens": prompt, "budget": budget}
+    values = {"verified_tokens": 1.0, "decode_steps": 150.0, "away_steps": 0.0} | sizes | more
+    found = in_queue(**{name: np.full(1, float(value)) for name, value in values.items()}, prompt_cv=cv)
+    return Queue(*(each.item() for each in found))
+
+
+@pytest.mark.parametrize(("requests", "prompt", "cv", "budget"), [(8, 500, 0.0, 8000), (64, 2000, 0.5, 9000)])
+def test_prompts_queue_for_room_as_in_an_mg1_queue(requests, prompt, cv, budget):
     """b = rate (others + reading + wait), wait that of Pollaczek and Khinchine in steps; by bisection."""
-    others = 150.0
-    sizes = (np.full(1, float(value)) for value in (requests, room, others))
-    share, queued = _in_queue(np.full(1, float(prompt)), cv, *sizes)
-    of_step = prompt / room
-    reading = 1.0  # no prompt fills a step
 
     def wait(rate):
-        return rate * of_step**2 * (1 + cv**2) / 2 / (1 - rate * of_step)
+        of_step = prompt / (budget - rate * 150.0)
+        others = (requests - 1) / requests
+        return others * rate * of_step**2 * (1 + cv**2) / 2 / (1 - rate * of_step)
 
     def missing(rate):
-        return rate * (others + reading + wait(rate)) - requests
+        return rate * (151.0 + wait(rate)) - requests  # no prompt fills a step
 
-    rate = brentq(missing, 1e-9, 0.999 / of_step, xtol=1e-14)
-    assert float(share[0]) == pytest.approx(rate / requests, rel=1e-6)
-    assert float(queued[0]) == pytest.approx(wait(rate), rel=1e-4)
+    rate = brentq(missing, 1e-9, 0.999 * budget / (prompt + 150.0), xtol=1e-14)
+    found = queue(requests, prompt, budget, cv)
+    assert found.running == pytest.approx(151.0 * rate, rel=1e-6)
+    assert found.queued_steps == pytest.approx(wait(rate), rel=1e-4)
+    assert found.room_tokens == pytest.approx(budget - 150.0 * rate, rel=1e-6)
+    assert found.read_steps == 1.0
+
+
+@given(
+    requests=st.integers(1, 4096), prompt=st.floats(1.0, 1e5), verified=st.floats(1.0, 64.0),
+    steps=st.floats(0.0, 4000.0), away=st.floats(0.0, 4.0), budget=st.sampled_from([512.0, 2048.0, 16384.0]),
+    cv=st.floats(0.0, 1.0),
+)  # fmt: skip
+def test_tokens_of_a_step_are_never_more_than_its_budget(requests, prompt, verified, steps, away, budget, cv):
+    """However many requests, those that run fit with their prompts; the others queue, and none is lost."""
+    cell_of = {"verified_tokens": verified, "decode_steps": steps, "away_steps": away}
+    found = queue(requests, prompt, budget, cv, **cell_of)
+    rate = found.running / (steps + away + found.read_steps)
+    assert rate * (verified * steps + prompt) <= budget * (1.0 + 1e-9)
+    assert found.room_tokens > 0.0
+    assert 0.0 < found.running <= requests
+    assert found.running + rate * found.queued_steps == pytest.approx(requests)
+    more = queue(2 * requests, prompt, budget, cv, **cell_of)
+    assert more.running / (steps + away + more.read_steps) >= rate * (1.0 - 1e-6)
 
 
 @pytest.mark.parametrize(("draws", "rate"), [(1, 0.3), (6, 0.2), (40, 0.7)])

@@ -20,7 +20,8 @@ from medusa_sim.step.drafter import drafters
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import linear_us, logits_us, prompt_attention_us, timed_rows
 from medusa_sim.step.prompts import prompt_host, prompt_terms
-from medusa_sim.step.request_cycle import _in_queue
+from medusa_sim.step.request_cycle import server_us
+from medusa_sim.step.running import in_queue
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.server import FullServer, Server, in_server
 from medusa_sim.step.setting import Setting
@@ -55,7 +56,7 @@ def test_times_are_those_of_steps_that_are_drawn():
     whole = decode_step(of, np.asarray(batch), np.asarray(length))
     added = float(sampled(of, batch, 1, 1.0).time_us)
     sigma = np.sqrt(np.log1p(CHAT.prompt_cv**2))
-    away = (server.server_us / (float(whole.time_us) + added)) + 0.5
+    away = (server_us(of) / (float(whole.time_us) + added)) + 0.5
     decodes = CHAT.output_tokens - 1.0
     share = 1.0 / (decodes + 1.0 + away)
     begin = random.binomial(batch, share, draws)
@@ -317,18 +318,20 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
     engine = of.runtime.engine
     share, beside_us, apart = prompt_terms(of)
     decodes, others = output - 1.0, min(batch - 1.0, 1.0)
-    away = others * (engine.steps_ahead.value + seen.server_us / step_us + 0.5 * (seen.server_us > 0.0))
+    way_us = server_us(of)
+    away = others * (engine.steps_ahead.value + way_us / step_us + 0.5 * (way_us > 0.0))
     most, budget = step_limits(of.runtime, LATENCY.gpu)
     assert batch <= most
-    room = max(budget - batch, budget / 8)
-    if apart:
-        pi, queued = 1 / (decodes + away), 0.0
-    else:
-        found = _in_queue(
-                np.full(1, traffic.prompt_tokens), traffic.prompt_cv,
-                *(np.full(1, value) for value in (float(batch), room, decodes + away)),
-            )  # fmt: skip
-        pi, queued = (float(each[0]) for each in found)
+    pi, queued, room, running = 1 / max(decodes + away, 1.0), 0.0, budget, float(batch)
+    if not apart:
+        sizes = {
+            "requests": batch, "verified_tokens": 1, "decode_steps": decodes, "away_steps": away,
+            "prompt_tokens": prompt, "budget": budget,
+        }  # fmt: skip
+        found = in_queue(**{name: np.full(1, float(value)) for name, value in sizes.items()}, prompt_cv=0.0)
+        running, room, read, queued = (float(each[0]) for each in found)
+        pi = 1 / (decodes + away + read)
+        assert running == pytest.approx(batch, rel=0.01)
     stays = decodes / (decodes + away)
     padded = float(padded_tokens(engine, np.array([batch]), 1)[0])
     rows = [max(batch - gone, 1) for gone in range(batch + 1)]
@@ -367,8 +370,8 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
         waiting_us += chance(begin) * (batch - begin) * mean_us
         decoding_us += chance(begin) * ((batch - begin) * goes_on * mean_us + apart * begin * empty_us)
         riding_us += chance(begin) * begin * ((mean_us - empty_us) if apart else last_us + full_us)
-    alone_us = (1 - others) * seen.server_us
-    assert float(seen.token_us) == pytest.approx((whole_us / pi + alone_us) / output, rel=3e-3)
+    alone_us = (1 - others) * way_us
+    assert float(seen.token_us) == pytest.approx((whole_us * (1 / pi + queued) + alone_us) / output, rel=3e-3)
     decode = batch * (goes_on * (1 - pi) + apart * pi)
     assert float(seen.tpot_us) == pytest.approx(decoding_us / decode, rel=3e-3)
     waits_us = alone_us + (away + queued) * waiting_us / (batch * (1 - pi))

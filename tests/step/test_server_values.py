@@ -26,7 +26,7 @@ def test_clients_that_begin_at_once_are_normal_around_their_next_requests(monkey
     """
     cycle = SimpleNamespace(
         requests=np.array([12.0]), prompts_in_room=np.array([1.0]), decode_steps=np.array([300.0]),
-        begin_chance=np.array([1 / 312]),
+        steps=np.array([312.0]), running=np.array([12.0]),
     )  # fmt: skip
     spread = np.sqrt(12.0**2 / 12.0 + 6.0**2)
     width = np.sqrt(spread**2 + 1.0 / (2.0 * np.pi))
@@ -87,15 +87,15 @@ def test_a_pass_of_a_short_prompt_is_a_prefill():
 
 @pytest.mark.parametrize("requests", [1, 64, 256])
 def test_a_step_carries_a_prompt_unless_no_request_begins_one(requests):
-    """1 - (1 - pi)^b, which is below the b pi prompts of a mean step; few of 512 tokens fill no step."""
+    """1 - (1 - pi)^running, below the running pi prompts of a mean step; few of 512 tokens fill no step."""
     scenario = Scenario(
         gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="vllm",
         prompt_tokens=512, output_tokens=256,
     )  # fmt: skip
     found = in_server(scenario.setting, np.asarray(9_000.0), requests, 1, np.ones(()), scenario.traffic)
     assert isinstance(found, FullServer)
-    begin_chance = found._cycle.begin_chance[0]
-    assert float(found.carrying_share) == pytest.approx(1.0 - (1.0 - begin_chance) ** requests, abs=1e-6)
+    none = (1.0 - found._cycle.begin_chance[0]) ** found._cycle.running[0]
+    assert float(found.carrying_share) == pytest.approx(1.0 - none, abs=1e-6)
 
 
 def test_further_steps_of_a_long_prompt_carry_too():

@@ -1,0 +1,82 @@
+"""Requests that run at once in a full server, where the tokens of a step limit them: the others queue.
+
+An engine puts the tokens of requests that decode into a step first, c of each, then as much of waiting
+prompts as the budget C leaves. Of `rate` prompts that begin on a step, each decodes for D steps, so that
+
+    room    = C - c rate D                      tokens of prompts that a step has room for
+    s       = P / room                          part of it that a prompt takes
+    R       = 1 + mean floor(length / room)     steps in which a prompt is read
+    W       = (b - 1) / b rate s^2 (1 + cv^2) / (2 (1 - rate s))        steps that it queues before
+    b       = rate (D + I + W + R)              requests go around for ever
+    running = rate (D + I + R)                  of them, all but those that queue
+
+W is that of an M/G/1 queue, whose customers are the other requests. However many requests there are, prompts
+begin more rarely than C / (P + c D) a step, which fills every one: of 256 requests that verify 6 tokens each
+at 2,048 tokens a step, with prompts of 512 tokens and 21.5 steps to decode, 76 run and the others queue.
+
+>>> queue = in_queue(
+...     requests=np.array([256.0]), verified_tokens=np.array([6.0]), decode_steps=np.array([21.5]),
+...     away_steps=np.array([1.5]), prompt_tokens=np.array([512.0]), prompt_cv=0.4, budget=np.array([2048.0]))
+>>> round(float(queue.running[0])), round(float(queue.room_tokens[0]))
+(76, 1637)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.step.chance import log_normal
+
+_HALVINGS = 40
+"""Of the interval in which the rate lies."""
+_LEAST = 1e-9
+
+
+class Queue(NamedTuple):
+    """(cells,) how many of the requests run, and how long a prompt waits."""
+
+    running: FloatArray
+    """Requests that decode, are away, or have their prompt read."""
+    room_tokens: FloatArray
+    """Tokens of prompts that a step has room for."""
+    read_steps: FloatArray
+    """R."""
+    queued_steps: FloatArray
+    """W."""
+
+
+def in_queue(
+    *,
+    requests: FloatArray,
+    verified_tokens: FloatArray,
+    decode_steps: FloatArray,
+    away_steps: FloatArray,
+    prompt_tokens: FloatArray,
+    prompt_cv: float,
+    budget: FloatArray,
+) -> Queue:
+    """The queue where prompts ride on steps; all (cells,)."""
+    lengths = prompt_tokens[:, None] * log_normal(np.full(1, prompt_cv))
+    half_square = (1.0 + prompt_cv**2) / 2.0 * (requests - 1.0) / requests
+    other_steps = decode_steps + away_steps
+
+    def steps(rate: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(room, R, W)."""
+        room = budget - verified_tokens * decode_steps * rate
+        part = prompt_tokens / room
+        queued = half_square * rate * part**2 / np.maximum(1.0 - rate * part, _LEAST)
+        return room, 1.0 + np.floor(lengths / room[:, None]).mean(axis=1), queued
+
+    most_rate = budget / (prompt_tokens + verified_tokens * decode_steps)
+    low, high = np.zeros(requests.size), np.minimum(most_rate, requests / (other_steps + 1.0))
+    for _ in range(_HALVINGS):
+        rate = (low + high) / 2.0
+        _, read, queued = steps(rate)
+        is_less = rate * (other_steps + read + queued) < requests
+        low, high = np.where(is_less, rate, low), np.where(is_less, high, rate)
+    room, read, _ = steps(low)
+    running = np.minimum(low * (other_steps + read), requests)
+    return Queue(running, room, read, (requests - running) / low)
