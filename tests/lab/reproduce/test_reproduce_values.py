@@ -237,8 +237,8 @@ def test_a_pair_is_predicted_from_its_chains_of_two_to_five(monkeypatch, tmp_pat
 
 def test_the_worst_cell_is_named_by_what_tells_it_from_others():
     frame = pd.DataFrame({
-        "model": ["a", "a", "a"], "batch": [1, 2, 4], "tokens": [8, 8, 16], "published_us": [10.0, 10.0, 10.0],
-        "predicted_us": [11.0, 7.0, 12.0],
+        "model": ["a", "a", "a"], "batch": [1, 2, 4], "tokens": [8, 8, 16],
+        "published_us": [10.0, 10.0, 10.0], "predicted_us": [11.0, 7.0, 12.0],
     })  # fmt: skip
     screen = target_screen(SimpleNamespace(frame=frame, title="", source="", caveat=""))
     assert screen is not None
