@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LABELS = {each.option.removeprefix("--"): each.label for each in ARGUMENTS.values() if each.label} | {
     "batch": "Plan for requests at once", "candidates": "Candidates", "draft-path": "Draft checkpoint",
-    "seq": "Context",
+    "seq": "Context", "prompt-tokens": "Prompt", "output-tokens": "Output",
 }  # fmt: skip
 """What inputs are called here, by their options of the command line."""
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: [A-Z][A-Z_]*\b)?")

@@ -169,3 +169,4 @@ def test_an_option_is_not_broken_between_its_dashes(monkeypatch: pytest.MonkeyPa
     assert unescape(re.sub("<[^>]*>", "", told[0])) == command
     assert show.in_words("keep it with --max-num-seqs 64") == "keep it with `--max-num-seqs` 64"
     assert "`" not in show.in_words("give --runtime another"), "inputs of the page have labels"
+    assert "Prompt" in show.in_words("give shorter --prompt-tokens")
