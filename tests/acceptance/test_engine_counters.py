@@ -121,7 +121,8 @@ def test_times_and_lengths_of_joined_parts_are_means_by_steps():
     longer = counts_of_positions([2100], steps=3000, draft_tokens=3000, engine="x")
     both = combined([timed, replace(longer, tpot_us=4000.0, prompt=300.0)])
     assert (both.tpot_us, both.prompt, both.output, both.running) == (5000.0, 250.0, 200.0, None)
-    assert (combined([one, longer]).tpot_us, combined([timed]).running) == (None, 8.0)
+    untold = combined([one, longer])
+    assert (untold.tpot_us, untold.prompt, untold.output, combined([timed]).running) == (None, 0.0, 0.0, 8.0)
 
 
 def test_what_was_not_drafted_widens_or_refuses():
