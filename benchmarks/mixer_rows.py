@@ -20,7 +20,7 @@ from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import ratio_mape
 from medusa_sim.lab.calibrate.fit import FOLDS
 from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, Rows, heldout_groups
-from medusa_sim.lab.calibrate.stream import UNSEEN, fitted_stream
+from medusa_sim.lab.calibrate.stream import UNSEEN, refitted_stream
 from medusa_sim.latency.bands import residual_band
 from medusa_sim.latency.stream import is_host_bound, stream_time
 from medusa_sim.operators.columns import IndexArray, texts
@@ -70,7 +70,7 @@ def left_out_mixers(gpus: list[str]) -> None:
                     continue
                 time = stream_time(card, kernel, operator, cold=False)
                 stored = (own.time_us >= time.low_us) & (own.time_us <= time.high_us)
-                refit = partial(fitted_stream, gpu=card, name=kernel.name, start=kernel)
+                refit = partial(refitted_stream, kernel, gpu=card)
                 held_us = left_out_us(own, groups % FOLDS, refit, partial(stream_time, card, cold=False))
                 ratio = own.time_us / held_us
                 ends, size = KIND_OF[operator.kind].ranges, operator.size

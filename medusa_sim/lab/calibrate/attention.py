@@ -11,9 +11,9 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
-from medusa_sim.lab.calibrate.search import coordinate_search, refined
+from medusa_sim.lab.calibrate.search import coordinate_search, least_squares
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.operators.attention import Attention
@@ -22,7 +22,7 @@ from medusa_sim.specs.gpu import Gpu
 
 _BOUNDS = Bounds.of("attention")
 _LIMITS = _BOUNDS.limits
-_Law = Law[Attention, AttentionKernel]
+_Driver = FitDriver[Attention, AttentionKernel]
 
 _CHOICES: dict[str, tuple[object, ...]] = {
     "ctas_per_sm": (1, 2),
@@ -62,11 +62,11 @@ _NARROW_ROWS = 3
 """Below four rows per K/V head FlashInfer leaves the tensor cores; other libraries do not."""
 _NARROW_GAIN = 0.8
 """What a second path must lower the objective to, to be kept."""
-_BAND_ROWS = 20
-_SEARCH_ROWS = 400
-_FIT_ROWS = 1500
-_EVALUATIONS = 25
+_LEAST_PATH_ROWS = 100
+"""Rows that both paths need."""
+_BUDGET = Budget(search_rows=400, fit_rows=1500, evaluations=25, band_rows=20)
 _ORDER = ("batch", "q_len", "kv_len", "kv_heads", "heads")
+"""Columns over which rows are drawn evenly, the last first."""
 
 
 def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) -> AttentionKernel:
@@ -78,73 +78,74 @@ def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) 
     if not rows.operator.is_fused:
         raise DataError(f"{source}: {rows.operator.kind} is not a fused kernel; `fit_unfused` fits it")
     require_rows(rows, source)
-    law: _Law = Law(gpu, warm(attention_time))
-    return law.with_fit(
-        _search(rows, law),
+    driver: _Driver = FitDriver(gpu, warm(attention_time), _BUDGET)
+    return driver.with_fit(
+        _search(rows, driver),
         rows,
-        lambda kernel, part: _refined(kernel, part, law),
+        lambda kernel, part: _refit(kernel, part, driver),
         source=source,
-        least_rows=_BAND_ROWS,
     )
 
 
-def _search(rows: Rows[Attention], law: _Law) -> AttentionKernel:
-    """The best kernel, with a narrow path where that lowers the objective by more than a fifth."""
-    one = _refined(_kernel(_search_path(rows, law)), rows, law)
+def _search(rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
+    """The best kernel, with a narrow path where that lowers the objective as far as `_NARROW_GAIN`."""
+    one = _refit(_kernel(_search_path(rows, driver)), rows, driver)
     narrow = _rows_per_head(rows.operator) <= _NARROW_ROWS
-    if rows.operator.kind != "decode_attention" or min(narrow.sum(), (~narrow).sum()) < 100:
+    if rows.operator.kind != "decode_attention" or min(narrow.sum(), (~narrow).sum()) < _LEAST_PATH_ROWS:
         return one
     two = msgspec.structs.replace(
-        _kernel(_search_path(rows.where(~narrow), law)),
-        narrow=_search_path(rows.where(narrow), law),
+        _kernel(_search_path(rows.where(~narrow), driver)),
+        narrow=_search_path(rows.where(narrow), driver),
         narrow_rows=_NARROW_ROWS,
     )
-    two = _refined(two, rows, law)
-    return two if law.cost(two, rows) < _NARROW_GAIN * law.cost(one, rows) else one
+    two = _refit(two, rows, driver)
+    return two if driver.cost(two, rows) < _NARROW_GAIN * driver.cost(one, rows) else one
 
 
-def _search_path(rows: Rows[Attention], law: _Law) -> AttentionPath:
+def _search_path(rows: Rows[Attention], driver: _Driver) -> AttentionPath:
     """The better of the searches from both styles, on an even subset of the rows."""
-    subset = rows.thin(_SEARCH_ROWS, *_ORDER)
-    paths = [_coordinate_search(style, subset, law) for style in _STYLES]
-    return min(paths, key=lambda path: law.cost(_kernel(path), subset))
+    subset = rows.thin(_BUDGET.search_rows, *_ORDER)
+    paths = [_coordinate_search(style, subset, driver) for style in _STYLES]
+    return min(paths, key=lambda path: driver.cost(_kernel(path), subset))
 
 
-def _coordinate_search(style: dict[str, object], rows: Rows[Attention], law: _Law) -> AttentionPath:
-    """One pass over the whole numbers, keeping what lowers the objective; least squares inside."""
+def _coordinate_search(style: dict[str, object], rows: Rows[Attention], driver: _Driver) -> AttentionPath:
+    """One pass over the whole numbers, keeping what lowers the objective."""
     fixed = _ONE_ROW if rows.operator.kind == "decode_attention" else {}
-    start = _refined_path(msgspec.convert(_BOUNDS.starts | style | fixed, AttentionPath), rows, law)
+    start = _least_squares(msgspec.convert(_BOUNDS.starts | style | fixed, AttentionPath), rows, driver)
 
     def changed(path: AttentionPath, name: str, option: object) -> AttentionPath:
-        return _refined_path(msgspec.structs.replace(path, **{name: option}), rows, law)
+        return _least_squares(msgspec.structs.replace(path, **{name: option}), rows, driver)
 
     free = {name: options for name, options in _CHOICES.items() if name not in fixed}
-    return coordinate_search(start, free, getattr, changed, lambda path: law.cost(_kernel(path), rows))[0]
+    return coordinate_search(start, free, getattr, changed, lambda path: driver.cost(_kernel(path), rows))[0]
 
 
-def _refined(kernel: AttentionKernel, rows: Rows[Attention], law: _Law) -> AttentionKernel:
+def _refit(kernel: AttentionKernel, rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
     """Every path fitted to the rows that it serves."""
     if kernel.narrow is None:
         return msgspec.structs.replace(
-            kernel, wide=_refined_path(kernel.wide, rows.thin(_FIT_ROWS, *_ORDER), law)
+            kernel, wide=_least_squares(kernel.wide, rows.thin(_BUDGET.fit_rows, *_ORDER), driver)
         )
     narrow = _rows_per_head(rows.operator) <= kernel.narrow_rows
     return msgspec.structs.replace(
         kernel,
-        wide=_refined_path(kernel.wide, rows.where(~narrow).thin(_FIT_ROWS, *_ORDER), law),
-        narrow=_refined_path(kernel.narrow, rows.where(narrow).thin(_FIT_ROWS, *_ORDER), law),
+        wide=_least_squares(kernel.wide, rows.where(~narrow).thin(_BUDGET.fit_rows, *_ORDER), driver),
+        narrow=_least_squares(kernel.narrow, rows.where(narrow).thin(_BUDGET.fit_rows, *_ORDER), driver),
     )
 
 
-def _refined_path(path: AttentionPath, rows: Rows[Attention], law: _Law) -> AttentionPath:
+def _least_squares(path: AttentionPath, rows: Rows[Attention], driver: _Driver) -> AttentionPath:
     """Least squares on log time over the parameters that the rows can tell apart."""
-    limits = {name: limit for name, limit in _LIMITS.items() if _is_seen(name, path, rows.operator, law.gpu)}
+    limits = {
+        name: limit for name, limit in _LIMITS.items() if _is_seen(name, path, rows.operator, driver.gpu)
+    }
     log_time = np.log(rows.time_us)
-    return refined(
+    return least_squares(
         path,
         limits,
-        lambda trial: np.log(law.time_us(_kernel(trial), rows)) - log_time,
-        max_nfev=_EVALUATIONS,
+        lambda trial: np.log(driver.time_us(_kernel(trial), rows)) - log_time,
+        max_nfev=_BUDGET.evaluations,
     )
 
 

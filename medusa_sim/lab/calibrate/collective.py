@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.lab.calibrate.fit import UNFITTED, Law
+from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.latency.collective import collective_time, sent_bytes
 from medusa_sim.operators.collective import Collective
@@ -45,6 +45,7 @@ _NO_WORSE = 0.02
 """Relative errors, summed over rows: of a range that ends at the same size for all ranks, where one-shot
 kernels do not; and what a sum in the switch may miss more than a ring, being the likelier."""
 _LEAST_SIZES = 2
+"""Of a range, at the fewest ranks and at the most."""
 _FARTHEST = 2.0
 """How many powers of two the ends of a range may be apart at the fewest and at the most ranks."""
 
@@ -63,12 +64,12 @@ def fit_collective(rows: Rows[Collective], gpu: Gpu, *, source: str, name: str =
     name: of the kernel in its library. Deterministic, a few seconds. Raises DataError for fewer than 20 rows.
     """
     require_rows(rows, source)
-    kernel = msgspec.structs.replace(_fitted(rows, gpu, name), name=name)
-    law: Law[Collective, CollectiveKernel] = Law(gpu, collective_time)
-    return law.with_fit(kernel, rows, lambda _, part: _fitted(part, gpu, name), source=source, folds=3)
+    kernel = msgspec.structs.replace(_search(rows, gpu, name), name=name)
+    driver: FitDriver[Collective, CollectiveKernel] = FitDriver(gpu, collective_time, Budget(folds=3))
+    return driver.with_fit(kernel, rows, lambda _, part: _search(part, gpu, name), source=source)
 
 
-def _fitted(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
+def _search(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
     """The regimes of the least error, a further one costing _REGIME_COST."""
     message, ranks = as_float(rows.operator.message_bytes), as_float(rows.operator.ranks)
     fewest, most = float(ranks.min()), float(ranks.max())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import IntArray
-from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.elementwise import elementwise_time
@@ -18,13 +18,12 @@ from medusa_sim.specs.kernels import ElementwiseKernel
 
 _BOUNDS = Bounds.of("elementwise")
 _ROWS_PER_SM = (1, 2, 4, 8, 16)
+"""Tried in turn."""
 _SERIAL_ROWS = 16
 """PyTorch gathers up to 16 indices with one block that loops over them (indexSelectSmallIndex)."""
 _BLOCKS = 16
-_SEARCH_ROWS = 400
-_FIT_ROWS = 2000
-_EVALUATIONS = 40
-_BAND_ROWS = 20
+"""Of m, held out together where rows have one width."""
+_BUDGET = Budget(search_rows=400, fit_rows=2000, evaluations=40, band_rows=20)
 
 
 def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str, **_: object) -> ElementwiseKernel:
@@ -33,23 +32,22 @@ def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str, **_: obje
     Deterministic, a few seconds for 5000 rows. Raises DataError for fewer than 20 rows.
     """
     require_rows(rows, source)
-    law: Law[Elementwise, ElementwiseKernel] = Law(gpu, warm(elementwise_time))
+    driver: FitDriver[Elementwise, ElementwiseKernel] = FitDriver(gpu, warm(elementwise_time), _BUDGET)
 
     def refit(kernel: ElementwiseKernel, part: Rows[Elementwise]) -> ElementwiseKernel:
         limits = dict(_BOUNDS.limits)
         if not kernel.serial_rows:
             del limits["serial_row_us"]
-        return law.refined(kernel, limits, part.thin(_FIT_ROWS, "m", "n"), max_nfev=_EVALUATIONS)
+        return driver.least_squares(kernel, limits, part.thin(_BUDGET.fit_rows, "m", "n"))
 
-    subset = rows.thin(_SEARCH_ROWS, "m", "n")
+    subset = rows.thin(_BUDGET.search_rows, "m", "n")
     candidates = [refit(_start(rows.operator, rows_per_sm), subset) for rows_per_sm in _ROWS_PER_SM]
-    return law.with_fit(
-        refit(law.best(candidates, subset), rows),
+    return driver.with_fit(
+        refit(driver.best(candidates, subset), rows),
         rows,
         refit,
         source=source,
         groups=_groups(rows),
-        least_rows=_BAND_ROWS,
     )
 
 

@@ -44,6 +44,12 @@ _HOST_SPREAD = {"host_us_per_step": 500.0, "host_us_per_request": 50.0, "filter_
 """The terms of (N12), and by how much they may differ from an inherited engine at least, one sigma."""
 MOST_BAND = 10.0
 """The widest relative half-width that is written: the term is not known."""
+_STEP_US = 1.0
+"""By how much a term is moved to see what it does."""
+_ROUNDS = 4
+"""Linear fits, each around the values of the one before."""
+_NOISE_ROUNDS = 2
+"""Least squares, the second weighed by the noise that the first one leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +143,9 @@ def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None
     def seen_us(of: Setting) -> FloatArray:
         return np.asarray([predicted_us(of, row, drafter) for row in rows])
 
-    prior = np.asarray([engine.terms[name].value for name in spreads])
-    prior[0] = max(prior[0] - engine.hidden_us_per_step.value, 0.0)
+    known = {name: engine.terms[name].value for name in spreads}
+    known["host_us_per_step"] = max(known["host_us_per_step"] - engine.hidden_us_per_step.value, 0.0)
+    prior = np.asarray(list(known.values()))
     half = np.asarray([engine.terms[name].half_width for name in spreads])
     spread = np.maximum(half / NORMAL_90TH, list(spreads.values()))
     observed = np.asarray([row.step_us for row in rows])
@@ -150,7 +157,7 @@ def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None
             [seen_us(_held_at(bare, at | {name: at[name] + _STEP_US})) - base for name in spreads], axis=1
         )
         columns /= _STEP_US
-        value, sigma = _fitted(columns, observed - base + columns @ value, observed, prior, spread)
+        value, sigma = _least_squares(columns, observed - base + columns @ value, observed, prior, spread)
     plain = [row for row in rows if row.drafts == 0]
     of = {name: plain if name in _HOST_SPREAD else speculative for name in spreads}
     fitted = {
@@ -162,12 +169,6 @@ def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None
 
 def _held_at(setting: Setting, values: dict[str, float]) -> Setting:
     return with_terms(setting, {name: Term(value=value, source="fitted") for name, value in values.items()})
-
-
-_STEP_US = 1.0
-"""By how much a term is moved to see what it does."""
-_ROUNDS = 4
-"""Linear fits, each around the values of the one before."""
 
 
 def _draft_spread(engine: Engine, drafter: str) -> dict[str, float]:
@@ -192,14 +193,14 @@ def _term(value: float, sigma: float, rows: Sequence[BenchRow], measured: Measur
     )
 
 
-def _fitted(
+def _least_squares(
     columns: FloatArray, wanted: FloatArray, observed: FloatArray, prior: FloatArray, spread: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """(value, sigma) of non-negative terms: relative least squares with a prior, noise from the residuals."""
     from scipy.optimize import lsq_linear
 
     noise = NOISE
-    for _ in range(2):
+    for _ in range(_NOISE_ROUNDS):
         weight = 1.0 / (noise * observed)
         a = np.concatenate([columns * weight[:, None], np.diag(1.0 / spread)])
         b = np.concatenate([wanted * weight, prior / spread])

@@ -6,6 +6,9 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 
+GROWTHS = (2, 4, 8)
+"""Factors on the number of tokens, as verification multiplies it."""
+
 
 def mape(predicted: FloatArray, measured: FloatArray) -> float:
     """Mean absolute percentage error as a fraction: mean |predicted / measured - 1|."""
@@ -26,10 +29,6 @@ def ratio_mape(predicted: FloatArray, measured: FloatArray, m: IntArray, shape: 
             base = np.median(predicted[first]) / np.median(measured[first])
             errors.append(np.abs(predicted[rest] / measured[rest] / base - 1.0))
     return float(np.mean(np.concatenate(errors))) if errors else float("nan")
-
-
-GROWTHS = (2, 4, 8)
-"""Factors on the number of tokens, as verification multiplies it."""
 
 
 def growth_mape(predicted: FloatArray, measured: FloatArray, tokens: IntArray, shape: IntArray) -> float:

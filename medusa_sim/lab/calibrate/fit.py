@@ -1,4 +1,15 @@
-"""The driver of a fit: a law's errors on rows, its least ones, and those on groups that a refit left out."""
+"""The driver of a fit: a law's errors on rows, its least ones, and those on groups that a refit left out.
+
+Fits of kernels (`fits.FITS`) have three levels, named alike in every module:
+
+- search: tries what is counted or chosen (tiles, splits, styles), each with a refit inside. Once a kernel.
+- refit: brings a kernel whose choices are made to some rows. `FitDriver.with_fit` calls it for every fold.
+- least squares: one search for the continuous parameters that the rows can tell apart.
+
+To retune one: what a parameter begins with and how far it may go stand in `starts.toml`, what a fit may
+spend in its `Budget`, what it tries in the constants of its module. Then `python benchmarks/kernels.py` fits
+what ships again, and its studies (`left-out ...`) say whether rows that no fit saw come nearer.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +26,7 @@ from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import mape
 from medusa_sim.lab.calibrate.kind_rows import OperatorT, Rows, heldout_groups
-from medusa_sim.lab.calibrate.search import Limits, refined, soft_cost
+from medusa_sim.lab.calibrate.search import Limits, least_squares, soft_cost
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.specs.fitted import Fit, Residual
@@ -23,8 +34,6 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Kernel
 
 KernelT = TypeVar("KernelT", bound=Kernel)
-FOLDS = 5
-"""Refits of `Law.with_fit`, each without a part of the groups."""
 UNFITTED = Fit(
     source="being fitted",
     rows=0,
@@ -35,13 +44,34 @@ UNFITTED = Fit(
 """Of a kernel on its way to the least objective."""
 
 
+FOLDS = 5
+"""Of most fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a fit may spend and how it is judged: more takes longer, and moves parameters a little."""
+
+    search_rows: int | None = None
+    """Rows by which choices are made, drawn evenly over the shapes (`Rows.thin`); None: all."""
+    fit_rows: int | None = None
+    """Rows of one least squares, drawn as evenly."""
+    evaluations: int | None = None
+    """How often one least squares may time all rows, slopes not counted; None: until it has converged."""
+    band_rows: int = 1
+    """The fewest rows of a range of sizes that has a band of its own (`residual_bands`)."""
+    folds: int = FOLDS
+    """Refits that give the held-out error and the bands, each without a part of the groups."""
+
+
 @dataclass(frozen=True, slots=True)
-class Law(Generic[OperatorT, KernelT]):
-    """The driver of a fit: the law that times a kind of operator on one GPU, and what fits do with it."""
+class FitDriver(Generic[OperatorT, KernelT]):
+    """The law that times a kind of operator on one GPU, and what every fit does with it."""
 
     gpu: Gpu
     time: Callable[[Gpu, KernelT, OperatorT], OperatorTime]
     """The law, of operators whose operands may be in the cache, as rows were measured."""
+    budget: Budget = Budget()
 
     def time_us(self, kernel: KernelT, rows: Rows[OperatorT]) -> FloatArray:
         """Predicted time of each row."""
@@ -55,10 +85,20 @@ class Law(Generic[OperatorT, KernelT]):
         """The kernel of the least objective."""
         return min(kernels, key=lambda kernel: self.cost(kernel, rows))
 
-    def refined(self, kernel: KernelT, limits: Limits, rows: Rows[OperatorT], **options: Any) -> KernelT:
-        """The kernel with the parameters of `limits` at the least objective, as `refined`."""
+    def least_squares(
+        self, kernel: KernelT, limits: Limits, rows: Rows[OperatorT], **options: Any
+    ) -> KernelT:
+        """The kernel with the parameters of `limits` at the least objective, within the budget.
+
+        options: of `search.least_squares`.
+        """
         log_time = np.log(rows.time_us)
-        return refined(kernel, limits, lambda trial: np.log(self.time_us(trial, rows)) - log_time, **options)
+        return least_squares(
+            kernel,
+            limits,
+            lambda trial: np.log(self.time_us(trial, rows)) - log_time,
+            **{"max_nfev": self.budget.evaluations, **options},
+        )
 
     def with_fit(
         self,
@@ -68,25 +108,25 @@ class Law(Generic[OperatorT, KernelT]):
         *,
         source: str,
         groups: IntArray | None = None,
-        folds: int = FOLDS,
-        least_rows: int = 1,
         unseen: float = 0.0,
     ) -> KernelT:
         """The kernel with its `fit`: errors on the rows, and of refits without each fold of the groups.
 
         refit: gives it for other rows from where it is. groups: a label a row, counted from 0,
-        `heldout_groups` where None; those with the same remainder by `folds` are left out together.
-        least_rows: of the bands' ranges of size (`residual_bands`). unseen: by how much one group would widen
-        them; more do so as much less.
+        `heldout_groups` where None; those with the same remainder by `Budget.folds` are left out together.
+        unseen: by how much one group would widen the bands; more do so as much less.
         """
         groups = heldout_groups(rows) if groups is None else groups
         ends = KIND_OF[rows.operator.kind].ranges
         heldout_us = np.empty_like(rows.time_us)
+        folds = self.budget.folds
         for fold in range(min(folds, int(groups.max()) + 1)):
             held: npt.NDArray[np.bool_] = groups % folds == fold
             heldout_us[held] = self.time_us(refit(kernel, rows.where(~held)), rows.where(held))
         size, widen = as_float(rows.operator.size), 1.0 + unseen / (int(groups.max()) + 1)
-        bands = residual_bands(rows.time_us, heldout_us, size, ends, least_rows=least_rows, widen=widen)
+        bands = residual_bands(
+            rows.time_us, heldout_us, size, ends, least_rows=self.budget.band_rows, widen=widen
+        )
         fit = Fit(
             source=source,
             rows=len(rows.time_us),

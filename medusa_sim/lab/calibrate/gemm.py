@@ -17,9 +17,9 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows
-from medusa_sim.lab.calibrate.search import refined, soft_cost, soft_costs
+from medusa_sim.lab.calibrate.search import least_squares, soft_cost, soft_costs
 from medusa_sim.lab.calibrate.starts import Bounds, starts
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.gemm import Gemm
@@ -29,6 +29,23 @@ from medusa_sim.units import US_PER_S
 
 _BOUNDS = Bounds.of("gemm")
 _LIMITS = _BOUNDS.limits
+_BUDGET = Budget(evaluations=25)
+_ROUNDS = 3
+"""Turns of least squares and of the library's choices; a refit has one."""
+_FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4)
+"""On a tile's selection penalty, tried in each turn."""
+_PACE_FACTORS = (*_FACTORS, 2.0)
+"""The same on its paces."""
+_STEP = 1e-3
+"""In the logarithm of a parameter: the difference that stands for a slope."""
+_WORTH_IT = 1e-4
+"""Share by which a selection penalty must lower the objective to be kept: a tie leaves the tile as it is."""
+_PACES = ("pace", "pace_alone", "pace_half")
+"""Of a tile (`GemmTile`)."""
+_HOT_RATIO = 3.0
+"""Where the ratio of weights in L2 begins, of rows that show some."""
+_ROUNDING, _MODEL_ERROR = 0.15, 0.03
+"""Of a time in whole microseconds, us; of the law, a share. A row weighs by what both leave it."""
 _Pieces = list[dict[str, Any]]
 """Tiles, every pair where m and n are lists."""
 
@@ -69,17 +86,6 @@ def gemm_start(kernel_set: str, form: str, gpu: Gpu) -> GemmKernel:
     return msgspec.convert({**begin, "fit": UNFITTED}, GemmKernel)
 
 
-_STEP = 1e-3
-_EVALUATIONS = 25
-_FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4)
-_PACE_FACTORS = (*_FACTORS, 2.0)
-_WORTH_IT = 1e-4
-"""Share by which a selection penalty must lower the objective to be kept: a tie leaves the tile as it is."""
-_PACES = ("pace", "pace_alone", "pace_half")
-_HOT_RATIO = 3.0
-_ROUNDS = 3
-
-
 def merged_repeats(rows: Rows[Gemm]) -> Rows[Gemm]:
     """One row for each (m, n, k), the median of its repeats, in ascending order."""
     label = rows.labels("m", "n", "k")
@@ -110,11 +116,11 @@ def fit_gemm(
         raise DataError(f"{source}: one weight shape (n, k) only; a GEMM fit needs two or more")
     begin = start or gemm_start("torch", rows.operator.form, gpu)
     kernel = unscored_gemm(rows, gpu, begin, pinned=pinned)
-    law: Law[Gemm, GemmKernel] = Law(gpu, warm(gemm_time))
-    return law.with_fit(
+    driver: FitDriver[Gemm, GemmKernel] = FitDriver(gpu, warm(gemm_time), _BUDGET)
+    return driver.with_fit(
         kernel,
         rows,
-        lambda each, part: _refined(each, part.where(_thin(part)), gpu, rounds=1, pinned=pinned),
+        lambda each, part: _refit(each, part.where(_thin(part)), gpu, rounds=1, pinned=pinned),
         source=source,
     )
 
@@ -124,7 +130,7 @@ def unscored_gemm(
 ) -> GemmKernel:
     """Kernel parameters of `rows` from `start`, whose `fit` is left as it is."""
     begin = _with_hot_weights(start, rows, gpu)
-    return _refined(begin, rows.where(_thin(rows)), gpu, rounds=_ROUNDS, pinned=pinned)
+    return _refit(begin, rows.where(_thin(rows)), gpu, rounds=_ROUNDS, pinned=pinned)
 
 
 def _thin(rows: Rows[Gemm]) -> BoolArray:
@@ -162,22 +168,22 @@ def _time_us(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu) -> FloatArray:
     return gemm_time(gpu, kernel, rows.operator, cold=False).time_us
 
 
-def _refined(
+def _refit(
     kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, *, rounds: int, pinned: Collection[str] = ()
 ) -> GemmKernel:
-    """Physical parameters by least squares and selection penalties by line search, in turn."""
-    weight = 1.0 / np.hypot(1.0, 0.15 * _resolution_us(rows) / rows.time_us / 0.03)
+    """Physical parameters by least squares and the library's choices by line search, in turn."""
+    weight = 1.0 / np.hypot(1.0, _ROUNDING * _resolution_us(rows) / rows.time_us / _MODEL_ERROR)
     for _ in range(rounds):
-        kernel = _with_physics(kernel, rows, gpu, weight, pinned)
+        kernel = _least_squares(kernel, rows, gpu, weight, pinned)
         refine = _with_paces if kernel.fewest_waves else _with_penalties
         kernel = refine(kernel, rows, gpu, weight)
     return kernel
 
 
-def _with_physics(
+def _least_squares(
     kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray, pinned: Collection[str]
 ) -> GemmKernel:
-    """The kernel with least-squares physical parameters, at the library's selection penalties.
+    """The kernel with its physical parameters fitted, at the library's selection penalties.
 
     The derivative holds the choice of tile fixed: it changes at points only, and one choice costs as much
     as all derivatives together.
@@ -201,12 +207,12 @@ def _with_physics(
             columns.append(weight * (shifted - base) / _STEP)
         return np.stack(columns, axis=1)
 
-    return refined(
+    return least_squares(
         kernel,
         limits,
         lambda trial: weight * (np.log(_time_us(trial, rows, gpu)) - log_time),
         jac=slopes,
-        max_nfev=_EVALUATIONS,
+        max_nfev=_BUDGET.evaluations,
     )
 
 

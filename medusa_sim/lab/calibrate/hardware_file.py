@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,10 @@ from medusa_sim.writing import write_text
 _SIGNIFICANT_DIGITS = 6
 _MARKED = (StreamKernel, LatentKernel)
 """Kernels that may be a library's fallback."""
+_TABLES = (dict, msgspec.Struct)
+"""Values that are tables of a file."""
+Placed = tuple[Sequence[str], msgspec.Struct]
+"""What is written, and the tables that lead to it: (`kernels`, `torch`, `gemm`, `fp16`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +42,20 @@ class FittedKernel:
         return tuple(name for name in ("kernels", kernel_set, self.section, self.key) if name)
 
 
-def write_fits(path: Path, fits: Iterable[tuple[Sequence[str], msgspec.Struct]]) -> None:
-    """Put every struct at its place (`kernels`, `torch`, `gemm`, `fp16`) in the hardware TOML at `path`.
+def write_fits(path: Path, fits: Iterable[Placed]) -> None:
+    """Put every struct at its place in the hardware TOML at `path`, as `with_fits`.
+
+    The file is replaced in one step, so a reader sees the old or the new one. Raises SpecError where it is
+    missing or is no TOML, OutputError where it cannot be written.
+    """
+    write_text(path, with_fits(path, fits))
+
+
+def with_fits(path: Path, fits: Iterable[Placed]) -> str:
+    """The text of a hardware TOML with every struct at its place.
 
     Comments, order and every other table are kept; fields that have their default are left out, floats keep
-    six significant digits. The file is replaced in one step, so a reader sees the old or the new one. Raises
-    SpecError where the file is missing or is no TOML, OutputError where it cannot be written.
+    six significant digits. Raises SpecError where the file is missing or is no TOML.
     """
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
@@ -61,7 +72,7 @@ def write_fits(path: Path, fits: Iterable[tuple[Sequence[str], msgspec.Struct]])
                 table[name] = tomlkit.table(is_super_table=True)
             table = table[name]
         table[last] = _item(fit)
-    write_text(path, tomlkit.dumps(document))
+    return tomlkit.dumps(document)
 
 
 def as_marked(gpu: Gpu, kernel_set: str, fitted: FittedKernel) -> Kernel:
@@ -91,9 +102,6 @@ def _item(value: Any, *, inline: bool = False) -> Any:
     for name, each in sorted(held.items(), key=lambda field: isinstance(field[1], _TABLES)):
         table.add(name, _item(each))
     return table
-
-
-_TABLES = (dict, msgspec.Struct)
 
 
 def not_default(struct: msgspec.Struct) -> dict[str, Any]:
@@ -135,9 +143,6 @@ def write_kernels(folder: Path, gpu: Gpu, kernel_set: str, fitted: Sequence[Fitt
     written.
     """
     target = folder / f"{gpu.name}.toml"
-    with tempfile.TemporaryDirectory() as building:
-        draft = Path(building) / target.name
-        write_text(draft, read_text(Path(gpu.path), SPEC_BYTES, "a hardware file"))
-        write_fits(draft, [(each.place(kernel_set), as_marked(gpu, kernel_set, each)) for each in fitted])
-        write_text(target, read_text(draft, SPEC_BYTES, "a hardware file"))
+    placed = [(each.place(kernel_set), as_marked(gpu, kernel_set, each)) for each in fitted]
+    write_text(target, with_fits(Path(gpu.path), placed))
     return target

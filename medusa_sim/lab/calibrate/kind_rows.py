@@ -29,8 +29,13 @@ class Rows(Generic[OperatorT]):
         sizes = {name: np.asarray(size)[keep] for name, size in self.operator.sizes.items()}
         return Rows(self.operator.with_columns(**sizes), self.time_us[keep])
 
-    def thin(self, count: int, *order: str) -> Rows[OperatorT]:
-        """At most `count` rows, drawn evenly over the shapes in the order of these columns, last first."""
+    def thin(self, count: int | None, *order: str) -> Rows[OperatorT]:
+        """At most `count` rows (None: all), drawn evenly over the shapes.
+
+        order: the columns that order shapes, the last first.
+        """
+        if count is None:
+            return self
         ranks = np.lexsort([np.asarray(self.operator.sizes[name]) for name in order])
         step = max(1.0, len(ranks) / count)
         places = np.arange(0.0, len(ranks), step).astype(np.int64)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.search import coordinate_search, least_log_errors
 from medusa_sim.lab.calibrate.starts import Bounds
@@ -40,16 +40,17 @@ _START: dict[str, object] = {
     "store_passes": 0.0,
     "append_ratio": 0.0,
 }
+"""Where that search starts."""
 _NARROW_ROWS = 1
 """Triton has another kernel for one head, as for attention in which no heads share K and V."""
 _NARROW_GAIN = 0.6
 """What a path for one head must lower the objective to, to be kept."""
-_BAND_ROWS = 20
-_SEARCH_ROWS = 300
-_FIT_ROWS = 700
-_EVALUATIONS = 16
-_Law = Law[LatentAttention, LatentKernel]
+_LEAST_PATH_ROWS = 20
+"""Rows that both paths need."""
+_BUDGET = Budget(search_rows=300, fit_rows=700, evaluations=16, band_rows=20)
+_Driver = FitDriver[LatentAttention, LatentKernel]
 _ORDER = ("batch", "q_len", "kv_len", "heads")
+"""Columns over which rows are drawn evenly, the last first."""
 
 
 def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str = "") -> LatentKernel:
@@ -59,59 +60,64 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str 
     than 20 rows.
     """
     require_rows(rows, source)
-    law: _Law = Law(gpu, warm(latent_time))
-    return law.with_fit(
-        msgspec.structs.replace(_search(rows, law), name=name),
+    driver: _Driver = FitDriver(gpu, warm(latent_time), _BUDGET)
+    return driver.with_fit(
+        msgspec.structs.replace(_search(rows, driver), name=name),
         rows,
-        lambda kernel, part: _refined(kernel, part, law),
+        lambda kernel, part: _refit(kernel, part, driver),
         source=source,
-        least_rows=_BAND_ROWS,
     )
 
 
-def _search(rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
+def _search(rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
     """One pass over the whole numbers, keeping what lowers the objective; perhaps a path for one head."""
-    subset = rows.thin(_SEARCH_ROWS, *_ORDER)
+    subset = rows.thin(_BUDGET.search_rows, *_ORDER)
     projections = Projections(**_PROJECTIONS.starts) if rows.operator.projections else None
     path = msgspec.convert(_PATH.starts | _START, AttentionPath)
-    start = _refined(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, law)
+    start = _refit(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, driver)
 
     def changed(kernel: LatentKernel, name: str, option: object) -> LatentKernel:
         wide = msgspec.structs.replace(kernel.wide, **{name: option})
-        return _refined(msgspec.structs.replace(kernel, wide=wide), subset, law)
+        return _refit(msgspec.structs.replace(kernel, wide=wide), subset, driver)
 
     best, lowest = coordinate_search(
         start,
         _CHOICES,
         lambda kernel, name: getattr(kernel.wide, name),
         changed,
-        lambda kernel: law.cost(kernel, subset),
+        lambda kernel: driver.cost(kernel, subset),
     )
     alone = as_float(subset.operator.q_len) * subset.operator.heads <= _NARROW_ROWS
-    if rows.operator.is_absorbed and projections is None and min(alone.sum(), (~alone).sum()) >= _BAND_ROWS:
+    if (
+        rows.operator.is_absorbed
+        and projections is None
+        and min(alone.sum(), (~alone).sum()) >= _LEAST_PATH_ROWS
+    ):
         two = msgspec.structs.replace(best, narrow=best.wide, narrow_rows=_NARROW_ROWS)
-        two = _refined(two, subset, law)
-        if law.cost(two, subset) < _NARROW_GAIN * lowest:
+        two = _refit(two, subset, driver)
+        if driver.cost(two, subset) < _NARROW_GAIN * lowest:
             best = two
-    return _refined(best, rows, law)
+    return _refit(best, rows, driver)
 
 
-def _refined(kernel: LatentKernel, rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
+def _refit(kernel: LatentKernel, rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
     """Every path fitted to the rows that it serves, with the projections of a module."""
     if kernel.narrow is None:
-        return _fitted(kernel, "wide", rows, law)
+        return _least_squares(kernel, "wide", rows, driver)
     alone = as_float(rows.operator.q_len) * rows.operator.heads <= kernel.narrow_rows
-    kernel = _fitted(kernel, "wide", rows.where(~alone), law) if (~alone).any() else kernel
-    return _fitted(kernel, "narrow", rows.where(alone), law) if alone.any() else kernel
+    kernel = _least_squares(kernel, "wide", rows.where(~alone), driver) if (~alone).any() else kernel
+    return _least_squares(kernel, "narrow", rows.where(alone), driver) if alone.any() else kernel
 
 
-def _fitted(kernel: LatentKernel, place: str, rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
+def _least_squares(
+    kernel: LatentKernel, place: str, rows: Rows[LatentAttention], driver: _Driver
+) -> LatentKernel:
     """Least squares on log time over the parameters that the rows can tell apart."""
-    part = rows.thin(_FIT_ROWS, *_ORDER)
+    part = rows.thin(_BUDGET.fit_rows, *_ORDER)
     log_time = np.log(part.time_us)
     path: AttentionPath = getattr(kernel, place)
     paths = {
-        name: limit for name, limit in _PATH.limits.items() if _is_seen(name, kernel, path, part, law.gpu)
+        name: limit for name, limit in _PATH.limits.items() if _is_seen(name, kernel, path, part, driver.gpu)
     }
     around = _PROJECTIONS.limits if kernel.projections is not None else {}
 
@@ -128,8 +134,8 @@ def _fitted(kernel: LatentKernel, place: str, rows: Rows[LatentAttention], law: 
     solution = least_log_errors(
         start,
         (*paths.values(), *around.values()),
-        lambda values: np.log(law.time_us(replaced(values), part)) - log_time,
-        max_nfev=_EVALUATIONS,
+        lambda values: np.log(driver.time_us(replaced(values), part)) - log_time,
+        max_nfev=_BUDGET.evaluations,
     )
     return replaced(solution)
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import as_float
-from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.search import Limits
 from medusa_sim.lab.calibrate.starts import Bounds, starts
@@ -25,8 +25,29 @@ from medusa_sim.operators.experts import ALIGNED, Experts
 from medusa_sim.specs.fitted_experts import ExpertKernel, ExpertTile, TunedShape
 from medusa_sim.specs.gpu import Gpu
 
+_Driver = FitDriver[Experts, ExpertKernel]
 TILES = tuple(ExpertTile(rows=rows, columns=128) for rows in (16, 32, 64, 128))
 """What a library chooses from by time."""
+_BOUNDS = Bounds.of("moe")
+_L2 = ("l2_ratio", "l2_fill", "l2_sharpness")
+"""What rows tell whose weights may lie in L2 alone."""
+_BUDGET = Budget(fit_rows=800, evaluations=40, band_rows=20, folds=16)
+_REFIT_EVALUATIONS = 15
+"""Of a least squares that begins at a fit."""
+_ROUNDS = 2
+"""Turns of least squares and of the tiles' times, where a rule fixes the tile; a refit has one."""
+_FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.35)
+"""On the time of a tile, tried in each turn."""
+_COUNTING_HELD = ("moe_torch_flow_cutlass",)
+"""Kernels whose time grows with the experts that a GPU holds: rows of expert parallelism, which no fit sees,
+err by 4 % where those of all experts make it 37 (blocks of fp8 on an H100, up to 16 tokens)."""
+_WALKING_ALL = ("triton", "marlin")
+"""In the names of kernels that sort and pass over the pairs of other GPUs' experts, too: rows of expert
+parallelism of Marlin's mxfp4 on an H100 err by 14 % where those of a GPU's own pairs make it 22."""
+_DROPPING = ("vllm_fp8moe_triton_tritonexperts",)
+"""Kernels among them whose rows say that they do not: 9 % in blocks of fp8 on an H100, 19 with all pairs."""
+_ORDER = ("tokens", "hit", "inter", "experts", "hidden")
+"""Columns over which rows are drawn evenly, the last first."""
 
 
 class _Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,27 +76,6 @@ def rules_of(form: str, gpu: Gpu) -> list[Choices]:
     return rules
 
 
-_BOUNDS = Bounds.of("moe")
-_L2 = ("l2_ratio", "l2_fill", "l2_sharpness")
-_FIT_ROWS = 800
-_BAND_ROWS = 20
-_EVALUATIONS, _REFIT_EVALUATIONS = 40, 15
-_FOLDS = 16
-_FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.35)
-_COUNTING_HELD = ("moe_torch_flow_cutlass",)
-"""Kernels whose time grows with the experts that a GPU holds: rows of expert parallelism, which no fit sees,
-err by 4 % where those of all experts make it 37 (blocks of fp8 on an H100, up to 16 tokens)."""
-_WALKING_ALL = ("triton", "marlin")
-"""In the names of kernels that sort and pass over the pairs of other GPUs' experts, too: rows of expert
-parallelism of Marlin's mxfp4 on an H100 err by 14 % where those of a GPU's own pairs make it 22."""
-_DROPPING = ("vllm_fp8moe_triton_tritonexperts",)
-"""Kernels among them whose rows say that they do not: 9 % in blocks of fp8 on an H100, 19 with all pairs."""
-_ORDER = ("tokens", "hit", "inter", "experts", "hidden")
-
-
-_Law = Law[Experts, ExpertKernel]
-
-
 def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -> ExpertKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
 
@@ -83,25 +83,23 @@ def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -
     than 20 rows.
     """
     require_rows(rows, source)
-    law: _Law = Law(gpu, warm(experts_time))
+    driver: _Driver = FitDriver(gpu, warm(experts_time), _BUDGET)
     gates = (False, True) if bool(np.any(as_float(rows.operator.gated) == 0.0)) else (False,)
     candidates = [
-        _fitted(_start(name, rule, gates_all=gates_all), rows, law, _EVALUATIONS, rounds=2)
+        _refit(_start(name, rule, gates_all=gates_all), rows, driver, _BUDGET.evaluations, rounds=_ROUNDS)
         for rule, gates_all in product(rules_of(rows.operator.form, gpu), gates)
     ]
-    return law.with_fit(
-        law.best(candidates, rows),
+    return driver.with_fit(
+        driver.best(candidates, rows),
         rows,
         lambda kernel, part: refitted_experts(kernel, part, gpu),
         source=source,
-        folds=_FOLDS,
-        least_rows=_BAND_ROWS,
     )
 
 
 def refitted_experts(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> ExpertKernel:
     """The kernel with its parameters fitted to other rows, from where they are; its choices stay."""
-    return _fitted(kernel, rows, Law(gpu, warm(experts_time)), _REFIT_EVALUATIONS, rounds=1)
+    return _refit(kernel, rows, FitDriver(gpu, warm(experts_time), _BUDGET), _REFIT_EVALUATIONS, rounds=1)
 
 
 def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:
@@ -118,39 +116,43 @@ def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:
     )
 
 
-def _fitted(
-    kernel: ExpertKernel, rows: Rows[Experts], law: _Law, evaluations: int, *, rounds: int
+def _refit(
+    kernel: ExpertKernel, rows: Rows[Experts], driver: _Driver, evaluations: int | None, *, rounds: int
 ) -> ExpertKernel:
     """Least squares; where a rule fixes the tile, in turn with each tile's time over the first's."""
-    kernel = _refined(kernel, rows, law, evaluations)
+    kernel = _least_squares(kernel, rows, driver, evaluations)
     for _ in range(rounds if len(kernel.default_tiles) > 1 else 0):
-        kernel = _refined(_with_slower_tiles(kernel, _thin(rows), law), rows, law, _REFIT_EVALUATIONS)
+        kernel = _least_squares(
+            _with_slower_tiles(kernel, _thin(rows), driver), rows, driver, _REFIT_EVALUATIONS
+        )
     return kernel
 
 
-def _with_slower_tiles(kernel: ExpertKernel, rows: Rows[Experts], law: _Law) -> ExpertKernel:
+def _with_slower_tiles(kernel: ExpertKernel, rows: Rows[Experts], driver: _Driver) -> ExpertKernel:
     """One pass over the tiles of the rule: the factor of each that lowers the objective most."""
-    best = law.cost(kernel, rows)
+    best = driver.cost(kernel, rows)
     for place in range(1, len(kernel.default_tiles)):
         start = kernel.default_tiles[place]
         for factor in _FACTORS:
             tiles = list(kernel.default_tiles)
             tiles[place] = msgspec.structs.replace(start, slower=start.slower * factor)
             trial = msgspec.structs.replace(kernel, default_tiles=tuple(tiles))
-            cost = law.cost(trial, rows)
+            cost = driver.cost(trial, rows)
             if cost < best:
                 best, kernel = cost, trial
     return kernel
 
 
-def _refined(kernel: ExpertKernel, rows: Rows[Experts], law: _Law, evaluations: int) -> ExpertKernel:
+def _least_squares(
+    kernel: ExpertKernel, rows: Rows[Experts], driver: _Driver, evaluations: int | None
+) -> ExpertKernel:
     """Least squares on log time over the parameters that the rows can tell apart."""
     part = _thin(rows)
-    return law.refined(kernel, _seen(part, law.gpu), part, max_nfev=evaluations)
+    return driver.least_squares(kernel, _seen(part, driver.gpu), part, max_nfev=evaluations)
 
 
 def _thin(rows: Rows[Experts]) -> Rows[Experts]:
-    return rows.thin(_FIT_ROWS, *_ORDER)
+    return rows.thin(_BUDGET.fit_rows, *_ORDER)
 
 
 def _seen(rows: Rows[Experts], gpu: Gpu) -> Limits:

@@ -19,6 +19,8 @@ Limits = Mapping[str, tuple[float, float]]
 """Lowest and highest value by name."""
 SCALE = 0.1
 """Log error from which on errors count by size, no longer by their square."""
+_CHANGE_GAIN = 0.99
+"""What another whole number must lower the objective to, to be kept."""
 
 
 def soft_costs(log_errors: FloatArray, scale: float = SCALE) -> FloatArray:
@@ -47,14 +49,14 @@ def least_log_errors(
     the highest value it may end. options: of `scipy.optimize.least_squares`; a `jac` is a function of the
     values' logarithms.
     """
-    from scipy.optimize import least_squares
+    from scipy import optimize
 
     def errors(logarithms: FloatArray) -> FloatArray:
         return log_errors(np.exp(logarithms).tolist())
 
     lowest, highest = np.log(bounds).T
     begin = np.log([max(value, low) for value, (low, _) in zip(start, bounds, strict=True)])
-    solution = least_squares(
+    solution = optimize.least_squares(
         errors,
         np.clip(begin, lowest + margin, highest - margin),
         bounds=(lowest, highest + slack),
@@ -66,7 +68,7 @@ def least_log_errors(
     return values
 
 
-def refined(
+def least_squares(
     kernel: Parameters,
     limits: Limits,
     log_errors: Callable[[Parameters], FloatArray],
@@ -74,7 +76,10 @@ def refined(
     scale: float = SCALE,
     **options: Any,
 ) -> Parameters:
-    """The kernel with the parameters of `limits` at the least objective, from where they are."""
+    """The kernel with the parameters of `limits` at the least objective, from where they are.
+
+    options: of `scipy.optimize.least_squares`.
+    """
 
     def replaced(values: Sequence[float]) -> Parameters:
         return msgspec.structs.replace(kernel, **dict(zip(limits, values, strict=True)))
@@ -84,10 +89,6 @@ def refined(
 
     start = [getattr(kernel, name) for name in limits]
     return replaced(least_log_errors(start, tuple(limits.values()), errors, scale=scale, **options))
-
-
-_CHANGE_GAIN = 0.99
-"""What another whole number must lower the objective to, to be kept."""
 
 
 def coordinate_search(

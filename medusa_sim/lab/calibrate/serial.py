@@ -15,7 +15,7 @@ import numpy as np
 
 from medusa_sim.arrays import as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import UNFITTED, KernelT, Law
+from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, KernelT
 from medusa_sim.lab.calibrate.gemm import merged_repeats
 from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, OperatorT, Rows, require_rows
 from medusa_sim.lab.calibrate.search import least_log_errors
@@ -32,11 +32,14 @@ _GEMM = Bounds.of("serial_gemm")
 _ATTENTION = Bounds.of("serial_attention")
 _FEW_ROWS = 32
 """Kernels for few rows end below this."""
-_CACHED_BYTES = (0.0, 1.0 * MIB, 2.0 * MIB, 4.0 * MIB, 8.0 * MIB, 16.0 * MIB, 32.0 * MIB)
+_CACHED_BYTES = (1.0 * MIB, 2.0 * MIB, 4.0 * MIB, 8.0 * MIB, 16.0 * MIB, 32.0 * MIB)
+"""Sizes of the cache that are tried."""
 _CACHE_GAIN = 0.95
 """What a cache must bring to be kept: a twentieth of the objective."""
-_LEAST_EDGES = 2
-_EVALUATIONS = 200
+_MOST_EDGES = 2
+"""Numbers of rows at which a library changes its kernel."""
+_BUDGET = Budget(evaluations=200)
+_ATTENTION_BUDGET = Budget(evaluations=200, band_rows=LEAST_ROWS)
 _MARGIN, _SLACK = 1e-9, 1e-6
 """A ratio of the cache that begins at its lowest value, 1, stays there where no row tells it."""
 
@@ -54,15 +57,15 @@ def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, **_: object) -> 
             f"a GEMM fit needs {LEAST_ROWS} rows and two shapes"
         )
 
-    law = Law(gpu, serial_gemm_time)
+    driver = FitDriver(gpu, serial_gemm_time, _BUDGET)
 
     def refit(kernel: SerialGemm, part: Rows[Gemm]) -> SerialGemm:
-        return _refined(kernel, _GEMM, kernel.ranges, lambda lines: {"ranges": lines}, part, law)
+        return _least_squares(kernel, _GEMM, kernel.ranges, lambda lines: {"ranges": lines}, part, driver)
 
     few = [int(m) for m in np.unique(as_float(rows.operator.m)) if m < _FEW_ROWS]
-    edges = [pair for count in range(_LEAST_EDGES + 1) for pair in combinations(few, count)]
-    kernel = law.best([refit(_gemm_start(ends), rows) for ends in edges], rows)
-    return law.with_fit(kernel, rows, refit, source=source)
+    edges = [pair for count in range(_MOST_EDGES + 1) for pair in combinations(few, count)]
+    kernel = driver.best([refit(_gemm_start(ends), rows) for ends in edges], rows)
+    return driver.with_fit(kernel, rows, refit, source=source)
 
 
 def _gemm_start(ends: tuple[int, ...]) -> SerialGemm:
@@ -77,19 +80,19 @@ def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: o
     """
     require_rows(rows, source)
 
-    law = Law(gpu, serial_attention_time)
+    driver = FitDriver(gpu, serial_attention_time, _ATTENTION_BUDGET)
 
     def refit(kernel: SerialAttention, part: Rows[Attention]) -> SerialAttention:
         lines = (kernel.few, kernel.many)
-        return _refined(
-            kernel, _ATTENTION, lines, lambda fitted: {"few": fitted[0], "many": fitted[1]}, part, law
+        return _least_squares(
+            kernel, _ATTENTION, lines, lambda fitted: {"few": fitted[0], "many": fitted[1]}, part, driver
         )
 
     kernel = refit(_attention_start(0.0), rows)
-    cached = law.best([refit(_attention_start(size), rows) for size in _CACHED_BYTES[1:]], rows)
-    if law.cost(cached, rows) < _CACHE_GAIN * law.cost(kernel, rows):
+    cached = driver.best([refit(_attention_start(size), rows) for size in _CACHED_BYTES], rows)
+    if driver.cost(cached, rows) < _CACHE_GAIN * driver.cost(kernel, rows):
         kernel = cached
-    return law.with_fit(kernel, rows, refit, source=source, least_rows=LEAST_ROWS)
+    return driver.with_fit(kernel, rows, refit, source=source)
 
 
 def _attention_start(cached_bytes: float) -> SerialAttention:
@@ -101,13 +104,13 @@ def _line(bounds: Bounds, m_max: int = 0) -> SerialLine:
     return SerialLine(**bounds.starts, m_max=m_max)
 
 
-def _refined(
+def _least_squares(
     kernel: KernelT,
     bounds: Bounds,
     lines: tuple[SerialLine, ...],
     placed: Callable[[tuple[SerialLine, ...]], dict[str, Any]],
     rows: Rows[OperatorT],
-    law: Law[OperatorT, KernelT],
+    driver: FitDriver[OperatorT, KernelT],
 ) -> KernelT:
     """A kernel and its lines at the least objective; placed: fields that hold the lines."""
     own, rates = bounds.limits, _RATES.limits
@@ -127,9 +130,9 @@ def _refined(
     solution = least_log_errors(
         start,
         [*own.values(), *(limit for _ in lines for limit in rates.values())],
-        lambda values: np.log(law.time_us(made(values), rows) / rows.time_us),
+        lambda values: np.log(driver.time_us(made(values), rows) / rows.time_us),
         margin=_MARGIN,
         slack=_SLACK,
-        max_nfev=_EVALUATIONS,
+        max_nfev=driver.budget.evaluations,
     )
     return made(solution)

@@ -22,10 +22,10 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import Law
+from medusa_sim.lab.calibrate.fit import FitDriver
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
-from medusa_sim.lab.calibrate.search import Limits, refined, soft_cost
+from medusa_sim.lab.calibrate.search import Limits, least_squares, soft_cost
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu
@@ -49,17 +49,26 @@ _LAYERS = (
     *((11008, 4096), (13824, 5120), (22016, 8192)),
     *((4096, 11008), (5120, 13824), (8192, 22016)),
 )
+"""Weight shapes (n, k) of the Llama family at which the start is held on to."""
 _TOKENS = (1, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256, 384, 512, 1024)
 _WEIGHT = 0.1
 """Weight of each of the start's own times, in units of a measured row."""
 
 _MIDDLING_CONTENTION = 0.5
+"""Where contention begins."""
 _PREFERENCES = (0.8, 0.67)
 _SPLIT_PENALTIES = (1.0, 1.2)
+"""On a large tile's selection penalty and on the penalty of splits, tried with each other."""
 _LARGE = 128
+"""Rows and columns from which a tile is large."""
 _WORTH = 0.9
 """A preference is kept where it lowers the objective to this share; the weaker of two equals wins."""
+_EQUAL = 1.01
+"""Times the least objective up to which preferences are equals."""
 _SCALE = 0.02
+"""Log error from which on errors count by size: rows of one shape scatter less than most."""
+_DIFFERENCE = 1e-3
+"""Relative, of the differences that stand for slopes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +154,12 @@ def fit_transferred_gemm(
         l2_ratio=0.0,
         contention=_MIDDLING_CONTENTION,
     )
-    kernel = _with_preference(_fitted(begun, evidence), begun, evidence)
+    kernel = _with_preference(_least_squares(begun, evidence), begun, evidence)
     chosen = msgspec.structs.replace(begun, tiles=kernel.tiles, split_penalty=kernel.split_penalty)
-    return Law(gpu, gemm_time).with_fit(
+    return FitDriver(gpu, gemm_time).with_fit(
         kernel,
         rows,
-        lambda _, part: _fitted(chosen, replace(evidence, rows=part)),
+        lambda _, part: _least_squares(chosen, replace(evidence, rows=part)),
         source=source,
         groups=np.argsort(np.argsort(as_float(rows.operator.m))).astype(np.int64),
     )
@@ -158,12 +167,12 @@ def fit_transferred_gemm(
 
 def _with_preference(kernel: GemmKernel, begun: GemmKernel, evidence: _Evidence) -> GemmKernel:
     """The kernel with one more tile entry, where the library's preference for a large tile shows."""
-    candidates = (_fitted(option, evidence) for option in _preferring(begun, evidence.rows))
+    candidates = (_least_squares(option, evidence) for option in _preferring(begun, evidence.rows))
     by_cost = [(evidence.cost(candidate), candidate) for candidate in candidates]
     if not by_cost or min(cost for cost, _ in by_cost) > _WORTH * evidence.cost(kernel):
         return kernel
     best = min(cost for cost, _ in by_cost)
-    return next(candidate for cost, candidate in by_cost if cost <= 1.01 * best)
+    return next(candidate for cost, candidate in by_cost if cost <= _EQUAL * best)
 
 
 def _preferring(begun: GemmKernel, rows: Rows[Gemm]) -> Iterator[GemmKernel]:
@@ -185,5 +194,7 @@ def _preferring(begun: GemmKernel, rows: Rows[Gemm]) -> Iterator[GemmKernel]:
             )
 
 
-def _fitted(begun: GemmKernel, evidence: _Evidence) -> GemmKernel:
-    return refined(begun, LIMITS, evidence.errors, scale=_SCALE, diff_step=np.full(len(LIMITS), 1e-3))
+def _least_squares(begun: GemmKernel, evidence: _Evidence) -> GemmKernel:
+    return least_squares(
+        begun, LIMITS, evidence.errors, scale=_SCALE, diff_step=np.full(len(LIMITS), _DIFFERENCE)
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.errors import DataError
-from medusa_sim.lab.calibrate.fit import UNFITTED, Law, warm
+from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.unfused import unfused_attention_time
@@ -22,6 +22,7 @@ ROW_TILES = (64, 128)
 
 _BOUNDS = Bounds.of("unfused")
 _SCALE = 0.01
+"""Log error from which on errors count by size: a paper's rows scatter less than most."""
 
 
 def fit_unfused(
@@ -42,10 +43,12 @@ def fit_unfused(
             "a fit needs three lengths, and q_len of 1 as well as above"
         )
 
-    law: Law[Attention, UnfusedKernel] = Law(gpu, warm(unfused_attention_time))
+    driver: FitDriver[Attention, UnfusedKernel] = FitDriver(
+        gpu, warm(unfused_attention_time), Budget(folds=len(one_row))
+    )
 
     def refit(kernel: UnfusedKernel, part: Rows[Attention]) -> UnfusedKernel:
-        return law.refined(kernel, _BOUNDS.limits, part, scale=_SCALE)
+        return driver.least_squares(kernel, _BOUNDS.limits, part, scale=_SCALE)
 
     start = UnfusedKernel(**_BOUNDS.starts, row_tiles=ROW_TILES, repeated=repeated, fit=UNFITTED)
-    return law.with_fit(refit(start, rows), rows, refit, source=source, folds=len(one_row))
+    return driver.with_fit(refit(start, rows), rows, refit, source=source)

@@ -11,7 +11,7 @@ from fitted_rows import GPU, of
 from medusa_sim.errors import DataError
 from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import growth_mape, ratio_mape
-from medusa_sim.lab.calibrate.fit import Law
+from medusa_sim.lab.calibrate.fit import Budget, FitDriver
 from medusa_sim.lab.calibrate.gemm import (
     _resolution_us,
     _thin,
@@ -90,18 +90,18 @@ def test_rows_are_held_out_by_the_remainder_of_their_group():
 
     start = msgspec.structs.replace(gemm_start("torch", "fp16", GPU), ramp_us=2.0)
     rows = of([1.0, 2.0, 3.0], m=1.0, n=[64.0, 128.0, 256.0])
-    found = Law(GPU, time).with_fit(start, rows, refit, source="made up").fit
+    found = FitDriver(GPU, time).with_fit(start, rows, refit, source="made up").fit
     assert seen == [2, 2, 2]
     assert found.rows == 3
     assert found.fit_error == pytest.approx((1.0 + 0.0 + 1 / 3) / 3)
     assert found.heldout_error == pytest.approx((1.5 + 0.0 + 0.5) / 3)
-    one = Law(GPU, time).with_fit(start, rows, refit, source="made up", groups=np.array([0, 1, 0])).fit
+    one = FitDriver(GPU, time).with_fit(start, rows, refit, source="made up", groups=np.array([0, 1, 0])).fit
     assert one.heldout_error == pytest.approx((1.0 + 0.0 + 1 / 3) / 3)  # 2 by the mean of 1 and 3, they by 2
     halves = np.log(found.residuals[0].high / found.residuals[0].low)
-    wide = Law(GPU, time).with_fit(start, rows, refit, source="made up", unseen=3.0).fit.residuals[0]
+    wide = FitDriver(GPU, time).with_fit(start, rows, refit, source="made up", unseen=3.0).fit.residuals[0]
     assert np.log(wide.high / wide.low) == pytest.approx(2.0 * halves)  # 1 + 3 over three groups
-    folded = Law(GPU, time).with_fit(
-        start, of([1.0] * 6, m=[1.0] * 6), refit, source="made up", groups=np.arange(6), folds=2
+    folded = FitDriver(GPU, time, Budget(folds=2)).with_fit(
+        start, of([1.0] * 6, m=[1.0] * 6), refit, source="made up", groups=np.arange(6)
     )
     assert seen[-2:] == [3, 3]
     assert folded.fit.heldout_error == 0.0

@@ -13,9 +13,9 @@ from medusa_sim.lab.calibrate import collective, moe, stream, transfer
 from medusa_sim.lab.calibrate.attention import _is_seen, _rows_per_head
 from medusa_sim.lab.calibrate.collective import _cheapest, _may_end, _regime
 from medusa_sim.lab.calibrate.elementwise import _groups
-from medusa_sim.lab.calibrate.fit import UNFITTED, Law
+from medusa_sim.lab.calibrate.fit import UNFITTED, FitDriver
 from medusa_sim.lab.calibrate.gemm import (
-    _refined,
+    _refit,
     _with_paces,
     _with_penalties,
     gemm_start,
@@ -76,14 +76,14 @@ def test_whole_microseconds_weigh_short_kernels_by_their_rounding():
     weights: list[np.ndarray] = []
     from medusa_sim.lab.calibrate import gemm as module
 
-    physics, penalties = module._with_physics, module._with_penalties
+    physics, penalties = module._least_squares, module._with_penalties
     try:
-        module._with_physics = lambda kernel, rows, gpu, weight, pinned: weights.append(weight) or kernel
+        module._least_squares = lambda kernel, rows, gpu, weight, pinned: weights.append(weight) or kernel
         module._with_penalties = lambda kernel, rows, gpu, weight: kernel
-        _refined(two_tiles(), of([5.0, 500.0], m=[1, 1024]), GPU, rounds=1)
-        _refined(two_tiles(), of([5.1, 500.3], m=[1, 1024]), GPU, rounds=1)
+        _refit(two_tiles(), of([5.0, 500.0], m=[1, 1024]), GPU, rounds=1)
+        _refit(two_tiles(), of([5.1, 500.3], m=[1, 1024]), GPU, rounds=1)
     finally:
-        module._with_physics, module._with_penalties = physics, penalties
+        module._least_squares, module._with_penalties = physics, penalties
     assert weights[0] == pytest.approx([0.5**0.5, 1.0], abs=1e-3)
     assert weights[1].tolist() == [1.0, 1.0]
 
@@ -218,14 +218,15 @@ def test_a_preference_is_tried_for_large_tiles_from_their_own_rows_to_twice_as_m
 
 def test_a_search_begins_at_shares_of_the_shortest_row():
     """Of 4 us, all of it a ramp and a tenth the host's; where a share is none, at the bound's own start."""
-    own = [(0.5 + place, 0.0, 9.0) for place in range(len(stream._OWN))]
+    classes = (("loads", "bytes", stream._LOAD), ("work", "flops", stream._WORK))
     rows = SimpleNamespace(time_us=np.array([8.0, 4.0]))
-    bounds = [*own, stream._LOAD, stream._WORK]
-    begun = stream._begin(rows, bounds, 2.0, 1.0, 0.1, 0.7, 0.3)
-    assert begun[:3] == [4.0, pytest.approx(0.4), own[2][0]]
-    assert begun[3] == 0.7
+    problem = stream._Problem(rows, None, "", classes, {})
+    own = [limit[0] for limit in stream._OWN.values()]
+    begun = problem.begin(stream._Start(scale=2.0, ramp=1.0, host=0.1, norm=0.7, l2_fill=0.3))
+    assert begun[:3] == [4.0, pytest.approx(0.4), own[2]]
+    assert begun[3:7] == [0.7, own[4], 0.3, own[6]]
     assert begun[-2:] == [stream._LOAD[0], 2.0 * stream._WORK[0]]
-    assert stream._begin(rows, bounds, 2.0, 1.0, 0.0, 0.7, 0.3)[1] == own[1][0]
+    assert problem.begin(stream._STARTS[0])[:2] == own[:2]
 
 
 # What a fit tries.
@@ -267,7 +268,7 @@ def test_one_shot_kernels_add_up_small_messages_of_no_ring(monkeypatch, kind, na
     monkeypatch.setattr(collective, "_regime", regime)
     message, ranks = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(10, 26), [2.0, 8.0]))
     rows = Collective(name="g", kind=kind, dtype="bf16", message_bytes=message, ranks=ranks)
-    collective._fitted(Rows(rows, np.ones(message.size)), load_gpu("a100-80gb-sxm"), name)
+    collective._search(Rows(rows, np.ones(message.size)), load_gpu("a100-80gb-sxm"), name)
     assert (seen[True] > 0.0) == tried
     assert seen[False] == 2.0**25
 
@@ -278,7 +279,7 @@ def test_a_path_of_few_rows_is_tried_where_both_have_a_hundred(monkeypatch, few,
     seen = []
     monkeypatch.setattr(attention_fits, "_search_path", lambda rows, law: seen.append(rows.time_us.size))
     monkeypatch.setattr(attention_fits, "_kernel", lambda path: _Paths())
-    monkeypatch.setattr(attention_fits, "_refined", lambda kernel, rows, law: kernel)
+    monkeypatch.setattr(attention_fits, "_refit", lambda kernel, rows, law: kernel)
     rows = attention(q_len=1.0)
     whole = rows.with_columns(
         **{name: np.full(few + many, getattr(rows, name)[0]) for name in ("batch", "kv_len", "heads",
@@ -298,7 +299,7 @@ def test_rows_of_one_query_pack_and_store_next_to_nothing(monkeypatch, kind, is_
         tried.update(start=start, choices=choices)
         return start, None
 
-    monkeypatch.setattr(attention_fits, "_refined_path", lambda path, rows, law: path)
+    monkeypatch.setattr(attention_fits, "_least_squares", lambda path, rows, law: path)
     monkeypatch.setattr(attention_fits, "coordinate_search", searched)
     rows = SimpleNamespace(operator=SimpleNamespace(kind=kind))
     given = attention_fits._STYLES[0] | {"packs_gqa": False, "store_passes": 0.5}
@@ -337,9 +338,9 @@ def test_experts_without_a_gate_are_fitted_with_and_without_one(monkeypatch, gat
     monkeypatch.setattr(moe, "require_rows", lambda rows, source: None)
     monkeypatch.setattr(moe, "rules_of", lambda form, gpu: [SimpleNamespace(default_tiles=(), tuned=False)])
     monkeypatch.setattr(moe, "_start", lambda name, rule, *, gates_all: gates_all)
-    monkeypatch.setattr(moe, "_fitted", lambda start, *given, **more: seen.add(start))
-    monkeypatch.setattr(Law, "best", lambda self, candidates, rows: candidates[0])
-    monkeypatch.setattr(Law, "with_fit", lambda self, kernel, rows, refit, **more: kernel)
+    monkeypatch.setattr(moe, "_refit", lambda start, *given, **more: seen.add(start))
+    monkeypatch.setattr(FitDriver, "best", lambda self, candidates, rows: candidates[0])
+    monkeypatch.setattr(FitDriver, "with_fit", lambda self, kernel, rows, refit, **more: kernel)
     moe.fit_experts(SimpleNamespace(operator=SimpleNamespace(gated=np.array(gated), form="")), GPU, source="")
     assert seen == tried
 

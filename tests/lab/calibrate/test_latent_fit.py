@@ -41,13 +41,13 @@ def test_each_path_is_fitted_to_the_rows_that_it_serves(monkeypatch, heads, narr
         seen[place] = rows.operator.heads.tolist()
         return kernel
 
-    monkeypatch.setattr(latent_fits, "_fitted", noted)
+    monkeypatch.setattr(latent_fits, "_least_squares", noted)
     kernel = msgspec.structs.replace(KERNEL, narrow=KERNEL.wide, narrow_rows=narrow_rows)
     count = len(heads)
     operator = latent(
         heads=np.array(heads), batch=np.ones(count), kv_len=np.full(count, 512.0), q_len=np.ones(count)
     )
-    latent_fits._refined(kernel, Rows(operator, np.ones(count)), None)
+    latent_fits._refit(kernel, Rows(operator, np.ones(count)), None)
     assert seen == fitted
-    latent_fits._refined(msgspec.structs.replace(KERNEL, narrow=None), Rows(operator, np.ones(count)), None)
+    latent_fits._refit(msgspec.structs.replace(KERNEL, narrow=None), Rows(operator, np.ones(count)), None)
     assert seen["wide"] == list(heads)
