@@ -38,7 +38,7 @@ def decoder_tables() -> Iterator[str]:
     folders = sorted((path.parent for path in root.glob("*/steps.csv")), key=_place)
     rows = [
         _summary(folder.name, latency, validate_decoder(
-            folder, load_gpu(folder.name), latency=latency, fallback="calibrated"
+            folder, load_gpu(folder.name), kernels="torch", latency=latency, fallback="calibrated"
         ))
         for folder in folders for latency in LATENCIES
     ]  # fmt: skip
@@ -46,7 +46,7 @@ def decoder_tables() -> Iterator[str]:
     yield table(headers, 3, sorted(rows, key=lambda row: not row[2]))
     for path in sorted(root.glob("*/runs.csv")):
         gpu = load_gpu(path.parent.name)
-        found = validate_runs(path.parent, gpu, latency="measured", fallback="calibrated")
+        found = validate_runs(path.parent, gpu, kernels="torch", latency="measured", fallback="calibrated")
         yield markdown(comparisons_table(found.comparisons, ""))
         yield markdown(replace(choice_table(found.choices), title=""))
 

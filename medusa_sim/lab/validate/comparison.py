@@ -76,7 +76,7 @@ class CountChoice:
         if self.predicted == self.measured:
             return "right"
         if self.regret <= CLOSE:
-            return "within 5 %"
+            return f"within {100 * CLOSE:.0f} %"
         return "cannot be judged here" if self.floor is not None and self.regret <= self.floor else "wrong"
 
 

@@ -1,8 +1,8 @@
 """Whole generations of a trained decoder against the simulator: tokens per step, speedup by the wall clock.
 
 The tokens per step of each tree are predicted from head accuracies that other prompts gave, its step from the
-device's operators, and the speedup is one over the other. Per-step overhead outside kernels is fitted to the
-first plain and the first speculative cell, as for steps; the latter is left out of the scores of speedups.
+device's operators, and the speedup is one over the other. `gaps` are fitted to the first plain and the first
+speculative cell, as for steps; the latter is left out of the scores of speedups.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from medusa_sim.lab.validate.comparison import (
     disagreement,
 )
 from medusa_sim.lab.validate.decoder_step import decoder_model, decoder_step
+from medusa_sim.lab.validate.gaps import fitted_gaps
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.specs.gpu import Gpu
 
@@ -60,9 +61,9 @@ def validate_runs(
     folder: Path,
     gpu: Gpu,
     *,
-    kernels: str = "torch",
-    latency: LatencyName = "measured",
-    fallback: Fallback = "calibrated",
+    kernels: str,
+    latency: LatencyName,
+    fallback: Fallback,
     data_dir: DataDir = None,
 ) -> RunsValidation:
     """Predicted against measured generations of `folder` (see `medusa_sim.lab.measure.cells`).
@@ -102,10 +103,10 @@ def _cells(
         raise DataError(
             f"{rows[0].model}: runs of a tree, and plain ones (candidates 1) at every batch, are needed"
         )
-    first = {kind: next(key for key in keys if (key[1] > 1) == kind) for kind in (False, True)}
-    beside = {kind: max(0.0, step_us[key] - kernels_us[key]) for kind, key in first.items()}
+    fitted_to = [next(key for key in keys if (key[1] > 1) == drafts) for drafts in (False, True)]
+    gaps = fitted_gaps([step_us[key] - kernels_us[key] for key in fitted_to])
     order = optimal_order(heads, max(count for _, count in keys))
-    predicted_us = {key: kernels_us[key] + beside[key[1] > 1] for key in keys}
+    predicted_us = {key: kernels_us[key] + gaps.step_us(key[1]) for key in keys}
     group = []
     for key in keys:
         batch, count = key
@@ -128,7 +129,7 @@ def _cells(
                 speedup=measured_tokens * step_us[batch, 1] / step_us[key],
                 speedups=speedups,
                 predicted_speedup=tokens * predicted_us[batch, 1] / predicted_us[key],
-                is_fitted=key in first.values(),
+                is_fitted=key in fitted_to,
             )
         )
     return group

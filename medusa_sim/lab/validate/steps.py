@@ -1,9 +1,8 @@
 """The simulator against the decoder: measured steps compared with predicted ones.
 
 `measure` rotates operands as a real step does, so its rows are used as measured (`cold=False`). The remainder
-is overhead outside kernels: one number for plain steps and one for speculative steps, which draft, choose
-and compact as well. They are given, or fitted to each model's first plain and first speculative step, which
-are then left out of the scores.
+are `gaps`, given or fitted to each model's first plain and first speculative step, which are then left out of
+the scores.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from medusa_sim.lab.validate.comparison import (
     Deviation,
 )
 from medusa_sim.lab.validate.decoder_step import decoder_model, decoder_step
+from medusa_sim.lab.validate.gaps import Gaps, fitted_gaps
 from medusa_sim.lab.validate.step_scores import StepCell, step_choices, step_comparisons
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.latency.measured import OPERATOR_PROFILES
@@ -43,18 +43,6 @@ class _Place(NamedTuple):
     seq_len: int
     candidates: int
     depth: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gaps:
-    """Overhead outside kernels of a plain and a speculative step, us."""
-
-    plain_us: float = 0.0
-    speculative_us: float = 0.0
-
-    def step_us(self, candidates: int) -> float:
-        """What a step takes outside its kernels."""
-        return self.plain_us if candidates == 1 else self.speculative_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +66,9 @@ def validate_decoder(
     folder: Path,
     gpu: Gpu,
     *,
-    kernels: str = "torch",
-    latency: LatencyName = "calibrated",
-    fallback: Fallback = "calibrated",
+    kernels: str,
+    latency: LatencyName,
+    fallback: Fallback,
     gaps: Gaps | None = None,
     allow_different: bool = False,
     data_dir: DataDir = None,
@@ -151,7 +139,7 @@ def _cells(
     if gaps is None:
         fitted_to = [place for place in places if place.candidates == 1][:1]
         fitted_to += [place for place in places if place.candidates > 1][:1]
-        gaps = _fitted_gaps([lower_quartile(passes[place]) - kernels_us[place] for place in fitted_to])
+        gaps = fitted_gaps([lower_quartile(passes[place]) - kernels_us[place] for place in fitted_to])
     return gaps, [
         StepCell(
             model=model.name,
@@ -166,12 +154,3 @@ def _cells(
         )
         for place in places
     ]
-
-
-def _fitted_gaps(missing_us: Sequence[float]) -> Gaps:
-    """Gaps that leave no error at the cells they are fitted to, and 0 where kernels alone take longer.
-
-    missing_us: what kernels lack there of a plain step, and of a speculative one where one was measured.
-    """
-    plain, *speculative = (max(0.0, us) for us in missing_us)
-    return Gaps(plain_us=plain, speculative_us=speculative[0] if speculative else plain)

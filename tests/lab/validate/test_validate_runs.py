@@ -22,6 +22,7 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.specs.gpu import load_gpu
 
 GPU, PROFILE = "h100-sxm", "medusa1-vicuna-7b"
+KERNELS = {"kernels": "torch", "latency": "calibrated", "fallback": "calibrated"}
 COUNTS, BATCHES = (1, 2, 16, 64), (1, 8)
 
 
@@ -60,7 +61,7 @@ def rows(folder: Path, gain: float = 1.0) -> list[RunRow]:
 
 
 def test_what_the_simulator_predicts_is_met_exactly(folder):
-    found = validate_runs(folder, load_gpu(GPU), latency="calibrated")
+    found = validate_runs(folder, load_gpu(GPU), **KERNELS)
     by_name = {each.quantity: each for each in found.comparisons}
     assert by_name["tokens per step"].cells == len(COUNTS) - 1
     assert by_name["speedup, wall clock"].cells == len(BATCHES) * (len(COUNTS) - 1) - 1  # one is fitted
@@ -72,17 +73,17 @@ def test_what_cannot_be_compared_is_left_out_or_refused(folder):
     """The only tree is fitted, so that no speedup is left to score; without plain runs nothing is."""
     one = [row for row in rows(folder) if row.batch == 1 and row.candidates in (1, 16)]
     write_runs(folder, one)
-    found = validate_runs(folder, load_gpu(GPU), latency="calibrated")
+    found = validate_runs(folder, load_gpu(GPU), **KERNELS)
     assert [each.quantity for each in found.comparisons] == ["tokens per step"]
     for count in (1, 16):
         write_runs(folder, [row for row in one if row.candidates == count])
         with pytest.raises(DataError, match="tiny: runs of a tree"):
-            validate_runs(folder, load_gpu(GPU), latency="calibrated")
+            validate_runs(folder, load_gpu(GPU), **KERNELS)
 
 
 def test_fewer_tokens_than_predicted_are_an_error_of_both(folder):
     write_runs(folder, rows(folder, gain=0.8))
-    found = validate_runs(folder, load_gpu(GPU), latency="calibrated")
+    found = validate_runs(folder, load_gpu(GPU), **KERNELS)
     for each in found.comparisons:
         assert each.bias == pytest.approx(0.25, rel=1e-3)
 
@@ -130,6 +131,6 @@ def test_passes_of_a_model_differ_by_the_mean_over_its_trees():
 
 
 def test_the_first_plain_and_the_first_tree_say_what_runs_cost_beside_kernels(folder):
-    found = validate_runs(folder, load_gpu(GPU), latency="calibrated")
+    found = validate_runs(folder, load_gpu(GPU), **KERNELS)
     fitted = [(cell.batch, cell.candidates) for cell in found.cells if cell.is_fitted]
     assert fitted == [(1, 1), (1, 2)]

@@ -16,11 +16,14 @@ from medusa_sim.errors import UsageError
 from medusa_sim.lab.measure.cells import StepRow, write_steps
 from medusa_sim.lab.measure.record import write_meta
 from medusa_sim.lab.validate.decoder_step import decoder_step
-from medusa_sim.lab.validate.steps import Gaps, validate_decoder
+from medusa_sim.lab.validate.gaps import Gaps
+from medusa_sim.lab.validate.steps import validate_decoder
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.measurement import Meta, Rates
+
+KERNELS = {"kernels": "torch", "latency": "calibrated", "fallback": "calibrated"}
 
 
 def measured_rows(factor: dict[int, float], *, wobble: float = 0.0) -> list[StepRow]:
@@ -64,7 +67,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_the_simulator_predicts_is_met_exactly(folder):
     """Rows of its own: no gap is found, and no error is left."""
     write_steps(folder, META, measured_rows({1: 1.0, 16: 1.0, 64: 1.0, 128: 1.0}))
-    found = validate_decoder(folder, load_gpu(GPU))
+    found = validate_decoder(folder, load_gpu(GPU), **KERNELS)
     assert found.gaps["tiny"].plain_us == pytest.approx(0.0, abs=1e-3)  # six digits in the file
     by_name = {each.quantity: each for each in found.comparisons}
     assert set(by_name) == {"decode step", "verify step", "speedup"}
@@ -83,7 +86,7 @@ def test_plain_and_speculative_steps_have_gaps_of_their_own(folder):
         for row in measured_rows({1: 1.0, 16: 1.0, 64: 1.0})
     ]
     write_steps(folder, META, rows)
-    found = validate_decoder(folder, load_gpu(GPU))
+    found = validate_decoder(folder, load_gpu(GPU), **KERNELS)
     assert found.gaps["tiny"].plain_us == pytest.approx(300.0, rel=1e-3)
     assert found.gaps["tiny"].speculative_us == pytest.approx(700.0, rel=1e-3)
     counted = {each.quantity: (each.cells, each.worst) for each in found.comparisons}
@@ -99,7 +102,7 @@ def test_errors_floors_and_choices_are_counted(folder):
     """Steps of 64 that take 3 times as long, and passes that differ by 8 %."""
     rows = measured_rows({1: 1.0, 16: 1.0, 64: 3.0}, wobble=0.08)
     write_steps(folder, META, rows)
-    found = validate_decoder(folder, load_gpu(GPU), gaps=Gaps())
+    found = validate_decoder(folder, load_gpu(GPU), **KERNELS, gaps=Gaps())
     by_name = {each.quantity: each for each in found.comparisons}
     verify = by_name["verify step"]
     assert by_name["decode step"].cells == 2  # nothing was fitted
@@ -123,15 +126,15 @@ def test_do_not_enable_comes_out(folder):
         for row in measured_rows({1: 1.0, 16: 1.0, 64: 1.0})
     ]
     write_steps(folder, META, rows)
-    found = validate_decoder(folder, load_gpu(GPU))
+    found = validate_decoder(folder, load_gpu(GPU), **KERNELS)
     assert [(choice.predicted, choice.measured) for choice in found.choices] == [(1, 1), (1, 1)]
 
 
 def test_other_devices_are_refused(folder, tmp_path):
     write_steps(folder, META, measured_rows({1: 1.0, 16: 1.0}))
     with pytest.raises(UsageError, match=r"name 'a100-80gb-sxm' and 'h100-sxm'.*--allow-different"):
-        validate_decoder(folder, load_gpu("a100-80gb-sxm"))
-    assert validate_decoder(folder, load_gpu("a100-80gb-sxm"), allow_different=True).comparisons
+        validate_decoder(folder, load_gpu("a100-80gb-sxm"), **KERNELS)
+    assert validate_decoder(folder, load_gpu("a100-80gb-sxm"), **KERNELS, allow_different=True).comparisons
     profile = tmp_path / "data" / "profiles" / "operators" / GPU
     profile.mkdir(parents=True)
     slower = msgspec.structs.replace(ENVIRONMENT, clocks_mhz={"sm": 1200.0})
@@ -139,9 +142,9 @@ def test_other_devices_are_refused(folder, tmp_path):
     meta = Meta(schema=1, title="t", method="m", models=(), dtypes=("bf16",), environment=slower, rates=rates)
     write_meta(profile, meta)
     with pytest.raises(UsageError, match=r"sm clock 1200 and 1980 MHz; dtype bf16 and fp16"):
-        validate_decoder(folder, load_gpu(GPU), data_dir=tmp_path / "data")
+        validate_decoder(folder, load_gpu(GPU), **KERNELS, data_dir=tmp_path / "data")
     write_meta(profile, msgspec.structs.replace(meta, environment=ENVIRONMENT, dtypes=("fp16",)))
-    assert validate_decoder(folder, load_gpu(GPU), data_dir=tmp_path / "data").comparisons
+    assert validate_decoder(folder, load_gpu(GPU), **KERNELS, data_dir=tmp_path / "data").comparisons
 
 
 def test_command_prints_scores_and_fails_above(folder):

@@ -15,6 +15,7 @@ from medusa_sim.lab.validate import batch_curves as curves
 from medusa_sim.lab.validate.batch_curves import batch_curves
 from medusa_sim.lab.validate.comparison import ALLOWANCE, choice_of, comparison, disagreement, halves_differ
 from medusa_sim.lab.validate.decoder_step import decoder_step
+from medusa_sim.lab.validate.gaps import Gaps, fitted_gaps
 from medusa_sim.lab.validate.generations import _cells as run_cells
 from medusa_sim.lab.validate.generations import _comparisons as run_comparisons
 from medusa_sim.lab.validate.operators import Score, _kv_ranges, _m_ranges, _score, _token_ranges
@@ -29,7 +30,6 @@ from medusa_sim.lab.validate.step_scores import (
     step_choices,
     step_comparisons,
 )
-from medusa_sim.lab.validate.steps import Gaps, _fitted_gaps
 from medusa_sim.lab.validate.tree_runs import child_vectors, error_summary, tree_comparison
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.attention import Attention
@@ -128,10 +128,10 @@ def test_gains_are_known_as_far_as_halves_of_the_passes_agree():
 
 def test_gaps_are_what_the_first_steps_take_beside_their_kernels():
     """60 us of a plain step, 90 of a tree's; none where kernels alone take longer."""
-    gaps = _fitted_gaps([60.0, 90.0])
+    gaps = fitted_gaps([60.0, 90.0])
     assert (gaps.step_us(1), gaps.step_us(8)) == (60.0, 90.0)
-    assert _fitted_gaps([-5.0, -1.0]) == Gaps()
-    assert _fitted_gaps([60.0]).speculative_us == 60.0
+    assert fitted_gaps([-5.0, -1.0]) == Gaps()
+    assert fitted_gaps([60.0]).speculative_us == 60.0
 
 
 def test_a_verification_step_makes_its_mask_in_three_passes_over_all_keys():
