@@ -32,7 +32,7 @@ from medusa_sim.acceptance.heads import (
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_profile
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.lab.decoder.arguments import Acceptance
+from medusa_sim.lab.decoder.arguments import AcceptanceRule
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
@@ -57,7 +57,7 @@ PROMPT_TOKENS, NEW_TOKENS = 48, 128
 DESIGN_SIZES = (4, 16, 64)
 RANKS = 32
 """Ranks that are scored: more than any tree of 64 candidates uses."""
-RULES: tuple[tuple[Acceptance, float, str], ...] = (
+RULES: tuple[tuple[AcceptanceRule, float, str], ...] = (
     ("greedy", 0.0, "greedy"),
     ("typical", 0.7, "T 0.7"),
     ("rejection", 0.7, "T 0.7"),
@@ -181,7 +181,7 @@ def finding(
     shares = [repeated_ngram_share(s.token_ids) for s in run.sequences]
     measured, predicted = mean_tokens_per_step(run.sequences), expected_tokens_per_step(tree, accuracy)
     return {
-        "acceptance": settings.rule,
+        "acceptance": settings.applied_rule,
         "temperature": settings.temperature,
         "candidates": tree.candidates,
         "measured": measured,
@@ -266,7 +266,7 @@ def main() -> None:
         spread = acceptance_counts(model, first, SETTINGS(), chain, heads.count).spread
         write_profile(given.profile, name, tables["greedy"], effect, given.model_error, spread)
     rows = pd.DataFrame([
-        finding(model, heads, second, SETTINGS(temperature=heat, acceptance=rule),
+        finding(model, heads, second, SETTINGS(temperature=heat, acceptance_rule=rule),
                 optimal_order(tables[text], max(given.sizes)).tree(size), tables[text], own[heat])
         for rule, heat, text in RULES for size in given.sizes
     ])  # fmt: skip

@@ -129,9 +129,20 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
         # What a newer torch deprecates is an error to the tests, and says nothing of the GPU.
         pytest = ("-m", "pytest", "-q", "-m", "cuda", "-W", "default")
         yield Stage("check-tests", "check", 90, (sys.executable, *pytest, *tests))
-    for step in ("eager", "static", *(("cuda-graph",) if is_gpu else ())):
-        words = ("decode", "--prompt", "def ", *device, "--step", step, "--tree", "8", "--temperature", "0")
-        yield Stage(f"check-decode-{step}", "check", 20, (*SIM_COMMAND, *words))
+    for launch in ("eager", "static", *(("cuda-graph",) if is_gpu else ())):
+        words = (
+            "decode",
+            "--prompt",
+            "def ",
+            *device,
+            "--launch",
+            launch,
+            "--tree",
+            "8",
+            "--temperature",
+            "0",
+        )
+        yield Stage(f"check-decode-{launch}", "check", 20, (*SIM_COMMAND, *words))
 
     def steps(model: str, attention: str, batches: str, grid: str, seq_len: int, seconds: float) -> Stage:
         label, folder = f"{_label(model)}-{seq_len}-{attention}", data / "profiles/decoder"

@@ -20,12 +20,12 @@ import torch
 from decoder_speed import Rounds
 from study import table
 
+from medusa_sim.lab.decoder.checkpoint import DTYPES
 from medusa_sim.lab.decoder.config import read_config
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.model import Llama, random_llama
 from medusa_sim.lab.decoder.packed import pack
-from medusa_sim.lab.measure.kernels import DTYPES
 
 PROMPT_TOKENS = 48
 Turn = Callable[[], float]

@@ -170,7 +170,7 @@ def decode_shipped(
     rows: list[dict[str, Any]] = []
     calibration = [s.prompt + s.token_ids for s in generate(target.model, first, settings).sequences]
     length = SHIPPED_DRAFTS
-    tree = TreeDrafter(draft.model, [1] * length, temperature=0.0, independent=True, rule="multi-round")
+    tree = TreeDrafter(draft.model, [1] * length, temperature=0.0, rejection_rule="multi-round")
     drafters: dict[str, list[tuple[str, Drafter]]] = {
         "draft": [("decoder", tree)],
         "ngram": [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -12,13 +12,13 @@ from medusa_sim.cli import options as take
 from medusa_sim.cli.progress import progress
 from medusa_sim.cli.values import Threads
 from medusa_sim.errors import UsageError
+from medusa_sim.lab.decoder.arguments import Dtype
 from medusa_sim.lab.measure.arguments import Device, RunGrid, StepGrid
 
 if TYPE_CHECKING:
     import torch
 
 
-DTYPES = ("fp32", "bf16", "fp16")
 _DEFAULT_DTYPE = {"cpu": "fp32", "cuda": "fp16"}
 _FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER")
 
@@ -35,9 +35,10 @@ def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
     device = torch_device(asked.device)
     given = asked.dtype or _DEFAULT_DTYPE[device.type]
     parts = tuple(dict.fromkeys(part.strip() for part in given.split(",")))
-    if unknown := [dtype for dtype in parts if dtype not in DTYPES]:
+    known = get_args(Dtype)
+    if unknown := [dtype for dtype in parts if dtype not in known]:
         raise UsageError(
-            f"--dtype {given!r}: {unknown[0]!r} cannot be measured (allowed: {', '.join(DTYPES)})"
+            f"--dtype {given!r}: {unknown[0]!r} cannot be measured (allowed: {', '.join(known)})"
         )
     return device, parts
 

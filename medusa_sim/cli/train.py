@@ -28,7 +28,7 @@ from medusa_sim.scenario.declare import declared
     declared(Recipe),
     changes={"text_folder": {"type": click.Path(path_type=Path, exists=True, file_okay=False)}},
 )
-@click.option("--plot", type=take.FILE, help="Also draw the losses into this PNG file.")
+@click.option("--plot", type=take.FILE, help="Also draw the losses into this PNG, SVG or PDF file.")
 @take.output
 def train(*, values: dict[str, Any], plot: Path | None, output: Output) -> None:
     """Train a checkpoint that `decode` runs. A killed run goes on when the same command is given again."""
@@ -37,13 +37,19 @@ def train(*, values: dict[str, Any], plot: Path | None, output: Output) -> None:
     import pandas as pd
 
     from medusa_sim.lab.decoder.training.recipe import run_recipe
-    from medusa_sim.writing import check_writable
 
     if plot is not None:
-        check_writable(plot)
+        from medusa_sim.report.figures.files import check_plot_path
+
+        check_plot_path(plot)
     trained = run_recipe(recipe, _Progress(recipe.steps), lambda text: say(f"note: {text}"))
     if plot is not None:
-        _plot(trained.history, plot)
+        from medusa_sim.report.charts.losses import losses_chart
+        from medusa_sim.report.figures.draw import lines_figure
+        from medusa_sim.report.figures.files import save
+
+        save(lines_figure(losses_chart(trained.history)), plot)
+        say(f"wrote {plot}")
     row: dict[str, Any] = {}
     for name, value in dataclasses.asdict(trained).items():
         if name == "heldout_top1":
@@ -69,24 +75,3 @@ class _Progress:
             click.echo(f"\r{text}   ", err=True, nl=step == self.steps)
         elif step % 100 == 0 or step == self.steps:
             say(text)
-
-
-def _plot(history: list[dict[str, float]], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    from medusa_sim.writing import atomic
-
-    figure, axes = plt.subplots(figsize=(7, 4))
-    columns = {name: [record[name] for record in history] for name in history[0]}
-    steps = columns.pop("step")
-    for name, values in columns.items():
-        axes.plot(steps, values, label=name)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per token)")
-    axes.legend()
-    with atomic(path) as file:
-        figure.savefig(file, format="png", dpi=120, bbox_inches="tight")
-    plt.close(figure)

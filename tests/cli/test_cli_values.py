@@ -70,12 +70,6 @@ def test_training_tells_every_hundredth_step_and_what_is_left(monkeypatch, capsy
     ]  # fmt: skip
 
 
-def test_losses_are_drawn_into_a_file(tmp_path):
-    path = tmp_path / "losses.png"
-    train._plot([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}], path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
 def ending(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> tuple[int, str]:
     """(exit code, stderr) of a command that ends with an error."""
 

@@ -1,8 +1,9 @@
-"""Which drafted tokens a verification step keeps: greedy, typical, and rejection that keeps the target's law.
+"""Which drafted tokens a verification step keeps: greedy, typical, or by rejection.
 
-Greedy and typical acceptance look at every node at once. Rejection walks from the root: at each node its
-drafted children are tried in order against the target's law there (`rejection`); if all fail, one token is
-drawn from what is left of it. Only drafted nodes can be accepted: a node without a parent is padding.
+Greedy and typical acceptance look at every node at once. Rejection, which keeps the target's distribution,
+walks from the root: at each node its drafted children are tried in order (`rejection`); if all fail, one
+token is drawn from what is left of the target's. Only drafted nodes can be accepted: a node without a parent
+is padding.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch import Tensor
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.decoder.candidates import Draft
-from medusa_sim.lab.decoder.laws import Draws, law
-from medusa_sim.lab.decoder.rejection import RULES
+from medusa_sim.lab.decoder.distributions import Draws, distribution
+from medusa_sim.lab.decoder.rejection import REJECTION_RULES
 
 EPSILON, DELTA = 0.09, 0.3
 """Defaults of typical acceptance in public decoding (`posterior_threshold`, `posterior_alpha`)."""
@@ -28,7 +29,7 @@ EPSILON, DELTA = 0.09, 0.3
 class Verdict:
     """What was accepted of each sequence: nodes in order from depth 1; their tokens and the one after them.
 
-    That last token's law is in the logits of the last accepted node, or of the root (node 0).
+    That last token's distribution is in the logits of the last accepted node, or of the root (node 0).
     """
 
     paths: list[list[int]] = field(default_factory=list)
@@ -71,7 +72,7 @@ def accept_typical(
 ) -> Verdict:
     """Keeps the longest path whose tokens all have p > min(epsilon, delta exp(-H)) (section 2.3.1).
 
-    H is the entropy of p at the parent, p the law at `temperature`. Of paths of equal length the
+    H is the entropy of p at the parent, p the distribution at `temperature`. Of paths of equal length the
     likeliest is kept. The next token is the argmax, as the paper's first token is always greedy, or, with
     `draws`, drawn from the typical tokens (`sampling="typical"` of the public code): text repeats less.
     """
@@ -86,7 +87,7 @@ def accept_typical(
             for node, log_p in reached.items():
                 if not children[node]:
                     continue
-                each, threshold = _log_law(logits[b, node], temperature, epsilon, delta)
+                each, threshold = _log_distribution(logits[b, node], temperature, epsilon, delta)
                 own = {c: float(each[tokens[c]]) for c in children[node]}
                 deeper |= {c: log_p + value for c, value in own.items() if value > threshold}
         last = max(reached, key=lambda node: (reached[node], -node))
@@ -100,13 +101,15 @@ def accept_typical(
 def typical_token(
     logits: Tensor, temperature: float, draws: Draws, *, epsilon: float = EPSILON, delta: float = DELTA
 ) -> int:
-    """One token drawn from the law (vocab,) at `temperature`, of those that typical acceptance keeps."""
-    log_p, threshold = _log_law(logits, temperature, epsilon, delta)
+    """One token drawn at `temperature` from those that typical acceptance keeps. logits: (vocab,)."""
+    log_p, threshold = _log_distribution(logits, temperature, epsilon, delta)
     p = np.where(log_p > threshold, np.exp(log_p), 0.0)
     return draws.token(torch.from_numpy(p / p.sum())) if p.any() else int(logits.argmax())
 
 
-def _log_law(logits: Tensor, temperature: float, epsilon: float, delta: float) -> tuple[FloatArray, float]:
+def _log_distribution(
+    logits: Tensor, temperature: float, epsilon: float, delta: float
+) -> tuple[FloatArray, float]:
     """Ln p (vocab,) in fp64, and ln of the least probability of a typical token."""
     wide = logits.detach().to(device="cpu", dtype=torch.float64).numpy()
     with np.errstate(over="ignore"):
@@ -136,28 +139,30 @@ def _path(parents: list[int], last: int) -> list[int]:
 def accept_by_rejection(
     draft: Draft, logits: Tensor, *, temperature: float, draws: Sequence[Draws]
 ) -> Verdict:
-    """Keeps drafted tokens such that the emitted text has the target's law at `temperature`.
+    """Keeps drafted tokens such that the emitted text has the target's distribution at `temperature`.
 
     One `draws` per sequence. Rules: `recursive` (drafts without replacement, or deterministic: RSD,
     Medusa, n-gram), `multi-round` (independent drafts: speculative decoding, SpecInfer), `k-seq` (SpecTr).
     """
     verdict = Verdict()
     for b, (tokens, shape) in enumerate(zip(draft.tokens.tolist(), draft.shapes, strict=True)):
-        laws = None if draft.laws is None else draft.laws[b]
-        rule = RULES["recursive" if laws is None else draft.rule]
+        distributions = None if draft.distributions is None else draft.distributions[b]
+        rule = REJECTION_RULES["recursive" if distributions is None else draft.rejection_rule]
         path: list[int] = []
         here = [0]  # nodes with the same text: independent drafts may repeat each other, and share children
         while True:
-            left = law(logits[b, here[0]], temperature)
+            left = distribution(logits[b, here[0]], temperature)
             children = sorted(node for parent in here for node in shape.children[parent])
             drafted = [tokens[node] for node in children]
             if not children:
                 break
-            chosen, left = rule(left, None if laws is None else laws[here[0]], drafted, draws[b])
+            chosen, left = rule(
+                left, None if distributions is None else distributions[here[0]], drafted, draws[b]
+            )
             if chosen is None:
                 break
             path.append(children[chosen])
             here = [node for node, token in zip(children, drafted, strict=True) if token == drafted[chosen]]
-            here = [children[chosen]] if draft.rule == "recursive" else here
+            here = [children[chosen]] if draft.rejection_rule == "recursive" else here
         verdict.add(path, tokens, draws[b].token(left))
     return verdict

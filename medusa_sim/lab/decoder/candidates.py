@@ -9,7 +9,7 @@ from torch import Tensor
 
 from medusa_sim.lab.decoder.attention import ancestor_mask
 
-Rule = Literal["recursive", "multi-round", "k-seq"]
+RejectionRule = Literal["recursive", "multi-round", "k-seq"]
 
 
 class TreeShape:
@@ -39,10 +39,10 @@ class Draft:
     """(batch, n), or (n,) where all trees are alike."""
     mask: Tensor
     """(batch, n, n), or (n, n): which nodes each node sees."""
-    laws: Tensor | None = None
+    distributions: Tensor | None = None
     """(batch, n, vocab) fp64: what the children of a node were drawn from; None: drafts are certain."""
-    rule: Rule = "recursive"
-    """How rejection treats siblings."""
+    rejection_rule: RejectionRule = "recursive"
+    """How acceptance by rejection treats siblings."""
 
     @property
     def shapes(self) -> list[TreeShape]:
@@ -52,7 +52,19 @@ class Draft:
         return [TreeShape(parents) for parents in self.parents.tolist()]
 
 
-def draft_of(tokens: Tensor, parents: Tensor, laws: Tensor | None = None, rule: Rule = "recursive") -> Draft:
+def draft_of(
+    tokens: Tensor,
+    parents: Tensor,
+    distributions: Tensor | None = None,
+    rejection_rule: RejectionRule = "recursive",
+) -> Draft:
     """A draft whose trees differ between sequences: mask and depths from the parents."""
     mask = ancestor_mask(parents)
-    return Draft(tokens=tokens, parents=parents, depths=mask.sum(-1) - 1, mask=mask, laws=laws, rule=rule)
+    return Draft(
+        tokens=tokens,
+        parents=parents,
+        depths=mask.sum(-1) - 1,
+        mask=mask,
+        distributions=distributions,
+        rejection_rule=rejection_rule,
+    )

@@ -1,6 +1,6 @@
-"""Distributions over tokens (laws), and what is drawn from them.
+"""Distributions over tokens, and what is drawn from them.
 
-Laws are fp64 on the CPU: acceptance must not be decided in half precision. Random decisions of drafting and
+They are fp64 on the CPU: acceptance must not be decided in half precision. Random decisions of drafting and
 acceptance all go through one object, `Draws`, so that tests can enumerate them.
 """
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def law(logits: Tensor, temperature: float) -> Tensor:
+def distribution(logits: Tensor, temperature: float) -> Tensor:
     """softmax(logits / temperature) in fp64 on the CPU; the one-hot argmax at temperature 0.
 
     logits: (..., vocab).
@@ -42,16 +42,16 @@ class Draws:
         return float(torch.rand((), dtype=torch.float64, generator=self.generator)) < probability
 
     def token(self, p: Tensor) -> int:
-        """One token from the law p (vocab,)."""
+        """One token from the distribution p (vocab,)."""
         return int(torch.multinomial(p, 1, generator=self.generator))
 
-    def tokens_with_replacement(self, laws: Tensor, count: int) -> Tensor:
-        """(rows, count) independent tokens from each row of laws (rows, vocab)."""
-        return torch.multinomial(laws, count, replacement=True, generator=self.generator)
+    def tokens_with_replacement(self, distributions: Tensor, count: int) -> Tensor:
+        """(rows, count) independent tokens from each row of distributions (rows, vocab)."""
+        return torch.multinomial(distributions, count, replacement=True, generator=self.generator)
 
-    def tokens_without_replacement(self, laws: Tensor, count: int) -> Tensor:
+    def tokens_without_replacement(self, distributions: Tensor, count: int) -> Tensor:
         """(rows, count) distinct tokens in the order drawn (Gumbel top-k); -1 behind the support's end."""
-        return padded_top(laws.log() + self.gumbel(laws.shape), count)[1]
+        return padded_top(distributions.log() + self.gumbel(distributions.shape), count)[1]
 
     def gumbel(self, shape: torch.Size) -> Tensor:
         """Standard Gumbel variables, fp64."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from medusa_sim.lab.decoder.candidates import Draft, TreeShape
+from medusa_sim.lab.decoder.distributions import Draws
 from medusa_sim.lab.decoder.generation import Generation
-from medusa_sim.lab.decoder.laws import Draws
 
 
 class Drafter:

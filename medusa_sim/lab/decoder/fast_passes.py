@@ -1,7 +1,7 @@
-"""Steps that give what `lab.decoder.step.cached_step` gives, sooner: tricks of a single step stand here.
+"""Passes that give what `lab.decoder.passes.cached_pass` gives, sooner: tricks of a single pass stand here.
 
-A small model's step is mostly bookkeeping, so one sequence writes its rows side by side, without indices, and
-masks the tree alone (`quick_step`). A long prefix is read without a mask (`prefix_and_tree`).
+A small model's pass is mostly bookkeeping, so one sequence writes its rows side by side, without indices, and
+masks the tree alone (`quick_pass`). A long prefix is read without a mask (`prefix_and_tree`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 from medusa_sim.lab.decoder.attention import aligned_tensor, attend, mask_bias
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.config import DecoderConfig
+from medusa_sim.lab.decoder.passes import CachedPass, NewTokens, Pass, cached_pass
 from medusa_sim.lab.decoder.rotary import Rotations
-from medusa_sim.lab.decoder.step import CachedStep, NewTokens, Step, cached_step
 
 _Window: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 """Views of one layer: where new keys and values go, (1, q, kv_heads, head_dim), and those to look at."""
 
 
-class SideBySide(Step):
+class SideBySide(Pass):
     """One sequence, whose new rows lie side by side: they are copied into the cache without indices."""
 
     __slots__ = ("windows",)
@@ -32,32 +32,32 @@ class SideBySide(Step):
         self.windows = windows
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """As `CachedStep.write`."""
+        """As `CachedPass.write`."""
         new_keys, new_values, keys, values = self.windows[layer]
         new_keys.copy_(k)
         new_values.copy_(v)
         return keys, values
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """As `CachedStep.attend`."""
+        """As `CachedPass.attend`."""
         return attend(q, keys, values, self.mask)
 
 
-class TwoParts(CachedStep):
+class TwoParts(CachedPass):
     """Texts of one length: the committed keys are read without a mask, `mask` is over those of the tree."""
 
     __slots__ = ()
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """As `CachedStep.attend`."""
+        """As `CachedPass.attend`."""
         assert self.mask is not None  # noqa: S101  # it is made of a tree
         return prefix_and_tree(q, keys, values, self.kv_len - self.mask.shape[-1], self.mask)
 
 
-def quick_step(
+def quick_pass(
     config: DecoderConfig, rotations: Rotations, cache: KVCache, new: NewTokens, *, splits_attention: bool
-) -> Step | None:
-    """The step of `cached_step` without indices, or without a mask over committed tokens; None where only the
+) -> Pass | None:
+    """The pass of `cached_pass` without indices, or without a mask over committed tokens; None where only the
     plain way is right.
     """
     longest = cache.require_room(new.uncommitted)
@@ -68,7 +68,7 @@ def quick_step(
         return _side_by_side(config, rotations, cache, new, longest)
     if not splits and new.uncommitted > 1:
         return None
-    return filled_step(config, rotations, cache, new, longest + new.uncommitted, splits_attention=splits)
+    return filled_pass(config, rotations, cache, new, longest + new.uncommitted, splits_attention=splits)
 
 
 def _side_by_side(
@@ -92,7 +92,7 @@ def _side_by_side(
     return SideBySide(cos, sin, bias, list(zip(*own, *seen_rows, strict=True)))
 
 
-def filled_step(
+def filled_pass(
     config: DecoderConfig,
     rotations: Rotations,
     cache: KVCache,
@@ -100,16 +100,16 @@ def filled_step(
     kv_len: int,
     *,
     splits_attention: bool,
-) -> CachedStep:
-    """The step of sequences that all end at `kv_len`: one token needs no mask, a tree may take two parts."""
+) -> CachedPass:
+    """The pass of sequences that all end at `kv_len`: one token needs no mask, a tree may take two parts."""
     splits = splits_attention and 1 < new.uncommitted < kv_len
     is_masked = new.uncommitted > 1 and not splits
-    step = cached_step(config, rotations, cache, new, kv_len, is_masked=is_masked)
+    made = cached_pass(config, rotations, cache, new, kv_len, is_masked=is_masked)
     if not splits:
-        return step
+        return made
     mask = new.mask.expand(cache.batch, new.tokens, new.uncommitted)
     bias = mask_bias(mask, config.group_size, cache.keys.dtype)
-    return TwoParts(cache.batch, step.cos, step.sin, cache, step.slots, bias, kv_len)
+    return TwoParts(cache.batch, made.cos, made.sin, cache, made.slots, bias, kv_len)
 
 
 def prefix_and_tree(q: Tensor, keys: Tensor, values: Tensor, prefix: int, bias: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Verification in steps of fixed shapes, which torch can compile or replay as a CUDA graph (`FORWARDS`).
+"""Verification in passes of fixed shapes, which torch can compile or replay as a CUDA graph (`FORWARDS`).
 
-A step scans the fewest slots of a ladder that doubles, so that a shape serves many steps, a long cache costs
+A pass scans the fewest slots of a ladder that doubles, so that a shape serves many passes, a long cache costs
 nothing before its text is long, and there are at most as many shapes as doublings.
 """
 
@@ -17,9 +17,9 @@ from torch import Tensor
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.cuda_graph import capture
-from medusa_sim.lab.decoder.fast_step import filled_step
+from medusa_sim.lab.decoder.fast_passes import filled_pass
 from medusa_sim.lab.decoder.model import Llama
-from medusa_sim.lab.decoder.step import Forward, NewTokens, cached_step
+from medusa_sim.lab.decoder.passes import Forward, NewTokens, cached_pass
 
 SLOTS_MIN = 256
 """The lowest rung: fewer slots are scanned as quickly, and a shape for them would have to be made too."""
@@ -32,7 +32,7 @@ _Make: TypeAlias = Callable[[Forward, tuple[Tensor, Tensor, Tensor]], Forward]
 
 
 def scanned_slots(needed: int, capacity: int) -> int:
-    """Cache slots that a step scans which needs so many: the next power of two from 256, or the capacity."""
+    """Cache slots that a pass scans which needs so many: the next power of two from 256, or the capacity."""
     return min(max(SLOTS_MIN, 1 << (needed - 1).bit_length()), capacity)
 
 
@@ -40,7 +40,7 @@ class FixedForward:
     """Verification that is made ready for each (slots, batch, nodes) when it is first needed.
 
     `setup_s`: seconds that this took so far. First runs write scratch rows of the cache alone, which the
-    step that follows writes again.
+    pass that follows writes again.
     """
 
     def __init__(self, model: Llama, cache: KVCache, make: _Make) -> None:
@@ -88,15 +88,15 @@ def verify_slots(
     new = NewTokens(tokens.shape[1], 0, mask, depths)
     given = (model.config, model.rotations, cache, new, slots)
     if filled and model.config.sliding_window is None:
-        step = filled_step(*given, splits_attention=model.splits_attention)
+        shared = filled_pass(*given, splits_attention=model.splits_attention)
     else:
-        step = cached_step(*given)
-    hidden: Tensor = model(tokens, step=step)
+        shared = cached_pass(*given)
+    hidden: Tensor = model(tokens, shared=shared)
     return hidden
 
 
 def static_forward(model: Llama, cache: KVCache) -> FixedForward:
-    """The steps of fixed shapes as they are: what is compiled or captured, in the open."""
+    """The passes of fixed shapes as they are: what is compiled or captured, in the open."""
     return FixedForward(model, cache, lambda forward, _: forward)
 
 
@@ -143,4 +143,4 @@ def graphed_forward(model: Llama, cache: KVCache) -> FixedForward:
 
 
 FORWARDS = {"static": static_forward, "compiled": compiled_forward, "cuda-graph": graphed_forward}
-"""What `decode --step` offers beside `eager`."""
+"""What `decode --launch` offers beside `eager`."""

@@ -26,12 +26,12 @@ from medusa_sim.lab.decoder.accept import (
 )
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.candidates import Draft
+from medusa_sim.lab.decoder.distributions import Draws, distribution
 from medusa_sim.lab.decoder.drafter import Drafter, NoDrafter
 from medusa_sim.lab.decoder.fixed_shapes import FixedForward
 from medusa_sim.lab.decoder.generation import Generation, GenerationRun, GenerationSettings, check_request
-from medusa_sim.lab.decoder.laws import Draws, law
 from medusa_sim.lab.decoder.model import Llama
-from medusa_sim.lab.decoder.step import Forward
+from medusa_sim.lab.decoder.passes import Forward
 
 
 def prefill(model: Llama, cache: KVCache, prompts: Sequence[Sequence[int]]) -> Tensor:
@@ -175,7 +175,7 @@ def eager_forward(model: Llama, cache: KVCache) -> Forward:
 
 def verify(draft: Draft, logits: Tensor, settings: GenerationSettings, draws: Sequence[Draws]) -> Verdict:
     """The acceptance rule of `settings` on a verified draft. logits: (batch, n, vocab)."""
-    match settings.rule:
+    match settings.applied_rule:
         case "greedy":
             return accept_greedy(draft, logits)
         case "typical":
@@ -193,10 +193,10 @@ def verify(draft: Draft, logits: Tensor, settings: GenerationSettings, draws: Se
 
 def first_tokens(logits: Tensor, settings: GenerationSettings, draws: Sequence[Draws]) -> Tensor:
     """(batch,) tokens after prefill: the argmax, or a draw as the rule has it. logits: (batch, vocab)."""
-    if settings.rule == "rejection":
-        laws = law(logits, settings.temperature)
-        tokens = [draw.token(p) for draw, p in zip(draws, laws, strict=True)]
-    elif settings.rule == "typical" and settings.draw_typical:
+    if settings.applied_rule == "rejection":
+        distributions = distribution(logits, settings.temperature)
+        tokens = [draw.token(p) for draw, p in zip(draws, distributions, strict=True)]
+    elif settings.applied_rule == "typical" and settings.draw_typical:
         limits = {"epsilon": settings.epsilon, "delta": settings.delta}
         tokens = [
             typical_token(row, settings.temperature, draw, **limits)

@@ -10,7 +10,7 @@ from medusa_sim.lab.decoder.accept import (
     DELTA,
     EPSILON,
 )
-from medusa_sim.lab.decoder.arguments import SEED_MAX, Acceptance
+from medusa_sim.lab.decoder.arguments import ACCEPTANCE_RULE, SEED_MAX, AcceptanceRule
 from medusa_sim.lab.decoder.model import Llama
 
 
@@ -21,7 +21,7 @@ class GenerationSettings:
     max_new_tokens: int
     temperature: float = 0.0
     """0 is greedy, whatever the acceptance rule."""
-    acceptance: Acceptance = "rejection"
+    acceptance_rule: AcceptanceRule = ACCEPTANCE_RULE
     epsilon: float = EPSILON
     delta: float = DELTA
     seed: int = 0
@@ -30,9 +30,9 @@ class GenerationSettings:
     """Under typical acceptance: draw the token after the kept path instead of taking the argmax."""
 
     @property
-    def rule(self) -> Acceptance:
-        """The acceptance rule that applies."""
-        return "greedy" if self.temperature == 0.0 else self.acceptance
+    def applied_rule(self) -> AcceptanceRule:
+        """The acceptance rule at this temperature."""
+        return "greedy" if self.temperature == 0.0 else self.acceptance_rule
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medusa_sim.errors import SpecError
+from medusa_sim.lab.decoder.arguments import HEAD_LAYERS
 
 PREFIX = "medusa_head."
 _LINEAR_KEY = re.compile(r"(\d{1,9})\.(\d{1,9})\.linear\.(weight|bias)")
@@ -136,7 +137,9 @@ def heads_from_tensors(
     return heads
 
 
-def new_heads(lm_head: nn.Linear, *, count: int = 5, layers: int = 1, own_output: bool = True) -> MedusaHeads:
+def new_heads(
+    lm_head: nn.Linear, *, count: int, layers: int = HEAD_LAYERS, own_output: bool = True
+) -> MedusaHeads:
     """Heads for training: every one starts as a copy of the language-model head."""
     vocab, hidden = lm_head.weight.shape
     heads = MedusaHeads(count=count, layers=layers, hidden=hidden, vocab=vocab, own_output=own_output)

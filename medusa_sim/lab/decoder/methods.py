@@ -1,4 +1,4 @@
-"""Decoding methods by name: which drafter, which tree, which acceptance rule."""
+"""Decoding methods by name: which drafter, with which tree."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import read_tree
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.lab.decoder.arguments import METHODS, Acceptance, Match
-from medusa_sim.lab.decoder.candidates import Rule
+from medusa_sim.lab.decoder.arguments import MATCH, METHODS, NGRAM_MAX, Match
+from medusa_sim.lab.decoder.candidates import RejectionRule
 from medusa_sim.lab.decoder.checkpoint import Checkpoint
 from medusa_sim.lab.decoder.drafter import Drafter, NoDrafter
 from medusa_sim.lab.decoder.heads import MedusaHeads
@@ -27,8 +27,9 @@ SHIPPED_DRAFT = "python-stdlib-draft"
 CHECKPOINTS = "profiles/checkpoints"
 FOREIGN_PROFILE = "medusa1-vicuna-7b"
 """Head accuracies that shape the trees of a checkpoint without a profile of its own."""
+AUTO = "auto"
+"""The tree of medusa that `decode` sizes by timing steps; no method can be made with it."""
 DEFAULT_TREES = {
-    "medusa": "auto",
     "ar": "",
     "sd": "4",
     "specinfer": "2-2-1",
@@ -37,17 +38,19 @@ DEFAULT_TREES = {
     "rsd-s": "4x3",
     "ngram": "5",
 }
+"""By method; medusa's has to be given or sized."""
 _BRANCHING = re.compile(r"\d{1,9}(-\d{1,9})*")
 _BEAM = re.compile(r"(\d{1,9})x(\d{1,9})")
+_MOST_NODES = 1024
+"""Largest tree: engines stop at a few hundred nodes, and a mask of more fills memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A ready drafter, the acceptance rule it takes by default, and the tree in words."""
+    """A ready drafter, and the tree in words."""
 
     name: str
     drafter: Drafter
-    acceptance: Acceptance
     tree: str
 
 
@@ -58,16 +61,15 @@ def make_method(
     draft: Llama | None = None,
     tree: str | None = None,
     temperature: float = 0.0,
-    acceptance: Acceptance | None = None,
     accuracy: HeadAccuracy | None = None,
-    ngram_max: int = 3,
-    match: Match = "earliest",
+    ngram_max: int = NGRAM_MAX,
+    match: Match = MATCH,
 ) -> Method:
     """The method `name` with a tree from text.
 
-    medusa: a number of candidates (the best tree of that size under `accuracy`, by default that of the
-    checkpoint's profile), a branching like `4-2-1`, or a file of paths. sd and ngram: a chain length.
-    specinfer, rsd-c: a branching. spectr, rsd-s: paths or beams x depth, like `4x3`.
+    medusa, which has no default: a number of candidates (the best tree of that size under `accuracy`, by
+    default that of the checkpoint's profile), a branching like `4-2-1`, or a file of paths. sd and ngram: a
+    chain length. specinfer, rsd-c: a branching. spectr, rsd-s: paths or beams x depth, like `4x3`.
     Raises UsageError or SpecError.
     """
     text = tree if tree is not None else DEFAULT_TREES.get(name, "")
@@ -77,6 +79,8 @@ def make_method(
     elif name == "ngram":
         drafter = NgramDrafter(length=_count(text), ngram_max=ngram_max, match=match)
     elif name == "medusa":
+        if text in ("", AUTO):
+            raise UsageError(f"tree {text!r}: candidates (64), a branching (4-2-1) or a file is needed here")
         heads = required_heads(target)
         drafter = MedusaDrafter(target.model, heads, medusa_tree(text, target, accuracy))
     elif name not in METHODS:
@@ -90,7 +94,7 @@ def make_method(
         )
     else:
         drafter = _model_drafter(name, draft, text, temperature)
-    return Method(name, drafter, acceptance if acceptance is not None else "rejection", text)
+    return Method(name, drafter, text)
 
 
 def _model_drafter(name: str, draft: Llama, tree: str, temperature: float) -> Drafter:
@@ -98,14 +102,15 @@ def _model_drafter(name: str, draft: Llama, tree: str, temperature: float) -> Dr
     if name == "rsd-s":
         width, depth = _beam(tree)
         return BeamDrafter(draft, width=width, depth=depth, temperature=temperature)
-    rule: Rule = {"spectr": "k-seq", "rsd-c": "recursive"}.get(name, "multi-round")  # type: ignore[assignment]
+    rule: RejectionRule = "multi-round"
+    if name in ("spectr", "rsd-c"):
+        rule = "k-seq" if name == "spectr" else "recursive"
     if name == "spectr":
         paths, depth = _beam(tree)
         branching = [paths] + [1] * (depth - 1)
     else:
         branching = [1] * _count(tree) if name == "sd" else _branching(tree)
-    independent = rule != "recursive"
-    return TreeDrafter(draft, branching, temperature=temperature, independent=independent, rule=rule)
+    return TreeDrafter(draft, branching, temperature=temperature, rejection_rule=rule)
 
 
 def required_heads(target: Checkpoint) -> MedusaHeads:
@@ -148,10 +153,6 @@ def profile_of(checkpoint: Path, data_dir: Path | None = None) -> tuple[str, str
         f"{name} has no acceptance profile; trees are shaped by {FOREIGN_PROFILE} "
         "(--acceptance NAME or FILE for accuracies of its own, --tree FILE for a tree)"
     )
-
-
-_MOST_NODES = 1024
-"""Largest tree: engines stop at a few hundred nodes, and a mask of more fills memory."""
 
 
 def _count(text: str) -> int:

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.config import DecoderConfig
-from medusa_sim.lab.decoder.fast_step import quick_step
+from medusa_sim.lab.decoder.fast_passes import quick_pass
+from medusa_sim.lab.decoder.passes import NewTokens, Pass, cached_pass, causal_pass
 from medusa_sim.lab.decoder.rotary import Rotations, rotate
-from medusa_sim.lab.decoder.step import NewTokens, Step, cached_step, causal_step
 
 
 class RMSNorm(nn.Module):
@@ -44,18 +44,18 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
         self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=config.output_bias)
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, shared: Pass) -> Tensor:
         """(batch * q, hidden) -> (batch * q, hidden)."""
-        batch, query_tokens = step.batch, x.shape[0] // step.batch
+        batch, query_tokens = shared.batch, x.shape[0] // shared.batch
         heads, kv_heads, head_dim = self.heads, self.kv_heads, self.head_dim
         q = self.q_proj(x).view(batch, query_tokens, heads, head_dim)
         k = self.k_proj(x).view(batch, query_tokens, kv_heads, head_dim)
         v = self.v_proj(x).view(batch, query_tokens, kv_heads, head_dim)
-        q, k = rotate(q, step.cos, step.sin), rotate(k, step.cos, step.sin)
-        keys, values = step.write(self.layer, k, v)
+        q, k = rotate(q, shared.cos, shared.sin), rotate(k, shared.cos, shared.sin)
+        keys, values = shared.write(self.layer, k, v)
         # The query heads of a group become rows of their K/V head: each K/V row is read once.
         rows = q.transpose(1, 2).reshape(batch, kv_heads, -1, head_dim)
-        out = step.attend(rows, keys, values).view(batch, heads, query_tokens, head_dim)
+        out = shared.attend(rows, keys, values).view(batch, heads, query_tokens, head_dim)
         merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape[0], heads * head_dim))
         return merged
 
@@ -86,9 +86,9 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, step: Step) -> Tensor:
+    def forward(self, x: Tensor, shared: Pass) -> Tensor:
         """(batch * q, hidden) -> (batch * q, hidden)."""
-        x = x + self.self_attn(self.input_layernorm(x), step)
+        x = x + self.self_attn(self.input_layernorm(x), shared)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -110,7 +110,7 @@ class Llama(nn.Module):
 
     `forward` returns the hidden states after the final norm, (batch, q, hidden): the head and the
     Medusa heads are applied by the caller, on the rows it needs. `splits_attention`: a tree after prefixes
-    of one length is verified in two parts (`fast_step.prefix_and_tree`) and not under one mask.
+    of one length is verified in two parts (`fast_passes.prefix_and_tree`) and not under one mask.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -145,7 +145,7 @@ class Llama(nn.Module):
         tree_mask: Tensor | None = None,
         depths: Tensor | None = None,
         offset: int = 0,
-        step: Step | None = None,
+        shared: Pass | None = None,
     ) -> Tensor:
         """Hidden states (batch, q, hidden) of new tokens (batch, q).
 
@@ -153,21 +153,21 @@ class Llama(nn.Module):
         new ones there are t = offset + q. New token i goes to slot lengths + offset + i and position
         lengths + depths[offset + i]; it sees the committed prefix and what `tree_mask` ((q, t) or
         (batch, q, t) bool; default: causal) allows. depths: (t,) or (batch, t), default 0..t-1.
-        `lengths` do not move: the caller commits by `KVCache.keep`. step: made elsewhere (`fast_step`), in
-        place of all of these.
+        `lengths` do not move: the caller commits by `KVCache.keep`. shared: of a pass that was made elsewhere
+        (`fixed_shapes`), in place of all of these.
         """
-        if step is None and cache is not None:
+        if shared is None and cache is not None:
             order = torch.arange(offset + tokens.shape[1], device=tokens.device)
             mask = order[offset:, None] >= order if tree_mask is None else tree_mask
             new = NewTokens(tokens.shape[1], offset, mask, order if depths is None else depths)
             given = (self.config, self.rotations, cache, new)
-            step = quick_step(*given, splits_attention=self.splits_attention) or cached_step(*given)
-        elif step is None:
-            step = causal_step(self.config, self.rotations, tokens, self.dtype)
+            shared = quick_pass(*given, splits_attention=self.splits_attention) or cached_pass(*given)
+        elif shared is None:
+            shared = causal_pass(self.config, self.rotations, tokens, self.dtype)
         # Layers see rows: a product of a matrix is quicker than of a batch of them.
         x = self.model.embed_tokens(tokens.flatten())
         for layer in self.model.layers:
-            x = layer(x, step)
+            x = layer(x, shared)
         out: Tensor = self.model.norm(x)
         return out.view(*tokens.shape, -1)
 

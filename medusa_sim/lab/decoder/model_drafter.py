@@ -14,11 +14,11 @@ from torch import Tensor
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.lab.decoder.candidates import Draft, Rule, draft_of
+from medusa_sim.lab.decoder.candidates import Draft, RejectionRule, draft_of
+from medusa_sim.lab.decoder.distributions import Draws, distribution, padded_top
 from medusa_sim.lab.decoder.drafter import Drafter
 from medusa_sim.lab.decoder.generate import prefill
 from medusa_sim.lab.decoder.generation import Generation
-from medusa_sim.lab.decoder.laws import Draws, law, padded_top
 from medusa_sim.lab.decoder.model import Llama
 
 
@@ -95,18 +95,19 @@ class ModelDrafter(Drafter):
 class TreeDrafter(ModelDrafter):
     """`branching[d]` children for every node at depth d.
 
-    with `independent` drawn with replacement, else without (Gumbel top-k, RSD-C). [1, 1, ..] is
-    speculative decoding, [k, 1, 1, ..] with rule `k-seq` SpecTr, any branching with `multi-round` SpecInfer.
+    The rejection rule says how they are drawn. `recursive`: without replacement (Gumbel top-k, RSD-C). With
+    replacement otherwise: [1, 1, ..] by `multi-round` is speculative decoding, any branching SpecInfer,
+    [k, 1, 1, ..] by `k-seq` SpecTr.
     """
 
     def __init__(
-        self, model: Llama, branching: Sequence[int], *, temperature: float, independent: bool, rule: Rule
+        self, model: Llama, branching: Sequence[int], *, temperature: float, rejection_rule: RejectionRule
     ) -> None:
         self.tree = CandidateTree.cartesian(branching)
         if not branching:
             raise UsageError("a draft tree needs at least one level, for example 4 or 2-2-1")
         super().__init__(model, self.tree.candidates, temperature)
-        self.branching, self.independent, self.rule = tuple(branching), independent, rule
+        self.branching, self.rejection_rule = tuple(branching), rejection_rule
         self.parents = torch.from_numpy(self.tree.parents).to(model.device)
         self.depths = torch.from_numpy(self.tree.depths).to(model.device)
         self.mask = torch.from_numpy(self.tree.mask).to(model.device)
@@ -115,7 +116,7 @@ class TreeDrafter(ModelDrafter):
         """Draws the tree level by level."""
         levels = [roots[:, None]]
         used = [torch.ones_like(levels[0], dtype=torch.bool)]
-        laws = []
+        distributions = []
         logits = self.draft_model.root_logits(roots)
         for depth, count in enumerate(self.branching):
             if depth:
@@ -124,12 +125,12 @@ class TreeDrafter(ModelDrafter):
                 logits = self.draft_model.level_logits(
                     levels[-1], self.mask[start:end, :end], self.depths[:end]
                 )
-            drawn_from = law(logits, self.temperature) if self.temperature else None
+            drawn_from = distribution(logits, self.temperature) if self.temperature else None
             children = self._children(logits, drawn_from, count)  # (batch, m, count)
             is_used = (children >= 0) & used[-1][..., None]
             levels.append(children.clamp(min=0).flatten(1))
             used.append(is_used.flatten(1))
-            laws.append(drawn_from)
+            distributions.append(drawn_from)
         tokens, is_used = torch.cat(levels, 1), torch.cat(used, 1)
         self._tokens = tokens
         parents = torch.where(is_used, self.parents, torch.full_like(self.parents, -1))
@@ -138,25 +139,25 @@ class TreeDrafter(ModelDrafter):
             parents=parents,
             depths=self.depths,
             mask=self.mask,
-            laws=_laws_by_parent(laws, self.nodes),
-            rule=self.rule,
+            distributions=_distributions_by_parent(distributions, self.nodes),
+            rejection_rule=self.rejection_rule,
         )
 
     def _children(self, logits: Tensor, drawn_from: Tensor | None, count: int) -> Tensor:
         if drawn_from is None:
             return padded_top(logits, count)[1]
         drawn = [
-            draw.tokens_with_replacement(rows, count)
-            if self.independent
-            else draw.tokens_without_replacement(rows, count)
+            draw.tokens_without_replacement(rows, count)
+            if self.rejection_rule == "recursive"
+            else draw.tokens_with_replacement(rows, count)
             for draw, rows in zip(self.draws, drawn_from, strict=True)
         ]
         return torch.stack(drawn).to(logits.device)
 
 
-def _laws_by_parent(laws: Sequence[Tensor | None], nodes: int) -> Tensor | None:
-    """(batch, nodes, vocab): each node's law for its children; leaves have none and get zeros."""
-    drawn = [law_of for law_of in laws if law_of is not None]
+def _distributions_by_parent(distributions: Sequence[Tensor | None], nodes: int) -> Tensor | None:
+    """(batch, nodes, vocab): each node's distribution for its children; leaves have none and get zeros."""
+    drawn = [each for each in distributions if each is not None]
     if not drawn:
         return None
     joined = torch.cat(drawn, dim=1)
@@ -168,7 +169,7 @@ class BeamDrafter(ModelDrafter):
     """RSD-S: stochastic beam search of `width` beams and `depth` levels (RSD paper, section 3.2.2).
 
     The perturbed log probabilities only choose the tree and the order of siblings; acceptance uses
-    each parent's own law.
+    each parent's own distribution.
     """
 
     def __init__(self, model: Llama, *, width: int, depth: int, temperature: float) -> None:
@@ -183,16 +184,16 @@ class BeamDrafter(ModelDrafter):
         tokens, parents = roots[:, None], torch.full_like(roots[:, None], -1)
         log_p = torch.zeros(batch, 1, dtype=torch.float64)
         keys = torch.zeros(batch, 1, dtype=torch.float64)
-        laws: list[Tensor | None] = []
+        distributions: list[Tensor | None] = []
         logits = self.draft_model.root_logits(roots)
         for level in range(self.depth):
             first = tokens.shape[1] - keys.shape[1]
             if level:
                 draft = draft_of(tokens, parents)
                 logits = self.draft_model.level_logits(tokens[:, first:], draft.mask[:, first:], draft.depths)
-            # At temperature 0 this is plain beam search on the draft's own law.
-            drawn_from = law(logits, self.temperature or 1.0)
-            laws.append(drawn_from if self.temperature else None)
+            # At temperature 0 this is plain beam search on the draft's own distribution.
+            drawn_from = distribution(logits, self.temperature or 1.0)
+            distributions.append(drawn_from if self.temperature else None)
             reach = log_p[..., None] + drawn_from.log()
             perturbed = self._perturbed(reach, keys) if self.temperature else reach
             perturbed = perturbed.masked_fill(keys.isneginf()[..., None], -torch.inf).flatten(1)
@@ -204,7 +205,7 @@ class BeamDrafter(ModelDrafter):
             parents = torch.cat((parents, torch.where(alive, first + beam, -1).to(device)), 1)
             tokens = torch.cat((tokens, token.to(device)), 1)
         self._tokens = tokens
-        return draft_of(tokens, parents, _laws_by_parent(laws, self.nodes))
+        return draft_of(tokens, parents, _distributions_by_parent(distributions, self.nodes))
 
     def _perturbed(self, reach: Tensor, keys: Tensor) -> Tensor:
         """Gumbel keys of all children, their maximum per beam being the beam's own key.

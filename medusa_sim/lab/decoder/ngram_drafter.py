@@ -14,9 +14,9 @@ from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.arguments import Match
 from medusa_sim.lab.decoder.candidates import Draft
+from medusa_sim.lab.decoder.distributions import Draws
 from medusa_sim.lab.decoder.drafter import Drafter
 from medusa_sim.lab.decoder.generation import Generation
-from medusa_sim.lab.decoder.laws import Draws
 
 
 class NgramDrafter(Drafter):

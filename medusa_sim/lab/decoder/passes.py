@@ -1,4 +1,4 @@
-"""What the layers of one forward share, made the plain way: right for any trees, batches and lengths."""
+"""What the layers of one pass share, made the plain way: right for any trees, batches and lengths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(tokens (batch, n), tree mask, depths) -> hidden states (batch, n, hidden) of one verification."""
 
 
-class Step:
+class Pass:
     """Whole texts without a cache, as in training: a token sees itself and those before it.
 
     cos, sin: rotations of the tokens, (.., q, 1, head_dim). mask: which keys a query sees, if not all these.
@@ -45,7 +45,7 @@ class Step:
         )
 
 
-class CachedStep(Step):
+class CachedPass(Pass):
     """New tokens after the committed ones of a cache.
 
     slots: (batch, q), where their keys go. mask: additive, (batch, 1, group * q, kv_len) over the first
@@ -73,12 +73,12 @@ class CachedStep(Step):
         return self.cache.first(layer, self.kv_len)
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """As `Step.attend`, each K/V row read once for its group."""
+        """As `Pass.attend`, each K/V row read once for its group."""
         return attend(q, keys, values, self.mask)
 
 
-def causal_step(config: DecoderConfig, rotations: Rotations, tokens: Tensor, dtype: torch.dtype) -> Step:
-    """The step of whole texts (batch, q) without a cache."""
+def causal_pass(config: DecoderConfig, rotations: Rotations, tokens: Tensor, dtype: torch.dtype) -> Pass:
+    """The pass over whole texts (batch, q) without a cache."""
     (batch, query_tokens), device = tokens.shape, tokens.device
     cos, sin = (table[:query_tokens] for table in rotations.tables(query_tokens, device, dtype))
     mask, window = None, config.sliding_window
@@ -86,11 +86,11 @@ def causal_step(config: DecoderConfig, rotations: Rotations, tokens: Tensor, dty
         order = torch.arange(query_tokens, device=device)
         distance = order[:, None] - order
         mask = (distance >= 0) & (distance < window)
-    return Step(batch, cos, sin, mask)
+    return Pass(batch, cos, sin, mask)
 
 
 class NewTokens(NamedTuple):
-    """The tokens of one forward, the last of t that are uncommitted."""
+    """The tokens of one pass, the last of t that are uncommitted."""
 
     tokens: int
     offset: int
@@ -106,7 +106,7 @@ class NewTokens(NamedTuple):
         return self.offset + self.tokens
 
 
-def cached_step(
+def cached_pass(
     config: DecoderConfig,
     rotations: Rotations,
     cache: KVCache,
@@ -114,8 +114,8 @@ def cached_step(
     kv_len: int | None = None,
     *,
     is_masked: bool = True,
-) -> CachedStep:
-    """The step of new tokens after those of a cache.
+) -> CachedPass:
+    """The pass over new tokens after those of a cache.
 
     kv_len: slots to look at: all shapes are fixed, nothing is read from the device. None: those in use.
     """
@@ -131,4 +131,4 @@ def cached_step(
         seen = (cache.lengths, new.mask, kv_len, new.depths)
         mask = attention_mask(*seen, offset=new.offset, sliding_window=config.sliding_window)
         bias = mask_bias(mask, config.group_size, dtype)
-    return CachedStep(cache.batch, cos, sin, cache, slots, bias, kv_len)
+    return CachedPass(cache.batch, cos, sin, cache, slots, bias, kv_len)

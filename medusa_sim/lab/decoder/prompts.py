@@ -20,6 +20,9 @@ from medusa_sim.outside.limits import SPEC_BYTES, TABLE_BYTES
 from medusa_sim.reading.documents import read_json
 from medusa_sim.reading.files import read_text
 
+_WORD_STARTS = ("\u0120", "\u2581")
+"""How byte-level and sentence-piece vocabularies write the space that begins a word."""
+
 
 def chat_prompt(directory: Path, text: str) -> str:
     """`text` as the user's one message, with the opening of the answer; special tokens are in the string.
@@ -37,7 +40,8 @@ def chat_prompt(directory: Path, text: str) -> str:
     if alone.is_file():
         template = read_text(alone, SPEC_BYTES, "a template")
     if isinstance(template, list):
-        template = next((t.get("template") for t in template if t.get("name") == "default"), None)
+        named = [each for each in template if isinstance(each, dict)]
+        template = next((each.get("template") for each in named if each.get("name") == "default"), None)
     if not isinstance(template, str):
         raise SpecError(f"{path}: no chat_template; leave --chat out, or give a checkpoint with one")
 
@@ -54,9 +58,14 @@ def chat_prompt(directory: Path, text: str) -> str:
         rendered: str = environment.from_string(template).render(
             messages=messages, add_generation_prompt=True, **special
         )
-    except (TemplateError, TypeError, ValueError) as error:
-        raise SpecError(f"{path}: chat_template cannot be rendered ({error})") from None
+    except Exception as error:  # a template is a stranger's code, which may fail in any way
+        raise SpecError(f"{path}: chat_template cannot be rendered ({_reason(error)})") from None
     return rendered
+
+
+def _reason(error: Exception) -> str:
+    """What an error says, on one line; its name where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _token(value: object) -> str:
@@ -67,10 +76,6 @@ def _token(value: object) -> str:
 def _object(path: Path) -> dict[str, Any]:
     content = read_json(path, TABLE_BYTES, "a JSON file") if path.exists() else {}
     return content if isinstance(content, dict) else {}
-
-
-_WORD_STARTS = ("\u0120", "\u2581")
-"""How byte-level and sentence-piece vocabularies write the space that begins a word."""
 
 
 @dataclass(frozen=True, slots=True)

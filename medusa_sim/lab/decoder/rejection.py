@@ -1,8 +1,8 @@
-"""Rejection of drafts at one node that keeps the target's law: recursive, multi-round and K-SEQ.
+"""Rejection of drafts at one node that keeps the target's distribution: recursive, multi-round and K-SEQ.
 
-A rule takes the target's law at the node and the law that the drafts were drawn from, (vocab,) each in fp64,
-the drafts in order, and the draws that decide. It returns the index of the kept draft and the target's law,
-or None and the law (vocab,) of the token to draw instead.
+A rule takes two distributions, (vocab,) in fp64: the target's at the node, and the one that the drafts were
+drawn from; then the drafts in order, and the draws that decide. It returns the index of the kept draft and
+the target's distribution, or None and the distribution (vocab,) of the token to draw instead.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from medusa_sim.lab.decoder.candidates import Rule
-from medusa_sim.lab.decoder.laws import Draws
+from medusa_sim.lab.decoder.candidates import RejectionRule
+from medusa_sim.lab.decoder.distributions import Draws
 from medusa_sim.lab.draft_model.rejection import k_seq_gamma
 
 _MASS_MIN = 1e-14
-"""A residual law with less mass than this is rounding: target and draft were equal."""
+"""A residual distribution with less mass than this is rounding: target and draft were equal."""
 
 
 def _normalised(weights: Tensor, fallback: Tensor) -> Tensor:
-    """What sums to 1: weights / sum; `fallback` where no mass is left (the laws were equal)."""
+    """What sums to 1: weights / sum; `fallback` where no mass is left (the distributions were equal)."""
     mass = weights.sum()
     return weights / mass if float(mass) > _MASS_MIN else fallback
 
 
 def _ratio(target: float, draft: float) -> float:
-    """min(1, target / draft); a token that the draft law calls impossible is never kept."""
+    """min(1, target / draft); a token that the draft distribution calls impossible is never kept."""
     return min(1.0, target / draft) if draft > 0.0 else 0.0
 
 
@@ -37,9 +37,9 @@ def recursive_rejection(
 ) -> tuple[int | None, Tensor]:
     """Drafts without replacement, in the order drawn (RSD paper, section 3.1; Sequoia's sampler).
 
-    Returns the index of the kept draft, or None and the law of the token to draw instead. After each
+    Returns the index of the kept draft, or None and the distribution of the token to draw instead. After each
     rejection target becomes norm((target - draft)+) and draft loses the rejected token (`strikes`) and is
-    **renormalised**: without that the law is wrong from the third draft on. draft None: each
+    **renormalised**: without that the distribution is wrong from the third draft on. draft None: each
     draft is certain (1 on it).
     """
     for index, token in enumerate(drafted):
@@ -60,7 +60,7 @@ def recursive_rejection(
 
 
 multi_round_rejection = partial(recursive_rejection, strikes=False)
-"""Independent drafts (SpecInfer; with one, speculative decoding): their law never changes."""
+"""Independent drafts (SpecInfer; with one, speculative decoding): their distribution never changes."""
 
 
 def k_seq(target: Tensor, draft: Tensor, drafted: Sequence[int], draws: Draws) -> tuple[int | None, Tensor]:
@@ -76,7 +76,7 @@ def k_seq(target: Tensor, draft: Tensor, drafted: Sequence[int], draws: Draws) -
     return None, _normalised((target - share * kept).clamp(min=0.0), target)
 
 
-RULES: dict[Rule, Callable[..., tuple[int | None, Tensor]]] = {
+REJECTION_RULES: dict[RejectionRule, Callable[..., tuple[int | None, Tensor]]] = {
     "recursive": recursive_rejection,
     "multi-round": multi_round_rejection,
     "k-seq": k_seq,

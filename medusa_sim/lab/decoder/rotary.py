@@ -14,7 +14,7 @@ _TABLE_ROWS = 256
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """fp32 for half precision, else the dtype itself: norms, rotations and laws are computed in it."""
+    """fp32 for half precision, else the dtype itself: norms, rotations, softmax."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 

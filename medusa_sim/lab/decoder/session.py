@@ -18,6 +18,7 @@ from medusa_sim.lab.decoder.config import read_config
 from medusa_sim.lab.decoder.fixed_shapes import FORWARDS
 from medusa_sim.lab.decoder.generation import GenerationRun, GenerationSettings
 from medusa_sim.lab.decoder.methods import (
+    AUTO,
     CHECKPOINTS,
     SHIPPED_CHECKPOINT,
     SHIPPED_DRAFT,
@@ -78,31 +79,34 @@ def _decoded(request: Request) -> DecodeAnswer:
     settings = GenerationSettings(
         max_new_tokens=request.max_new_tokens,
         temperature=request.temperature,
-        acceptance=request.rule or "rejection",
+        acceptance_rule=request.acceptance_rule,
         seed=request.seed,
         draw_typical=True,
     )
     method, sized = _method(request, target, draft, prompts, settings, notes)
     plain = make_method("ar", target, temperature=request.temperature)
+    plain_settings = GenerationSettings(
+        max_new_tokens=request.max_new_tokens, temperature=request.temperature, seed=request.seed
+    )
     comparison = compare(
         target.model,
         prompts,
         settings,
-        GenerationSettings(
-            max_new_tokens=request.max_new_tokens, temperature=request.temperature, seed=request.seed
-        ),
+        plain_settings,
         method.drafter,
         baseline=request.plain and method.name != "ar",
-        make_forward=FORWARDS.get(request.step),
+        make_forward=FORWARDS.get(request.launch),
         first_allowed=first_allowed(typed, tokenizer, target.model.config.vocab_size),
     )
-    kept = [(method, comparison.run)] + ([(plain, comparison.plain)] if comparison.plain is not None else [])
+    kept = [(method, comparison.run, settings)]
+    if comparison.plain is not None:
+        kept.append((plain, comparison.plain, plain_settings))
     if sized is not None and comparison.gain is not None and comparison.gain < 1.0:
         kept.reverse()  # the tree was chosen here, and did not keep its promise
     records = [
         record
-        for which, run in kept
-        for record in _records(request.texts, typed, which, run, settings, tokenizer)
+        for which, run, given in kept
+        for record in _records(request.texts, typed, which, run, given, tokenizer)
     ]
     headline = _headline(method, sized, comparison, device)
     return DecodeAnswer(records, headline, comparison.gain, notes)
@@ -163,10 +167,10 @@ def _method(
     """The method with its tree, which `auto` takes from timing steps here."""
     tree, accuracy, sized = request.tree, None, None
     if request.method == "medusa":
-        tree = tree if tree is not None else "auto"
-        if tree == "auto" and settings.max_new_tokens == 1:  # prefill gives it: no step, and no tree to size
+        tree = tree if tree is not None else AUTO
+        if tree == AUTO and settings.max_new_tokens == 1:  # prefill gives it: no step, and no tree to size
             return make_method("ar", target, temperature=request.temperature), None
-        if tree == "auto" or tree.isdecimal():
+        if tree == AUTO or tree.isdecimal():
             name, note = (
                 (request.acceptance, None)
                 if request.acceptance
@@ -174,9 +178,9 @@ def _method(
             )
             accuracy = head_accuracy(target, name, request.data_dir)
             notes += [note] if note else []
-        if tree == "auto" and accuracy is not None:
+        if tree == AUTO and accuracy is not None:
             # Compiling every size would take minutes; the static step has the same shapes.
-            forward = FORWARDS.get("static" if request.step == "compiled" else request.step)
+            forward = FORWARDS.get("static" if request.launch == "compiled" else request.launch)
             sized = sizing(target, accuracy, prompts, settings, make_forward=forward)
             tree = str(sized.best)
             if sized.best == 1:
@@ -187,7 +191,6 @@ def _method(
         draft=draft,
         tree=tree,
         temperature=request.temperature,
-        acceptance=request.rule,
         accuracy=accuracy,
         ngram_max=request.ngram_max,
         match=request.match,
@@ -237,12 +240,11 @@ def _records(
     settings: GenerationSettings,
     tokenizer: Tokenizer,
 ) -> list[dict[str, Any]]:
-    rule = "greedy" if settings.temperature == 0.0 else method.acceptance
     return [
         {
             "sequence": i,
             "method": method.name,
-            "rule": rule,
+            "rule": settings.applied_rule,
             "tree": method.tree,
             "prompt": text,
             "token_ids": sequence.token_ids,

@@ -31,6 +31,10 @@ _TOKENS = 12
 """New tokens of one timed run."""
 LEAST_GAIN = 1.03
 """Below this a tree is not worth its trouble, and timing does not tell it from 1."""
+BATCH = 16
+"""Texts that are counted together."""
+ROUNDS, ENOUGH_S = 3, 2.0
+"""Runs of each, and the time after which one is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +103,6 @@ def sizing(
                 step_s[size] = min(step_s.get(size, seconds), seconds)
 
 
-ROUNDS, ENOUGH_S = 3, 2.0
-"""Runs of each, and the time after which one is enough."""
-
-
 @dataclass(frozen=True, slots=True)
 class BesidePlain:
     """The fastest run of a method and, if it was asked for, of plain decoding."""
@@ -164,10 +164,6 @@ def compare(
         if time.perf_counter() - began > ENOUGH_S:
             break
     return BesidePlain(fastest["method"], fastest.get("plain"))
-
-
-BATCH = 16
-"""Texts that are counted together."""
 
 
 def acceptance_counts(

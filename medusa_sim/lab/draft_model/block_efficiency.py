@@ -10,6 +10,10 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.draft_model.contexts import SURPRISAL_MAX, ContextBank
 from medusa_sim.lab.draft_model.ease import EaseProcess
 
+BLOCKS = 800
+"""Simulated blocks of beams. Every node carries its exact probability of being reached, so that the standard
+error is 0.5 % of the block efficiency or less."""
+
 
 def branch_block_efficiency(bank: ContextBank, process: EaseProcess, branches: tuple[int, ...]) -> float:
     """Expected tokens per step of RSD-C with those branching factors; a chain is all ones (SD).
@@ -64,11 +68,6 @@ def stratified_normal(count: int, rng: np.random.Generator) -> FloatArray:
     """`count` standard normal values, one from the middle of each equal share of them all, shuffled."""
     quantile = NormalDist().inv_cdf
     return rng.permutation(np.array([quantile((i + 0.5) / count) for i in range(count)]))
-
-
-BLOCKS = 800
-"""Simulated blocks. Every node of a beam carries its exact probability of being reached, so that the
-standard error is 0.5 % of the block efficiency or less."""
 
 
 def truncate_perturbed(parent: FloatArray, perturbed: FloatArray) -> FloatArray:

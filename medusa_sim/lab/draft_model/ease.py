@@ -12,8 +12,6 @@ from medusa_sim.lab.draft_model.contexts import ContextFamily
 
 BLOCK_NODES = 5
 """Gauss-Hermite nodes over the part of ease that stays for a whole block."""
-
-
 SPREAD_MIN = 0.12
 """Spread from position to position is kept at or above this, less than half a grade of the bank."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -12,15 +12,11 @@ from medusa_sim.errors import DataError, shown
 from medusa_sim.lab.draft_model.contexts import ContextFamily
 
 DraftMethod = Literal["SD", "SpecTr", "RSD-C", "RSD-S"]
-
-
-METHODS: tuple[DraftMethod, ...] = ("SD", "SpecTr", "RSD-C", "RSD-S")
-
-
+METHODS: tuple[DraftMethod, ...] = get_args(DraftMethod)
 LENGTH_MAX = 64
-
-
+"""Levels of a shape."""
 WIDTH_MAX = 32
+"""Independent drafts of SpecTr, beams of RSD-S."""
 
 
 @dataclass(frozen=True)

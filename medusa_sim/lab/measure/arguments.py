@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.arguments import packed_weights
@@ -24,6 +24,11 @@ from medusa_sim.scenario.declare import (
 if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree
 
+Tell = Callable[[str], object]
+"""Takes a line for the user."""
+TreeAttention = Literal["masked", "split"]
+RunDtype = Literal["fp32", "bf16"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Device(Declared):
@@ -35,10 +40,10 @@ class Device(Declared):
         names="models",
     )  # fmt: skip
     dtype: str | None = argument(None, WORD, "fp32, bf16, fp16, by commas [default: cpu fp32, cuda fp16].")
-    tree_attention: Literal["masked", "split"] = argument(
+    tree_attention: TreeAttention = argument(
         "masked", WORD,
         "masked: one kernel under the tree's mask. split: the prefix by the fastest kernel, then the tree.",
-        choices=("masked", "split"),
+        choices=get_args(TreeAttention),
     )  # fmt: skip
     packed: bool = packed_weights()
     budget: float | None = argument(
@@ -112,9 +117,7 @@ class RunGrid(Sizes):
         REQUIRED, PATH,
         "Checkpoint with Medusa heads and an acceptance profile of its name; may be given again.", many=True,
     )  # fmt: skip
-    dtype: Literal["fp32", "bf16"] = argument(
-        "fp32", WORD, "Of weights and arithmetic.", choices=("fp32", "bf16")
-    )
+    dtype: RunDtype = argument("fp32", WORD, "Of weights and arithmetic.", choices=get_args(RunDtype))
     packed: bool = packed_weights()
     prompts: int = 16
     new_tokens: int = 80

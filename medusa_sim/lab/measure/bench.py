@@ -20,7 +20,7 @@ import torch
 
 from medusa_sim.lab.decoder.cuda_graph import capture
 from medusa_sim.lab.measure.kernels import MOST_COPIES, Call, Pool, calls
-from medusa_sim.lab.measure.shapes import Case
+from medusa_sim.lab.measure.shapes import TimedShape
 from medusa_sim.lab.measure.spread import Timing, timing_of
 from medusa_sim.units import US_PER_MS, US_PER_S
 
@@ -90,14 +90,14 @@ _SAMPLE_US = 500.0
 _MOST_CALLS = 256
 _FEWEST_REPEATS, _MOST_REPEATS = 7, 50
 _CASE_S = 0.15
-"""Seconds of samples of one case, where its fewest repeats do not take longer."""
+"""Seconds of samples of one shape, where its fewest repeats do not take longer."""
 
 
 class Bench(Protocol):
-    """Anything that can time a case: a device, or a fake one in tests."""
+    """Anything that can time a shape: a device, or a fake one in tests."""
 
-    def timing(self, case: Case) -> Timing:
-        """Times of one launch of the case."""
+    def timing(self, shape: TimedShape) -> Timing:
+        """Times of one launch of the shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Sample:
 class CpuBench:
     """Time on the CPU; a sample is a run of calls on rotating operands.
 
-    patience: share of the usual warm-up that a case gets.
+    patience: share of the usual warm-up that a shape gets.
     """
 
     def __init__(
@@ -132,19 +132,19 @@ class CpuBench:
         self.clock = clock
         self.patience = patience
 
-    def timing(self, case: Case) -> Timing:
-        """Times of one launch of the case."""
-        sample = self.ready(case)
+    def timing(self, shape: TimedShape) -> Timing:
+        """Times of one launch of the shape."""
+        sample = self.ready(shape)
         first_us = sample()
         return timing_of([sample() for _ in range(_repeats(first_us * sample.calls))])
 
     @torch.inference_mode()
-    def ready(self, case: Case) -> Sample:
-        """Warms the case up; what it returns times one launch, in us, each time it is called."""
-        operands = calls(case, self.pool)
+    def ready(self, shape: TimedShape) -> Sample:
+        """Warms the shape up; what it returns times one launch, in us, each time it is called."""
+        operands = calls(shape, self.pool)
         rotation = itertools.cycle(operands)
-        results: deque[object] = deque(maxlen=results_kept(case, next(rotation)()))
-        settles = case.operator.FAMILY == "attention" and case.between_bytes < self.pool.cache_bytes
+        results: deque[object] = deque(maxlen=results_kept(shape, next(rotation)()))
+        settles = shape.operator.FAMILY == "attention" and shape.between_bytes < self.pool.cache_bytes
         rotations, seconds = (_SETTLING_ROTATIONS, _SETTLING_S) if settles else (_WARMUP_ROTATIONS, _WARMUP_S)
         self._warm_up(rotation, results, rotations * len(operands), self.patience * seconds)
         once_us = Sample(rotation, results, 1, self.clock)()
@@ -174,7 +174,7 @@ def keep_memory() -> None:
             libc.mallopt(option, _KEPT_BYTES)
 
 
-def results_kept(case: Case, result: object) -> int:
+def results_kept(shape: TimedShape, result: object) -> int:
     """How many results to hold back, so that a new one is written where a step would write it.
 
     An allocator hands out what was freed last: with none held, every result would land in the same lines
@@ -182,7 +182,7 @@ def results_kept(case: Case, result: object) -> int:
     """
     tensors = result if isinstance(result, tuple) else (result,)
     size = sum(each.nbytes for each in tensors if isinstance(each, torch.Tensor))
-    return min(max(1, round(case.activation_bytes / max(size, 1))), MOST_COPIES)
+    return min(max(1, round(shape.activation_bytes / max(size, 1))), MOST_COPIES)
 
 
 class CudaBench:
@@ -195,12 +195,12 @@ class CudaBench:
         self.pool = pool
 
     @torch.inference_mode()
-    def timing(self, case: Case) -> Timing:
-        """Times of one launch of the case."""
-        device, rotation = self.pool.device, calls(case, self.pool)
+    def timing(self, shape: TimedShape) -> Timing:
+        """Times of one launch of the shape."""
+        device, rotation = self.pool.device, calls(shape, self.pool)
         with torch.cuda.device(device):
-            torch.cuda.empty_cache()  # what the last case's graphs held, which no capture could take
-            results = results_kept(case, rotation[0]())
+            torch.cuda.empty_cache()  # what the last shape's graphs held, which no capture could take
+            results = results_kept(shape, rotation[0]())
         replay = capture_calls(rotation, device, results=results)
         replay()  # the first one uploads the graph
         once_us = device_us(replay, device, len(rotation))

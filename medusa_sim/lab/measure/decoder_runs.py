@@ -11,7 +11,7 @@ Greedy, on held-out prompts other than those that gave the head accuracies of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.lab.decoder.training import corpus
 from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step
 from medusa_sim.lab.decoder.trials import acceptance_counts
-from medusa_sim.lab.measure.arguments import RunGrid
+from medusa_sim.lab.measure.arguments import RunGrid, Tell
 from medusa_sim.lab.measure.cells import RunRow, cell_name, write_config, write_runs
 from medusa_sim.lab.measure.turns import step_clock
 from medusa_sim.units import US_PER_S
@@ -46,7 +46,6 @@ draws them."""
 PROMPT_TOKENS = 96
 LOOKED_UP = 5
 """Drafts of a look-up in the text."""
-Tell = Callable[[str], object]
 
 
 def measure_decoder_runs(folder: Path, grid: RunGrid, tell: Tell = lambda _: None) -> None:

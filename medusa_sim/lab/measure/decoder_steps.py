@@ -4,7 +4,7 @@ A cell is one (batch, candidates); one candidate is the plain decoding step. A s
 the weights, and every step accepts as many draft tokens, so that a measured and a predicted one do the same
 work. The cells of a batch take turns, so that drifts hit all alike, and the whole grid is passed over twice
 or more: how far the passes disagree is how well anything can be predicted. The step is the one that
-`generate` runs, acceptance on the host included; on CUDA its forward is a graph (`decode --step cuda-graph`).
+`generate` runs, acceptance on the host included; on CUDA its pass is a graph (`decode --launch cuda-graph`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from pathlib import Path
 
 import torch
 
+from medusa_sim.lab.decoder.checkpoint import DTYPES
 from medusa_sim.lab.measure import hardware
-from medusa_sim.lab.measure.arguments import Device, StepGrid
+from medusa_sim.lab.measure.arguments import Device, StepGrid, Tell
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, cell_name, write_config, write_steps
 from medusa_sim.lab.measure.clocks import raise_clocks, watch_clocks
 from medusa_sim.lab.measure.environment import environment
-from medusa_sim.lab.measure.kernels import DTYPES
 from medusa_sim.lab.measure.subject import ACCEPTED, Subject, random_subject
 from medusa_sim.lab.measure.timed_steps import time_in_turns
 from medusa_sim.specs.measurement import Environment
 from medusa_sim.units import GIGA, US_PER_S
-
-Tell = Callable[[str], object]
 
 
 def measure_decoder_steps(

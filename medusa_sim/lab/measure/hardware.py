@@ -12,8 +12,9 @@ import msgspec
 import torch
 
 from medusa_sim.data import find
+from medusa_sim.lab.decoder.checkpoint import DTYPES
 from medusa_sim.lab.measure.bench import capture_calls, device_us, synchronise
-from medusa_sim.lab.measure.kernels import DTYPES, Call
+from medusa_sim.lab.measure.kernels import Call
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import HARDWARE
 from medusa_sim.specs.measurement import SCHEMA, Environment, Rates

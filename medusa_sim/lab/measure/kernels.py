@@ -20,16 +20,16 @@ from torch.nn.attention import SDPBackend
 
 from medusa_sim.lab.decoder.attention import attend, attention_mask, mask_bias
 from medusa_sim.lab.decoder.cache import KVCache
-from medusa_sim.lab.decoder.fast_step import prefix_and_tree
+from medusa_sim.lab.decoder.checkpoint import DTYPES
+from medusa_sim.lab.decoder.fast_passes import prefix_and_tree
 from medusa_sim.lab.decoder.model import RMSNorm
 from medusa_sim.lab.decoder.packed import is_packed, product, reordered
 from medusa_sim.lab.decoder.rotary import rotate
-from medusa_sim.lab.measure.shapes import Case
+from medusa_sim.lab.measure.shapes import TimedShape
 from medusa_sim.operators.attention import ATTENTION_KINDS
 
 Call = Callable[[], object]
 
-DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CACHE_MULTIPLE = {"cpu": 3, "cuda": 8}
 """Rotating through this many times the cache leaves nothing of a buffer in it; a GPU's L2 is hashed and keeps
 some lines for longer."""
@@ -79,19 +79,19 @@ class Pool:
         return held[:count].view(copies, *shape)
 
 
-def calls(case: Case, pool: Pool) -> list[Call]:
-    """One launch of the case on each copy of its operands, in the order in which they rotate."""
-    return CALLS[case.operator.kind](case, DTYPES[case.operator.dtype], pool)
+def calls(shape: TimedShape, pool: Pool) -> list[Call]:
+    """One launch of the shape on each copy of its operands, in the order in which they rotate."""
+    return CALLS[shape.operator.kind](shape, DTYPES[shape.operator.dtype], pool)
 
 
 def _random(pool: Pool, dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=pool.device).uniform_(-1.0, 1.0)
 
 
-def _linear(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    m, n, k = case.sizes.values()
-    x = pool.activations((m, k), dtype, case.activation_bytes)
-    weights = pool.operands((n, k), dtype, case.between_bytes)
+def _linear(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    m, n, k = shape.sizes.values()
+    x = pool.activations((m, k), dtype, shape.activation_bytes)
+    weights = pool.operands((n, k), dtype, shape.between_bytes)
 
     packed = [reordered(weight) for weight in weights] if pool.packed and is_packed(n, k) else []
 
@@ -105,14 +105,14 @@ def _linear(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     return [call(i) for i in range(max(len(x), len(weights)))]
 
 
-def _rms_norm(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    norm = RMSNorm(case.sizes["n"], 1e-6).to(device=pool.device, dtype=dtype)
-    return [partial(norm, rows) for (rows,) in _tokens(case, dtype, pool)]
+def _rms_norm(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    norm = RMSNorm(shape.sizes["n"], 1e-6).to(device=pool.device, dtype=dtype)
+    return [partial(norm, rows) for (rows,) in _tokens(shape, dtype, pool)]
 
 
-def _rope(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
+def _rope(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
     """Queries and keys of every token; the head dimension hardly matters, the largest usual one is taken."""
-    m, n = case.sizes.values()
+    m, n = shape.sizes.values()
     dim = next(dim for dim in (128, 64, 32, 16, 8, 4, 2) if n % dim == 0)
     cos, sin = _random(pool, dtype, 1, m, 1, dim), _random(pool, dtype, 1, m, 1, dim)
     keys = max(1, n // dim // 2)
@@ -121,47 +121,47 @@ def _rope(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
         x = tokens.view(1, m, n // dim, dim)
         return lambda: (rotate(x[:, :, keys:], cos, sin), rotate(x[:, :, :keys], cos, sin))
 
-    return [call(tokens) for tokens in _tokens(case, dtype, pool)]
+    return [call(tokens) for tokens in _tokens(shape, dtype, pool)]
 
 
-def _activation(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
+def _activation(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
     def call(gate: Tensor, up: Tensor) -> Call:
         return lambda: functional.silu(gate) * up
 
-    return [call(gate, up) for gate, up in _pairs(case, dtype, pool)]
+    return [call(gate, up) for gate, up in _pairs(shape, dtype, pool)]
 
 
-def _residual(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    return [partial(torch.add, x, y) for x, y in _pairs(case, dtype, pool)]
+def _residual(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    return [partial(torch.add, x, y) for x, y in _pairs(shape, dtype, pool)]
 
 
-def _next_token(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    return [partial(torch.argmax, logits, -1) for logits in _tokens(case, dtype, pool)]
+def _next_token(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    return [partial(torch.argmax, logits, -1) for logits in _tokens(shape, dtype, pool)]
 
 
-def _embedding(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    table = pool.operands((_EMBEDDING_ROWS, case.sizes["n"]), dtype, 0.0)[0]
-    tokens = torch.randint(0, _EMBEDDING_ROWS, (64, 1, case.sizes["m"]), device=pool.device)
+def _embedding(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    table = pool.operands((_EMBEDDING_ROWS, shape.sizes["n"]), dtype, 0.0)[0]
+    tokens = torch.randint(0, _EMBEDDING_ROWS, (64, 1, shape.sizes["m"]), device=pool.device)
     return [partial(functional.embedding, row, table) for row in tokens]
 
 
-def _tokens(case: Case, dtype: torch.dtype, pool: Pool) -> Tensor:
+def _tokens(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> Tensor:
     """(copies, 1, m, n)."""
-    return pool.activations((1, case.sizes["m"], case.sizes["n"]), dtype, case.activation_bytes)
+    return pool.activations((1, shape.sizes["m"], shape.sizes["n"]), dtype, shape.activation_bytes)
 
 
-def _pairs(case: Case, dtype: torch.dtype, pool: Pool) -> list[tuple[Tensor, Tensor]]:
+def _pairs(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[tuple[Tensor, Tensor]]:
     """Two operands a call, each (m, n)."""
-    both = pool.activations((2, case.sizes["m"], case.sizes["n"]), dtype, case.activation_bytes)
+    both = pool.activations((2, shape.sizes["m"], shape.sizes["n"]), dtype, shape.activation_bytes)
     return [(pair[0], pair[1]) for pair in both]
 
 
-def _unfused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
+def _unfused(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
     """QK^T or PV; the query heads of a K/V head are rows of one product, so that K or V is read once."""
-    batch, q_len, kv_len, heads, kv_heads, head_dim = case.sizes.values()
-    is_qk = case.operator.kind == "qk"
+    batch, q_len, kv_len, heads, kv_heads, head_dim = shape.sizes.values()
+    is_qk = shape.operator.kind == "qk"
     rows = heads // kv_heads * q_len
-    store = pool.operands((batch, kv_heads, kv_len, head_dim), dtype, case.between_bytes)
+    store = pool.operands((batch, kv_heads, kv_len, head_dim), dtype, shape.between_bytes)
     width = head_dim if is_qk else kv_len
     left = _random(pool, dtype, batch, kv_heads, rows, width)
 
@@ -182,15 +182,15 @@ def tree_mask(q_len: int, device: torch.device) -> Tensor:
     return mask.to(device)
 
 
-def _fused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
+def _fused(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
     """Attention as the decoder does it (`decoder.model.Attention`, from rotation to output projection)."""
-    batch, q_len, kv_len, heads, kv_heads, head_dim = case.sizes.values()
+    batch, q_len, kv_len, heads, kv_heads, head_dim = shape.sizes.values()
     device = pool.device
-    store = pool.operands((2, batch, kv_heads, kv_len, head_dim), dtype, case.between_bytes)
+    store = pool.operands((2, batch, kv_heads, kv_len, head_dim), dtype, shape.between_bytes)
     lengths = torch.full((batch,), kv_len - q_len, device=device)
     cache = KVCache.over(store[:, 0], store[:, 1], lengths)  # its layers are the rotating copies
     order = torch.arange(q_len, device=device)
-    causal = case.operator.kind == "prefill_attention"
+    causal = shape.operator.kind == "prefill_attention"
     within = order[:, None] >= order if causal else tree_mask(q_len, device)
     group, prefix = heads // kv_heads, kv_len - q_len
     splits = pool.splits_attention and prefix > 0 and not causal
@@ -218,7 +218,7 @@ def _fused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     return [call(layer) for layer in range(store.shape[0])]
 
 
-CALLS: dict[str, Callable[[Case, torch.dtype, Pool], list[Call]]] = {
+CALLS: dict[str, Callable[[TimedShape, torch.dtype, Pool], list[Call]]] = {
     "gemm": _linear,
     **dict.fromkeys(ATTENTION_KINDS, _fused),
     **dict.fromkeys(("qk", "pv"), _unfused),

@@ -12,15 +12,16 @@ import torch
 
 from medusa_sim.data import user_data_dir
 from medusa_sim.errors import DataError
+from medusa_sim.lab.decoder.checkpoint import DTYPES
 from medusa_sim.lab.measure import hardware
-from medusa_sim.lab.measure.arguments import Device
+from medusa_sim.lab.measure.arguments import Device, Tell
 from medusa_sim.lab.measure.bench import bench_of
 from medusa_sim.lab.measure.clocks import raise_clocks, watch_clocks
 from medusa_sim.lab.measure.environment import environment, environment_text, model_label
-from medusa_sim.lab.measure.kernels import DTYPES, Pool, attention_kernels
+from medusa_sim.lab.measure.kernels import Pool, attention_kernels
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
 from medusa_sim.lab.measure.session import Outcome, measure_cases
-from medusa_sim.lab.measure.shapes import cases
+from medusa_sim.lab.measure.shapes import timed_shapes
 from medusa_sim.lab.measure.spread import spread_warning
 from medusa_sim.latency.measured import OPERATOR_PROFILES
 from medusa_sim.specs.measurement import SCHEMA, Environment, Meta
@@ -40,7 +41,7 @@ def measure_operators(
     *,
     resume: bool,
     allow_different: bool,
-    tell: Callable[[str], object],
+    tell: Tell,
     progress: AbstractContextManager[Callable[[int, int, float], None]],
 ) -> None:
     """Measure the shapes of models, the most informative first, to a folder of the device's name.
@@ -55,7 +56,7 @@ def measure_operators(
     started = time.monotonic()
     raise_clocks(device)
     models = [load_model(model) for model in asked.models]
-    wanted = cases(models, dtypes)
+    wanted = timed_shapes(models, dtypes)
     seen = environment(device, asked.name)
     home = user_data_dir(asked.data_dir)
     folder = asked.out or home / OPERATOR_PROFILES / seen.name
@@ -118,9 +119,7 @@ def _outcome_text(outcome: Outcome, rows: int, folder: Path) -> str:
     return f"{'; '.join(parts)}; {rows} rows in {folder}"
 
 
-def _tell_next(
-    tell: Callable[[str], object], record: Recorder, seen: Environment, folder: Path, dtypes: Iterable[str]
-) -> None:
+def _tell_next(tell: Tell, record: Recorder, seen: Environment, folder: Path, dtypes: Iterable[str]) -> None:
     """Whether rows are noisy, and the command that fits those of each dtype."""
     if warning := spread_warning(record.noisy, record.rows, seen.kind, seen.load_average):
         tell(f"Warning: {warning}")

@@ -19,7 +19,7 @@ import msgspec
 
 from medusa_sim.errors import DataError, UsageError, shown
 from medusa_sim.lab.measure.environment import differences
-from medusa_sim.lab.measure.shapes import Case
+from medusa_sim.lab.measure.shapes import TimedShape
 from medusa_sim.lab.measure.spread import SPREAD_LIMIT, Timing
 from medusa_sim.operators.columns import SIZE_COLUMNS
 from medusa_sim.operators.table import read_rows
@@ -67,19 +67,19 @@ class Recorder:
             rows = (dict(zip(COLUMNS, cells, strict=True)) for _, cells in lines)
             self._files[path.name] = {_row_key(row): row for row in rows}
 
-    def has(self, case: Case) -> bool:
-        """Whether the case was measured at all."""
-        return _case_key(case) in self._files.get(file_name(case), {})
+    def has(self, shape: TimedShape) -> bool:
+        """Whether the shape was measured at all."""
+        return _shape_key(shape) in self._files.get(file_name(shape), {})
 
-    def has_steady(self, case: Case) -> bool:
-        """Whether the case was measured with a spread that can stand."""
-        row = self._files.get(file_name(case), {}).get(_case_key(case))
+    def has_steady(self, shape: TimedShape) -> bool:
+        """Whether the shape was measured with a spread that can stand."""
+        row = self._files.get(file_name(shape), {}).get(_shape_key(shape))
         return row is not None and not _is_noisy(row)
 
-    def add(self, case: Case, timing: Timing) -> None:
+    def add(self, shape: TimedShape, timing: Timing) -> None:
         """Keep a row, unless the one that is there has the smaller spread; saved every few seconds."""
-        name, key = file_name(case), _case_key(case)
-        row = row_of(case, timing)
+        name, key = file_name(shape), _shape_key(shape)
+        row = row_of(shape, timing)
         held = self._files.setdefault(name, {}).get(key)
         if held is None or _spread(row) <= _spread(held):
             self._files[name][key] = row
@@ -87,10 +87,10 @@ class Recorder:
         if self.clock() - self._saved_at > _SAVE_EVERY_S:
             self.save()
 
-    def put(self, case: Case, timing: Timing) -> None:
+    def put(self, shape: TimedShape, timing: Timing) -> None:
         """Keep a row in place of any that is there; not saved yet."""
-        name = file_name(case)
-        self._files.setdefault(name, {})[_case_key(case)] = row_of(case, timing)
+        name = file_name(shape)
+        self._files.setdefault(name, {})[_shape_key(shape)] = row_of(shape, timing)
         self._changed.add(name)
 
     def save(self) -> None:
@@ -102,20 +102,20 @@ class Recorder:
         self._saved_at = self.clock()
 
 
-def file_name(case: Case) -> str:
-    """The file that holds a case's row."""
-    return f"{case.operator.FAMILY}_{case.operator.dtype}.csv"
+def file_name(shape: TimedShape) -> str:
+    """The file that holds a shape's row."""
+    return f"{shape.operator.FAMILY}_{shape.operator.dtype}.csv"
 
 
-def row_of(case: Case, timing: Timing) -> Row:
+def row_of(shape: TimedShape, timing: Timing) -> Row:
     """The cells of a row; sizes that do not apply are blank."""
     times = {name: f"{getattr(timing, name):.{_DIGITS}g}" for name in ("time_us", "p10_us", "p90_us")}
-    named = {"op": case.operator.name, **_size_cells(case), "dtype": case.operator.dtype}
+    named = {"op": shape.operator.name, **_size_cells(shape), "dtype": shape.operator.dtype}
     return {**named, **times, "repeats": str(timing.repeats)}
 
 
-def _size_cells(case: Case) -> Row:
-    return {name: str(case.sizes.get(name, "")) for name in SIZE_COLUMNS}
+def _size_cells(shape: TimedShape) -> Row:
+    return {name: str(shape.sizes.get(name, "")) for name in SIZE_COLUMNS}
 
 
 def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = False) -> tuple[Recorder, Meta]:
@@ -206,8 +206,8 @@ def _row_key(row: Row) -> tuple[str, ...]:
     return (op, *(row[name] for name in SIZE_COLUMNS), row["dtype"])
 
 
-def _case_key(case: Case) -> tuple[str, ...]:
-    return (case.operator.kind, *_size_cells(case).values(), case.operator.dtype)
+def _shape_key(shape: TimedShape) -> tuple[str, ...]:
+    return (shape.operator.kind, *_size_cells(shape).values(), shape.operator.dtype)
 
 
 def _spread(row: Row) -> float:

@@ -60,7 +60,7 @@ _UNFUSED_OFFSET = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class TimedShape:
     """One shape to measure; its operator's sizes are single numbers.
 
     level: 0 is the most informative. between_bytes: bytes that a step reads between two uses of the same
@@ -80,7 +80,7 @@ class Case:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes two cases one: linear layers of any name share their shape."""
+        """What makes two shapes one: linear layers of any name share their shape."""
         return (*self.operator.key, *self.operator.axes)
 
     @property
@@ -94,77 +94,79 @@ class Case:
         return float(self.operator.flops)
 
 
-def cases(models: Sequence[Model], dtypes: Sequence[str]) -> list[Case]:
+def timed_shapes(models: Sequence[Model], dtypes: Sequence[str]) -> list[TimedShape]:
     """Every shape of these models and dtypes once, the most informative first.
 
     A shape that several models share is as cold as in the largest of them.
     """
-    distinct: dict[tuple[object, ...], Case] = {}
+    distinct: dict[tuple[object, ...], TimedShape] = {}
     for dtype in dtypes:
         for model in models:
-            for case in _of_model(model, dtype):
-                held = distinct.get(case.key)
+            for shape in _of_model(model, dtype):
+                held = distinct.get(shape.key)
                 if held is None:
-                    distinct[case.key] = case
+                    distinct[shape.key] = shape
                 else:
-                    distinct[case.key] = replace(
+                    distinct[shape.key] = replace(
                         held,
-                        level=min(held.level, case.level),
-                        between_bytes=max(held.between_bytes, case.between_bytes),
-                        activation_bytes=max(held.activation_bytes, case.activation_bytes),
+                        level=min(held.level, shape.level),
+                        between_bytes=max(held.between_bytes, shape.between_bytes),
+                        activation_bytes=max(held.activation_bytes, shape.activation_bytes),
                     )
     return _interleaved(distinct.values())
 
 
-def fill_up(needed: Sequence[Case], more: Sequence[Case], least: int) -> tuple[list[Case], list[Case]]:
+def fill_up(
+    needed: Sequence[TimedShape], more: Sequence[TimedShape], least: int
+) -> tuple[list[TimedShape], list[TimedShape]]:
     """Those needed with as many others of their kinds as make `least` of each; the rest of the others."""
-    known = {case.key for case in needed}
-    counts = Counter(case.operator.kind for case in needed)
+    known = {shape.key for shape in needed}
+    counts = Counter(shape.operator.kind for shape in needed)
     first, rest = list(needed), []
-    for case in more:
-        if case.key in known:
+    for shape in more:
+        if shape.key in known:
             continue
-        if 0 < counts[case.operator.kind] < least:
-            counts[case.operator.kind] += 1
-            first.append(case)
+        if 0 < counts[shape.operator.kind] < least:
+            counts[shape.operator.kind] += 1
+            first.append(shape)
         else:
-            rest.append(case)
+            rest.append(shape)
     return first, rest
 
 
-def _interleaved(cases: Iterable[Case]) -> list[Case]:
+def _interleaved(shapes: Iterable[TimedShape]) -> list[TimedShape]:
     """By level; within a level the families advance together, however many shapes each has."""
-    groups: dict[tuple[int, str], list[Case]] = {}
-    for case in cases:
-        groups.setdefault((case.level, case.operator.FAMILY), []).append(case)
+    groups: dict[tuple[int, str], list[TimedShape]] = {}
+    for shape in shapes:
+        groups.setdefault((shape.level, shape.operator.FAMILY), []).append(shape)
     placed = [
-        (level, (place + 0.5) / len(group), FAMILIES.index(family), case)
+        (level, (place + 0.5) / len(group), FAMILIES.index(family), shape)
         for (level, family), group in groups.items()
-        for place, case in enumerate(group)
+        for place, shape in enumerate(group)
     ]
-    return [case for *_, case in sorted(placed, key=lambda entry: entry[:3])]
+    return [shape for *_, shape in sorted(placed, key=lambda entry: entry[:3])]
 
 
-def _of_model(model: Model, dtype: str) -> Iterator[Case]:
+def _of_model(model: Model, dtype: str) -> Iterator[TimedShape]:
     for name, n, k in linear_layers(model):
         for m, level in M_LEVELS.items():
-            yield case_of(model, Gemm(name=name, m=m, n=n, k=k, dtype=dtype), level)
+            yield shape_of(model, Gemm(name=name, m=m, n=n, k=k, dtype=dtype), level)
     for kind, n in elementwise_widths(model):
         for m, level in ELEMENTWISE_M_LEVELS.items():
-            yield case_of(model, Elementwise(name=kind, kind=kind, m=m, n=n, dtype=dtype), level)
+            yield shape_of(model, Elementwise(name=kind, kind=kind, m=m, n=n, dtype=dtype), level)
     for product, level in _attention(model, dtype):
-        yield case_of(model, product, level)
+        yield shape_of(model, product, level)
 
 
-def case_of(model: Model, operator: Gemm | Elementwise | Attention, level: int) -> Case:
+def shape_of(model: Model, operator: Gemm | Elementwise | Attention, level: int) -> TimedShape:
     """An operator of a model, as cold as the model's steps leave its operands."""
     size = BYTES_PER_ELEMENT[operator.dtype]
     weights = model.parameter_count * size
     if isinstance(operator, Attention):
         every_layer = model.layers * float(operator.kv_bytes)  # they come back after those of all others
-        return Case(operator=operator, level=level, between_bytes=weights + every_layer)
+        return TimedShape(operator=operator, level=level, between_bytes=weights + every_layer)
     written = size * (_WRITTEN_HIDDEN * model.hidden + _WRITTEN_INNER * model.mlp.width)
-    return Case(
+    return TimedShape(
         operator=operator,
         level=level,
         between_bytes=weights,

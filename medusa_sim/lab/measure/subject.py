@@ -11,6 +11,7 @@ import torch
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
+from medusa_sim.lab.decoder.checkpoint import DTYPES
 from medusa_sim.lab.decoder.config import DecoderConfig, config_from_hf, read_config
 from medusa_sim.lab.decoder.fixed_shapes import graphed_forward
 from medusa_sim.lab.decoder.generate import eager_forward
@@ -19,7 +20,7 @@ from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.packed import pack
 from medusa_sim.lab.measure.arguments import StepGrid
 from medusa_sim.lab.measure.cells import StepRow
-from medusa_sim.lab.measure.kernels import DTYPES, attention_kernels
+from medusa_sim.lab.measure.kernels import attention_kernels
 from medusa_sim.lab.measure.spread import Timing
 from medusa_sim.lab.measure.timed_steps import Step, full_step
 from medusa_sim.specs.models import load_model

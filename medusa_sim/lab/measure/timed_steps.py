@@ -19,7 +19,7 @@ from medusa_sim.lab.decoder.generation import Generation
 from medusa_sim.lab.decoder.heads import MedusaHeads
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
-from medusa_sim.lab.decoder.step import Forward
+from medusa_sim.lab.decoder.passes import Forward
 from medusa_sim.lab.measure.bench import synchronise
 from medusa_sim.lab.measure.spread import Timing, timing_of
 from medusa_sim.units import US_PER_S

@@ -26,7 +26,7 @@ from medusa_sim.lab.measure.environment import environment, model_label
 from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
 from medusa_sim.lab.measure.session import FastestLayers
-from medusa_sim.lab.measure.shapes import Case, case_of, cases, fill_up
+from medusa_sim.lab.measure.shapes import TimedShape, fill_up, shape_of, timed_shapes
 from medusa_sim.lab.measure.spread import Timing, settled_timing, timing_of
 from medusa_sim.lab.measure.subject import Subject, random_subject
 from medusa_sim.lab.measure.timed_steps import Step, step_us
@@ -54,7 +54,7 @@ _PLAIN_VISITS = 3
 
 @dataclass(slots=True)
 class Together:
-    """One model's run. cases: what its steps are made of; more: shapes from which kernels are fitted besides.
+    """One model's run. shapes: what its steps are made of; more: those from which kernels are fitted besides.
 
     record: where the operators' rows go; folder: where the steps go. disagreement: how far the passes of a
     grid differ, on average over its speedups. Every round leaves complete files.
@@ -62,8 +62,8 @@ class Together:
 
     folder: Path
     subject: Subject
-    cases: Sequence[Case]
-    more: Sequence[Case]
+    shapes: Sequence[TimedShape]
+    more: Sequence[TimedShape]
     record: Recorder
     seen: Environment
     copy_bytes_per_s: float
@@ -87,8 +87,8 @@ class Together:
             patience=_PATIENCE,
         )
         operators, more = (
-            [Visit(case.key, partial(bench.ready, case)) for case in cases]
-            for cases in (self.cases, self.more)
+            [Visit(shape.key, partial(bench.ready, shape)) for shape in shapes]
+            for shapes in (self.shapes, self.more)
         )
         steps = self._step_visits()
         try:
@@ -121,15 +121,15 @@ class Together:
     def best(self) -> FastestLayers:
         """The fastest linear layers."""
         fastest = FastestLayers()
-        for case, timing in self._timings():
-            fastest.see(case, timing.time_us)
+        for shape, timing in self._timings():
+            fastest.see(shape, timing.time_us)
         return fastest
 
-    def _timings(self) -> Iterator[tuple[Case, Timing]]:
+    def _timings(self) -> Iterator[tuple[TimedShape, Timing]]:
         """Every operator that was visited, with its time."""
-        for case in (*self.cases, *self.more):
-            if case.key in self.turns.found:
-                yield case, settled_timing(self.turns.times_us(case.key))
+        for shape in (*self.shapes, *self.more):
+            if shape.key in self.turns.found:
+                yield shape, settled_timing(self.turns.times_us(shape.key))
 
     def _step_visits(self) -> list[Visit]:
         with torch.inference_mode():
@@ -156,8 +156,8 @@ class Together:
     def _write(self) -> None:
         if not self.turns.found:
             return
-        for case, timing in self._timings():
-            self.record.put(case, timing)
+        for shape, timing in self._timings():
+            self.record.put(shape, timing)
         self.record.save()
         if rows := self._rows():
             write_steps(self.folder, self.meta, rows)
@@ -251,12 +251,12 @@ def measure_together(
     cells = [
         (batch, count, tree.depth) for batch in grid.batches for count, (tree, _) in subject.trees.items()
     ]
-    needed = [case_of(model, operator, 0) for operator in operators_of(model, gpu, cells, grid.seq_len)]
-    first, more = fill_up(needed, cases([model], (dtype,)), least_rows)
+    needed = [shape_of(model, operator, 0) for operator in operators_of(model, gpu, cells, grid.seq_len)]
+    first, more = fill_up(needed, timed_shapes([model], (dtype,)), least_rows)
     run = Together(
         folder=folder,
         subject=subject,
-        cases=first,
+        shapes=first,
         more=more,
         record=record,
         seen=seen,

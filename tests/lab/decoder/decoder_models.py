@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from medusa_sim.lab.decoder.config import DecoderConfig
+from medusa_sim.lab.decoder.distributions import Draws
 from medusa_sim.lab.decoder.heads import MedusaHeads, new_heads
-from medusa_sim.lab.decoder.laws import Draws
 from medusa_sim.lab.decoder.model import Llama, random_llama
 
 

@@ -14,7 +14,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.accept import accept_by_rejection, accept_greedy, accept_typical, typical_token
 from medusa_sim.lab.decoder.candidates import Draft, draft_of
-from medusa_sim.lab.decoder.laws import Draws, law
+from medusa_sim.lab.decoder.distributions import Draws, distribution
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.ngram_drafter import continuation
 
@@ -99,7 +99,7 @@ def test_laws_are_exact_in_fp64_and_of_a_large_flat_vocabulary():
     delta = 0.85  # p = 1/V > delta exp(-H) = delta/V; with the biased H the threshold is 1.31 delta/V
     assert len(accept_typical(draft, flat, temperature=1.0, delta=delta).paths[0]) == 1
     half = torch.randn(3, 50).to(torch.float16)
-    p = law(half, 0.7)
+    p = distribution(half, 0.7)
     assert p.dtype == torch.float64
     assert float((p.sum(-1) - 1.0).abs().max()) < 1e-12
 
@@ -145,13 +145,18 @@ def test_repeated_independent_drafts_share_their_children():
     base = _draft(tree, tokens)
     for rule in ("multi-round", "k-seq"):
         draft = Draft(
-            tokens=tokens, parents=base.parents, depths=base.depths, mask=base.mask, laws=laws, rule=rule
+            tokens=tokens,
+            parents=base.parents,
+            depths=base.depths,
+            mask=base.mask,
+            distributions=laws,
+            rejection_rule=rule,
         )
         verdict = accept_by_rejection(draft, logits, temperature=1.0, draws=[Draws(1)])
         if len(verdict.paths[0]):
             assert verdict.paths[0][0] in (1, 2)
             assert len(verdict.paths[0]) in (1, 2)
-    greedy = law(logits[0, 0], 0.0)
+    greedy = distribution(logits[0, 0], 0.0)
     assert greedy.tolist() == [0.0, 1.0, 0.0, 0.0]
 
 
@@ -205,7 +210,7 @@ def test_typical_tokens_are_drawn_from_those_above_the_threshold():
 @pytest.mark.parametrize("temperature", [5e-324, 1e-308, 1e-30, 1e30, 1e308])
 def test_any_finite_temperature_gives_a_law(temperature):
     logits = torch.tensor([3.0, -7.0, 2.9, -torch.inf])
-    p = law(logits, temperature)
+    p = distribution(logits, temperature)
     assert float(p.sum()) == pytest.approx(1.0)
     assert p.argmax() == 0
     draft = _draft(CandidateTree.chain(1), torch.tensor([[0, 0]]))

@@ -168,9 +168,11 @@ def test_train_writes_a_checkpoint_that_decode_runs(tmp_path):
     assert row["parameters"] == load_checkpoint(base).model.config.parameter_count
     (row,) = document(
         *("train", "--method", "medusa-1", "--checkpoint", base, "--save", one),
-        *("--medusa-heads", "3", "--plot", tmp_path / "loss.png", *small),
+        *("--medusa-heads", "3", "--plot", tmp_path / "loss.svg", *small),
     )["rows"]
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "loss.svg").read_text()
+    assert "<svg" in drawn
+    assert "head_2_loss" in drawn
     assert "heldout_top1_head_2" in row
     answered(
         *("train", "--method", "medusa-2", "--checkpoint", one, "--save", two),

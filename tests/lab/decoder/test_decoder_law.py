@@ -17,11 +17,11 @@ from scipy import stats
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.lab.decoder import rejection
 from medusa_sim.lab.decoder.accept import accept_by_rejection
-from medusa_sim.lab.decoder.candidates import Rule, draft_of
+from medusa_sim.lab.decoder.candidates import RejectionRule, draft_of
+from medusa_sim.lab.decoder.distributions import Draws, distribution
 from medusa_sim.lab.decoder.drafter import Drafter
 from medusa_sim.lab.decoder.generate import generate, prefill, verify
 from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
-from medusa_sim.lab.decoder.laws import Draws, law
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.model_drafter import BeamDrafter, TreeDrafter
@@ -122,7 +122,7 @@ def _joint(model: Llama, temperature: float, vocab: int, length: int) -> dict[tu
     """Exact law of the `length` tokens after PROMPT, from full forwards without a cache."""
     texts = list(itertools.product(range(vocab), repeat=length))
     tokens = torch.tensor([PROMPT + list(text) for text in texts])
-    laws = law(model.logits(model(tokens)), temperature)[:, len(PROMPT) - 1 : -1]
+    laws = distribution(model.logits(model(tokens)), temperature)[:, len(PROMPT) - 1 : -1]
     chosen = torch.gather(laws, 2, torch.tensor(texts)[..., None])[..., 0]
     return dict(zip(texts, chosen.prod(-1).tolist(), strict=True))
 
@@ -136,15 +136,15 @@ def _pair(name: str, vocab: int, unlike: tuple[int, ...]) -> tuple[Llama, Llama]
     return target, target if name == "equal" else noisy_copy(target)
 
 
-def _tree(draft: Llama, branching: list[int], rule: Rule, temperature: float) -> Drafter:
-    return TreeDrafter(draft, branching, temperature=temperature, independent=rule != "recursive", rule=rule)
+def _tree(draft: Llama, branching: list[int], rule: RejectionRule, temperature: float) -> Drafter:
+    return TreeDrafter(draft, branching, temperature=temperature, rejection_rule=rule)
 
 
-STEPS: dict[str, tuple[list[int], Rule]] = {
+STEPS: dict[str, tuple[list[int], RejectionRule]] = {
     "sd": ([1, 1], "multi-round"), "specinfer": ([2, 1], "multi-round"), "spectr": ([2, 1], "k-seq"),
     "rsd-c": ([3, 1], "recursive"),
 }  # fmt: skip
-RUNS: dict[str, tuple[list[int], Rule]] = {
+RUNS: dict[str, tuple[list[int], RejectionRule]] = {
     "sd": ([1, 1, 1], "multi-round"), "specinfer": ([4, 2], "multi-round"), "spectr": ([3, 1], "k-seq"),
     "rsd-c": ([4, 2], "recursive"),
 }  # fmt: skip
@@ -270,7 +270,7 @@ CASES = [
 
 
 def drawn_tree(
-    branching: list[int], laws: dict[Path, PathLaw], rule: Rule, draws: Enumerated
+    branching: list[int], laws: dict[Path, PathLaw], rule: RejectionRule, draws: Enumerated
 ) -> tuple[list[Path], list[int]]:
     """Paths and parents of the nodes, root first: with replacement unless the rule is recursive."""
     paths: list[Path] = [()]
@@ -294,7 +294,7 @@ def step_law(
     branching: list[int],
     target: dict[Path, PathLaw],
     draft: dict[Path, PathLaw],
-    rule: Rule,
+    rule: RejectionRule,
     temperature: float,
 ) -> Iterator[tuple[float, Path]]:
     """(probability, emitted tokens) of every way a step can fall."""

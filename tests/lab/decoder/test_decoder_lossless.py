@@ -17,7 +17,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.cache import KVCache
-from medusa_sim.lab.decoder.candidates import Rule
+from medusa_sim.lab.decoder.candidates import RejectionRule
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
 from medusa_sim.lab.decoder.drafter import Drafter
 from medusa_sim.lab.decoder.fixed_shapes import (
@@ -143,9 +143,9 @@ DRAFTS: dict[str, Callable[[Llama], Drafter]] = {
 }
 
 
-def _tree(model: Llama, branching: list[int], rule: Rule) -> Drafter:
-    draft, independent = noisy_copy(model), rule != "recursive"
-    return TreeDrafter(draft, branching, temperature=0.0, independent=independent, rule=rule)
+def _tree(model: Llama, branching: list[int], rule: RejectionRule) -> Drafter:
+    draft = noisy_copy(model)
+    return TreeDrafter(draft, branching, temperature=0.0, rejection_rule=rule)
 
 
 ACCEPTED = {
@@ -345,7 +345,7 @@ def test_plain_texts_are_equal(prompts, plain):
 
 def _chain(length: int) -> Drafter:
     draft = load_checkpoint(_folder("python-stdlib-draft")).model
-    return TreeDrafter(draft, [1] * length, temperature=0.0, independent=True, rule="multi-round")
+    return TreeDrafter(draft, [1] * length, temperature=0.0, rejection_rule="multi-round")
 
 
 METHODS: dict[str, tuple[Callable[[], Drafter], dict[str, Any]]] = {

@@ -238,8 +238,8 @@ def test_draft_cache_follows_the_accepted_text(kind):
     target, prompts = tiny_llama(), ragged_prompts(5, 13, longest=9)
     draft = noisy_copy(target, noise=0.1)
     drafter = {
-        "chain": lambda: TreeDrafter(draft, [1, 1], temperature=0.0, independent=True, rule="multi-round"),
-        "tree": lambda: TreeDrafter(draft, [3, 2], temperature=0.0, independent=False, rule="recursive"),
+        "chain": lambda: TreeDrafter(draft, [1, 1], temperature=0.0, rejection_rule="multi-round"),
+        "tree": lambda: TreeDrafter(draft, [3, 2], temperature=0.0, rejection_rule="recursive"),
         "beam": lambda: BeamDrafter(draft, width=3, depth=3, temperature=0.0),
     }[kind]()
     run = generate(target, prompts, GenerationSettings(max_new_tokens=15), drafter)

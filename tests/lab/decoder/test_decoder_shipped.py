@@ -46,7 +46,7 @@ def _tokens_per_step(name: str, temperature: float) -> float:
     prompts = file_windows(_corpus().heldout, tokenizer, count=12, prompt_tokens=48, seed=5)
     drafter = MedusaDrafter(target.model, target.heads, medusa_tree("64", target, None))
     settings = GenerationSettings(
-        max_new_tokens=48, temperature=temperature, acceptance="typical", stop_at_end_of_text=False
+        max_new_tokens=48, temperature=temperature, acceptance_rule="typical", stop_at_end_of_text=False
     )
     run = generate(target.model, prompts, settings, drafter)
     if temperature > 0.0:

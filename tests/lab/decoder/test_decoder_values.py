@@ -13,16 +13,16 @@ from decoder_models import tiny_config, tiny_llama
 
 from medusa_sim.lab.decoder.attention import attend
 from medusa_sim.lab.decoder.config import RopeScaling, config_from_hf
-from medusa_sim.lab.decoder.fast_step import TwoParts, prefix_and_tree
+from medusa_sim.lab.decoder.distributions import Draws, distribution, padded_top
+from medusa_sim.lab.decoder.fast_passes import TwoParts, prefix_and_tree
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
-from medusa_sim.lab.decoder.laws import Draws, law, padded_top
-from medusa_sim.lab.decoder.model_drafter import _laws_by_parent
+from medusa_sim.lab.decoder.model_drafter import _distributions_by_parent
 from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
+from medusa_sim.lab.decoder.passes import causal_pass
 from medusa_sim.lab.decoder.prompts import chat_prompt
 from medusa_sim.lab.decoder.rotary import Rotations, inverse_frequencies
 from medusa_sim.lab.decoder.session import _headline
-from medusa_sim.lab.decoder.step import causal_step
 from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step, next_token_loss
 from medusa_sim.lab.decoder.training.recipe import _heads
 from medusa_sim.lab.decoder.training.train import combined_weight, distillation_loss, medusa_1_loss
@@ -129,17 +129,17 @@ def test_a_window_hides_what_lies_further_back():
     """Of four tokens each sees itself and the one before it."""
     model = tiny_llama(sliding_window=2)
     config = model.config
-    step = causal_step(config, Rotations(config), torch.zeros(1, 4, dtype=torch.long), torch.float64)
+    step = causal_pass(config, Rotations(config), torch.zeros(1, 4, dtype=torch.long), torch.float64)
     assert step.mask.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
-    short = causal_step(config, Rotations(config), torch.zeros(1, 2, dtype=torch.long), torch.float64)
+    short = causal_pass(config, Rotations(config), torch.zeros(1, 2, dtype=torch.long), torch.float64)
     assert short.mask is None
 
 
 def test_a_law_is_the_softmax_and_greedy_its_largest():
     logits = torch.tensor([0.0, math.log(3.0)])
-    assert law(logits, 1.0).tolist() == pytest.approx([0.25, 0.75])
-    assert law(logits, 0.5).tolist() == pytest.approx([0.1, 0.9])
-    assert law(logits, 0.0).tolist() == [0.0, 1.0]
+    assert distribution(logits, 1.0).tolist() == pytest.approx([0.25, 0.75])
+    assert distribution(logits, 0.5).tolist() == pytest.approx([0.1, 0.9])
+    assert distribution(logits, 0.0).tolist() == [0.0, 1.0]
 
 
 def test_the_largest_are_followed_by_nothing():
@@ -156,10 +156,10 @@ def test_gumbel_variables_are_of_the_uniform_ones():
 def test_laws_are_given_to_every_node_that_may_have_children():
     """One root and two children of two laws; four leaves have none."""
     laws = [torch.full((1, 1, 3), 0.2), torch.full((1, 2, 3), 0.3), None]
-    joined = _laws_by_parent(laws, 7)
+    joined = _distributions_by_parent(laws, 7)
     assert joined.shape == (1, 7, 3)
     assert joined[0, :, 0].tolist() == pytest.approx([0.2, 0.3, 0.3, 0, 0, 0, 0])
-    assert _laws_by_parent([None], 7) is None
+    assert _distributions_by_parent([None], 7) is None
 
 
 # Training.

@@ -14,7 +14,7 @@ from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.measure import kernels
-from medusa_sim.lab.measure.shapes import Case
+from medusa_sim.lab.measure.shapes import TimedShape
 from medusa_sim.operators.gemm import Gemm
 
 
@@ -62,7 +62,7 @@ def test_operators_are_measured_as_the_packed_decoder_calls_them(monkeypatch, si
     seen = []
     monkeypatch.setattr(kernels, "product", lambda *given: seen.append(given))
     linear = Gemm(name="x", m=4, n=size, k=size, dtype="bf16")
-    case = Case(operator=linear, between_bytes=1.0, activation_bytes=1.0, level=0)
+    case = TimedShape(operator=linear, between_bytes=1.0, activation_bytes=1.0, level=0)
     for is_packed in (False, True):
         pool = kernels.Pool(torch.device("cpu"), 1000, packed=is_packed)
         kernels.calls(case, pool)[0]()

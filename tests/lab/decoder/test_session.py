@@ -95,10 +95,14 @@ def test_a_chat_template_is_rendered_and_refused_in_one_line(folder):
     tokenizer = _with_bos(target)
     expected = encode(tokenizer, "<s>[user] hello [assistant]", special_tokens=False)
     assert read_prompt("hello", tokenizer, target, chat=True).tokens == expected
-    for broken in ("{{ raise_exception('no') }}", "{% if %}"):
+    endless = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}"
+    for broken in ("{{ raise_exception('no') }}", "{% if %}", "{{ 1 / 0 }}", endless):
         (target / "tokenizer_config.json").write_text(json.dumps({"chat_template": broken}))
         with one_line(SpecError, match="cannot be rendered"):
             chat_prompt(target, "hello")
+    (target / "tokenizer_config.json").write_text(json.dumps({"chat_template": [1, {"name": "other"}]}))
+    with one_line(SpecError, match="no chat_template"):
+        chat_prompt(target, "hello")
 
 
 def test_end_tokens_and_head_repositories_are_read_from_configs(folder, tmp_path):
@@ -193,7 +197,7 @@ def test_times_are_of_steps_alone(folder, monkeypatch):
     assert slow.calls == run.steps + 2
     assert run.sequences[0].token_ids == generate(model, [[1, 2]], settings).sequences[0].token_ids
     monkeypatch.setitem(fixed_shapes.FORWARDS, "compiled", _Slow(0.2))
-    for row in decoded(_request(folder, step="compiled")).records:
+    for row in decoded(_request(folder, launch="compiled")).records:
         assert row["setup_s"] >= 0.2
         assert row["decode_s"] < 0.2
         assert row["tokens_per_s"] == pytest.approx(5 / row["decode_s"])

@@ -21,7 +21,7 @@ from medusa_sim.lab.measure.bench import CudaBench
 from medusa_sim.lab.measure.decoder_steps import step_grid
 from medusa_sim.lab.measure.environment import torch_device
 from medusa_sim.lab.measure.kernels import CALLS, Pool, attention_kernels, calls
-from medusa_sim.lab.measure.shapes import Case, cases
+from medusa_sim.lab.measure.shapes import TimedShape, timed_shapes
 from medusa_sim.lab.measure.subject import Subject, random_weights
 from medusa_sim.lab.measure.timed_steps import step_us
 from medusa_sim.specs.feed_forwards import Mlp
@@ -43,7 +43,7 @@ def without_data(mode: FakeTensorMode, cache: KVCache) -> None:
 
 @pytest.mark.parametrize("splits", [False, True])
 def test_captured_forwards_ask_for_no_value(splits):
-    """The forward of `decode --step` and of timed steps, for trees and plain steps."""
+    """The forward of `decode --launch` and of timed steps, for trees and plain steps."""
     model = tiny_llama(31, dtype=torch.float32)
     model.splits_attention = splits
     cache = model.new_cache(batch=2, capacity=64)
@@ -70,10 +70,10 @@ def test_timed_kernels_ask_for_no_value():
     layers = LayerGroup(2, (Grouped(heads=4, kv_heads=2, head_dim=16),), Mlp(width=96))
     model = dataclasses.replace(load_model("llama-7b"), hidden=64, groups=(layers,), vocab=128)
     pool = Pool(torch.device("cpu"), 1000, splits_attention=True)
-    chosen = {case.operator.kind: case for case in cases([model], ("fp32",)) if case.flops < 1e8}
+    chosen = {case.operator.kind: case for case in timed_shapes([model], ("fp32",)) if case.flops < 1e8}
     assert set(chosen) == set(CALLS)
     for case in chosen.values():
-        (call, *_) = calls(Case(operator=case.operator, level=0, between_bytes=0.0), pool)
+        (call, *_) = calls(TimedShape(operator=case.operator, level=0, between_bytes=0.0), pool)
         with torch.inference_mode(), FakeTensorMode(allow_non_fake_inputs=True):
             call()
 
@@ -178,7 +178,7 @@ class TestOnCuda:
 
     def test_every_kind_of_operator_is_timed(self, device):
         model = load_model("llama-7b")
-        chosen = {case.operator.kind: case for case in reversed(cases([model], ("fp16",)))}
+        chosen = {case.operator.kind: case for case in reversed(timed_shapes([model], ("fp16",)))}
         for splits in (False, True):
             bench = CudaBench(Pool(device, 50 * 2**20, splits_attention=splits))
             for case in chosen.values():

@@ -11,10 +11,10 @@ from decoder_models import tiny_config
 from torch.nn import functional
 
 from medusa_sim.lab.decoder.model import Attention
-from medusa_sim.lab.decoder.step import CachedStep
+from medusa_sim.lab.decoder.passes import CachedPass
 from medusa_sim.lab.measure.bench import CpuBench, results_kept
 from medusa_sim.lab.measure.kernels import Pool, calls, tree_mask
-from medusa_sim.lab.measure.shapes import Case
+from medusa_sim.lab.measure.shapes import TimedShape
 from medusa_sim.latency.measured import MeasuredLatency, load_profile
 from medusa_sim.latency.operator_time import Source
 from medusa_sim.operators.kinds import operator_of
@@ -25,8 +25,8 @@ from medusa_sim.specs.measurement import Meta, read_meta
 CACHE = 10_000
 
 
-def case(kind: str, between_bytes: float = 0.0, written: float = 0.0, **sizes: int) -> Case:
-    return Case(
+def case(kind: str, between_bytes: float = 0.0, written: float = 0.0, **sizes: int) -> TimedShape:
+    return TimedShape(
         operator=operator_of(kind, "fp32", sizes),
         level=0,
         between_bytes=between_bytes,
@@ -143,7 +143,7 @@ def test_fused_attention_is_the_decoders(pool):
     for name, value in flat.items():
         module._modules[f"{name}_proj"] = lambda _, value=value: value.reshape(10, -1)
     module._modules["o_proj"] = lambda x: x
-    step = CachedStep(
+    step = CachedPass(
         2, torch.ones(2, 5, 1, 8), torch.zeros(2, 5, 1, 8), held["cache"], held["slots"], held["bias"], 12
     )
     assert torch.equal(module(torch.zeros(10, 32), step).view(2, 5, -1), call())

@@ -11,7 +11,7 @@ from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.measure import hardware, record, session, shapes, spread
 from medusa_sim.lab.measure.environment import differences, model_label, slug, torch_device
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
-from medusa_sim.lab.measure.shapes import Case, cases
+from medusa_sim.lab.measure.shapes import TimedShape, timed_shapes
 from medusa_sim.lab.measure.spread import Timing, spread_warning, timing_of
 from medusa_sim.latency.measured import profile_of
 from medusa_sim.operators.table import read_rows
@@ -46,10 +46,10 @@ class FakeBench:
 
     def __init__(self, clock: Clock, *, pace: float = 1.0, spreads: list[float] | None = None) -> None:
         self.clock, self.pace, self.spreads = clock, pace, spreads or []
-        self.seen: list[Case] = []
+        self.seen: list[TimedShape] = []
         self.stop_after: int | None = None
 
-    def timing(self, case: Case) -> Timing:
+    def timing(self, case: TimedShape) -> Timing:
         if self.stop_after is not None and len(self.seen) == self.stop_after:
             raise KeyboardInterrupt
         self.clock.now += self.pace * session.expected_s(case, RATES)
@@ -59,12 +59,12 @@ class FakeBench:
         return Timing(us, us * (1 - spread / 2), us * (1 + spread / 2), 9)
 
 
-def some_cases(dtypes: tuple[str, ...] = ("fp16",)) -> list[Case]:
-    return cases([load_model("llama-7b"), load_model("llama-3-8b")], dtypes)
+def some_cases(dtypes: tuple[str, ...] = ("fp16",)) -> list[TimedShape]:
+    return timed_shapes([load_model("llama-7b"), load_model("llama-3-8b")], dtypes)
 
 
 def run(
-    folder: Path, wanted: list[Case], bench: FakeBench, **options: float
+    folder: Path, wanted: list[TimedShape], bench: FakeBench, **options: float
 ) -> tuple[session.Outcome, Recorder]:
     held, meta = begin(folder, META, resume=(folder / "meta.toml").exists())
     write_meta(folder, meta)
@@ -115,7 +115,7 @@ def test_a_shape_of_two_models_is_as_cold_as_in_the_larger():
     small, large = load_model("llama-7b"), load_model("llama-13b")
     layers = LayerGroup(large.layers, (small.attention,), large.mlp)
     shared = dataclasses.replace(large, hidden=small.hidden, groups=(layers,))
-    both = {case.key: case for case in cases([small, shared], ["fp16"])}
+    both = {case.key: case for case in timed_shapes([small, shared], ["fp16"])}
     key = ("gemm", "fp16", "fp16", small.hidden, small.hidden, 1)
     assert both[key].between_bytes == 2.0 * max(small.parameter_count, shared.parameter_count)
 

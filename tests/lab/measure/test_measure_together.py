@@ -19,7 +19,7 @@ from decoder_models import tiny_config
 
 from medusa_sim.lab.measure import together
 from medusa_sim.lab.measure.cells import read_steps
-from medusa_sim.lab.measure.shapes import Case, fill_up
+from medusa_sim.lab.measure.shapes import TimedShape, fill_up
 from medusa_sim.lab.measure.spread import lower_quartile, settled_timing
 from medusa_sim.lab.measure.turns import ReferenceKernel, Turns, Visit, take_turns
 from medusa_sim.lab.validate.comparison import CountChoice, halves_differ
@@ -135,8 +135,8 @@ def test_a_choice_is_judged_where_the_effect_is_above_the_floor(gain, floor, pre
 
 
 def test_kinds_are_filled_up_to_what_a_fit_needs():
-    def case(kind: str, m: int) -> Case:
-        return Case(operator=operator_of(kind, "fp32", {"m": m, "n": 8}), level=0, between_bytes=0.0)
+    def case(kind: str, m: int) -> TimedShape:
+        return TimedShape(operator=operator_of(kind, "fp32", {"m": m, "n": 8}), level=0, between_bytes=0.0)
 
     needed = [case("rms_norm", m) for m in (1, 4)]
     more = [case(kind, m) for m in range(1, 9) for kind in ("rms_norm", "residual")]

@@ -17,14 +17,14 @@ from medusa_sim.lab.measure.shapes import (
     PREFILL_LEVELS,
     Q_LEVELS,
     UNFUSED_Q_LEVELS,
-    Case,
+    TimedShape,
     _attention,
     _interleaved,
-    case_of,
-    cases,
     elementwise_widths,
     fill_up,
     linear_layers,
+    shape_of,
+    timed_shapes,
 )
 from medusa_sim.lab.measure.together import Together, _mixed
 from medusa_sim.lab.measure.turns import Visit
@@ -55,12 +55,12 @@ def test_rows_between_linear_layers_are_as_wide_as_what_they_read():
 def test_an_operator_is_as_cold_as_the_weights_and_caches_between_two_uses():
     """All weights; for attention K and V of every layer as well; of what a layer writes for a token."""
     weights, written = 2.0 * LLAMA.parameter_count, 24 * 4096 + 4 * 14_336
-    gemm = case_of(LLAMA, Gemm(name="o_proj", m=3, n=4096, k=4096, dtype="bf16"), 1)
+    gemm = shape_of(LLAMA, Gemm(name="o_proj", m=3, n=4096, k=4096, dtype="bf16"), 1)
     assert (gemm.level, gemm.between_bytes) == (1, weights)
     assert gemm.activation_bytes == 3 * 2 * written
     sizes = {"batch": 2, "q_len": 1, "kv_len": 100, "heads": 32, "kv_heads": 8, "head_dim": 128}
     attention = Attention(name="a", kind="decode_attention", dtype="bf16", **sizes)
-    case = case_of(LLAMA, attention, 0)
+    case = shape_of(LLAMA, attention, 0)
     assert case.between_bytes == weights + 32 * float(attention.kv_bytes)
     assert float(attention.kv_bytes) == 2 * (2 * 8 * 100 * 128) * 2  # K and V in two bytes
     assert case.activation_bytes == 0.0
@@ -133,7 +133,9 @@ def test_attention_is_split_where_there_is_a_prefix_before_a_tree(
     )
     monkeypatch.setattr(kernels, "attend", lambda rows, keys, values, bias: called.append((1, 0)) or rows)
     sizes = {"batch": 1, "q_len": q_len, "kv_len": kv_len, "heads": 2, "kv_heads": 1, "head_dim": 4}
-    case = Case(operator=Attention(name="a", kind=kind, dtype="fp32", **sizes), level=0, between_bytes=0.0)
+    case = TimedShape(
+        operator=Attention(name="a", kind=kind, dtype="fp32", **sizes), level=0, between_bytes=0.0
+    )
     pool = kernels.Pool(torch.device("cpu"), 1, splits_attention=splits)
     out = kernels.calls(case, pool)[0]()
     assert called == [(parts, kv_len - q_len if parts == 2 else 0)]
@@ -233,7 +235,7 @@ def test_every_case_of_two_models_is_there_once_at_its_level():
     """By kind: how many, their levels, bytes and FLOPs; by level: how many, and how cold they are."""
     kinds: dict[str, list[float]] = {}
     levels: dict[int, list[float]] = {}
-    for case in cases([LLAMA, load_model("vicuna-7b")], ("fp16",)):
+    for case in timed_shapes([LLAMA, load_model("vicuna-7b")], ("fp16",)):
         of_kind = (1, case.level, case.bytes, case.flops)
         of_level = (1, case.between_bytes, case.activation_bytes)
         for found, key, values in ((kinds, case.operator.kind, of_kind), (levels, case.level, of_level)):

@@ -136,7 +136,7 @@ def test_walking_along_a_plain_text_takes_the_steps_of_a_run(method):
     settings = GenerationSettings(max_new_tokens=NEW_TOKENS, stop_at_end_of_text=False)
     texts = [s.prompt + s.token_ids for s in generate(target, prompts, settings).sequences]
     if method == "draft":
-        drafter = TreeDrafter(draft, [1] * LENGTH, temperature=0.0, independent=True, rule="multi-round")
+        drafter = TreeDrafter(draft, [1] * LENGTH, temperature=0.0, rejection_rule="multi-round")
         walked = agreement.walked_draft(draft, texts, len(prompts[0]), LENGTH)
     else:
         drafter = agreement.EarliestNgram(length=LENGTH, ngram_max=3)

@@ -38,7 +38,7 @@ _SKIPPED_FOLDERS = {
 HELDOUT_SHARE = 0.05
 """Share of the files that are held out, by a hash of their names."""
 _RESPONSE_SEEDS = 10_007
-"""Seeds of generations that lie between one seed of a training and the next."""
+"""Stride between the seeds of two trainings; each text of a training has the next one."""
 
 
 @dataclass(frozen=True, slots=True)

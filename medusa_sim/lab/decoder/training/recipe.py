@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.lab.decoder.arguments import Recipe
+from medusa_sim.lab.decoder.arguments import HEAD_LAYERS, HEADS, Recipe, Training
 from medusa_sim.lab.decoder.checkpoint import DTYPES, load_checkpoint
 from medusa_sim.lab.decoder.checkpoint_folder import check_replaceable, check_room, save_checkpoint
 from medusa_sim.lab.decoder.config import DecoderConfig
@@ -26,16 +26,28 @@ from medusa_sim.lab.decoder.training.evaluate import next_token_loss, text_count
 from medusa_sim.lab.decoder.training.train import (
     Batches,
     Report,
+    Run,
     train_backbone,
     train_medusa_1,
     train_medusa_2,
 )
 from medusa_sim.lab.decoder.training.trainer import TrainSettings
 
-PEAK_RATES: dict[str, float] = {"backbone": 3e-3, "medusa-1": 2e-3, "medusa-2": 5e-4}
-"""Peak learning rates of the backbone; medusa-1 (heads) and medusa-2 are the paper's (appendix B.3)."""
-_WARMUP = {"backbone": 100, "medusa-1": 40, "medusa-2": 40}
-_DECAY = {"backbone": 0.1, "medusa-1": 0.0, "medusa-2": 0.0}
+
+class Pace(NamedTuple):
+    """How fast a method learns: peak learning rate, steps of warm-up at most, weight decay."""
+
+    learning_rate: float
+    warmup_steps: int
+    weight_decay: float
+
+
+PACES: dict[Training, Pace] = {
+    "backbone": Pace(3e-3, 100, 0.1),
+    "medusa-1": Pace(2e-3, 40, 0.0),
+    "medusa-2": Pace(5e-4, 40, 0.0),
+}
+"""Learning rates of medusa-1 (its heads') and medusa-2 (the backbone's) are the paper's (appendix B.3)."""
 _HELDOUT_WINDOWS, _HELDOUT_LENGTH = 64, 256
 _PROMPT_TOKENS, _RESPONSE_TOKENS = 32, 128
 _NOT_OF_THE_RESULT = ("save", "checkpoint", "text_folder", "overwrite", "dtype")
@@ -60,8 +72,11 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
+    """What a training starts from."""
+
     model: Llama
     heads: MedusaHeads | None
+    """Those of the checkpoint, if it has any."""
     tokenizer: Tokenizer
 
 
@@ -70,7 +85,7 @@ def run_recipe(
 ) -> Trained:
     """Train and write the checkpoint folder `Recipe.save`; a killed run goes on from where it was saved.
 
-    The state lies beside the folder (`<save>.state.safetensors`) until the end. `note` is told, once,
+    The state lies beside the folder (`state_path`) until the end. `note` is told, once,
     which heads the training starts from. Raises UsageError, SpecError, DataError or OutputError before
     any work where something is wrong with the request.
     """
@@ -78,13 +93,12 @@ def run_recipe(
     started = time.perf_counter()
     texts = corpus.read_corpus(recipe.text_folder)
     subject = _subject(recipe, texts)
+    pace = PACES[recipe.method]
     settings = TrainSettings(
         steps=recipe.steps,
-        batch=recipe.batch,
-        length=recipe.length,
-        learning_rate=recipe.learning_rate or PEAK_RATES[recipe.method],
-        warmup_steps=min(_WARMUP[recipe.method], max(recipe.steps // 5, 1)),
-        weight_decay=_DECAY[recipe.method],
+        learning_rate=recipe.learning_rate or pace.learning_rate,
+        warmup_steps=min(pace.warmup_steps, max(recipe.steps // 5, 1)),
+        weight_decay=pace.weight_decay,
         seed=recipe.seed,
     )
     heads = _heads(recipe, subject, note)
@@ -92,7 +106,8 @@ def run_recipe(
         texts.heldout, subject.tokenizer, count=_HELDOUT_WINDOWS, prompt_tokens=_HELDOUT_LENGTH
     )
     batches = _batches(recipe, subject, texts)
-    history = _train(recipe, replace(subject, heads=heads), batches, settings, _origin(recipe, texts), report)
+    run = Run(state_path=state_path(recipe.save), origin=_origin(recipe, texts), report=report)
+    history = _train(recipe, subject.model, heads, batches, settings, run)
     top1: list[float] = []
     if heads is not None:
         top1 = text_counts(subject.model, heads, windows, first=0, ranks=1).accuracy().accuracy[:, 0].tolist()
@@ -112,6 +127,11 @@ def run_recipe(
     )
     _write(recipe, trained, subject, heads)
     return trained
+
+
+def state_path(save: Path) -> Path:
+    """Where the state of a training lies until the checkpoint folder `save` is written."""
+    return save.with_name(save.name + ".state.safetensors")
 
 
 def _check(recipe: Recipe) -> None:
@@ -203,8 +223,8 @@ def _heads(recipe: Recipe, subject: _Subject, note: Callable[[str], None] | None
     if heads is None:
         return new_heads(
             subject.model.lm_head,
-            count=recipe.medusa_heads or 5,
-            layers=recipe.medusa_layers or 1,
+            count=recipe.medusa_heads or HEADS,
+            layers=recipe.medusa_layers or HEAD_LAYERS,
             own_output=recipe.own_output is not False,
         )
     for name, given, has in (
@@ -238,30 +258,25 @@ def _origin(recipe: Recipe, texts: corpus.Corpus) -> dict[str, Any]:
 
 def _train(
     recipe: Recipe,
-    subject: _Subject,
+    model: Llama,
+    heads: MedusaHeads | None,
     batches: Batches,
     settings: TrainSettings,
-    origin: dict[str, Any],
-    report: Report | None,
+    run: Run,
 ) -> list[dict[str, float]]:
-    run: dict[str, Any] = {
-        "state_path": recipe.save.with_name(recipe.save.name + ".state.safetensors"),
-        "origin": origin,
-        "compiled": recipe.compiled,
-        "report": report,
-    }
-    if subject.heads is None:
-        return train_backbone(subject.model, batches, settings, **run)
+    if heads is None:
+        return train_backbone(model, batches, settings, compiled=recipe.compiled, **run)
     if recipe.method == "medusa-1":
-        return train_medusa_1(subject.model, subject.heads, batches, settings, **run)
+        return train_medusa_1(model, heads, batches, settings, compiled=recipe.compiled, **run)
     return train_medusa_2(
-        subject.model,
-        subject.heads,
+        model,
+        heads,
         batches,
         settings,
         lambda_0=recipe.lambda_0,
         schedule=recipe.schedule,
         distil=recipe.data == "self",
+        compiled=recipe.compiled,
         **run,
     )
 
@@ -293,4 +308,4 @@ def _write(recipe: Recipe, trained: Trained, subject: _Subject, heads: MedusaHea
         record=record,
         overwrite=recipe.overwrite,
     )
-    recipe.save.with_name(recipe.save.name + ".state.safetensors").unlink(missing_ok=True)
+    state_path(recipe.save).unlink(missing_ok=True)

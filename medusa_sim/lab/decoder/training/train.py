@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from medusa_sim.lab.decoder.arguments import LAMBDA_0, SCHEDULE, Schedule
 from medusa_sim.lab.decoder.heads import MedusaHeads
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.training.trainer import (
@@ -100,19 +101,18 @@ HEAD_RATE = 4.0
 
 
 class Run(TypedDict, total=False):
-    """Where a run's state is kept and what belongs to it (`Trainer`), who is told of it, where it stops."""
+    """Where a run's state is kept and what belongs to it (`Trainer`), and who is told of it."""
 
     state_path: Path | None
     origin: Mapping[str, Any] | None
     report: Report | None
-    stop_after: int | None
 
 
 def _trained(
     groups: Sequence[ParameterGroup], loss: LossOfStep, settings: TrainSettings, **run: Unpack[Run]
 ) -> list[dict[str, float]]:
     trainer = Trainer(groups, loss, settings, run.get("state_path"), run.get("origin"))
-    trainer.run(run.get("report"), run.get("stop_after"))
+    trainer.run(run.get("report"))
     return trainer.history
 
 
@@ -175,8 +175,8 @@ def train_medusa_2(
     batches: Batches,
     settings: TrainSettings,
     *,
-    lambda_0: float = 0.2,
-    schedule: str = "constant",
+    lambda_0: float = LAMBDA_0,
+    schedule: Schedule = SCHEDULE,
     distil: bool = False,
     compiled: bool = False,
     **run: Unpack[Run],

@@ -26,10 +26,8 @@ class TrainSettings:
     """Length and pace of a run. `learning_rate` is the peak; warm-up is linear, then a cosine falls to 0."""
 
     steps: int
-    batch: int = 16
-    length: int = 256
-    learning_rate: float = 1e-3
-    warmup_steps: int = 40
+    learning_rate: float
+    warmup_steps: int
     weight_decay: float = 0.0
     max_gradient_norm: float = 1.0
     seed: int = 0
@@ -92,14 +90,11 @@ class Trainer:
         self.step = 0
         self.history: list[dict[str, float]] = []
 
-    def run(
-        self, report: Callable[[int, dict[str, float]], None] | None = None, stop_after: int | None = None
-    ) -> None:
-        """Trains from the saved state, if any, to the last step (or `stop_after`, to test resuming)."""
+    def run(self, report: Callable[[int, dict[str, float]], None] | None = None) -> None:
+        """Trains from the saved state, if any, to the last step. report: told the losses of each step."""
         self.resume()
         settings = self.settings
-        last = settings.steps if stop_after is None else min(stop_after, settings.steps)
-        while self.step < last:
+        while self.step < settings.steps:
             factor = learning_rate_factor(self.step, settings.steps, settings.warmup_steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = settings.learning_rate * group["rate"] * factor
@@ -115,7 +110,7 @@ class Trainer:
             self.step += 1
             record = {"step": float(self.step), "loss": float(loss.detach())} | parts
             self.history.append(record)
-            if self.step % settings.save_every == 0 or self.step == last:
+            if self.step % settings.save_every == 0 or self.step == settings.steps:
                 self.save()
             if report is not None:
                 report(self.step, record)
