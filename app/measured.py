@@ -85,7 +85,7 @@ def decoder_validation(gpu: str, folder: str, latency: LatencyName) -> DecoderVa
     As `validate decoder` compares them.
     """
     compare = validate_decoder if (Path(folder) / STEPS).exists() else validate_runs
-    return compare(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")
+    return compare(Path(folder), load_gpu(gpu), kernels="torch", latency=latency, fallback="calibrated")
 
 
 def decoder_cells(gpu: str, folder: str, latency: LatencyName) -> pd.DataFrame:

@@ -22,8 +22,14 @@ _LIBRARY: Any = torch.ops.mkldnn
 
 
 def reordered(weight: Tensor) -> Tensor:
-    """A weight (out, in) as oneDNN wants it, opaque to torch."""
-    packed: Tensor = _LIBRARY._reorder_linear_weight(weight.detach())
+    """A weight (out, in) as oneDNN wants it, opaque to torch. Raises UsageError where it has none."""
+    try:
+        packed: Tensor = _LIBRARY._reorder_linear_weight(weight.detach())
+    except RuntimeError as error:
+        raise UsageError(
+            f"weights in {weight.dtype} cannot be packed on this CPU ({str(error).splitlines()[0]}); "
+            "give fp32, or leave out --packed"
+        ) from None
     return packed
 
 

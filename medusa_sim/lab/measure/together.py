@@ -18,10 +18,10 @@ import torch
 from medusa_sim.data import user_data_dir
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.measure import hardware
-from medusa_sim.lab.measure.arguments import Device, StepGrid
+from medusa_sim.lab.measure.arguments import Device, StepGrid, Tell
 from medusa_sim.lab.measure.bench import CpuBench
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, write_config, write_steps
-from medusa_sim.lab.measure.decoder_steps import Tell, steps_meta
+from medusa_sim.lab.measure.decoder_steps import steps_meta
 from medusa_sim.lab.measure.environment import environment, model_label
 from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
