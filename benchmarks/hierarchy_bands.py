@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -88,6 +88,17 @@ def spreads_of(lines: pd.DataFrame) -> dict[str, Spread]:
 Half: TypeAlias = float | FloatArray
 
 
+class Least(NamedTuple):
+    """Least shares of cells: experts' of a measured set-up, and both where the version is another."""
+
+    measured_experts: float = 0.0
+    version: float = 0.0
+    version_experts: float = 0.0
+
+
+NOTHING = Least()
+
+
 def held(lines: pd.DataFrame, share: Half) -> pd.Series:
     """Which cells lie in bands that hold so much more, in quadrature."""
     return (lines.short <= np.hypot(lines.slower, share)) & (lines.short >= -np.hypot(lines.faster, share))
@@ -100,24 +111,22 @@ def by_group(lines: pd.DataFrame, share: Half) -> pd.Series:
     return means[lines.groupby(places).size() >= SMALL]
 
 
-def large_below(lines: pd.DataFrame, share: Half) -> bool:
-    """Whether any group of LARGE_GROUP cells or more holds less than LEAST_HELD."""
+def large_below(lines: pd.DataFrame, share: Half) -> int:
+    """How many groups of LARGE_GROUP cells or more hold less than LEAST_HELD."""
     groups = by_group(lines, share)
     sizes = lines.groupby(["way", "group"]).size()[groups.index]
-    return bool((groups[sizes >= LARGE_GROUP] < LEAST_HELD).any())
+    return int((groups[sizes >= LARGE_GROUP] < LEAST_HELD).sum())
 
 
-def band_of(
-    lines: pd.DataFrame, whole: Half, of_experts: float, of_version: float = 0.0, *, of_measured: float = 0.0
-) -> FloatArray:
-    """By how much bands of cells are wider (`nearness.widening_by`). of_version: the least of another one.
-
-    of_measured: the least of layers of experts, as of set-ups that were measured.
-    """
-    of_step, experts = lines.spread.to_numpy(), lines.experts_spread.to_numpy()
-    at_least = np.maximum(whole * of_step, np.where(lines.is_other_version, of_version, NIGHTS))
+def band_of(lines: pd.DataFrame, whole: Half, of_experts: float, least: Least = NOTHING) -> FloatArray:
+    """By how much bands of cells are wider (`nearness.widening_by`)."""
+    of_step = np.where(lines.is_other_version, least.version, NIGHTS)
+    experts = np.where(lines.is_other_version, least.version_experts, least.measured_experts)
     return np.asarray(
-        np.hypot(at_least, np.maximum(of_experts * experts, of_measured) * lines.experts.to_numpy())
+        np.hypot(
+            np.maximum(whole * lines.spread, of_step),
+            np.maximum(of_experts * lines.experts_spread, experts) * lines.experts,
+        )
     )
 
 
@@ -128,7 +137,8 @@ Trial: TypeAlias = Callable[[float], tuple[pd.DataFrame, Half]]
 def needed(trial: Trial, least: float, most: float = 2.0) -> float:
     """The least share from which such bands hold PROMISED in the mean over groups.
 
-    More as long as a large group holds less than LEAST_HELD, and all in the mean no more than MOST_HELD.
+    More where fewer large groups hold less than LEAST_HELD then, as little as that takes, and all in the mean
+    no more than MOST_HELD.
     """
 
     def mean(share: float) -> float:
@@ -141,10 +151,12 @@ def needed(trial: Trial, least: float, most: float = 2.0) -> float:
     enough = least
     if mean(least) < PROMISED:
         enough = float(brentq(lambda share: mean(share) - PROMISED, least, most, xtol=1e-4))
-    further = float(np.ceil(1e3 * enough) / 1e3)
-    while large_below(*trial(further)) and mean(further + WIDER) <= MOST_HELD:
-        further = round(further + WIDER, 3)
-    return further
+    found = further = float(np.ceil(1e3 * enough) / 1e3)
+    below = large_below(*trial(found))
+    while below and further < most and mean(further := round(further + WIDER, 3)) <= MOST_HELD:
+        if (fewer := large_below(*trial(further))) < below:
+            found, below = further, fewer
+    return found
 
 
 def told(lines: pd.DataFrame, share: float) -> pd.DataFrame:
@@ -201,30 +213,28 @@ def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
     """What `specs/nearness.toml` says of each kind: none narrower than one before it, a version's apart.
 
     Steps of dense models tell what all steps differ by; mixtures what layers of experts differ by besides.
-    Versions are of mixtures alone: of whole steps.
     """
     of_kind = {kind: lines[lines.kind == kind] for kind in KINDS}
     measured = measured_of(of_kind["measured"])
-    of_version = needed(lambda share: (of_kind["version"], band_of(of_kind["version"], share, 0.0)), NIGHTS)
     dense, mixed = lines[lines.experts == 0.0], lines[lines.experts > 0.0]
-    least = measured["experts_share"]
+    least = version_of(dense, mixed, measured["experts_share"])
 
     def of_dense(kinds: list[Kind]) -> float:
         own = dense[dense.kind.isin(kinds)]
-        return needed(lambda share: (own, band_of(own, share, 0.0, of_version)), NIGHTS)
+        return needed(lambda share: (own, band_of(own, share, 0.0, least)), NIGHTS)
 
     step_shares = rising(told_by_several(dense), of_dense)
 
     def of_mixed(kinds: list[Kind]) -> float:
         own = mixed[mixed.kind.isin(kinds)]
         whole = np.array([step_shares[kind] for kind in own.kind])
-        return needed(lambda share: (own, band_of(own, whole, share, of_version, of_measured=least)), least)
+        return needed(lambda share: (own, band_of(own, whole, share, least)), least.measured_experts)
 
     experts_shares = rising(told_by_several(mixed), of_mixed)
     found: dict[Kind, dict[str, Any]] = {
         kind: {
-            "step_share": step_shares.get(kind, of_version),
-            "experts_share": experts_shares.get(kind, least),
+            "step_share": step_shares.get(kind, least.version),
+            "experts_share": experts_shares.get(kind, least.version_experts),
             "kernels_half_share": 1.0,
         }
         for kind in KINDS
@@ -242,10 +252,25 @@ def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
     return found
 
 
+def version_of(dense: pd.DataFrame, mixed: pd.DataFrame, measured_experts: float) -> Least:
+    """What another version of a measured engine has at least.
+
+    Of dense models by set-ups that are new in something else besides, as none was measured in two versions;
+    of mixtures by those that are new in nothing else.
+    """
+    later = dense[((dense.kind == "version") | dense.is_other_version) & (dense.kind != "engine")]
+    version = needed(lambda share: (later, band_of(later, share, 0.0)), NIGHTS)
+    own = mixed[mixed.kind == "version"]
+    least = Least(measured_experts)
+    experts = needed(lambda share: (own, band_of(own, version, share, least)), measured_experts)
+    return Least(measured_experts, version, experts)
+
+
 def kinds_band(lines: pd.DataFrame, known: dict[str, Any], kinds: dict[Kind, dict[str, Any]]) -> FloatArray:
     """By how much bands of cells of one kind are wider."""
-    least, of_version = kinds["measured"]["experts_share"], kinds["version"]["step_share"]
-    return band_of(lines, known["step_share"], known["experts_share"], of_version, of_measured=least)
+    version = kinds["version"]
+    least = Least(kinds["measured"]["experts_share"], version["step_share"], version["experts_share"])
+    return band_of(lines, known["step_share"], known["experts_share"], least)
 
 
 def kinds_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:

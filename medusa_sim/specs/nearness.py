@@ -100,7 +100,7 @@ def widening_by(library: str, new: Difference) -> Widening:
     known, least = kinds[new.kind], kinds["version" if new.is_other_version else "measured"]
     return Widening(
         max(spread.steps * known.step_share, least.step_share),
-        max(spread.experts * known.experts_share, kinds["measured"].experts_share),
+        max(spread.experts * known.experts_share, least.experts_share),
     )
 
 

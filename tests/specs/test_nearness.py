@@ -214,6 +214,7 @@ def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_
             *(left_out("generation", engine, 0.3, experts=0.5) for engine in ("vllm", "sglang")),
             *(left_out("engine", engine, 0.05) for engine in ("vllm", "sglang")),
             left_out("gpu", "vllm", 0.02), left_out("version", "trtllm", 0.2, experts=0.5),
+            left_out("model", "trtllm", 0.1).assign(is_other_version=True),
         ],
         ignore_index=True,
     )  # fmt: skip
@@ -228,7 +229,10 @@ def test_dense_models_tell_what_whole_steps_differ_by_and_mixtures_what_experts_
         assert found["engine"][share] == found["gpu"][share] == generation[share]
     nothing = {"step_share": hierarchy_bands.NIGHTS, "experts_share": 0.0, "kernels_half_share": 0.0}
     assert found["measured"] | nothing == found["measured"]
-    assert found["version"]["step_share"] == pytest.approx(0.16, abs=0.012)
+    # another version is told like the rest: by dense models, though they are new in something else too
+    version = found["version"]
+    assert version["step_share"] == pytest.approx(0.08, abs=0.006)
+    assert np.hypot(version["step_share"], 0.5 * version["experts_share"]) == pytest.approx(0.16, abs=0.012)
     assert found["generation"]["held"] == pytest.approx(0.7, abs=0.05)
 
 
@@ -360,3 +364,18 @@ def test_eager_code_is_known_no_better_than_an_engine_that_nobody_measured(model
     low, high = eager.band_us
     assert min(eager.time_us - low, high - eager.time_us) > least
     assert graph.band_us[1] < 1.1 * graph.time_us
+
+
+def test_a_band_opens_only_as_far_as_it_lifts_large_groups():
+    """A group out of reach of bands that hold 85 % in the mean widened all others to no end."""
+    near = [left_out("gpu", engine, 0.1) for engine in ("vllm", "sglang", "trtllm", "another")]
+    shares = []
+    for off in (0.1, 0.15, 9.0):
+        lines = pd.concat([*near, left_out("gpu", "fifth", off)], ignore_index=True)
+
+        def trial(share, own=lines):
+            return own, np.full(len(own), share)
+
+        shares.append(hierarchy_bands.needed(trial, 0.0, 0.2))
+    # 80 % of each; 60 of the fifth, with 90 of the others; 100 of the others and none of the fifth
+    np.testing.assert_allclose(shares, [0.08, 0.09, 0.1], atol=0.003)
