@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast, get_args
 
 import answers
 import inputs
@@ -30,7 +30,7 @@ from medusa_sim.report.recommend.table import schedule_table
 from medusa_sim.report.screen import fact_sentences
 from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import counted, duration, percent, significant, times, with_prefix
-from medusa_sim.scenario.question import OBJECTIVES, Objective
+from medusa_sim.scenario.question import Objective, Question
 from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
 from views.verdict import AS_GOOD, as_good, certainty, verdict_of
@@ -74,7 +74,7 @@ def page(set_up: SetUp) -> None:
     """The answer first, what it rests on below; what a batch changes is a part that runs alone."""
     if show.embedded():
         most = answers.room(set_up)
-        asked = _Asked(most, OBJECTIVES[0], answers.usual_request(set_up))
+        asked = _Asked(most, Question.objective, answers.usual_request(set_up))
         _at_a_batch(set_up, asked, ["recommend", *set_up.options, *asked.options])
         return
     st.title("Does speculation pay?", anchor=False)
@@ -101,7 +101,9 @@ def _asked(set_up: SetUp) -> _Asked:
     help_text = "Where nothing is typed, as many as memory holds without drafts."
     typed = inputs.perhaps(first, "batch_max", label, 1, answers.MOST_AT_ONCE, help_text, empty=f"{room}")
     help_text = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
-    objective = inputs.choice(second, "objective", "Objective", OBJECTIVES, OBJECTIVES[0], help_text)
+    objective = inputs.choice(
+        second, "objective", "Objective", get_args(Objective), Question.objective, help_text
+    )
     return _Asked(typed or room, cast(Objective, objective), answers.usual_request(set_up))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, get_args
 
 import answers
 import inputs
@@ -30,7 +30,7 @@ from medusa_sim.report.words.basis import how_sure
 from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table
-from medusa_sim.scenario.defaults import DEFAULT_DRAFTER
+from medusa_sim.scenario.defaults import DEFAULT_DRAFTER, Baseline
 from medusa_sim.specs.gpu import load_gpu
 from views import sources
 from views.nearest import nearest
@@ -47,7 +47,6 @@ _UPLOAD = "my rows (CSV)"
 _PAPERS = "The papers of Medusa and of recursive speculative decoding: published against predicted"
 EVERY_KERNEL, OWN_ROWS, PAPERS = "every_kernel", "own_rows", "papers"
 """Keys of parts that are folded."""
-_BASELINES = ("fixed", "same")
 _LATENCIES = ("measured", "calibrated")
 _LARGEST = UPLOAD_BYTES
 _MOST_ROWS = 20_000
@@ -290,7 +289,7 @@ def _published() -> None:
         words=lambda option: titles[option],
     )
     help_text = "What the speedup is over."
-    baseline = inputs.choice(right, "baseline", "Baseline", _BASELINES, "fixed", help_text)
+    baseline = inputs.choice(right, "baseline", "Baseline", get_args(Baseline), "fixed", help_text)
     with st.spinner("Predicting what the paper prints"):
         target = measured.reproduced(name)
     frame = target.frame

@@ -1,18 +1,18 @@
-"""The latency models by the names that users give them."""
+"""The latency models by the names that users give them. Free of numpy: help pages read the names."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.latency.model import LatencyModel
-from medusa_sim.specs.gpu import Gpu
+
+if TYPE_CHECKING:
+    from medusa_sim.data import DataDir
+    from medusa_sim.latency.model import LatencyModel
+    from medusa_sim.specs.gpu import Gpu
 
 LatencyName = Literal["calibrated", "roofline", "measured"]
 Fallback = Literal["refuse", "calibrated"]
-
-LATENCIES: tuple[LatencyName, ...] = ("calibrated", "roofline", "measured")
 
 
 def latency_model(
@@ -39,8 +39,8 @@ def latency_model(
         from medusa_sim.latency.roofline import RooflineLatency
 
         return RooflineLatency(gpu)
-    if latency not in LATENCIES:
-        raise UsageError(unknown_name("latency model", latency, LATENCIES))
+    if latency not in get_args(LatencyName):
+        raise UsageError(unknown_name("latency model", latency, get_args(LatencyName)))
     fitted: LatencyModel | None = None
     if latency == "calibrated" or fallback == "calibrated":
         from medusa_sim.latency.calibrated import CalibratedLatency

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medusa_sim.scenario.declare import ANY, FLAG, NUMBER, PATH, WHOLE, WORD, Declared, argument, declared
+from medusa_sim.scenario.declare import ANY, FLAG, NUMBER, PATH, WHOLE, Declared, argument, declared
 from medusa_sim.scenario.defaults import (
     LENGTH_CV,
     LOAD_OUTPUT_TOKENS,
-    LOAD_PREFIXES,
     LOAD_PROMPT_TOKENS,
     LOAD_REQUESTS,
     LOAD_SEEDS,
     LOAD_SHARE,
+    LoadPrefix,
 )
 
 NO_DRAFTS = "none"
@@ -95,11 +95,12 @@ class LoadArguments(Declared):
     prefix_hit_rate: float = argument(
         0.0, NUMBER, "Share of a prompt's tokens found in the cache, below 1.", _REQUESTS, least=0, most=1
     )
-    prefix: str = argument(
-        LOAD_PREFIXES[0], WORD,
+    prefix: LoadPrefix = argument(
+        "system",
+        LoadPrefix,
         "What the cache holds: one text of all requests, or what each session said before.",
-        _REQUESTS, choices=LOAD_PREFIXES,
-    )  # fmt: skip
+        _REQUESTS,
+    )
     cancelled: float = argument(
         0.0, NUMBER,
         "Share of requests that the client cancels, at a random point of the output; they count in no "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import get_args
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
-from medusa_sim.load.arguments import BLOCK_TOKENS
-from medusa_sim.scenario.defaults import LOAD_PREFIXES
+from medusa_sim.load.arguments import BLOCK_TOKENS, LoadArguments
+from medusa_sim.scenario.defaults import LoadPrefix
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import DrafterMemory, drafter_memory, profiled_bytes, request_bytes
@@ -37,7 +38,7 @@ def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
 class ServerSettings:
     """Settings of the engine, as `SchedulerLimits` explains them; None: its own default on the GPU.
 
-    prefix: who owns the cached part of a prompt, one of `LOAD_PREFIXES`.
+    prefix: who owns the cached part of a prompt.
     """
 
     max_requests: int | None = None
@@ -46,11 +47,13 @@ class ServerSettings:
     prompt_interval: int = 1
     prompt_wait: int | None = None
     prefix_hit_rate: float = 0.0
-    prefix: str = LOAD_PREFIXES[0]
+    prefix: LoadPrefix = LoadArguments.prefix
 
     def __post_init__(self) -> None:
-        if self.prefix not in LOAD_PREFIXES:
-            raise UsageError(f"prefix {shown(self.prefix)}: one of {', '.join(LOAD_PREFIXES)} is allowed")
+        if self.prefix not in get_args(LoadPrefix):
+            raise UsageError(
+                f"prefix {shown(self.prefix)}: one of {', '.join(get_args(LoadPrefix))} is allowed"
+            )
         check_sizes(self.max_requests, self.token_budget, self.block_tokens)
 
 

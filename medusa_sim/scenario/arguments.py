@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from medusa_sim.file_types import CACHES
 from medusa_sim.file_types import NAMES as FILE_NAMES
+from medusa_sim.latency.by_name import Fallback, LatencyName
 from medusa_sim.scenario.declare import (
     ANY,
     FLAG,
@@ -41,18 +42,17 @@ from medusa_sim.scenario.defaults import (
     LONGEST_DRAFT,
     MAX_DRAFTS,
     RUNS_CHAINS,
+    Baseline,
 )
+from medusa_sim.step.names import OverlapName, Scope
 
 if TYPE_CHECKING:
     from medusa_sim.data import DataDir
-    from medusa_sim.latency.by_name import Fallback, LatencyName
     from medusa_sim.latency.model import LatencyModel
     from medusa_sim.scenario.acceptance import Given
-    from medusa_sim.scenario.defaults import Baseline
     from medusa_sim.specs.gpu import Gpu
     from medusa_sim.specs.models import ModelName
     from medusa_sim.specs.runtime import Runtime
-    from medusa_sim.step.workload import Scope
 
 MOST_TOKENS = 10**9
 """Of a prompt or an output."""
@@ -184,15 +184,16 @@ class Arguments(Declared):
     dp_attention: bool = argument(
         False, FLAG, "Each GPU attends to other sequences (SGLang's --enable-dp-attention).", _MACHINE
     )
-    overlap: str | None = argument(
-        None, WORD,
+    overlap: OverlapName | None = argument(
+        None,
+        OverlapName,
         "How candidates of one sequence share experts [chain, or tree where trees run].",
-        _MACHINE, choices=("chain", "tree", "independent", "disjoint"),
-    )  # fmt: skip
+        _MACHINE,
+    )
     latency: LatencyName | LatencyModel = argument(
         "calibrated", LATENCY,
         "roofline: datasheet limits. calibrated: fitted kernels. measured: rows of a profile.",
-        _MACHINE, choices=("calibrated", "roofline", "measured"),
+        _MACHINE, choices=get_args(LatencyName),
     )  # fmt: skip
     kernels: str | None = argument(
         None, WORD,
@@ -211,20 +212,20 @@ class Arguments(Declared):
         _MACHINE, above=0, most=2000,
     )  # fmt: skip
     fallback: Fallback = argument(
-        "refuse", WORD,
+        "refuse",
+        Fallback,
         "Shapes that --latency measured lacks: refuse them, or predict them as calibrated.",
-        _MACHINE, choices=("refuse", "calibrated"),
-    )  # fmt: skip
+        _MACHINE,
+    )
     scope: Scope = argument(
-        "model", WORD,
-        "model: all that an engine runs. block: the Medusa paper's simplified block.",
-        _ASKED, choices=("model", "block"),
-    )  # fmt: skip
+        "model", Scope, "model: all that an engine runs. block: the Medusa paper's simplified block.", _ASKED
+    )
     baseline: Baseline = argument(
-        "same", WORD,
+        "same",
+        Baseline,
         "Divide by plain decoding at the same shape, or (the paper's plots) at batch 1, length 1024.",
-        _ASKED, choices=("same", "fixed"),
-    )  # fmt: skip
+        _ASKED,
+    )
     price: float | None = argument(
         None, NUMBER,
         "Dollars per GPU-hour [the list price of `medusa-sim specs prices`, where there is one].",

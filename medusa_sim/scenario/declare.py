@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, get_args
 
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.file_types import named_file, read_by
@@ -179,11 +179,14 @@ class Argument:
         )
 
 
-def argument(default: Any, type_: Type, help_: str, section: str = "", **more: Any) -> Any:
-    """A field of a record of arguments; more: further fields of `Argument`. REQUIRED: without a default."""
-    return field(
-        default=default, metadata={"type": type_, "help": help_, "section": section, **more}, kw_only=True
-    )
+def argument(default: Any, type_: object, help_: str, section: str = "", **more: Any) -> Any:
+    """A field of a record of arguments; default REQUIRED: it has none.
+
+    type_: a `Type`, or the Literal of its annotation, whose names are then its choices. more: further fields
+    of `Argument`.
+    """
+    known = {"type": type_} if isinstance(type_, Type) else {"type": WORD, "choices": get_args(type_)}
+    return field(default=default, metadata={**known, "help": help_, "section": section, **more}, kw_only=True)
 
 
 REQUIRED: Any = MISSING

@@ -61,10 +61,10 @@ LENGTH_CV = 0.4
 requests in flight longer than the mean, docs/method-engines.md)."""
 LOAD_SHARE = 0.9
 """Share of the requests that must keep the limits for a rate to count as carried."""
-LOAD_PREFIXES = ("system", "session")
+LoadPrefix = Literal["system", "session"]
 """Whose the found part of a prompt is: one text of all requests, or what a session said before."""
 Baseline = Literal["same", "fixed"]
-BASELINES: tuple[Baseline, ...] = ("same", "fixed")
+"""What a step is divided by: the plain step of its own shape, or one fixed step (below)."""
 FIXED_BASELINE_BATCH = 1
 FIXED_BASELINE_SEQ_LEN = 1024
 """The one decode step that the paper's Figures 22 and 23 divide by (docs/method.md, baselines)."""

@@ -16,8 +16,9 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.launch import Launch
+from medusa_sim.step.names import Scope
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.workload import Scope, decode, verify
+from medusa_sim.step.workload import decode, verify
 from medusa_sim.units import Format
 
 _DENSE = ("gemm", "attention", "elementwise")

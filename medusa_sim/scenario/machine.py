@@ -27,8 +27,8 @@ from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.memory import usable_memory_bytes
+from medusa_sim.step.names import Scope
 from medusa_sim.step.setting import step_kernels
-from medusa_sim.step.workload import Scope
 
 
 class Machine:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from medusa_sim.errors import UsageError
-from medusa_sim.scenario.declare import ANY, NUMBER, WHOLE, WORD, Declared, argument, declared
+from medusa_sim.scenario.declare import ANY, NUMBER, WHOLE, Declared, argument, declared
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, DEFAULT_BATCHES, FREE_WITHIN, SWITCHING_GAIN
 from medusa_sim.units import US_PER_MS
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from medusa_sim.arrays import IntArray
 
 Objective = Literal["latency", "throughput"]
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 _ASKED = "What is asked for"
 BATCH_MAX = 65_536
@@ -39,10 +38,11 @@ class Question(Declared):
     batch_max: int = DEFAULT_BATCHES[1]
     seq_len: tuple[int, ...] = ()
     objective: Objective = argument(
-        "latency", WORD,
+        "latency",
+        Objective,
         "latency: at each batch. throughput: the most tokens/s of any batch that fits.",
-        _ASKED, choices=OBJECTIVES,
-    )  # fmt: skip
+        _ASKED,
+    )
     max_latency_ms: float | None = argument(
         None, NUMBER, "Longest time per output token of one user.", _ASKED, above=0
     )

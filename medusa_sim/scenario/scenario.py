@@ -26,7 +26,7 @@ from medusa_sim.scenario.defaults import (
 from medusa_sim.scenario.machine_with_drafter import MachineWithDrafter
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.expert_union import CHAIN, TREE, Overlap, overlap_of
+from medusa_sim.step.expert_union import CHAIN, OVERLAPS, TREE, Overlap
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.verified import Verified
@@ -147,7 +147,7 @@ class Scenario(MachineWithDrafter):
     def overlap(self) -> Overlap:
         """Overlap of the experts of one sequence's candidates."""
         asked = self.arguments.overlap
-        return overlap_of(asked) if asked else TREE if self.has_trees else CHAIN
+        return OVERLAPS[asked] if asked else TREE if self.has_trees else CHAIN
 
     @cached_property
     def setting(self) -> Setting:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.scenario.arguments import ARGUMENTS
-from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, WORD, Declared, Type, argument
+from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Declared, Type, argument
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, request_length
 from medusa_sim.units import KILO
 
 Measure = Literal["cost", "throughput", "energy"]
-MEASURES: tuple[Measure, ...] = get_args(Measure)
 COLUMN: dict[Measure, str] = {
     "cost": "usd_per_million_tokens",
     "throughput": "tokens_per_s_per_gpu",
@@ -80,10 +79,11 @@ class SetupQuestion(Declared):
         None, WHOLE, "Requests at once, of all copies.", _REQUESTS, least=1, most=_MOST
     )
     measure: Measure | None = argument(
-        None, WORD,
+        None,
+        Measure,
         "What the best set-up saves [cost; throughput a GPU where a named GPU has no price].",
-        _ASKED, choices=MEASURES,
-    )  # fmt: skip
+        _ASKED,
+    )
     batches: tuple[int, ...] = argument(
         BATCHES, SIZES, f"Requests of one copy that are tried [1 to {BATCHES[-1]}].", _ASKED,
         option="--batch", names="batch",

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.operators.operator import Size
+from medusa_sim.step.names import OverlapName
 
 _NEARLY_ALL = 1.0 - 1e-12
 
@@ -35,7 +35,7 @@ _NEARLY_ALL = 1.0 - 1e-12
 class Overlap:
     """How far tokens of one sequence share experts."""
 
-    name: str
+    name: OverlapName
     beta: float | None
     """Exponent of (X1); None: they share none while there are any left."""
     low: float
@@ -69,15 +69,7 @@ INDEPENDENT = Overlap(
 DISJOINT = Overlap(
     name="disjoint", beta=None, low=1.0, high=1.0, source="no two tokens share an expert: balanced benchmarks"
 )
-OVERLAPS: dict[str, Overlap] = {each.name: each for each in (CHAIN, TREE, INDEPENDENT, DISJOINT)}
-
-
-def overlap_of(name: str) -> Overlap:
-    """The law of that name. Raises UsageError in one line for a name that is none."""
-    try:
-        return OVERLAPS[name]
-    except KeyError:
-        raise UsageError(unknown_name("overlap of experts", name, OVERLAPS)) from None
+OVERLAPS: dict[OverlapName, Overlap] = {each.name: each for each in (CHAIN, TREE, INDEPENDENT, DISJOINT)}
 
 
 def union(

@@ -29,10 +29,11 @@ from medusa_sim.step.exchange import exchange_launches
 from medusa_sim.step.feed_forward import feed_forward_launches
 from medusa_sim.step.launch import PARTS, Launch, elementwise_launch, head_launch
 from medusa_sim.step.mixer_layers import MixerLayers
+from medusa_sim.step.names import Scope
 from medusa_sim.step.recurrent import recurrent_launches
 from medusa_sim.step.residual import residual_launches
 from medusa_sim.step.sparse import block_sparse_launches, compressed_launches, sparse_latent_launches
-from medusa_sim.step.workload import Scope, Workload
+from medusa_sim.step.workload import Workload
 
 _MIXERS: dict[type[Mixer], Callable[[Any, MixerLayers[Any]], list[Launch]]] = {
     Grouped: grouped_launches,

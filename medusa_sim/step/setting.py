@@ -13,8 +13,8 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import CHAIN, Overlap
+from medusa_sim.step.names import Scope
 from medusa_sim.step.verified import Verified
-from medusa_sim.step.workload import Scope
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,6 @@ from medusa_sim.step.expert_union import CHAIN, Overlap
 
 _SIZES = ("batch", "seq_len", "query_tokens", "padded_rows", "graph_tokens")
 Phase = Literal["prefill", "decode", "verify"]
-Scope = Literal["block", "model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, read_published
-from medusa_sim.scenario.defaults import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
+from medusa_sim.scenario.defaults import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.launch import Part
 from medusa_sim.step.step import decode_step
@@ -98,7 +98,7 @@ def _simulated(batches: Sequence[int], seq_lens: Sequence[int], data_dir: DataDi
             },
             **{
                 f"speedup_{name}": column(cells.tokens_per_step * baseline_us[name] / cells.step_us)
-                for name in BASELINES
+                for name in baseline_us
             },
         }
     )
@@ -106,7 +106,7 @@ def _simulated(batches: Sequence[int], seq_lens: Sequence[int], data_dir: DataDi
 
 def _with_errors(frame: pd.DataFrame) -> pd.DataFrame:
     """Signed: predicted minus published, and predicted / published - 1, for both baselines."""
-    for name in BASELINES:
+    for name in get_args(Baseline):
         frame[f"difference_{name}"] = frame[f"speedup_{name}"] - frame["published_speedup"]
         frame[f"error_{name}"] = frame[f"speedup_{name}"] / frame["published_speedup"] - 1.0
     return frame
