@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import answers
@@ -15,11 +15,12 @@ from chosen import (
     DEFAULT,
     DRAFTER,
     GPU,
-    HEADS,
     MODEL,
+    MORE,
     OWN_MODEL,
     REQUEST,
     SHIPPED,
+    SPECIAL,
     SetUp,
     default_engine,
     draft_for,
@@ -29,7 +30,7 @@ from chosen import (
     set_up_of,
 )
 
-from medusa_sim.acceptance.profile import acceptance_names
+from medusa_sim.acceptance.profile import CURVE_HEADS, acceptance_names
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
 from medusa_sim.outside.limits import SENT_HEADER_BYTES
 from medusa_sim.report.words.numbers import with_prefix
@@ -63,13 +64,6 @@ GPUS = (1, 2, 4, 8, 16)
 _LONGEST = 131_072
 """Tokens of a context, a prompt or an output."""
 LABEL = {name: each.label for name, each in ARGUMENTS.items()}
-SPECIAL: dict[str, str | int | bool | None] = {
-    "runtime": None, "gpu": GPU, "model": MODEL, "drafter": DRAFTER, "heads": HEADS, "draft_model": None,
-    "acceptance": SHIPPED, "tp": 1, "ep": False,
-}  # fmt: skip
-"""Arguments whose inputs are more than their declarations, and what these are where nothing is said."""
-MORE = [each for each in ARGUMENTS.values() if each.label and each.name not in SPECIAL]
-"""Arguments whose inputs follow from their declarations."""
 
 
 def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
@@ -106,7 +100,7 @@ def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
     kind = drafter_class(drafter)
     if kind.unit == "head":
         help_text = "Trained; fewer may be run."
-        words["heads"] = inputs.whole(more, "heads", LABEL["heads"], 1, HEADS, HEADS, help_text)
+        words["heads"] = inputs.whole(more, "heads", LABEL["heads"], 1, CURVE_HEADS, CURVE_HEADS, help_text)
     if kind.takes_draft_model:
         help_text = "A smaller model of the same family and vocabulary."
         first = draft_for(str(model))
@@ -372,10 +366,17 @@ def acceptance_choice(where: Any, drafter: str) -> str | None:
     )
     if chosen == SHIPPED:
         return None
-    # What is typed is never opened as a file: the app may be open to others.
-    if chosen not in profiles and not _RATES.fullmatch(chosen):
-        raise UsageError(f"Acceptance {chosen[:40]!r}: give {_TYPED}")
+    check_acceptance(chosen, profiles)
     return chosen
+
+
+def check_acceptance(typed: str, profiles: Iterable[str]) -> None:
+    """Raise UsageError for what is neither rates nor one of these profiles.
+
+    It is never opened as a file: the app may be open to others.
+    """
+    if typed not in profiles and not _RATES.fullmatch(typed):
+        raise UsageError(f"Acceptance {typed[:40]!r}: give {_TYPED}")
 
 
 def profile_words(name: str) -> str:

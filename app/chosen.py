@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import uploads
 
 from medusa_sim import data
+from medusa_sim.acceptance.profile import CURVE_HEADS
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.export import ENGINES
 from medusa_sim.export.engines import METHODS
@@ -28,6 +29,7 @@ from medusa_sim.scenario.defaults import (
     request_length,
 )
 from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases
 from medusa_sim.step.drafter import drafter_class, drafter_names
@@ -39,6 +41,8 @@ OWN_MODEL = "my file: config.json, GGUF"
 SHIPPED, DEFAULT = "as shipped", "default"
 """Of an acceptance and of other arguments, where the input says nothing."""
 POINT = " · "
+_SMALL = "llama-68m"
+"""Drafts where nothing is known of the model."""
 NO_ENGINE = "json"
 """Name of the export with settings for the user's own code."""
 
@@ -71,6 +75,13 @@ PRESETS = (
 OPENS = PRESETS[0].words
 """What the app opens on, and what every input is where a link says nothing of it."""
 GPU, MODEL, DRAFTER = (str(OPENS[name]) for name in ("gpu", "model", "drafter"))
+SPECIAL: dict[str, str | int | bool | None] = {
+    "runtime": None, "gpu": GPU, "model": MODEL, "drafter": DRAFTER, "heads": CURVE_HEADS,
+    "draft_model": None, "acceptance": SHIPPED, "tp": 1, "ep": False,
+}  # fmt: skip
+"""Arguments whose inputs are more than their declarations, and what these are where nothing is said."""
+MORE = [each for each in ARGUMENTS.values() if each.label and each.name not in SPECIAL]
+"""Arguments whose inputs follow from their declarations."""
 REQUEST = {"prompt": LOAD_PROMPT_TOKENS, "output_tokens": LOAD_OUTPUT_TOKENS}
 """Parameters that say the request, from which the context follows, and what they are untyped."""
 
@@ -162,16 +173,20 @@ class SetUp(Arguments):
         return measured_models(self.gpu).get(self.model, self.model)
 
     @property
+    def cards(self) -> str:
+        """`h200-sxm`; `8 x h200-sxm`."""
+        return self.gpu if self.tp == 1 else f"{self.tp} x {self.gpu}"
+
+    @property
     def line(self) -> str:
         """All of it on one line, the model first."""
-        cards = f"{self.tp} x {self.gpu}" if self.tp > 1 else self.gpu
         dtypes = [
             f"{format_text(value)} {what}".strip()
             for what, value in (("", self.dtype), ("weights", self.weight_dtype), ("KV", self.kv_dtype))
             if value
         ]
         model, *drafting = self.drafted.split(POINT)
-        parts = [model, *dtypes, cards, self.engine, *drafting, f"context {self.seq_len:,}"]
+        parts = [model, *dtypes, self.cards, self.engine, *drafting, f"context {self.seq_len:,}"]
         return POINT.join(parts)
 
     @property
@@ -184,8 +199,7 @@ class SetUp(Arguments):
     def title(self) -> str:
         """`vicuna-7b on a100-80gb-pcie`, with the engine where there is one."""
         engine = "" if self.without_engine else f" under {self.engine}"
-        cards = self.gpu if self.tp == 1 else f"{self.tp} x {self.gpu}"
-        return f"{self.model} on {cards}{engine}"
+        return f"{self.model} on {self.cards}{engine}"
 
 
 def drafters_of(engine: str) -> tuple[str, ...]:
@@ -222,12 +236,7 @@ def set_up_of(words: Mapping[str, Any], config: bytes | None = None) -> SetUp:
     kind = drafter_class(drafter)
     heads = _whole(said, "heads") if kind.unit == "head" else None
     draft = (said.get("draft_model") or draft_for(model)) if kind.takes_draft_model else None
-    others = {"gpu", "model", "runtime", "drafter", "heads", "draft_model", "acceptance", "tp", "ep"}
-    more = {
-        name: _typed(each, said[name])
-        for name, each in ARGUMENTS.items()
-        if each.label and name not in others and name in said
-    }
+    more = {each.name: _typed(each, said[each.name]) for each in MORE if each.name in said}
     more["dtype"] = more.get("dtype") or dtype_of(gpu)
     is_whole = str(said.get("ep", "")).lower() in ("true", str(tp)) and tp > 1
     return SetUp(
@@ -235,13 +244,9 @@ def set_up_of(words: Mapping[str, Any], config: bytes | None = None) -> SetUp:
         runtime=runtime or default_engine(drafter), drafter=drafter,
         seq_len=request_length(*request) if typed is None else typed,
         request=request if is_asked else None, is_step=typed is not None and not is_asked,
-        heads=None if heads == HEADS else heads, draft_model=draft, acceptance=said.get("acceptance"),
+        heads=None if heads == CURVE_HEADS else heads, draft_model=draft, acceptance=said.get("acceptance"),
         config=config, tp=tp, ep=tp if is_whole else 1, **more,
     )  # fmt: skip
-
-
-HEADS = 5
-"""Of every shipped profile."""
 
 
 def _whole(said: Mapping[str, Any], name: str) -> int | None:
@@ -271,18 +276,20 @@ def dtype_of(gpu: str) -> str | None:
     return measured.pop() if len(measured) == 1 else None
 
 
-_SMALL = "llama-68m"
-"""Drafts where nothing is known of the model."""
-
-
 def draft_for(model: str) -> str:
-    """The smallest model with the vocabulary of another, of its family where that has a smaller one."""
-    if model not in model_names():
-        return _SMALL
-    target, family = load_model(model), model.partition("-")[0]
+    """The model that drafts for another where none is chosen."""
+    return drafts_for(load_model(model))[0] if model in model_names() else _SMALL
+
+
+def drafts_for(target: Model) -> tuple[str, ...]:
+    """Models with the vocabulary of another: smaller ones first, then its family, then by size."""
+
+    def order(each: Model) -> tuple[bool, bool, float]:
+        is_of_family = each.name.partition("-")[0] == target.name.partition("-")[0]
+        return each.weight_bytes >= target.weight_bytes, not is_of_family, each.weight_bytes
+
     alike = [each for each in map(load_model, model_names()) if each.vocab == target.vocab]
-    alike = [each for each in alike if each.weight_bytes < target.weight_bytes] or alike
-    return min(alike, key=lambda each: (each.name.partition("-")[0] != family, each.weight_bytes)).name
+    return tuple(each.name for each in sorted(alike, key=order))
 
 
 def default_engine(drafter: str) -> str:

@@ -20,6 +20,7 @@ MEGA = 1e6
 GIGA = 1e9
 TERA = 1e12
 US_PER_S = 1e6
+NS_PER_S = 1e9
 US_PER_MS = 1e3
 MIB = 2**20
 

@@ -30,6 +30,7 @@ from medusa_sim.report.recommend.table import schedule_table
 from medusa_sim.report.screen import fact_sentences
 from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import counted, duration, percent, significant, times, with_prefix
+from medusa_sim.scenario.defaults import FREE_WITHIN, SWITCHING_GAIN
 from medusa_sim.scenario.question import Objective, Question
 from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
@@ -216,7 +217,8 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
             "Free drafts" if answer.chains else "Free candidates",
             str(row.free_candidates - answer.chains),
             None,
-            "Every number up to it costs at most 10 % more than a plain step, drafting included.",
+            f"Every number up to it costs at most {percent(FREE_WITHIN - 1.0, 0)} more than a plain step, "
+            "drafting included.",
         ),
         show.Figure(
             "Most at once",
@@ -233,7 +235,7 @@ def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
     show.text_table(schedule_table(answer), _COLUMNS, _PHONE)
     st.caption(
         "Step and tokens/s: at a row's largest batch. A schedule shares one count between neighbouring "
-        "batches where that costs less than 3 %."
+        f"batches where that costs less than {percent(SWITCHING_GAIN, 0)}."
     )
     command = show.command(words)
     show.hand_out("schedule", notes.schedule_files(set_up, answer, command), command)

@@ -14,7 +14,7 @@ import show
 import streamlit as st
 import which
 from charts.draw import lines_spec
-from chosen import SetUp, set_up_of
+from chosen import MORE, SetUp, set_up_of
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantity import BY_NAME
@@ -351,6 +351,6 @@ def _words(answer: Comparison, row: Mapping[Any, Any]) -> dict[str, Any]:
     words = {
         "gpu": row["gpu"], "model": str(answer.model.name), "runtime": load_runtime(row["engine"]).name,
         "tp": int(row["tp"]), "ep": bool(row["ep"] > 1),
-        **{each.name: getattr(given, each.name) for each in bar.MORE},
+        **{each.name: getattr(given, each.name) for each in MORE},
     }  # fmt: skip
     return words if row["drafter"] == PLAIN else {**words, "drafter": row["drafter"]}

@@ -27,7 +27,7 @@ from medusa_sim.report.load.warnings import warnings
 from medusa_sim.report.load.words import policy_text
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.words.basis import how_sure
-from medusa_sim.report.words.numbers import capitalised, significant
+from medusa_sim.report.words.numbers import capitalised, percent, significant
 from medusa_sim.scenario.arguments import words_of
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.units import KILO
@@ -54,7 +54,7 @@ def page(set_up: SetUp) -> None:
         _answer(set_up, answer)
         if chains_note := only_chains(answer.test):
             st.caption(f"{chains_note}.")
-    chains_note = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
+    command = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
     rows, rates = load_arrow(whole), dict.fromkeys(f"{point.arrivals_per_s:g}" for point in whole.points)
     what = inputs.choice(st, "shows", "Show", AGAINST_RATE, "tpot_at_share_s", "Against the rate.")
     show.chart(
@@ -62,7 +62,7 @@ def page(set_up: SetUp) -> None:
         name="load",
         caption=f"The same requests for every policy, {runs_text(answer.test)}. Grey: the limit; "
         "thin: the median; dashed: what each carries; dotted: full, beyond which queues grow without end.",
-        command=f"{chains_note} --rate {','.join(rates)} --format csv",
+        command=f"{command} --rate {','.join(rates)} --format csv",
         rows=lambda: rows,
         alt="Lines of the policies over the rate of requests",
     )
@@ -72,7 +72,7 @@ def page(set_up: SetUp) -> None:
         lines_spec(time_chart(answer.last, over), 240),
         name="timeline",
         caption=f"The run at {last_per_s} requests/s, until all are served.",
-        command=f"{chains_note} --timeline --format csv",
+        command=f"{command} --timeline --format csv",
         rows=lambda: timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=())),
         alt="Lines of the policies over time",
     )
@@ -128,7 +128,7 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
     off = "never" if drafting.off_from is None else f"{drafting.off_from}"
     full = "Requests a second with the server always full; above it queues grow without end."
     fewer = "From there every step with drafts emits fewer tokens a second than a plain one."
-    within = "Requests a second of which 90 % keep the limits."
+    within = f"Requests a second of which {percent(answer.test.goals.share, 0)} keep the limits."
     mean, median = f"Mean of the requests, {rate}.", f"Median of the requests, {rate}."
     show.figures(
         both("Carried within the limits", lambda each: each.largest_per_s, "/s", within),

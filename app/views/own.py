@@ -16,7 +16,7 @@ import show
 import streamlit as st
 import uploads
 from charts.draw import lines_spec
-from chosen import OWN_MODEL, SetUp
+from chosen import OWN_MODEL, SetUp, drafts_for
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
@@ -30,9 +30,8 @@ from medusa_sim.reading.files import held
 from medusa_sim.report.charts.sweep import speedup_chart
 from medusa_sim.report.length_view import view_of
 from medusa_sim.report.words.numbers import duration, percent, times
-from medusa_sim.scenario.acceptance import LETTERS
 from medusa_sim.scenario.machine_law import band_without_rows
-from medusa_sim.scenario.machine_rows import MachineRows, asked_for, read_rows
+from medusa_sim.scenario.machine_rows import MachineRows, bench_command, read_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_names, local_names
 from medusa_sim.specs.local import runtimes_of
@@ -69,7 +68,7 @@ def page(set_up: SetUp) -> None:
     with headline, _readable(path, pasted), show.errors():
         _answer(asked, rows)
     st.caption("The rows that tell most are those of this command; paste what it prints:")
-    show.code(asked_for(asked.engine))
+    show.code(bench_command(asked.engine))
 
 
 def _rows(pasted: str) -> tuple[MachineRows | None, str]:
@@ -129,9 +128,12 @@ def _asked(rows: MachineRows | None, path: str) -> SetUp:
     draft = None
     if drafter == "draft-model":
         target = load_model(model) if config is None else uploads.model_of(config)
-        alike = [each.name for each in map(load_model, model_names()) if each.vocab == target.vocab]
-        small = min(alike, key=lambda each: load_model(each).weight_bytes)
-        draft = inputs.choice(row, "own_draft", "Draft model", tuple(alike), small, "A smaller one.")
+        alike = drafts_for(target)
+        if not alike:
+            raise UsageError(
+                f"no known model has the {target.vocab} tokens of {target.name}: pick another drafter"
+            )
+        draft = inputs.choice(row, "own_draft", "Draft model", alike, alike[0], "A smaller one.")
     counted = None if rows is None else rows.acceptance()
     usual_rate = _RATE if counted is None else counted
     meaning = (
@@ -142,10 +144,7 @@ def _asked(rows: MachineRows | None, path: str) -> SetUp:
     rate = typed or usual_rate
     if not typed and counted is None:
         st.caption(f"Acceptance {_RATE} is a guess: type what your engine logs.")
-    if rate not in acceptance_names() and not set(rate) <= set(LETTERS):
-        raise UsageError(
-            f"acceptance {rate[:40]!r}: give one rate (0.7), 60%@3, 2.8@3 or shares by position (0.8,0.6,0.5)"
-        )
+    bar.check_acceptance(rate, acceptance_names())
     seq_len = inputs.step_of(row, "own_context", "Context", _CONTEXTS, 1024, "Tokens before a step.")
     return SetUp(
         gpu=gpu, runtime=runtime, model=model if config is None else uploads.called(config), config=config,

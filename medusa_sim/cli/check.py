@@ -100,7 +100,7 @@ def sorted_out(
     from medusa_sim.engine_runs.bench import is_bench
 
     for path in more:
-        if files or is_bench(path):
+        if is_bench(path):
             files += (path,)
         elif counters is None:
             counters = str(path)

@@ -86,9 +86,10 @@ def recommend(
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
     if ask_bench:
-        from medusa_sim.scenario.machine_rows import asked_for
+        from medusa_sim.scenario.machine_rows import bench_command
+        from medusa_sim.specs.local import LLAMA_CPP
 
-        output.text(asked_for(str(names["runtime"] or "")) + "\n")
+        output.text(bench_command(str(names["runtime"] or LLAMA_CPP)) + "\n")
         return
     users_machine(names)
     question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, **asked)

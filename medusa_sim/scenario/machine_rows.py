@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from medusa_sim.errors import DataError, shown
+from medusa_sim.errors import DataError, UsageError, shown
 from medusa_sim.file_types import FILES, named_file
 from medusa_sim.outside.limits import LINE_CHARACTERS, UPLOAD_BYTES
 from medusa_sim.reading.documents import json_documents, lines_of
@@ -24,22 +24,43 @@ from medusa_sim.reading.files import named, read_text
 from medusa_sim.specs.gpu_names import device_names, gpu_name
 from medusa_sim.specs.local import runtime_of_backend
 from medusa_sim.specs.models import model_names
+from medusa_sim.units import NS_PER_S, US_PER_S
 
 WANTED = (
     "what llama-bench (-o json or its table), llama-batched-bench, mlx-lm's benchmark or llama-server's "
     "timings print"
 )
-MOST_COLUMNS = 64
+_COMMANDS = {
+    "llama.cpp": "llama-bench -m MODEL.gguf -p 1,2,4,8,16 -n 64 -r 3 -o json",
+    "mlx": "mlx_lm.benchmark --model MODEL -p 128 -g 128 -n 3",
+}
+"""Of each local engine the benchmark whose rows tell most: one column, and where the usual drafts verify."""
+_MOST_COLUMNS = 64
 """Tokens of a forward pass that says something about verification; longer ones are prompts."""
 _FASTEST_US, _SLOWEST_US = 50.0, 60e6
 _MOST_SAMPLES = 1_000
-NANO = 1e9
-USUAL_DRAFTS = 3
+_USUAL_DRAFTS = 3
 """llama.cpp's `--spec-draft-n-max` where nothing is given (common.h, spring 2026)."""
 _BACKENDS = {
     "cuda": "cuda", "metal": "metal", "mtl": "metal", "vulkan": "vulkan", "rocm": "rocm", "hip": "rocm",
     "cpu": "cpu", "blas": "cpu",
 }  # fmt: skip
+_MARKS = ("avg_ts", "predicted_per_second", "t/s |", "S_TG t/s", "generation_tps", "tokens-per-sec")
+"""What only these tools write."""
+_DEVICE = re.compile(
+    r"Device \d+: ([^,(|]{3,60})|(?:GPU name|found device):\s*([^,|]{3,60})|(Apple M\d[ A-Za-z]{0,8})"
+)
+_BUILD = re.compile(r"build:\s*(\w{4,12})(?: \((\d{3,6})\))?")
+_TEST = re.compile(r"(pp|tg)(\d{1,6})(?:\s*@\s*d(\d{1,7}))?")
+_RATE = re.compile(r"(?:generation_tps=|Generation:\s*\d+ tokens,\s*)([\d.]+)")
+_DRAFTS = re.compile(
+    r"(?:draft acceptance|accept)[^\n]{0,40}?\(?\s*(\d+) accepted\s*/\s*(\d+) generated", re.IGNORECASE
+)
+_MADE = re.compile(r"[^\n]{0,60}?(?<!prompt )eval time =[^/\n]{1,40}/\s*(\d{1,9}) (?:tokens|runs)")
+"""A line of llama-server's log: `       eval time =  5000.00 ms /   400 tokens (...)`."""
+_NEXT_REQUEST = "prompt eval time ="
+"""The first of the timings of each request there."""
+_BATCHED = ("PP", "TG", "B")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +122,7 @@ class MachineRows:
             return None
         if self.tokens_per_round is not None:
             return f"{self.tokens_per_round:.4g}@{self.drafts}"
-        return f"{100.0 * self.accepted_share:.4g}%@{drafts or USUAL_DRAFTS}"
-
-
-_MARKS = ("avg_ts", "predicted_per_second", "t/s |", "S_TG t/s", "generation_tps", "tokens-per-sec")
+        return f"{100.0 * self.accepted_share:.4g}%@{drafts or _USUAL_DRAFTS}"
 
 
 def is_written_by_tools(text: str) -> bool:
@@ -131,43 +149,76 @@ def rows_of(text: str, where: Path) -> MachineRows:
     return found
 
 
+@dataclass(slots=True)
+class _Reading:
+    """What was read so far, as `MachineRows` has it; `draft_us` is the time of `draft_tokens`."""
+
+    rows: list[MachineRow] = field(default_factory=list)
+    told: dict[str, str] = field(default_factory=dict)
+    build: str = ""
+    drafted: float = 0.0
+    accepted: float = 0.0
+    rounds: float = 0.0
+    draft_tokens: float = 0.0
+    draft_us: float = 0.0
+
+    def add_test(self, entry: dict[str, Any]) -> None:
+        """A test of llama-bench; anything else adds nothing."""
+        rate, prompt, made = (_number(entry.get(key)) for key in ("avg_ts", "n_prompt", "n_gen"))
+        samples = [_number(sample) for sample in _listed(entry.get("samples_ns"))]
+        if samples and all(samples):  # median: robust to one slow sample
+            rate = NS_PER_S * (prompt + made) / float(np.median(samples))
+        if rate > 0.0 and (prompt > 0.0) != (made > 0.0):
+            self.rows += _tested(prompt, made, _number(entry.get("n_depth")), rate)
+
+    def add_request(self, times: dict[str, Any]) -> None:
+        """The timings of a request to llama-server; anything else adds nothing."""
+        rate, made = (_number(times.get(key)) for key in ("predicted_per_second", "predicted_n"))
+        drafted, accepted = (_number(times.get(key)) for key in ("draft_n", "draft_n_accepted"))
+        if rate <= 0.0:
+            return
+        self.drafted += drafted
+        self.accepted += accepted
+        if drafted:
+            self.rounds += _rounds(made, accepted)
+            self.draft_tokens += max(made, 1.0)
+            self.draft_us += max(made, 1.0) * (US_PER_S / rate)
+        else:
+            prompt = _number(times.get("cache_n")) + _number(times.get("prompt_n"))
+            self.rows.append(_plain(prompt + 0.5 * made, rate))
+
+    @property
+    def found(self) -> MachineRows:
+        """All of it."""
+        return MachineRows(
+            rows=tuple(self.rows),
+            told=self.told,
+            build=self.build,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            rounds=self.rounds,
+            drafted_us=self.draft_us / max(self.draft_tokens, 1.0),
+        )
+
+
 def _of_json(documents: list[Any], where: Path) -> MachineRows:
     entries = [entry for found in documents for entry in (found if isinstance(found, list) else [found])]
-    rows: list[MachineRow] = []
-    told: dict[str, str] = {}
-    build, drafted, accepted, rounds = "", 0.0, 0.0, 0.0
-    drafting: list[tuple[float, float]] = []  # tokens of a request, and the time of each
+    reading = _Reading()
     for entry in entries:
         if not isinstance(entry, dict):
             raise DataError(f"{named(where)}: holds {shown(entry)}; give {WANTED}")
-        told |= _told(
-            str(entry.get("gpu_info") or entry.get("cpu_info") or ""), str(entry.get("backends") or ""),
-            str(entry.get("model_filename") or ""), str(entry.get("model_type") or ""),
-        )  # fmt: skip
-        build = str(entry.get("build_number") or build)
-        rate, prompt, made = (_number(entry.get(key)) for key in ("avg_ts", "n_prompt", "n_gen"))
-        samples = [_number(sample) for sample in _listed(entry.get("samples_ns"))]
-        if samples and all(samples):  # of which one that was disturbed moves the mean, not the median
-            rate = NANO * (prompt + made) / float(np.median(samples))
-        if rate > 0.0 and (prompt > 0.0) != (made > 0.0):
-            rows += _row(prompt, made, _number(entry.get("n_depth")), rate)
+        reading.told |= _told(
+            device=str(entry.get("gpu_info") or entry.get("cpu_info") or ""),
+            backend=str(entry.get("backends") or ""),
+            file=str(entry.get("model_filename") or ""),
+            model=str(entry.get("model_type") or ""),
+        )
+        reading.build = str(entry.get("build_number") or reading.build)
+        reading.add_test(entry)
         times = entry.get("timings", entry)
-        if isinstance(times, dict) and _number(times.get("predicted_per_second")) > 0.0:
-            drafted += _number(times.get("draft_n"))
-            accepted += _number(times.get("draft_n_accepted"))
-            if _number(times.get("draft_n")):
-                made = _number(times.get("predicted_n"))
-                drafting.append((max(made, 1.0), 1e6 / _number(times.get("predicted_per_second"))))
-                rounds += _rounds(made, _number(times.get("draft_n_accepted")))
-            else:
-                prompt = _number(times.get("cache_n")) + _number(times.get("prompt_n"))
-                depth = prompt + 0.5 * _number(times.get("predicted_n"))
-                rows.append(_plain(depth, _number(times.get("predicted_per_second"))))
-    tokens = sum(made for made, _ in drafting)
-    return MachineRows(
-        rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted, rounds=rounds,
-        drafted_us=sum(made * each_us for made, each_us in drafting) / max(tokens, 1.0),
-    )  # fmt: skip
+        if isinstance(times, dict):
+            reading.add_request(times)
+    return reading.found
 
 
 def _rounds(made: float, accepted: float) -> float:
@@ -184,45 +235,27 @@ def _listed(value: object) -> list[object]:
 
 
 def _plain(depth: float, rate: float, passes: float = 1.0) -> MachineRow:
-    return MachineRow(columns=1, depth=max(depth, 1.0), time_us=1e6 / rate, passes=passes)
+    return MachineRow(columns=1, depth=max(depth, 1.0), time_us=US_PER_S / rate, passes=passes)
 
 
-def _row(prompt: float, made: float, depth: float, rate: float) -> Iterator[MachineRow]:
+def _tested(prompt: float, made: float, depth: float, rate: float) -> Iterator[MachineRow]:
     """The row of a test of llama-bench: generation one by one, or a short prompt at once."""
     if made:
         yield _plain(depth + 0.5 * made, rate, made)
-    elif prompt <= MOST_COLUMNS:
-        yield MachineRow(columns=int(prompt), depth=max(depth, 1.0), time_us=1e6 * prompt / rate)
-
-
-_DEVICE = re.compile(
-    r"Device \d+: ([^,(|]{3,60})|(?:GPU name|found device):\s*([^,|]{3,60})|(Apple M\d[ A-Za-z]{0,8})"
-)
-_BUILD = re.compile(r"build:\s*(\w{4,12})(?: \((\d{3,6})\))?")
-_TEST = re.compile(r"(pp|tg)(\d{1,6})(?:\s*@\s*d(\d{1,7}))?")
-_RATE = re.compile(r"(?:generation_tps=|Generation:\s*\d+ tokens,\s*)([\d.]+)")
-_DRAFTS = re.compile(
-    r"(?:draft acceptance|accept)[^\n]{0,40}?\(?\s*(\d+) accepted\s*/\s*(\d+) generated", re.IGNORECASE
-)
-_MADE = re.compile(r"[^\n]{0,60}?(?<!prompt )eval time =[^/\n]{1,40}/\s*(\d{1,9}) (?:tokens|runs)")
-"""A line of llama-server's log: `       eval time =  5000.00 ms /   400 tokens (...)`."""
-_NEXT_REQUEST = "prompt eval time ="
-"""The first of the timings of each request there."""
-_BATCHED = ("PP", "TG", "B")
+    elif prompt <= _MOST_COLUMNS:
+        yield MachineRow(columns=int(prompt), depth=max(depth, 1.0), time_us=US_PER_S * prompt / rate)
 
 
 def _of_lines(lines: list[str]) -> MachineRows:
     """Tables and lines of a terminal."""
-    rows: list[MachineRow] = []
-    told: dict[str, str] = {}
-    build = ""
+    reading = _Reading()
     head: list[str] = []
     rates: list[float] = []
     for line in lines:
         if found := _DEVICE.search(line):
-            told |= _told(next(name for name in found.groups() if name), "", "", "")
+            reading.told |= _told(device=next(name for name in found.groups() if name))
         if found := _BUILD.search(line):
-            build = found[2] or found[1]
+            reading.build = found[2] or found[1]
         if found := _RATE.search(line):
             rates.append(float(found[1]))
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.count("|") > 2 else []
@@ -230,15 +263,13 @@ def _of_lines(lines: list[str]) -> MachineRows:
             head = cells
         elif head and len(cells) == len(head) and not set(line) <= set("|-: "):
             row = dict(zip(head, cells, strict=True))
-            told |= _told("", row.get("backend", ""), "", row.get("model", ""))
-            rows += _batched(row) if "PP" in row else _tested(row)
-    if rates and not rows:
-        rows.append(_plain(256.0, rates[-1]))  # the mean stands last
-        told.setdefault("runtime", runtime_of_backend("mlx"))
-    drafted, accepted, rounds = _drafts_of(lines)
-    return MachineRows(
-        rows=tuple(rows), told=told, build=build, drafted=drafted, accepted=accepted, rounds=rounds
-    )  # fmt: skip
+            reading.told |= _told(backend=row.get("backend", ""), model=row.get("model", ""))
+            reading.rows += _row_of_batches(row) if "PP" in row else _row_of_test(row)
+    if rates and not reading.rows:
+        reading.rows.append(_plain(256.0, rates[-1]))  # the mean stands last
+        reading.told.setdefault("runtime", runtime_of_backend("mlx"))
+    reading.drafted, reading.accepted, reading.rounds = _drafts_of(lines)
+    return reading.found
 
 
 def _drafts_of(lines: list[str]) -> tuple[float, float, float]:
@@ -269,22 +300,24 @@ def _cell(row: dict[str, str], name: str) -> float:
     return float(found[0]) if found and found[0].count(".") < 2 and found[0] != "." else 0.0
 
 
-def _tested(row: dict[str, str]) -> Iterator[MachineRow]:
+def _row_of_test(row: dict[str, str]) -> Iterator[MachineRow]:
     found, rate = _TEST.fullmatch(row.get("test", "")), _cell(row, "t/s")
     if found and rate > 0.0 and (count := float(found[2])) > 0.0:
         depth = float(found[3] or 0.0)
-        yield from _row(*((count, 0.0) if found[1] == "pp" else (0.0, count)), depth, rate)
+        yield from _tested(*((count, 0.0) if found[1] == "pp" else (0.0, count)), depth, rate)
 
 
-def _batched(row: dict[str, str]) -> Iterator[MachineRow]:
+def _row_of_batches(row: dict[str, str]) -> Iterator[MachineRow]:
     prompt, made, batch = (_cell(row, name) for name in _BATCHED)
     seconds = next((_cell(row, name) for name in row if name.startswith("T_TG")), 0.0)
-    if made and batch and seconds and batch <= MOST_COLUMNS:
+    if made and batch and seconds and batch <= _MOST_COLUMNS:
         depth = max(prompt + 0.5 * made, 1.0)
-        yield MachineRow(columns=int(batch), depth=depth, time_us=1e6 * seconds / made, is_batch=batch > 1.0)
+        yield MachineRow(
+            columns=int(batch), depth=depth, time_us=US_PER_S * seconds / made, is_batch=batch > 1.0
+        )
 
 
-def _told(device: str, backend: str, file: str, model: str) -> dict[str, str]:
+def _told(*, device: str = "", backend: str = "", file: str = "", model: str = "") -> dict[str, str]:
     """The arguments that are named (gpu, runtime, model, weight_dtype), as far as they are known."""
     told: dict[str, str] = {}
     gpu = gpu_name(device.strip()) if device.strip() else ""
@@ -311,11 +344,12 @@ def _model_named(text: str) -> str:
     return max(fits, key=len, default="")
 
 
-ASK = "llama-bench -m {file} -p 1,2,4,8,16 -n 64 -r 3 -o json"
-"""The rows that tell most: one column, and where the usual numbers of drafts verify."""
-ASK_MLX = "mlx_lm.benchmark --model {file} -p 128 -g 128 -n 3"
-
-
-def asked_for(runtime: str, file: str = "MODEL.gguf") -> str:
-    """The command whose rows correct a prediction."""
-    return (ASK_MLX if runtime == "mlx" else ASK).format(file=file)
+def bench_command(runtime: str) -> str:
+    """The command whose rows correct a prediction for a local engine. Raises UsageError for another."""
+    for engine, command in _COMMANDS.items():
+        if runtime.startswith(engine):
+            return command
+    raise UsageError(
+        f"runtime {shown(runtime)}: rows of one's own correct {' and '.join(_COMMANDS)} only; compare a "
+        "running server by `medusa-sim check`"
+    )

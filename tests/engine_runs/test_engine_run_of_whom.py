@@ -6,6 +6,7 @@ import pytest
 from asking import run
 
 import medusa_sim as ms
+from medusa_sim.cli.check import sorted_out
 from medusa_sim.engine_runs.bench import is_bench, read_bench
 from medusa_sim.engine_runs.run import engine_run, known_model, told_by
 from medusa_sim.errors import UsageError
@@ -68,7 +69,9 @@ def test_files_say_what_they_are():
             ("vllm_metrics", "sglang_metrics", "llama_cpp", "README", "aiperf_rec")
         )
         assert is_bench(path) != (counted or path.name.endswith("_response.json")), path.name
-    page = FILES / "vllm_metrics_after.txt"
+    page, result = FILES / "vllm_metrics_after.txt", FILES / "vllm_serve_spec_b8.json"
+    for files in ((page, result), (result, page)):
+        assert sorted_out((), None, files) == ((result,), str(page))
     done = run("check", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "eagle3",
                "--measured-tpot-ms", "4", "--batch", 8, "--seq", 600, page)  # fmt: skip
     assert done.exit_code in (0, 3), done.stderr

@@ -14,7 +14,7 @@ from one_line import one_line
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.machine_law import corrected, pass_times, replace_law, scaled
-from medusa_sim.scenario.machine_rows import MachineRow, asked_for, rows_of
+from medusa_sim.scenario.machine_rows import MachineRow, bench_command, rows_of
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.local import laws
@@ -254,6 +254,9 @@ def test_a_scenario_takes_the_file(tmp_path):
         _ = Scenario(runtime="vllm", bench=path, **{**asked, "weight_dtype": None}).latency
 
 
-def test_the_command_that_asks_for_rows_names_the_tool():
-    assert asked_for("mlx").startswith("mlx_lm")
-    assert "-p 1,2,4,8,16" in asked_for("llama.cpp-metal")
+def test_the_command_that_asks_for_rows_is_that_of_the_engine():
+    assert bench_command("mlx").startswith("mlx_lm")
+    assert ".gguf" not in bench_command("mlx")  # which it does not read
+    assert "-m MODEL.gguf -p 1,2,4,8,16" in bench_command("llama.cpp-metal")
+    with one_line(UsageError, "vllm"):
+        bench_command("vllm")
