@@ -9,7 +9,7 @@ import show
 from chosen import SetUp
 
 from medusa_sim import __version__
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
 from medusa_sim.report.recommend.warnings import warnings as recommend_warnings
 from medusa_sim.report.words.numbers import percent
@@ -44,7 +44,7 @@ def drafts(row: ScheduleRow) -> str:
 
 def warnings(answer: Recommendation) -> list[str]:
     """What `recommend` warns of: what the number itself rests on first, then the rest."""
-    beside = doubts(answer.scenario)
+    beside = scenario_doubts(answer.scenario)
     return sorted(recommend_warnings(answer), key=lambda line: line not in beside)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from medusa_sim.arrays import BoolArray
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.grid.axes import Grid
@@ -124,7 +124,7 @@ def _forms(found: Recommendation) -> Iterator[str]:
         for name, form in forms.items():
             if line not in form and paragraph(line) not in form:
                 yield f"{name} does not say: {line}"
-    for line in doubts(found.scenario, found.largest_count):
+    for line in scenario_doubts(found.scenario, found.largest_count):
         if line not in told:
             yield f"the answer does not say: {line}"
         if line[:1].lower() + line[1:] not in listed:

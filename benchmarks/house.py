@@ -58,7 +58,9 @@ HOUSE = (
     Room(
         ("doubts",),
         "what a scenario rests on that was not measured for it, in sentences",
-        in_order("standing stand_ins acceptance kernels room doubts term_shares terms one_model beyond"),
+        in_order(
+            "standing stand_ins acceptance kernels room of_scenario term_shares terms one_model of_answer"
+        ),
     ),
     Room(
         ("grid",),

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.data import DataDir
-from medusa_sim.doubts.beyond import beyond_measured
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_answer import answer_doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.single_step import SingleStep, single_step
@@ -58,7 +58,7 @@ class Scenario(ScenarioAlone):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the scenario rests on that was not measured for it, a sentence each."""
-        return doubts(self)
+        return scenario_doubts(self)
 
     def sweep(
         self, batch: Sizes = 1, seq_len: Sizes | None = None, candidates: Sizes = DEFAULT_CANDIDATES
@@ -79,11 +79,9 @@ class Scenario(ScenarioAlone):
         frame: pd.DataFrame = pd.concat(tables, ignore_index=True)
         missing = sorted(set(grid.candidates.tolist()) - set(frame["candidates"].unique().tolist()))
         ends = f"no rows for candidates {missing}: acceptance {self.profile.name} ends before"
-        beyond = beyond_measured(
-            self, int(grid.seq_len.max()), (int(grid.batch.min()), int(grid.batch.max()))
-        )
+        beyond = answer_doubts(self, int(grid.seq_len.max()), (int(grid.batch.min()), int(grid.batch.max())))
         frame.attrs["warnings"] = [
-            *doubts(self, int(grid.candidates.max())),
+            *scenario_doubts(self, int(grid.candidates.max())),
             *([ends] if missing else []),
             *beyond,
         ]

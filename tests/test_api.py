@@ -317,8 +317,8 @@ def test_a_question_has_the_ends_of_its_batches_and_every_length(scenario, monke
 @pytest.mark.parametrize("order", [1, -1])
 def test_rows_are_warned_of_at_their_longest_and_at_both_ends_of_their_batches(scenario, monkeypatch, order):
     told = []
-    monkeypatch.setattr(api, "beyond_measured", lambda scenario, *sizes: told.append(sizes) or ["far"])
-    monkeypatch.setattr(api, "doubts", lambda scenario, most: [f"to {most}"])
+    monkeypatch.setattr(api, "answer_doubts", lambda scenario, *sizes: told.append(sizes) or ["far"])
+    monkeypatch.setattr(api, "scenario_doubts", lambda scenario, most: [f"to {most}"])
     frame = scenario.sweep([3, 9, 5][::order], [700, 90, 500][::order], [2, 30, 1][::order])
     assert told == [(700, (3, 9))]
     of_counts, ends, far = frame.attrs["warnings"]

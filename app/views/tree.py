@@ -17,7 +17,7 @@ from chosen import SetUp
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.tree_answer import TreeAnswer, accuracies_of
 from medusa_sim.report.words.basis import how_sure
@@ -59,7 +59,7 @@ def page(set_up: SetUp) -> None:
         )
         planned = answers.planned_warnings(set_up)
         lines = how_sure(scenario, f"Speedup {times(answer.step_speedup)}", seq_len=set_up.seq_len)
-        show.how_sure(lines, *dict.fromkeys((*doubts(scenario), *planned)))
+        show.how_sure(lines, *dict.fromkeys((*scenario_doubts(scenario), *planned)))
     _figures(set_up, tree, answer)
     ranks = "Numbers: ranks. " if tree.candidates <= charts.LABELLED else ""
     heads = "correlated" if accuracies_of(scenario).correlation else "independent"

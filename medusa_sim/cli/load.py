@@ -109,11 +109,11 @@ def load(
                 raise UsageError(
                     f"{option} is about one scenario, and --out writes rows of many: leave one out"
                 )
-        from medusa_sim.doubts.doubts import doubts
+        from medusa_sim.doubts.of_scenario import scenario_doubts
         from medusa_sim.parts.sweep_parts import LoadParts
         from medusa_sim.report.words.cost import price_lines
 
-        warn(dict.fromkeys(line for item in several for line in doubts(item)))
+        warn(dict.fromkeys(line for item in several for line in scenario_doubts(item)))
         for line in price_lines(several):
             say(line)
         work = LoadParts.of(several, rates, asked)

@@ -79,7 +79,7 @@ def recommend(
     The table gives the answer first, then a schedule by batch, then what follows from it; --format json
     carries everything, --format csv the schedule. --export writes launch settings instead.
     """
-    from medusa_sim.doubts.doubts import doubts
+    from medusa_sim.doubts.of_scenario import scenario_doubts
     from medusa_sim.plan.recommend import recommend as answered
     from medusa_sim.report.recommend.screen import search_note
 
@@ -100,7 +100,7 @@ def recommend(
         say(line)
     answer = answered(one, question)
     if engine is not None or by_count or output.form not in ("table", "md"):  # which say them themselves
-        warn(doubts(one))
+        warn(scenario_doubts(one))
     if by_count or engine is not None or output.form in ("csv", "json", "parquet"):
         for line in search_note(answer):
             say(line)

@@ -70,8 +70,8 @@ def sweep(
     every row, written as they are computed. --out writes parts of a data set, for grids of any size and any
     number of processes.
     """
-    from medusa_sim.doubts.beyond import beyond_measured
-    from medusa_sim.doubts.doubts import doubts
+    from medusa_sim.doubts.of_answer import answer_doubts
+    from medusa_sim.doubts.of_scenario import scenario_doubts
     from medusa_sim.grid.axes import Grid
 
     parts.check(output)
@@ -81,14 +81,14 @@ def sweep(
     in_rows = output.form != "table" or all_rows or parts.out is not None
     largest = int(grid.candidates.max()) if in_rows else CANDIDATES_MAX  # a table has the best of every count
     asked = [
-        (scenario, (*doubts(scenario, largest), *(left_out(scenario, grid) if typed else [])))
+        (scenario, (*scenario_doubts(scenario, largest), *(left_out(scenario, grid) if typed else [])))
         for scenario in several
     ]
     warnings = dict.fromkeys(line for _, lines in asked for line in lines)
     if in_rows:  # the answer says it itself
         longest, requests = int(grid.seq_len.max()), (int(grid.batch.min()), int(grid.batch.max()))
         warnings |= dict.fromkeys(
-            line for scenario in several for line in beyond_measured(scenario, longest, requests)
+            line for scenario in several for line in answer_doubts(scenario, longest, requests)
         )
     if parts.out is not None:
         _write_parts(parts, several, grid, warnings, all_rows=all_rows)

@@ -78,15 +78,15 @@ def lossless_as_given(scenario: Scenario) -> Iterator[str]:
         )
 
 
-def requests_beyond_acceptance(scenario: Scenario) -> Iterator[str]:
+def acceptance_of_shorter_requests(scenario: Scenario) -> Iterator[str]:
     """Requests grow longer than the contexts at which the acceptance was measured."""
     if scenario.traffic is not None:
-        yield from beyond_acceptance(
+        yield from acceptance_of_shorter_contexts(
             scenario, request_length(scenario.traffic.prompt_tokens, scenario.traffic.output_tokens)
         )
 
 
-def beyond_acceptance(scenario: Scenario, tokens: float) -> Iterator[str]:
+def acceptance_of_shorter_contexts(scenario: Scenario, tokens: float) -> Iterator[str]:
     """Contexts are longer than those at which the acceptance was measured."""
     longest = scenario.profile.longest_context
     if longest is not None and tokens > longest:
@@ -95,15 +95,3 @@ def beyond_acceptance(scenario: Scenario, tokens: float) -> Iterator[str]:
             f"{tokens:.10g}: a drafter accepts less beyond what it was trained on (EAGLE-3 of Llama-3.1-8B: "
             "2.9 tokens a step at 0.8k, 1.1 at 7.4k, vllm #48894)"
         )
-
-
-RULES_OF_ACCEPTANCE = (
-    whose_acceptance,
-    typed_acceptance,
-    guessed_acceptance,
-    acceptance_of_outputs,
-    workload_of_medusa,
-    lossless_as_given,
-    requests_beyond_acceptance,
-)
-"""Rules about acceptance, which plain decoding does not rest on."""

@@ -18,7 +18,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.served_groups import served_groups
 from medusa_sim.specs.term import Term
 
-MUCH_OF_A_TOKEN = 0.05
+CHANGE_WORTH_NAMING = 0.05
 """Change of the time per token from which a term is named."""
 
 
@@ -35,7 +35,7 @@ def told_by_another_model(scenario: Scenario, requests: tuple[int, int], tokens:
     for name, model, term in without:
         share = changed_share(priced_us, token_us(scenario, {name: term}, batch, tokens))
         place = int(np.argmax(share))
-        if share[place] > MUCH_OF_A_TOKEN:
+        if share[place] > CHANGE_WORTH_NAMING:
             many = int(batch[place])
             yield (
                 f"{TERM_WORDS.get(name, name)}: {100.0 * share[place]:.0f} % of the time per token at {many} "

@@ -1,6 +1,6 @@
 """How much of the time per token rests on some terms of an engine: it is priced anew with other values.
 
-What a term adds is left to the equations of `step/`. Twice of it is tried, not none of it: a term that hides
+What a term adds is left to the equations of `step/`. Each term is doubled, not removed: one that hides
 behind the device's work adds nothing, but shows where it takes longer than was thought.
 """
 

@@ -10,8 +10,8 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.term import Term
 from medusa_sim.step.host import requests_beyond
 
-MUCH_OF_A_TOKEN = 0.1
-"""Share of the time per token from which a term is named."""
+DOUBLING_WORTH_NAMING = 0.1
+"""Share of the time per token that a term, doubled, must add to be named."""
 WORDS = {
     "host_us_per_step": "the host's work in every step",
     "host_us_per_request": "the host's work for each request",
@@ -71,14 +71,14 @@ def terms_out_of_range(scenario: Scenario, requests: tuple[int, int], tokens: fl
         return changed_share(priced_us, token_us(scenario, doubled(terms), batch, tokens, option))
 
     times = {name: term for terms in outside.values() for name, term in terms.items() if not is_share(name)}
-    if added(times).max() <= MUCH_OF_A_TOKEN:  # nor does any one of them add more
+    if added(times).max() <= DOUBLING_WORTH_NAMING:  # nor does any one of them add more
         outside = {words: terms for words, terms in outside.items() if any(map(is_share, terms))}
     lines = []
     for words, terms in outside.items():
         is_outside = np.any([_is_out_of_range(name, term, batch) for name, term in terms.items()], axis=0)
         share = np.where(is_outside, added(terms), 0.0)
         most = int(np.argmax(share))
-        if share[most] > MUCH_OF_A_TOKEN:
+        if share[most] > DOUBLING_WORTH_NAMING:
             term = next(iter(terms.values()))
             lines.append(_sentence(scenario, term, words, float(share[most]), int(batch[most])))
     return lines

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import conditional
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.plan.measured_run import MeasuredRun, TimedBy, chain_of
@@ -97,7 +97,7 @@ class EngineCheck:
     def warnings(self) -> tuple[str, ...]:
         """Doubts about the run and the scenario; those about acceptance are left out of a plain run."""
         untold = (self.run.untold,) if self.run.untold else ()
-        return untold + doubts(self.scenario, None if self.run.drafts else 1)
+        return untold + scenario_doubts(self.scenario, None if self.run.drafts else 1)
 
     @property
     def is_inside(self) -> bool:

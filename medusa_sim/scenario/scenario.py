@@ -1,7 +1,7 @@
 """A scenario: the GPU, model, engine, drafter, acceptance and latency model that its arguments name.
 
 Names, files or objects go in; every part is loaded here and nowhere else, so that the command line, the app
-and Python answer about the same thing. `doubts.doubts` says what was not measured for it.
+and Python answer about the same thing. `doubts.of_scenario` says what was not measured for it.
 """
 
 from __future__ import annotations

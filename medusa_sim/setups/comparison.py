@@ -16,7 +16,7 @@ import numpy as np
 
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
-from medusa_sim.doubts.doubts import doubts, first_token_doubts
+from medusa_sim.doubts.of_scenario import first_token_doubts, scenario_doubts
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.grid.quantity import with_unlisted
 from medusa_sim.scenario.scenario import Scenario
@@ -96,7 +96,10 @@ class Comparison:
         """
         scenario, plain = self.scenarios[key], key[SET_UP.index("drafter")] == PLAIN
         limited = self.question.ttft_ms is not None or self.question.e2e_ms is not None
-        return [*doubts(scenario, 1 if plain else None), *(first_token_doubts(scenario) if limited else ())]
+        return [
+            *scenario_doubts(scenario, 1 if plain else None),
+            *(first_token_doubts(scenario) if limited else ()),
+        ]
 
     def most_requests(self, row: Any) -> int:
         """Requests that one copy of a row's set-up is told to hold at once.

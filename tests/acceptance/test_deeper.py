@@ -21,7 +21,7 @@ from medusa_sim.acceptance.deeper import (
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.shaped import ShapedAcceptance
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import CoverageError
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend.screen import recommend_screen
@@ -207,7 +207,7 @@ def test_the_flagship_has_an_optimum_inside_its_range_and_says_where_it_guesses(
 
 
 def test_rows_that_rest_on_no_guess_do_not_speak_of_it(scenario):
-    assert not any("guess" in line for line in doubts(scenario, 4))
+    assert not any("guess" in line for line in scenario_doubts(scenario, 4))
     assert "guess" not in acceptance_text(scenario, 4)
     assert "guess" in acceptance_text(scenario, 5)
     for batches in ((1, 4), (128, 128)):
@@ -216,7 +216,7 @@ def test_rows_that_rest_on_no_guess_do_not_speak_of_it(scenario):
         assert is_guessed == (batches[0] == 1)
         page = screen_text(recommend_screen(found), 100, 100, verbose=True)
         assert ("guess" in page) == is_guessed
-    assert doubts(scenario, 5) == doubts(scenario)
+    assert scenario_doubts(scenario, 5) == scenario_doubts(scenario)
 
 
 def test_rates_fall_by_a_share_of_their_own_mean_fall():

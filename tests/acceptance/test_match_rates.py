@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from one_line import one_line
 
 from medusa_sim.acceptance.profile import ACCEPTED_OF_MATCHES, load_acceptance
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.load.load_test import load_test
@@ -149,11 +149,11 @@ def test_a_scenario_takes_it_with_its_traffic_and_says_so():
     plain, short = (Scenario(**given, **more) for more in ({}, {"prompt_tokens": 1000, "output_tokens": 900}))
     assert plain.profile.output_share == 1.0
     assert short.profile.output_share == pytest.approx(0.83)
-    assert [line for line in doubts(short) if "random prompts" in line]
-    assert not [line for line in doubts(plain) if "random prompts" in line]
+    assert [line for line in scenario_doubts(short) if "random prompts" in line]
+    assert not [line for line in scenario_doubts(plain) if "random prompts" in line]
     loaded = load_test(plain, output_tokens=900.0, prompt_tokens=1000.0)
     assert loaded.scenario.profile.output_share == pytest.approx(0.83)
-    (told,) = (line for line in doubts(loaded.scenario) if "random prompts" in line)
+    (told,) = (line for line in scenario_doubts(loaded.scenario) if "random prompts" in line)
     assert "900 tokens" in told  # of the load's outputs: the scenario itself has none
 
 

@@ -35,7 +35,7 @@ from views.server import OPENED
 
 from medusa_sim import data
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.report.words.numbers import significant
@@ -200,7 +200,7 @@ def test_the_caption_of_the_tree_says_what_is_drawn(opened: Opened) -> None:
 def test_what_the_set_up_rests_on_stands_below_the_headline(opened: Opened) -> None:
     url = {"gpu": "h200-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "vllm-0.33"}
     page = opened("tree", **url)
-    lines = doubts(answers.scenario_of(set_up(**url)))
+    lines = scenario_doubts(answers.scenario_of(set_up(**url)))
     assert lines
     shown = [each.value for each in page.markdown]
     for line in lines:

@@ -8,8 +8,7 @@ from asking import answered, document, frame, run
 from medusa_sim.cli import sweep
 from medusa_sim.cli.load import rates_of
 from medusa_sim.cli.values import BATCH, CANDIDATES, DRAFTS, SEQ_LEN, TP
-from medusa_sim.doubts import beyond as doubts_beyond
-from medusa_sim.doubts import doubts as doubt_rules
+from medusa_sim.doubts import of_answer, of_scenario
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.scenario.defaults import CANDIDATES_MAX
@@ -30,9 +29,11 @@ def test_an_axis_ends_where_it_says(axis, largest):
 def test_rows_are_doubted_to_the_ends_of_their_grid(monkeypatch):
     """Of batches 2 to 8 at lengths 512 and 1,024, to 16 candidates; a table finds the best of all counts."""
     asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(doubt_rules, "doubts", lambda scenario, largest: asked.append((largest,)) or ())
     monkeypatch.setattr(
-        doubts_beyond, "beyond_measured", lambda scenario, longest, ends: asked.append((longest, ends)) or ()
+        of_scenario, "scenario_doubts", lambda scenario, largest: asked.append((largest,)) or ()
+    )
+    monkeypatch.setattr(
+        of_answer, "answer_doubts", lambda scenario, longest, ends: asked.append((longest, ends)) or ()
     )
     words = (
         "sweep",

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from medusa_sim.doubts import doubts as rules
 from medusa_sim.doubts import kernels as kernel_doubts
+from medusa_sim.doubts import of_scenario as rules
 from medusa_sim.doubts import room as room_doubts
 from medusa_sim.doubts import terms as doubt_terms
 from medusa_sim.doubts.acceptance import lossless_as_given, workload_of_medusa
-from medusa_sim.doubts.beyond import beyond_drafting_limit
-from medusa_sim.doubts.doubts import beyond_known, cut_scale_blocks, doubts, slow_link
+from medusa_sim.doubts.of_answer import length_doubts, limit_with_a_drafter
+from medusa_sim.doubts.of_scenario import cut_scale_blocks, scenario_doubts, slow_link
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
 from medusa_sim.doubts.term_shares import doubled, token_us, usual_option
 from medusa_sim.doubts.terms import WORDS, terms_out_of_range
@@ -132,10 +132,10 @@ def test_what_was_measured_with_medusa_heads_is_doubted_elsewhere(drafter, accep
 def test_requests_beyond_what_a_drafter_leaves_are_told():
     """SGLang admits 48 with a drafter."""
     scenario = dense("sglang")
-    assert list(beyond_drafting_limit(scenario, 48)) == []
-    (line,) = beyond_drafting_limit(scenario, 49)
+    assert list(limit_with_a_drafter(scenario, 48)) == []
+    (line,) = limit_with_a_drafter(scenario, 49)
     assert "at most 48 requests" in line
-    assert list(beyond_drafting_limit(dense("cuda-graph"), 4096)) == []
+    assert list(limit_with_a_drafter(dense("cuda-graph"), 4096)) == []
 
 
 def test_kernels_of_other_cards_are_shares_of_a_plain_step():
@@ -184,8 +184,8 @@ def test_links_and_lengths_beyond_what_is_known_are_told():
     assert "one node" in line
     plain = dense("vllm", drafter="ngram", acceptance="0.5")
     positions = plain.model.max_seq_len
-    assert [len(beyond_known(plain, tokens)) for tokens in (positions, positions + 1)] == [0, 1]
-    assert not [each for each in doubts(plain) if "positions" in each]
+    assert [len(length_doubts(plain, tokens)) for tokens in (positions, positions + 1)] == [0, 1]
+    assert not [each for each in scenario_doubts(plain) if "positions" in each]
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.0099, "under 1 %"), (0.0101, "1 %"), (0.5, "50 %")])
@@ -257,19 +257,16 @@ def test_of_a_mixture_experts_stay_and_a_token_reads_its_own():
 
 def test_doubts_are_of_what_an_answer_rests_on(monkeypatch):
     """Plain decoding rests on no acceptance, few candidates on no guess of later ones."""
+    told = {rules.whose_acceptance: "whose", rules.guessed_acceptance: "guess", rules.slow_link: "link"}
     named = {
-        rule: (lambda scenario, told=told: (told,))
-        for rule, told in (
-            (rules.whose_acceptance, "whose"), (rules.guessed_acceptance, "guess"), (rules.slow_link, "link"),
-        )
-    }  # fmt: skip
+        listed.rule: listed._replace(rule=lambda scenario, line=told[listed.rule]: (line,))
+        for listed in rules.RULES
+        if listed.rule in told
+    }
     monkeypatch.setattr(rules, "RULES", tuple(named.values()))
-    monkeypatch.setattr(
-        rules, "RULES_OF_ACCEPTANCE", (named[rules.whose_acceptance], named[rules.guessed_acceptance])
-    )
-    monkeypatch.setattr(rules, "guessed_acceptance", named[rules.guessed_acceptance])
+    monkeypatch.setattr(rules, "guessed_acceptance", named[rules.guessed_acceptance].rule)
     found = {
-        (guessed_from, count): doubts(SimpleNamespace(guessed_from=guessed_from), count)
+        (guessed_from, count): scenario_doubts(SimpleNamespace(guessed_from=guessed_from), count)
         for guessed_from, count in ((4, 1), (4, 2), (4, 4), (4, 5), (None, 2), (4, None))
     }
     assert found == {

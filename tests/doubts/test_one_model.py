@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from medusa_sim import Scenario
-from medusa_sim.doubts.beyond import beyond_measured
-from medusa_sim.doubts.one_model import MUCH_OF_A_TOKEN
+from medusa_sim.doubts.of_answer import answer_doubts
+from medusa_sim.doubts.one_model import CHANGE_WORTH_NAMING
 from medusa_sim.doubts.terms import WORDS, WORDS_OF_FITTED
 from medusa_sim.specs.engine import UNITS
 from medusa_sim.specs.ranges import Deviation
@@ -24,7 +24,7 @@ def told(term, change, requests=(1, 256), **given):
     changed = msgspec.structs.replace(runtime.engine.terms[term], deviations=(change,), elsewhere=())
     engine = runtime.engine.with_terms({term: changed})
     scenario = Scenario(**SMALL | {"runtime": replace(runtime, engine=engine)} | given)
-    return [line for line in beyond_measured(scenario, scenario.length, requests) if "alone in" in line]
+    return [line for line in answer_doubts(scenario, scenario.length, requests) if "alone in" in line]
 
 
 @pytest.mark.parametrize(("term", "change", "given"), [
@@ -60,7 +60,7 @@ def test_the_share_is_what_the_step_would_be_shorter_by():
         for term in [msgspec.structs.replace(runtime.engine.layer_us, deviations=deviations, elsewhere=())]
     )
     assert f"{100.0 * (1.0 - less / whole):.0f} % of the time per token at 8 requests" in line
-    small = Deviation(plus=0.5 * MUCH_OF_A_TOKEN * whole / 32, only=ONLY)
+    small = Deviation(plus=0.5 * CHANGE_WORTH_NAMING * whole / 32, only=ONLY)
     assert not told("layer_us", small, requests=(8, 8))
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from medusa_sim import Scenario
 from medusa_sim.doubts.acceptance import typed_acceptance
-from medusa_sim.doubts.beyond import beyond_measured
-from medusa_sim.doubts.doubts import engine_on_other_gpus, first_token_doubts
+from medusa_sim.doubts.of_answer import answer_doubts
+from medusa_sim.doubts.of_scenario import engine_on_other_gpus, first_token_doubts
 from medusa_sim.doubts.room import model_too_large
 from medusa_sim.doubts.terms import WORDS, terms_out_of_range
 from medusa_sim.grid.axes import Grid
@@ -49,9 +49,9 @@ def test_what_is_charged_for_requests_beyond_those_measured_is_named():
 
 def test_the_sentence_stands_in_every_answer():
     scenario = Scenario(**DENSE, **SERVED, runtime="sglang")
-    (told, most) = beyond_measured(scenario, 640, (1, 256))
+    (told, most) = answer_doubts(scenario, 640, (1, 256))
     assert "at most 48 requests" in most
-    assert not any("at most 48" in line for line in beyond_measured(scenario, 640, (1, 48)))
+    assert not any("at most 48" in line for line in answer_doubts(scenario, 640, (1, 48)))
     grid = Grid.of([1, 256], [640], [1, 4])
     assert any(told.lower() in line.lower() for line in caveats([scenario], grid))
     assert told in scenario.sweep([1, 256], [640], [1, 4]).attrs["warnings"]

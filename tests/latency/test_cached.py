@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
@@ -250,7 +250,7 @@ def test_another_librarys_block_scales_on_the_same_card_are_told():
         gpu="l40s", model="llama-3.1-8b", dtype="fp8_block", drafter="ngram", acceptance="0.5"
     )
     assert scenario.kernel_fits.lenders[:1] == ("l40s:trtllm:fp8_block",)
-    assert any("l40s:trtllm" in line for line in doubts(scenario))
+    assert any("l40s:trtllm" in line for line in scenario_doubts(scenario))
     step = decode_step(scenario.setting, 8, 1024)
     assert step.source == Source.BORROWED
     assert step.high_us / step.low_us > 1.5

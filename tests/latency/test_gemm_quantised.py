@@ -11,7 +11,7 @@ from kernel_rows import recorded_rows
 from one_line import one_line
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import sweep
@@ -180,10 +180,12 @@ def test_what_a_kernel_unpacks_unmeasured_is_said():
     packed = Scenario(gpu="l4", model="qwen2.5-14b", weight_dtype="int8", kv_dtype="fp8")
     assert packed.kernel_fits.unpacks == ("int8 weights", "a KV cache in fp8")
     assert packed.model.numbers == "bf16, int8 weights, fp8 KV cache"
-    assert any("unpacking of int8 weights and a KV cache in fp8 on l4" in line for line in doubts(packed))
+    assert any(
+        "unpacking of int8 weights and a KV cache in fp8 on l4" in line for line in scenario_doubts(packed)
+    )
     lent = Scenario(gpu="l4", model="qwen2.5-14b", weight_dtype="int4")
     assert lent.kernel_fits.unpacks == ()
-    assert any("a100-80gb-sxm:sglang" in line for line in doubts(lent))
+    assert any("a100-80gb-sxm:sglang" in line for line in scenario_doubts(lent))
     block = Scenario(gpu="h100-sxm", model="llama-3.1-8b", dtype="fp8_block")
     assert block.kernel_fits.unpacks == ()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made_up import made_up_fit
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch
 from medusa_sim.lab.calibrate.kind_rows import Rows
@@ -295,7 +295,7 @@ def test_more_cards_than_a_bridge_joins_share_a_slower_link():
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_a_group_beyond_the_bridge_is_told(tp):
     scenario = Scenario(gpu="h100-nvl", model="llama-3.1-70b", drafter="ngram", acceptance="0.5", tp=tp)
-    assert any("joins 2 " in line for line in doubts(scenario)) == (tp > 2)
+    assert any("joins 2 " in line for line in scenario_doubts(scenario)) == (tp > 2)
     exchanged = decode_step(scenario.setting, 64, 1024).parts_us.get("exchange", np.zeros(()))
     assert (exchanged > 0.0) == (tp > 1)
     if tp > 2:

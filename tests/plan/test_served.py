@@ -11,7 +11,8 @@ import pytest
 from told import numbers
 
 import medusa_sim as ms
-from medusa_sim.doubts.doubts import beyond_known, doubts
+from medusa_sim.doubts.of_answer import length_doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
@@ -234,11 +235,11 @@ def test_contexts_beyond_those_of_the_acceptance_are_told_once():
         return sum("measured to contexts of 1024 tokens" in line for line in lines)
 
     known = Scenario(**COMMON, drafter="eagle3", runtime="vllm")
-    assert [told(beyond_known(known, tokens)) for tokens in (1024, 1025)] == [0, 1]
+    assert [told(length_doubts(known, tokens)) for tokens in (1024, 1025)] == [0, 1]
     busy = known.but(prompt_tokens=1000, output_tokens=100)
-    assert (told(doubts(busy)), told(beyond_known(busy, 4096))) == (1, 0)
-    assert not told(doubts(known))
-    assert not beyond_known(Scenario(**CHAIN), 8192)  # nobody said
+    assert (told(scenario_doubts(busy)), told(length_doubts(busy, 4096))) == (1, 0)
+    assert not told(scenario_doubts(known))
+    assert not length_doubts(Scenario(**CHAIN), 8192)  # nobody said
 
 
 def test_a_server_gains_less_than_its_steps_and_both_are_named():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medusa_sim.doubts.doubts import engine_on_other_gpus, grave_doubts
+from medusa_sim.doubts.of_scenario import engine_on_other_gpus, grave_doubts
 from medusa_sim.report.words.basis import MEASURED, MOST, basis, how_sure, rests_on
 from medusa_sim.scenario.scenario import Scenario
 

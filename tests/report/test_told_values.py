@@ -440,6 +440,6 @@ def test_a_card_calls_a_chain_what_is_one(chain, paths, told):
 
 def test_a_page_warns_of_its_longest_length_and_its_least_and_most_requests(monkeypatch):
     seen: list[Any] = []
-    monkeypatch.setattr(caveats, "beyond_measured", lambda scenario, *given: seen.append(given) or [])
+    monkeypatch.setattr(caveats, "answer_doubts", lambda scenario, *given: seen.append(given) or [])
     list(caveats.caveats([CHAIN], Grid.of([8, 2], [512, 4096], [1])))
     assert seen == [(4096, (2, 8))]

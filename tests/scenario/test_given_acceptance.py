@@ -8,7 +8,7 @@ from one_line import one_line
 
 from medusa_sim.acceptance.curve import LogCurve, TableCurve
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import DataError, MedusaSimError, UsageError
 from medusa_sim.load.load_test import load_test
 from medusa_sim.report.words.scenario import acceptance_text
@@ -91,7 +91,11 @@ def test_both_kinds_of_rates_name_the_same_chain(shares):
      ("medusa1-vicuna-7b", False), (0.7, False), (None, False)],
 )  # fmt: skip
 def test_shares_that_look_conditional_are_warned_of(given, is_warned):
-    lines = [line for line in doubts(Scenario(acceptance=given, latency="roofline")) if "shares of" in line]
+    lines = [
+        line
+        for line in scenario_doubts(Scenario(acceptance=given, latency="roofline"))
+        if "shares of" in line
+    ]
     assert len(lines) == is_warned
     if is_warned:
         _, _, word = lines[0].rpartition(" give ")
@@ -130,11 +134,13 @@ def test_a_band_never_emits_more_tokens_than_candidates():
 def test_a_typical_rate_is_called_an_assumption_with_its_source(drafter):
     draft = "qwen3-0.6b" if "ngram" != drafter != "suffix" else None
     scenario = Scenario(model="qwen3-8b", drafter=drafter, draft_model=draft, latency="roofline")
-    assert any("is an assumption" in line and scenario.profile.title in line for line in doubts(scenario))
+    assert any(
+        "is an assumption" in line and scenario.profile.title in line for line in scenario_doubts(scenario)
+    )
     low, high = scenario.profile.band(2)
     assert high - low > 0.2 * (scenario.profile.tokens_per_step(2) - 1.0)
     given = scenario.but(acceptance=0.5)
-    assert not any("assumption" in line for line in doubts(given))
+    assert not any("assumption" in line for line in scenario_doubts(given))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from one_line import one_line
 
 import medusa_sim as ms
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.doubts.stand_ins import borrowed_shares
 from medusa_sim.engine_runs.run import engine_run
 from medusa_sim.errors import CoverageError, SpecError, UsageError
@@ -40,7 +40,7 @@ def test_defaults_are_those_of_the_command_line():
     names = [getattr(scenario, name).name for name in ("gpu", "model", "runtime", "latency", "profile")]
     assert names == ["a100-80gb-pcie", "vicuna-7b", "cuda-graph", "calibrated", "medusa1-vicuna-7b"]
     assert (scenario.scope, scenario.baseline, scenario.kernels) == ("model", "same", "torch")
-    assert doubts(scenario) == ()
+    assert scenario_doubts(scenario) == ()
 
 
 @pytest.mark.parametrize("drafter", drafter_names())
@@ -167,8 +167,8 @@ def test_a_config_file_is_a_model_with_its_mtp_module_and_dtype(tmp_path):
     assert scenario.model.mtp_layers == 1
     assert scenario.options()
     scenario = Scenario(model=config(torch_dtype="float32"), latency="roofline")
-    assert any("float32" in line and "fp16" in line for line in doubts(scenario))
-    assert not any("float32" in line for line in doubts(scenario.but(dtype="bf16")))
+    assert any("float32" in line and "fp16" in line for line in scenario_doubts(scenario))
+    assert not any("float32" in line for line in scenario_doubts(scenario.but(dtype="bf16")))
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ def test_padded_vocabularies_speculate_and_eagle_3_fuses_three_features():
 def test_what_is_borrowed_is_said():
     borrowed = Scenario(model="llama-2-7b")
     assert borrowed.profile.borrowed
-    assert "another model" in doubts(borrowed)[0]
-    assert doubts(Scenario(model="llama-2-7b", acceptance=0.7)) == ()
-    assert any("borrowed from" in line for line in doubts(Scenario(gpu="rtx-4090")))
+    assert "another model" in scenario_doubts(borrowed)[0]
+    assert scenario_doubts(Scenario(model="llama-2-7b", acceptance=0.7)) == ()
+    assert any("borrowed from" in line for line in scenario_doubts(Scenario(gpu="rtx-4090")))
 
 
 @pytest.mark.parametrize("runtime", [*sorted({*runtime_names()} - {"paper"}), "mine.toml"])
@@ -216,7 +216,7 @@ def test_an_engine_that_nobody_measured_says_so(runtime, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text('inherits = "vllm-0.33"\ntitle = "mine"\n[engine]\nwiden = 2.0\n')
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
-    told = " ".join(doubts(scenario.but(runtime=runtime)))
+    told = " ".join(scenario_doubts(scenario.but(runtime=runtime)))
     assert ("nobody measured this engine" in told) == (runtime == "mine.toml")
     assert load_runtime(runtime).is_measured == (runtime != "mine.toml")
     assert ("nobody measured drafting" in told) == runtime.startswith("tensorrt-llm-")
@@ -233,7 +233,7 @@ def test_terms_that_were_measured_on_other_numbers_of_gpus_are_counted(runtime, 
         scenario = Scenario(**asked | {"tp": tp})
         terms = scenario.setting.runtime.engine.terms
         outside = [name for name, term in terms.items() if term.value and "gpus" in term.outside]
-        told = [line for line in doubts(scenario) if "carried over, with wider bands" in line]
+        told = [line for line in scenario_doubts(scenario) if "carried over, with wider bands" in line]
         assert bool(told) == bool(outside)
         if told:
             assert told[0].startswith(f"{len(outside)} of the ")
@@ -242,7 +242,9 @@ def test_terms_that_were_measured_on_other_numbers_of_gpus_are_counted(runtime, 
 
 def test_what_is_borrowed_is_named_with_its_share_of_the_step():
     """ "Kernels of h200-sxm are borrowed" was said where only elementwise kernels are."""
-    (line,) = (each for each in doubts(Scenario(gpu="h200-sxm", model="llama-3.1-8b")) if "borrowed" in each)
+    (line,) = (
+        each for each in scenario_doubts(Scenario(gpu="h200-sxm", model="llama-3.1-8b")) if "borrowed" in each
+    )
     assert "are borrowed from h100-sxm:torch: elementwise kernels (" in line
     scenario = ms.Scenario(gpu="h200-sxm", model="llama-3.1-8b", drafter="eagle3", runtime="cuda-graph")
     frame = scenario.step(1, candidates=1).breakdown()
@@ -282,7 +284,7 @@ def test_no_time_rests_on_more_than_is_told(gpu, model, dtypes):
         steps = decode_step(scenario.setting, 8, 1024), verification_step(scenario.setting, 8, 1024, 4)
     except SpecError:  # no kernel of that arithmetic on this GPU
         return
-    told = " ".join(doubts(scenario))
+    told = " ".join(scenario_doubts(scenario))
     worst = max(int(step.source) for step in steps)
     assert (worst >= Source.BORROWED) <= ("borrowed" in told or "nobody measured" in told or "extrap" in told)
     assert (worst == Source.EXTRAPOLATED) == ("nobody measured" in told or "extrapolated" in told)
@@ -295,7 +297,7 @@ def test_no_time_rests_on_more_than_is_told(gpu, model, dtypes):
 def test_experts_spread_over_gpus_are_told(gpu, parallel):
     scenario = Scenario(gpu=gpu, model="qwen3-30b-a3b", drafter="ngram", acceptance="0.5", **parallel)
     spread = parallel.get("ep", 1) > 1
-    assert any("experts spread over GPUs (ep 8)" in line for line in doubts(scenario)) == spread
+    assert any("experts spread over GPUs (ep 8)" in line for line in scenario_doubts(scenario)) == spread
     step = decode_step(scenario.setting, np.array([1, 64]), 1024)
     assert (np.max(step.source) == Source.EXTRAPOLATED) == spread
     if spread:
@@ -355,7 +357,7 @@ def test_a_scenario_is_changed_by_making_another():
 def test_collectives_that_were_measured_between_two_cards_say_so_beyond():
     scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="sglang", drafter="eagle3", tp=2)
     for asked, is_told in (({}, False), ({"tp": 4}, True), ({"tp": 4, "gpu": "h100-sxm"}, False)):
-        assert ("were measured on 2 GPUs only" in " ".join(doubts(scenario.but(**asked)))) == is_told
+        assert ("were measured on 2 GPUs only" in " ".join(scenario_doubts(scenario.but(**asked)))) == is_told
 
 
 @pytest.mark.parametrize(
@@ -369,7 +371,7 @@ def test_fp8_that_is_slower_than_bf16_says_why(gpu, model, tp, said):
     if said:  # vLLM's layers are cuBLAS's there
         named["runtime"] = "sglang"
     scenario = Scenario(**named, dtype="fp8")
-    assert any("quantised first" in line for line in doubts(scenario)) == said
+    assert any("quantised first" in line for line in scenario_doubts(scenario)) == said
     batches = np.array([1, 8, 64, 256])
     times = [
         decode_step(Scenario(**named, dtype=each).setting, batches, 640).time_us for each in ("fp8", "bf16")
@@ -402,4 +404,4 @@ def test_a_load_test_knows_that_its_acceptance_is_another_models():
     of = Scenario(gpu="h200", model=other, runtime="sglang", tp=8, drafter="mtp")
     loaded = load_test(of, output_tokens=256).scenario
     assert loaded.profile.output_share < 1.0
-    assert any("another model" in line for line in doubts(loaded))
+    assert any("another model" in line for line in scenario_doubts(loaded))

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import medusa_sim as ms
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.report.compare.values import with_warnings
@@ -302,7 +302,7 @@ def test_warnings_are_told_once_a_kind_and_rows_keep_their_own(experts):
     rows = with_warnings(answer)
     for _, row in rows.sample(10, random_state=2).iterrows():
         own = [answer.warnings[int(number) - 1] for number in row.warnings.split()]
-        assert tuple(own) == doubts(answer.scenario(row), 1 if row.drafter == "none" else None)
+        assert tuple(own) == scenario_doubts(answer.scenario(row), 1 if row.drafter == "none" else None)
     told = warnings(answer)
     splits = [line.partition("'s own")[0] for line in told if "were fitted on one GPU" in line]
     assert len(splits) == len(set(splits))

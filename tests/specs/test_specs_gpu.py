@@ -18,7 +18,7 @@ from tables import table
 
 import medusa_sim as ms
 from medusa_sim import data
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.report.specs.rows import gpu_rows, kernel_rows
 from medusa_sim.specs.gpu import Gpu, architecture_of, load_gpu
@@ -389,7 +389,7 @@ def test_a_card_that_borrows_everything_is_between_its_own_limits_and_its_lender
     assert 0.8 * min(slower, 1.0) < step.tpot_us / beside.tpot_us < 1.35 * max(slower, 1.0)
     weights_us = 1e6 * own.model.weight_bytes / own.gpu.bandwidth_bytes_per_s
     assert weights_us < step.tpot_us < 2.5 * weights_us
-    assert any("borrowed" in line for line in doubts(own))
+    assert any("borrowed" in line for line in scenario_doubts(own))
 
 
 def test_cards_that_nobody_measured_are_compared_where_they_are_named_alone():

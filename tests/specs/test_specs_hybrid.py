@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tables import table
 
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.feed_forwards import MoE
@@ -81,7 +81,7 @@ def test_counts_are_the_published_ones(name):
 
 def test_sizes_that_nobody_checked_are_said_with_the_answer():
     for name, is_checked in (("kimi-linear-48b-a3b", False), ("glm-5.2", False), ("kimi-k3", True)):
-        told = " ".join(doubts(Scenario(model=name, gpu="h200-sxm")))
+        told = " ".join(scenario_doubts(Scenario(model=name, gpu="h200-sxm")))
         assert ("not checked" in told) is not is_checked, name
         assert ("not checked" in load_model(name).source) is not is_checked, name
 

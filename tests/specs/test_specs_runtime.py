@@ -10,7 +10,7 @@ import pytest
 import tomlkit
 from one_line import one_line
 
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.lab.reproduce.token_rates import plain_step
 from medusa_sim.report.specs.rows import runtime_rows
@@ -109,7 +109,9 @@ def test_a_version_takes_the_terms_that_hold_it_or_the_nearest_and_says_so(asked
     own = load_runtime(name).engine.draft_us_per_pass
     widened = VERSION_WIDEN * own.band
     assert found.engine.draft_us_per_pass.band == pytest.approx(own.band if holds else widened)
-    told = " ".join(doubts(Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime=asked)))
+    told = " ".join(
+        scenario_doubts(Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime=asked))
+    )
     assert (f"{asked} has the terms of {name}" in told) == (asked != name)
     assert ("nearest" in told) == (not holds)
 

@@ -9,7 +9,7 @@ import pytest
 from asking import answered
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.calibrated import CalibratedLatency
@@ -149,7 +149,7 @@ def test_wide_windows_stay_with_plain_kernels_and_cards_without_modules_say_so()
     launches = model_launches(load_model("gemma-3-27b"), decode(8, 4096), RUNTIME)
     assert not any(isinstance(each.operator, WindowAttention) for each in launches)
     warnings = " ".join(
-        doubts(Scenario(model="deepseek-v3.2", gpu="a100-80gb-sxm", tp=8, runtime="vllm-0.33"))
+        scenario_doubts(Scenario(model="deepseek-v3.2", gpu="a100-80gb-sxm", tp=8, runtime="vllm-0.33"))
     )
     assert "sparse attention" in warnings
     assert "no kernel is fitted" in warnings
@@ -224,7 +224,9 @@ def test_what_has_no_fitted_kernel_is_composed_and_says_so(tmp_path):
     kept = [line for line in lines if not line.startswith("recurrent =") and '"a40:' not in line]
     (tmp_path / "hardware" / "mine.toml").write_text("\n".join(kept))
     fitted, composed = (
-        " ".join(doubts(Scenario(model="qwen3.5-27b", gpu=gpu, latency="calibrated", data_dir=tmp_path)))
+        " ".join(
+            scenario_doubts(Scenario(model="qwen3.5-27b", gpu=gpu, latency="calibrated", data_dir=tmp_path))
+        )
         for gpu in ("h100-sxm", "mine")
     )
     assert "no kernel is fitted" not in fitted

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import medusa_sim as ms
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.operators.attention import Attention
@@ -265,8 +265,8 @@ def test_windowed_layers_read_their_window():
 def test_how_many_gpus_a_model_needs():
     model, gpu = load_model("llama-3.3-70b"), _priced().gpu
     assert fewest_gpus(model, gpu, Parallel()) == 2
-    assert any("--tp 2 would" in line for line in doubts(_priced(model="llama-3.3-70b")))
-    assert not any("GPU" in line for line in doubts(_priced()))
+    assert any("--tp 2 would" in line for line in scenario_doubts(_priced(model="llama-3.3-70b")))
+    assert not any("GPU" in line for line in scenario_doubts(_priced()))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from medusa_sim.doubts.beyond import beyond_measured
-from medusa_sim.doubts.doubts import doubts, first_token_doubts
+from medusa_sim.doubts.of_answer import answer_doubts
+from medusa_sim.doubts.of_scenario import first_token_doubts, scenario_doubts
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.carried import SURELY_STEADY
 from medusa_sim.load.load_test import LoadTest
@@ -30,8 +30,8 @@ def warnings(answer: LoadAnswer) -> list[str]:
         if not answer.is_steady(point):
             limit = answer.full_per_s.get(point.policy)
             lines.append(_unsteady(point, limit, has_goals=answer.test.goals.given))
-    lines += doubts(scenario, 1 + answer.test.drafts_max)
-    lines += beyond_measured(scenario, round(answer.test.mean_length), (1, most))
+    lines += scenario_doubts(scenario, 1 + answer.test.drafts_max)
+    lines += answer_doubts(scenario, round(answer.test.mean_length), (1, most))
     if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
         lines += first_token_doubts(scenario)
     for point in points:

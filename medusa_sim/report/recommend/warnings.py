@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from medusa_sim.doubts.beyond import beyond_measured
-from medusa_sim.doubts.doubts import doubts, grave_doubts
+from medusa_sim.doubts.of_answer import answer_doubts
+from medusa_sim.doubts.of_scenario import grave_doubts, scenario_doubts
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import kept_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
@@ -100,7 +100,7 @@ def _of_rows(
 
 
 def _model_warnings(answer: Recommendation) -> list[str]:
-    lines = [*doubts(answer.scenario, answer.largest_count)]
+    lines = [*scenario_doubts(answer.scenario, answer.largest_count)]
     if any(row.best_ends_profile for row in answer.schedule):
         lines.append(more_may_pay(answer.scenario))
     if answer.scenario.profile.heads is None:
@@ -118,6 +118,6 @@ def _model_warnings(answer: Recommendation) -> list[str]:
             "candidates cost the device; code that waits for the device while accepting hides "
             "less (docs/validation.md, Table 1)"
         )
-    return lines + beyond_measured(
+    return lines + answer_doubts(
         answer.scenario, max(answer.question.seq_len), (answer.question.batch_min, answer.question.batch_max)
     )

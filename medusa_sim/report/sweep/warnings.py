@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from medusa_sim.doubts.beyond import beyond_measured
+from medusa_sim.doubts.of_answer import answer_doubts
 from medusa_sim.plan.sweep_answer import SweepAnswer
 from medusa_sim.report.words.caveats import more_may_pay, more_requests_text, slower_format_text
 from medusa_sim.report.words.memory import missing_text
@@ -16,5 +16,5 @@ def warnings(answer: SweepAnswer) -> list[str]:
         *slower_format_text(answer.by_count),
         *more_requests_text(answer.by_count),
         *([more_may_pay(answer.scenario)] if answer.best_ends_profile else []),
-        *beyond_measured(answer.scenario, int(answer.grid.seq_len.max()), requests),
+        *answer_doubts(answer.scenario, int(answer.grid.seq_len.max()), requests),
     ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from medusa_sim.doubts.acceptance import requests_beyond_acceptance
-from medusa_sim.doubts.doubts import (
-    beyond_known,
+from medusa_sim.doubts.acceptance import acceptance_of_shorter_requests
+from medusa_sim.doubts.of_answer import length_doubts
+from medusa_sim.doubts.of_scenario import (
     engine_on_other_gpus,
     local_kernels,
-    requests_beyond_positions,
+    requests_too_long,
     unmeasured_engine,
 )
 from medusa_sim.doubts.stand_ins import borrowed_shares
@@ -59,9 +59,9 @@ def how_sure(
     requests.
     """
     beyond = [
-        *requests_beyond_positions(scenario),
-        *requests_beyond_acceptance(scenario),
-        *([] if seq_len is None else beyond_known(scenario, seq_len)),
+        *requests_too_long(scenario),
+        *acceptance_of_shorter_requests(scenario),
+        *([] if seq_len is None else length_doubts(scenario, seq_len)),
     ]
     lines = [(number, f"80 % of measurements lie within {ends}")] if ends else []
     lines += [("Context", line) for line in beyond[:1]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from medusa_sim.doubts.beyond import beyond_measured
-from medusa_sim.doubts.doubts import doubts
+from medusa_sim.doubts.of_answer import answer_doubts
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells
 from medusa_sim.plan.more_requests import slower_with_more
@@ -22,7 +22,7 @@ def caveats(scenarios: Sequence[Scenario], grid: Grid) -> Iterator[str]:
         "cover another clock or another driver."
     )
     for scenario in scenarios:
-        yield from map(as_sentence, doubts(scenario))
+        yield from map(as_sentence, scenario_doubts(scenario))
         yield from _latency_caveats(scenario)
     profiles = {scenario.profile.name: scenario.profile for scenario in scenarios}
     for profile in profiles.values():
@@ -43,7 +43,7 @@ def caveats(scenarios: Sequence[Scenario], grid: Grid) -> Iterator[str]:
         )
     requests = int(grid.batch.min()), int(grid.batch.max())
     for scenario in scenarios:
-        yield from map(as_sentence, beyond_measured(scenario, int(grid.seq_len.max()), requests))
+        yield from map(as_sentence, answer_doubts(scenario, int(grid.seq_len.max()), requests))
 
 
 def as_sentence(line: str) -> str:

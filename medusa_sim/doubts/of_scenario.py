@@ -1,19 +1,18 @@
-"""Everything an answer about a scenario rests on that was not measured for it: rules in order."""
+"""Doubts about a scenario, whatever is asked of it: parts that were not measured for it, rules in order."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from medusa_sim.doubts.acceptance import (
-    RULES_OF_ACCEPTANCE,
     acceptance_of_outputs,
-    beyond_acceptance,
+    acceptance_of_shorter_requests,
     guessed_acceptance,
     lossless_as_given,
-    requests_beyond_acceptance,
     typed_acceptance,
     whose_acceptance,
     workload_of_medusa,
@@ -35,29 +34,42 @@ Rule: TypeAlias = Callable[[Scenario], Iterator[str]]
 """The doubts of one kind about a scenario, a sentence each; its docstring is the doubt that it raises."""
 
 
-def doubts(scenario: Scenario, candidates: int | None = None) -> tuple[str, ...]:
+class Listed(NamedTuple):
+    """A rule of the list."""
+
+    rule: Rule
+    of_acceptance: bool = False
+    """Plain decoding does not rest on it."""
+    is_grave: bool = False
+    """Its doubts may overturn an answer."""
+
+
+def scenario_doubts(scenario: Scenario, candidates: int | None = None) -> tuple[str, ...]:
     """Every doubt about the answers of a scenario.
 
     candidates: the largest count in these answers, if known. Doubts about drafts beyond it are left out, and
     for plain decoding (1) all doubts about acceptance.
     """
-    unused: tuple[Rule, ...] = ()
-    if candidates == 1:
-        unused = RULES_OF_ACCEPTANCE
-    elif candidates is not None and scenario.guessed_from is not None and candidates <= scenario.guessed_from:
-        unused = (guessed_acceptance,)
-    return tuple(line for rule in RULES if rule not in unused for line in rule(scenario))
+    drafts = math.inf if candidates is None else candidates - 1
+    reaches_guesses = drafts >= (scenario.guessed_from or 0)
+    return tuple(
+        line
+        for listed in RULES
+        if not (listed.of_acceptance and drafts == 0)
+        and (listed.rule is not guessed_acceptance or reaches_guesses)
+        for line in listed.rule(scenario)
+    )
 
 
 def grave_doubts(scenario: Scenario) -> tuple[str, ...]:
     """The doubts that may overturn an answer: acceptance, engine or device were never measured."""
-    return tuple(line for rule in GRAVE for line in rule(scenario))
+    return tuple(line for listed in RULES if listed.is_grave for line in listed.rule(scenario))
 
 
-def requests_beyond_positions(scenario: Scenario) -> Iterator[str]:
+def requests_too_long(scenario: Scenario) -> Iterator[str]:
     """Requests grow longer than the model has positions."""
     traffic = scenario.traffic
-    if traffic is not None and _exceeds(scenario, traffic.prompt_tokens + traffic.output_tokens):
+    if traffic is not None and traffic.prompt_tokens + traffic.output_tokens > scenario.model.max_seq_len:
         yield (
             f"requests of {traffic.prompt_tokens:.10g} + {traffic.output_tokens:.10g} tokens go beyond "
             f"the {scenario.model.max_seq_len} positions of {scenario.model.name}"
@@ -182,46 +194,28 @@ def trees_without_attention(scenario: Scenario) -> Iterator[str]:
         )
 
 
-GRAVE: tuple[Rule, ...] = (
-    whose_acceptance,
-    typed_acceptance,
-    local_kernels,
-    unmeasured_engine,
-)
-"""Rules whose doubts may overturn an answer."""
-RULES: tuple[Rule, ...] = (
-    *GRAVE,
-    guessed_acceptance,
-    acceptance_of_outputs,
-    workload_of_medusa,
-    lossless_as_given,
-    requests_beyond_acceptance,
-    requests_beyond_positions,
-    notes_of_the_model,
-    states_in_the_engine,
-    version_of_the_engine,
-    engine_on_other_gpus,
-    slow_link,
-    cut_scale_blocks,
-    model_too_large,
-    fitted_kernels,
-    trees_without_attention,
+RULES: tuple[Listed, ...] = (
+    Listed(whose_acceptance, of_acceptance=True, is_grave=True),
+    Listed(typed_acceptance, of_acceptance=True, is_grave=True),
+    Listed(local_kernels, is_grave=True),
+    Listed(unmeasured_engine, is_grave=True),
+    Listed(guessed_acceptance, of_acceptance=True),
+    Listed(acceptance_of_outputs, of_acceptance=True),
+    Listed(workload_of_medusa, of_acceptance=True),
+    Listed(lossless_as_given, of_acceptance=True),
+    Listed(acceptance_of_shorter_requests, of_acceptance=True),
+    Listed(requests_too_long),
+    Listed(notes_of_the_model),
+    Listed(states_in_the_engine),
+    Listed(version_of_the_engine),
+    Listed(engine_on_other_gpus),
+    Listed(slow_link),
+    Listed(cut_scale_blocks),
+    Listed(model_too_large),
+    Listed(fitted_kernels),
+    Listed(trees_without_attention),
 )
 """In the order in which an answer lists them."""
-
-
-def beyond_known(scenario: Scenario, tokens: float) -> list[str]:
-    """Contexts longer than the model's positions, or than those at which its acceptance was measured.
-
-    With traffic both are already among the scenario's doubts.
-    """
-    lines = [] if scenario.traffic is not None else list(beyond_acceptance(scenario, tokens))
-    if _exceeds(scenario, tokens) and not any(requests_beyond_positions(scenario)):
-        lines.append(
-            f"length {tokens:.10g} is beyond the {scenario.model.max_seq_len} positions of "
-            f"{scenario.model.name}"
-        )
-    return lines
 
 
 def first_token_doubts(scenario: Scenario) -> list[str]:
@@ -239,8 +233,3 @@ def first_token_doubts(scenario: Scenario) -> list[str]:
         "times to the first token have the server of vLLM 0.15: measured ones of DeepSeek-R1 were up to "
         f"twice as long in SGLang and 1.3 to 4 times in TensorRT-LLM ({scenario.runtime.name})"
     ]
-
-
-def _exceeds(scenario: Scenario, tokens: float) -> bool:
-    """Whether the model has fewer positions than `tokens`."""
-    return tokens > scenario.model.max_seq_len
