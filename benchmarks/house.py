@@ -109,7 +109,7 @@ HOUSE = (
     Room(
         ("parts",),
         "a question of any size cut into parts that any number of workers write",
-        ("folder", "sweep_parts", "processes", "cluster"),
+        ("work", "json_arguments", "shard", "folder", "works", "running", "processes", "cluster"),
     ),
     Room(
         ("lab",),

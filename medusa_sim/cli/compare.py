@@ -85,7 +85,7 @@ def compare(
             question,
             choices,
             prices=prices_of(prices),
-            advance=lambda done, total: advance(done, total, None),
+            advance=advance,
             load_tests=output.form != "table" or report.folder is not None,
             **names,
         )

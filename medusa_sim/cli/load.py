@@ -110,7 +110,7 @@ def load(
                     f"{option} is about one scenario, and --out writes rows of many: leave one out"
                 )
         from medusa_sim.doubts.of_scenario import scenario_doubts
-        from medusa_sim.parts.sweep_parts import LoadParts
+        from medusa_sim.parts.works import LoadParts
         from medusa_sim.report.words.cost import price_lines
 
         warn(dict.fromkeys(line for item in several for line in scenario_doubts(item)))
@@ -122,13 +122,13 @@ def load(
     if len(several) > 1:
         raise UsageError("several GPUs, models or drafters: say where their rows go with --out DIR")
     test = load_test(several[0], **asked)
-    with progress("requests") as tell:
+    with progress("requests") as advance:
         answer = run_load(
             test,
             rates,
             search=search,
             target_rate=target_rate,
-            advance=lambda done, total: tell(done, total, None),
+            advance=advance,
         )
     _show(output, answer, timeline=timeline)
     if report.folder is not None:

@@ -13,7 +13,8 @@ from medusa_sim.errors import UsageError
 from medusa_sim.scenario.declare import ANY, FOLDER, WORD, Declared, argument
 
 if TYPE_CHECKING:
-    from medusa_sim.parts.folder import Shard, Work
+    from medusa_sim.parts.shard import Shard
+    from medusa_sim.parts.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class PartsPlace(Declared):
 
     def share(self) -> Shard:
         """The share of the parts that is asked for; all of them without --shard. Raises UsageError."""
-        from medusa_sim.parts.folder import Shard
+        from medusa_sim.parts.shard import Shard
 
         return Shard() if self.shard is None else Shard.read(self.shard)
 
@@ -61,7 +62,8 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
 
     unit: what the work counts as computed.
     """
-    from medusa_sim.parts.folder import PartFolder, run_here
+    from medusa_sim.parts.folder import PartFolder
+    from medusa_sim.parts.running import run_here
 
     assert place.out is not None  # noqa: S101  # callers ask for parts
     shard = place.share()
@@ -71,26 +73,22 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
         require_cluster_extra()
     folder = PartFolder.of(place.out, work.description)
     with progress(unit) as advance:
-
-        def count(computed: int, rows: int) -> None:
-            advance(computed, rows, None)
-
         try:
             if place.scheduler is not None:
                 from medusa_sim.parts.cluster import run_on_cluster
 
-                done = run_on_cluster(work, folder, count, place.scheduler)
+                done = run_on_cluster(work, folder, advance, place.scheduler)
             elif place.workers is not None:
                 from medusa_sim.parts.processes import run_on_processes
 
-                done = run_on_processes(work, folder, count, place.workers)
+                done = run_on_processes(work, folder, advance, place.workers)
             else:
-                done = run_here(work, folder, shard, count)
+                done = run_here(work, folder, shard, advance)
         except KeyboardInterrupt:
             say(f"interrupted; finished parts are kept in {place.out}: the same command goes on")
             raise
     if not shard.parts(work):
         warn([f"--shard {place.shard} has no part: this work is cut into {work.parts}; give fewer shares"])
-    were = f", {done.there} were there" if done.there else ""
-    parts = f"{done.parts} part{'s' * (done.parts != 1)}"
-    say(f"{parts} of {done.computed:,} {unit} computed into {place.out}{were}")
+    were = f", {done.kept} were there" if done.kept else ""
+    parts = f"{done.written} part{'s' * (done.written != 1)}"
+    say(f"{parts} of {done.rows:,} {unit} computed into {place.out}{were}")

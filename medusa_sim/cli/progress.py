@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from medusa_sim.cli import say
 
@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-Advance = Callable[[int, int, float | None], None]
-"""Told (done, total, seconds left); None where the time left follows from the pace so far."""
 QUIET_S = 1.0
 _LINE_EVERY_S = 30.0
+
+
+class Advance(Protocol):
+    """What a computation tells of itself."""
+
+    def __call__(self, done: int, total: int, left_s: float | None = None) -> None:
+        """left_s: None where the time left follows from the pace so far."""
 
 
 @contextmanager
@@ -38,7 +43,7 @@ def progress(unit: str) -> Iterator[Advance]:
     task = bar.add_task(unit, total=0, left="")
     start = time.monotonic()
 
-    def advance(done: int, total: int, left_s: float | None) -> None:
+    def advance(done: int, total: int, left_s: float | None = None) -> None:
         elapsed = time.monotonic() - start
         if elapsed > QUIET_S:
             bar.start()
@@ -57,13 +62,13 @@ def count_rows(tables: Iterable[pa.Table], total: int, unit: str) -> Iterator[pa
         for table in tables:
             yield table
             done += table.num_rows
-            advance(done, total, None)
+            advance(done, total)
 
 
 def _line_by_line(unit: str) -> Advance:
     start = printed_at = time.monotonic()
 
-    def advance(done: int, total: int, left_s: float | None) -> None:
+    def advance(done: int, total: int, left_s: float | None = None) -> None:
         nonlocal printed_at
         now = time.monotonic()
         if now - printed_at >= _LINE_EVERY_S:

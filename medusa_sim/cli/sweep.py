@@ -169,7 +169,7 @@ def _write_parts(
     place: PartsPlace, scenarios: tuple[Scenario, ...], grid: Grid, warnings: Iterable[str], *, all_rows: bool
 ) -> None:
     """Parts of a data set in a folder."""
-    from medusa_sim.parts.sweep_parts import SweepParts
+    from medusa_sim.parts.works import SweepParts
     from medusa_sim.report.words.cost import price_lines
 
     work = SweepParts.of(scenarios, grid, all_rows=all_rows)

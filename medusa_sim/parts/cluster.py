@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim import __version__
 from medusa_sim.errors import OutputError, UsageError, install
-from medusa_sim.parts.folder import Advance, Done, PartFolder, Shard, Work, open_parts
-from medusa_sim.parts.sweep_parts import work_of
+from medusa_sim.parts.folder import PartFolder
+from medusa_sim.parts.running import Advance, Done, missing_parts
+from medusa_sim.parts.shard import Shard
+from medusa_sim.parts.work import Work
+from medusa_sim.parts.works import work_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -60,7 +63,7 @@ def run_on_cluster(work: Work, folder: PartFolder, advance: Advance, scheduler: 
     require_cluster_extra()
     numbers = range(work.parts)
     with folder.claimed(Shard().name), _client(scheduler) as client:
-        missing, rows = open_parts(folder, numbers, work)
+        missing, rows = missing_parts(folder, numbers, work)
         computed = 0
         for number, done in _finished(client, folder, missing):
             if not folder.is_done(number):
@@ -70,7 +73,7 @@ def run_on_cluster(work: Work, folder: PartFolder, advance: Advance, scheduler: 
                 )
             computed += done
             advance(computed, rows)
-    return Done(parts=len(missing), there=len(numbers) - len(missing), computed=computed)
+    return Done(written=len(missing), kept=len(numbers) - len(missing), rows=rows)
 
 
 def require_cluster_extra() -> None:

@@ -19,11 +19,18 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from medusa_sim.errors import OutputError
-from medusa_sim.parts.folder import Advance, Done, PartFolder, Shard, Work, compute_missing, open_parts
-from medusa_sim.parts.sweep_parts import work_of
+from medusa_sim.parts.folder import PartFolder
+from medusa_sim.parts.running import Advance, Done, compute, missing_parts
+from medusa_sim.parts.shard import Shard
+from medusa_sim.parts.work import Work
+from medusa_sim.parts.works import work_of
 
 TRIES = 3
 """Processes that a part may end before it is given up."""
+_GIVEN_UP = (
+    "part {} ended every process that computed it, perhaps for memory; finished parts are kept: run the same "
+    "command again with fewer --workers"
+)
 
 
 def run_on_processes(work: Work, folder: PartFolder, advance: Advance, workers: int) -> Done:
@@ -33,15 +40,15 @@ def run_on_processes(work: Work, folder: PartFolder, advance: Advance, workers: 
     """
     numbers = range(work.parts)
     with folder.claimed(Shard().name):
-        missing, rows = open_parts(folder, numbers, work)
+        missing, rows = missing_parts(folder, numbers, work)
         if min(workers, len(missing)) <= 1:
-            computed = compute_missing(work, folder, missing, advance)
+            compute(work, folder, missing, rows, advance)
         else:
             computed = 0
             for done in _finished(folder, missing, workers):
                 computed += done
                 advance(computed, rows)
-    return Done(parts=len(missing), there=len(numbers) - len(missing), computed=computed)
+    return Done(written=len(missing), kept=len(numbers) - len(missing), rows=rows)
 
 
 @dataclass(slots=True)
@@ -103,12 +110,6 @@ def _finished(folder: PartFolder, missing: list[int], workers: int) -> Iterator[
     finally:
         for worker in running:
             worker.ended()
-
-
-_GIVEN_UP = (
-    "part {} ended every process that computed it, perhaps for memory; finished parts are kept: run the same "
-    "command again with fewer --workers"
-)
 
 
 def _started(path: Path) -> _Worker:

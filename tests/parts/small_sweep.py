@@ -6,7 +6,7 @@ import pandas as pd
 
 from medusa_sim.api import Scenario
 from medusa_sim.grid.axes import Grid
-from medusa_sim.parts.sweep_parts import SweepParts
+from medusa_sim.parts.works import SweepParts
 
 FAST = {"runtime": "cuda-graph", "latency": "roofline"}
 GRID = Grid.of(range(1, 9), [512, 1024, 2048], [1, 2, 4, 8, 16])

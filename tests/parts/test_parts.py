@@ -18,8 +18,11 @@ from small_sweep import GRID, SWEEP, nothing, read, scenarios, work
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import Slices, sweep
-from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
-from medusa_sim.parts.sweep_parts import LoadParts, SweepParts, work_of
+from medusa_sim.parts.folder import MANIFEST, PartFolder
+from medusa_sim.parts.running import run_here
+from medusa_sim.parts.shard import Shard
+from medusa_sim.parts.work import Description
+from medusa_sim.parts.works import LoadParts, SweepParts, work_of
 from medusa_sim.scenario.scenario import Scenario
 
 HARDWARE = Path(__file__).resolve().parents[2] / "hardware"
@@ -103,7 +106,7 @@ def test_any_number_of_shards_writes_the_same_data_set(tmp_path):
         folder = PartFolder.of(tmp_path / str(count), parts.description)
         for i in range(count):
             done = run_here(parts, folder, Shard(i + 1, count), nothing)
-            assert done.there == 0
+            assert done.kept == 0
     assert read(tmp_path / "1").equals(read(tmp_path / "3"))
     assert len(list((tmp_path / "3").glob("part-*.parquet"))) == parts.parts
 
@@ -131,8 +134,8 @@ def test_a_stopped_run_leaves_whole_parts_and_goes_on(tmp_path):
     before = folder.part(0).stat().st_mtime_ns
     steps: list[tuple[int, int]] = []
     done = run_here(parts, folder, Shard(), lambda computed, rows: steps.append((computed, rows)))
-    assert (done.there, done.parts) == (2, parts.parts - 2)
-    assert steps[-1] == (done.computed, done.computed)
+    assert (done.kept, done.written) == (2, parts.parts - 2)
+    assert steps[-1] == (done.rows, done.rows)
     assert folder.part(0).stat().st_mtime_ns == before
 
 
@@ -154,7 +157,7 @@ def test_a_part_that_was_cut_off_is_computed_again(kept, tmp_path):
     whole = read(tmp_path)
     folder.part(1).write_bytes(folder.part(1).read_bytes()[:kept])
     done = run_here(parts, folder, Shard(), nothing)
-    assert (done.parts, done.there) == (1, parts.parts - 1)
+    assert (done.written, done.kept) == (1, parts.parts - 1)
     assert read(tmp_path).equals(whole)
 
 

@@ -26,8 +26,9 @@ from small_sweep import GRID, SWEEP, nothing, read, work
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.parts import processes
 from medusa_sim.parts.cluster import run_on_cluster, write_part
-from medusa_sim.parts.folder import MANIFEST, Done, PartFolder
+from medusa_sim.parts.folder import MANIFEST, PartFolder
 from medusa_sim.parts.processes import run_on_processes
+from medusa_sim.parts.running import Done
 
 CASES = (
     "--gpu", "a100-80gb-pcie,h100-sxm,a40,l4,l40s,rtx-4090",
@@ -236,7 +237,7 @@ def test_a_scheduler_has_three_parts_a_thread_and_gets_the_missing_ones(
     monkeypatch.setattr("medusa_sim.parts.cluster.require_cluster_extra", lambda: None)
     done = run_on_cluster(parts, folder, lambda *rows: told.append(rows), "tcp://made")
     assert told == [(15 * count, 225) for count in range(1, 16)]
-    assert done == Done(parts=15, there=1, computed=225)
+    assert done == Done(written=15, kept=1, rows=225)
     assert scheduler.most == in_flight
     assert all(folder.is_done(number) for number in range(16))
 
@@ -253,7 +254,7 @@ def test_processes_are_started_for_several_parts_alone(tmp_path, monkeypatch, wo
     done = run_on_processes(parts, folder, lambda *rows: told.append(rows), workers)
     assert next(count) == started
     assert told == [(15 * (number + 1), 15 * missing) for number in range(missing)]
-    assert done == Done(parts=missing, there=16 - missing, computed=15 * missing)
+    assert done == Done(written=missing, kept=16 - missing, rows=15 * missing)
 
 
 def test_who_writes_is_told_alone(tmp_path):

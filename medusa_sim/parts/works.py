@@ -1,6 +1,6 @@
-"""A sweep of any size in parts of a few million rows, each computed from its number alone.
+"""The works that are cut into parts: sweeps, by rows, and load tests, by scenario and rate.
 
-Load tests of many scenarios and rates in parts of one cell each: every policy at one rate, in pairs.
+Each part is computed from its number alone. A part of a load test has every policy at one rate, in pairs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import Slices, SweepTable, sweep
 from medusa_sim.load.answer import run_load
 from medusa_sim.load.load_test import LoadTest, load_test
-from medusa_sim.parts.folder import Case, Description, Frozen, case_of, digests, frozen, plain, scenario_of
+from medusa_sim.parts.json_arguments import (
+    Frozen,
+    JsonArguments,
+    digests,
+    frozen,
+    json_arguments,
+    plain,
+    scenario_of,
+)
+from medusa_sim.parts.work import Description
 from medusa_sim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -81,7 +90,7 @@ class SweepParts:
     all_rows: every row; else the best of each batch and length among the counts that fit, as one row.
     """
 
-    cases: tuple[Case, ...]
+    cases: tuple[JsonArguments, ...]
     counts: tuple[int, ...]
     batch: tuple[int, ...]
     seq_len: tuple[int, ...]
@@ -102,7 +111,7 @@ class SweepParts:
         share = grid.batch.size * grid.seq_len.size * sum(counts) // PARTS
         most = ALL_PART_ROWS if all_rows else PART_ROWS
         return cls(
-            cases=tuple(case_of(item) for item in scenarios),
+            cases=tuple(json_arguments(item) for item in scenarios),
             counts=counts,
             batch=tuple(grid.batch.tolist()),
             seq_len=tuple(grid.seq_len.tolist()),
@@ -178,9 +187,9 @@ class LoadParts:
     requests: that one cell simulates, of all policies and seeds.
     """
 
-    cases: tuple[Case, ...]
+    cases: tuple[JsonArguments, ...]
     rates: tuple[float | None, ...]
-    asked: Case
+    asked: JsonArguments
     requests: int
 
     @classmethod
@@ -192,14 +201,14 @@ class LoadParts:
         Raises UsageError or DataError for values that make no sense, and what a scenario cannot serve, before
         any part is begun.
         """
-        given: Case = {name: plain(name, value) for name, value in asked.items()}
+        given: JsonArguments = {name: plain(name, value) for name, value in asked.items()}
         first = load_test(scenarios[0], **given)
         counts = [
             test.sample.count for test in (first, *(replace(first, scenario=item) for item in scenarios[1:]))
         ]
         each = first.seeds * len(first.policies) * max(counts)
         return cls(
-            cases=tuple(case_of(item) for item in scenarios),
+            cases=tuple(json_arguments(item) for item in scenarios),
             rates=(None,) if rates is None else tuple(rates),
             asked=given,
             requests=each,
