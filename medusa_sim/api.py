@@ -25,10 +25,17 @@ from medusa_sim.plan.recommend import recommend as recommended
 from medusa_sim.report.recommend.python import RecommendResult
 from medusa_sim.scenario.arguments import ARGUMENTS, words_of
 from medusa_sim.scenario.declare import FLAG, NUMBER, RUNTIME, Argument, check, declared
-from medusa_sim.scenario.defaults import DEFAULT_BATCHES, DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL
+from medusa_sim.scenario.defaults import (
+    ALONE,
+    DEFAULT_BATCHES,
+    DEFAULT_CANDIDATES,
+    DEFAULT_GPU,
+    DEFAULT_MODEL,
+)
 from medusa_sim.scenario.one_or_several import Sizes, as_list, names, numbers, whole_numbers
 from medusa_sim.scenario.question import QUESTION, Question
 from medusa_sim.scenario.scenario import Scenario as ScenarioAlone
+from medusa_sim.setups.question import NAMES, SIZES
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, load_runtime
@@ -212,9 +219,9 @@ class Scenario(ScenarioAlone):
         from medusa_sim.cli import parsed
 
         check_kind("line", line, "a command line", (str,))
-        names = parsed(line)
+        given = parsed(line)
         return cls(
-            **{name: value for name, value in names.items() if name in ARGUMENTS and value is not None}
+            **{name: value for name, value in given.items() if name in ARGUMENTS and value is not None}
         )
 
     def _repr_html_(self) -> str:
@@ -311,22 +318,20 @@ def compare(
 
 def _listed(argument: Argument, given: Any) -> Any:
     """A list where the argument is one: of names, or of whole numbers."""
-    if given is None or argument.type.allowed != (tuple,):
+    if given is None or argument.type not in (NAMES, SIZES):
         return given
     if isinstance(given, Sized) and not len(given):
         raise UsageError(f"{argument.name} is empty: give at least one, or leave it out for the usual ones")
-    return (
-        names(argument.name, given)
-        if argument.type.wanted == "names"
-        else tuple(whole_numbers(argument.name, given))
-    )
+    if argument.type is NAMES:
+        return names(argument.name, given)
+    return tuple(whole_numbers(argument.name, given))
 
 
 def time_rows(
     rows: pd.DataFrame | str | Path,
     gpu: str | Gpu,
     *,
-    runtime: str | Runtime = "kernel",
+    runtime: str | Runtime = ALONE,
     latency: LatencyName = "calibrated",
     kernels: str | None = None,
     cold: bool = True,

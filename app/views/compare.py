@@ -20,6 +20,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.charts.setups import banded, left_out, setups_chart
 from medusa_sim.report.compare.decision import decision_table
+from medusa_sim.report.compare.measure import WORDS
 from medusa_sim.report.compare.screen import refused_lines
 from medusa_sim.report.compare.sentences import drafting_text, measure_text, sentence, workload
 from medusa_sim.report.compare.tables import frontier_table, frontier_title
@@ -54,8 +55,6 @@ _AXES = {
     "tokens/s a megawatt": "tokens_per_s_per_mw",
 }
 """What the chart may show, and the column that has it."""
-_AT = {"cost": "least cost", "throughput": "most tokens a GPU", "energy": "least energy"}
-"""What is saved."""
 _CERTAINTIES = ("50%", f"{SURE:.0%}", "80%", "90%", "95%")
 _SPEED = BY_NAME["tokens_per_s_per_user"].on_axis
 _PHONE = titles("chosen", "set_up", "batch", "tokens_per_s_per_user", "usd_per_million_tokens")
@@ -195,7 +194,7 @@ def _prices(gpus: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 def _target(asked: SetupQuestion) -> str:
     """What is asked of each set-up, in a sentence."""
-    saved = _AT[asked.measure or "throughput"]
+    saved = WORDS[asked.measure or "throughput"].aim
     return f"Asked: {saved} at {asked.tokens_per_s_per_user:g} {_SPEED} ({workload(asked)})."
 
 

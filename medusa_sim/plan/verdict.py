@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from medusa_sim.grid.cells import Cells
 
 T = TypeVar("T")
 Verdict = Literal["pays", "uncertain", "loses"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 LOSES, NO_GAIN, GAIN, PAYS = range(4)
 """Codes of a batch: certain of a loss, uncertain without and with a predicted gain, certain of a gain."""

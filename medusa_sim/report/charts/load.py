@@ -19,6 +19,7 @@ from medusa_sim.report.charts.chart import (
     line_series,
     marker_of,
 )
+from medusa_sim.scenario.defaults import LOAD_SHARE
 from medusa_sim.units import KILO
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _MOST_POINTS = 400
 _POLICY: Tip = ("policy", "policy", "")
 
 
-def metric_title(metric: str, share: float = 0.9) -> str:
+def metric_title(metric: str, share: float = LOAD_SHARE) -> str:
     """Title of a metric; share: of requests that must keep the limits."""
     return BY_NAME[metric].on_axis.format(share=f"{100 * share:g} %")
 

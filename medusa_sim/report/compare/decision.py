@@ -6,21 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.report.compare.measure import WORDS
 from medusa_sim.report.compare.sentences import drafting_text
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import NOTHING, percent, significant
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.question import SURER, Measure
+from medusa_sim.setups.question import SURER
 from medusa_sim.setups.setup import PLAIN, name_of
 
 _SPEED = "tokens_per_s_per_user"
-_HEADERS: dict[Measure, str] = {
-    "cost": "$ a million tokens",
-    "throughput": "tokens/s a GPU",
-    "energy": "J a token",
-}
-"""Headers of the measures."""
 Row = Mapping[str, Any]
 
 
@@ -34,7 +29,7 @@ def decision_table(answer: Comparison) -> TextTable:
     }
     cells: dict[str, Callable[[Row], str]] = {
         BY_NAME["set_up"].title: lambda row: f"{name_of(row)}, {drafting_text(answer, row)}",
-        _HEADERS[answer.measure]: lambda row: significant(float(row[answer.column]), 3),
+        WORDS[answer.measure].header: lambda row: significant(float(row[answer.column]), 3),
         BY_NAME[_SPEED].on_axis: lambda row: significant(float(row[_SPEED]), 3),
         BY_NAME["interval"].title: lambda row: " to ".join(
             significant(float(row[f"{_SPEED}_{end}"]), 3) for end in ("low", "high")

@@ -10,7 +10,7 @@ from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.blocks import Block, Folded, Heading, Picture
 from medusa_sim.report.charts.setups import Y_TITLES, banded, left_out, setups_chart
 from medusa_sim.report.compare.decision import decision_table
-from medusa_sim.report.compare.screen import compare_screen
+from medusa_sim.report.compare.screen import OF_THE_DECISION, compare_screen
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.first_page import answer_page
 from medusa_sim.report.sources import closing
@@ -42,7 +42,7 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     used = [answer.scenario(row) for row in rows] or list(answer.scenarios.values())[:1]
     *sources, made = closing(used, _TRUST, command)
     decided = decision_table(answer)
-    said = [fact for fact in screen.facts if fact.label not in ("Surer", "Without")]  # lines of that table
+    said = [fact for fact in screen.facts if fact.label not in OF_THE_DECISION]
     return answer_page(
         f"Which set-up for {Path(answer.model.name).name}?",
         replace(screen, tables=(decided, *screen.tables), facts=tuple(said)),

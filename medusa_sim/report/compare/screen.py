@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SCREEN_ROWS = 8
 """Rows of the frontier on a screen."""
+_WITHOUT, _SURER = OF_THE_DECISION = ("Without", "Surer")
+"""Labels of facts that a table of the decision has as lines."""
 
 
 def compare_screen(
@@ -57,9 +59,9 @@ def headline(answer: Comparison) -> str:
 def facts(answer: Comparison, fleets: Sequence[Loaded] = ()) -> Iterator[Fact]:
     """Facts about the chosen set-up."""
     if without := without_text(answer):
-        yield Fact("Without", without)
+        yield Fact(_WITHOUT, without)
     if surer := surer_text(answer):
-        yield Fact("Surer", surer)
+        yield Fact(_SURER, surer)
     if number := len(answer.runners_up):
         first: Mapping[str, Any] = json_row(answer.runners_up.to_dict("records")[0])
         many = "1 other set-up has" if number == 1 else f"{number} other set-ups have"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.report.compare.measure import WORDS
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.report.words.scenario import at_once, request_text
 from medusa_sim.setups.comparison import Comparison
@@ -44,8 +45,7 @@ def answer_text(answer: Comparison) -> str:
     """The chosen set-up by the measure, or that no set-up keeps the limits."""
     if answer.chosen is None:
         return none_text(answer)
-    by = {"cost": "Cheapest", "throughput": "Most from a GPU", "energy": "Least energy"}[answer.measure]
-    return f"{by}: {chosen_text(answer)}."
+    return f"{WORDS[answer.measure].best}: {chosen_text(answer)}."
 
 
 def none_text(answer: Comparison) -> str:

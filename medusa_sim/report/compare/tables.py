@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from medusa_sim.grid.quantity import BY_NAME, with_unlisted
+from medusa_sim.report.compare.measure import WORDS
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING
@@ -29,8 +30,7 @@ def frontier_table(answer: Comparison, most: int = MOST_ROWS) -> TextTable:
 
 def frontier_title(answer: Comparison) -> str:
     """Which two quantities the frontier trades."""
-    against = {"cost": "cost", "throughput": "throughput per GPU", "energy": "energy per token"}
-    return f"Pareto frontier, speed per user against {against[answer.measure]}"
+    return f"Pareto frontier, speed per user against {WORDS[answer.measure].against}"
 
 
 _SHOWN = (
