@@ -100,7 +100,7 @@ def profile_titles() -> dict[str, str]:
 def scenario_of(set_up: SetUp) -> Scenario:
     """The set-up as the command line builds it. Raises UsageError for what does not fit together."""
     uploaded = {} if set_up.config is None else {"model": published_model(set_up)}
-    return Scenario(**{**set_up.arguments, **uploaded})
+    return Scenario(**{**set_up.given, **uploaded})
 
 
 def usual_request(set_up: SetUp) -> tuple[int, int] | None:

@@ -145,14 +145,14 @@ class SetUp(Arguments):
         return next((name for name in ENGINES if self.engine.startswith(name)), NO_ENGINE)
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         """The arguments of the scenario, those at their defaults left out."""
         return {**self.changed, "model": self.model_given, "runtime": self.launched}
 
     @property
     def options(self) -> list[str]:
         """The same set-up as options of `medusa-sim recommend`."""
-        return [*words_of(self.arguments), "--seq", str(self.seq_len)]
+        return [*words_of(self.given), "--seq", str(self.seq_len)]
 
     @property
     def kernel_options(self) -> list[str]:
@@ -162,10 +162,10 @@ class SetUp(Arguments):
     @property
     def load_options(self) -> list[str]:
         """The same set-up as options of `medusa-sim load`, which has no one length and no trees."""
-        return self._options(*(name for name in self.arguments if name != "chain_only"))
+        return self._options(*(name for name in self.given if name != "chain_only"))
 
     def _options(self, *names: str) -> list[str]:
-        return words_of({name: value for name, value in self.arguments.items() if name in names})
+        return words_of({name: value for name, value in self.given.items() if name in names})
 
     @cached_property
     def model_given(self) -> str:

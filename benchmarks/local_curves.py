@@ -32,7 +32,7 @@ from medusa_sim.scenario.machine_law import (
 from medusa_sim.scenario.machine_rows import MachineRow
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_name
-from medusa_sim.specs.local import Law, local_law
+from medusa_sim.specs.local import LocalLaw, local_law
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import Runtime, load_runtime
@@ -174,7 +174,7 @@ class Ratios(NamedTuple):
         return np.asarray((self.low <= curve.ratios) & (curve.ratios <= self.high))
 
 
-def predicted(curve: Curve, law: Law | None = None) -> Ratios:
+def predicted(curve: Curve, law: LocalLaw | None = None) -> Ratios:
     """A curve by its device's law or another."""
     plain, *several = _steps(curve, law)
     ratios = np.array([float(step.time_us / plain.time_us) for step in several])
@@ -182,7 +182,7 @@ def predicted(curve: Curve, law: Law | None = None) -> Ratios:
     return Ratios(ratios, ratios * np.exp(-down), ratios * np.exp(up))
 
 
-def _steps(curve: Curve, law: Law | None) -> list[PassTimes]:
+def _steps(curve: Curve, law: LocalLaw | None) -> list[PassTimes]:
     """Passes of one token and of a curve's counts."""
     latency, model, runtime = own(curve.gpu, curve.runtime, curve.model, curve.form)
     latency = latency if law is None else replace_law(latency, law)
@@ -207,7 +207,7 @@ def law_name(curve: Curve) -> str:
 
 
 @cache
-def others_law(name: str, runtime: str, gpu: str) -> Law:
+def others_law(name: str, runtime: str, gpu: str) -> LocalLaw:
     """A device's law with its four factors fitted to the curves of other devices of the law alone."""
     law = local_law(load_runtime(runtime).local, gpu, load_gpu(gpu).local)
     others = [curve for curve in curves() if curve.gpu != gpu and law_name(curve) == name]

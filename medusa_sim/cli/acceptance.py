@@ -126,13 +126,14 @@ def show(
 
     from medusa_sim.acceptance.deeper import DEEPEST
     from medusa_sim.acceptance.heads import heads_worth_running
-    from medusa_sim.scenario.acceptance import acceptance_of, named_acceptance
+    from medusa_sim.scenario.acceptance import resolve_word
+    from medusa_sim.scenario.adjusted_acceptance import with_further_drafts
     from medusa_sim.step.drafter import drafter_class
 
     loaded = (
-        named_acceptance(profile, data_dir)
+        resolve_word(profile, data_dir)
         if drafter is None
-        else acceptance_of(profile, drafter_class(drafter), model_name="", data_dir=data_dir)
+        else with_further_drafts(resolve_word(profile, data_dir), drafter_class(drafter))
     )
     within = np.asarray([count for count in candidates if count <= loaded.candidates_max])
     more = f"covers 1..{loaded.candidates_max} candidates"

@@ -41,7 +41,7 @@ from medusa_sim.scenario.declare import (
     argument,
     declared,
 )
-from medusa_sim.scenario.defaults import DEFAULT_SEQ_LEN
+from medusa_sim.scenario.defaults import ALONE, DEFAULT_SEQ_LEN
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.engine_counters import AcceptanceCounts
@@ -252,7 +252,7 @@ data_dir = option_of(ARGUMENTS["data_dir"])
 overwrite = option_of(declared(ReportPlace)["overwrite"])
 row_runtime = click.option(
     "--runtime",
-    default="kernel",
+    default=ALONE,
     show_default=True,
     type=RUNTIME,
     help="Launch-overhead model (kernel: none).",

@@ -12,6 +12,7 @@ from medusa_sim.cli import say
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import BATCH, CANDIDATES, RUNTIME, SEQ_LEN, echo_grid, grid
 from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.defaults import ALONE, DEFAULT_SEQ_LEN
 
 
 @take.command(
@@ -34,11 +35,11 @@ from medusa_sim.scenario.arguments import ARGUMENTS
     "data_dir",
 )
 @click.option("--batch", default="1,16", show_default=True, type=grid(BATCH))
-@click.option("--seq", "seq_len", default="1024", show_default=True, type=grid(SEQ_LEN))
+@click.option("--seq", "seq_len", default=str(DEFAULT_SEQ_LEN), show_default=True, type=grid(SEQ_LEN))
 @click.option("--candidates", default="1,16..112:16", show_default=True, type=grid(CANDIDATES))
 @click.option(
     "--runtime",
-    default="kernel",
+    default=ALONE,
     show_default=True,
     type=RUNTIME,
     help="What is fused; paper has the separate operators of the Medusa paper's Table 5.",

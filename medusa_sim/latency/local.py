@@ -36,7 +36,7 @@ from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.local import Law, MatrixLaw, TypeLaw, local_law
+from medusa_sim.specs.local import LocalLaw, MatrixLaw, TypeLaw, local_law
 from medusa_sim.units import US_PER_S
 
 _ROLES: dict[str, Role] = {
@@ -101,7 +101,7 @@ class LocalLatency:
 
     name = "local"
 
-    def __init__(self, gpu: Gpu, backend: str, law: Law | None = None, clock: float = 1.0) -> None:
+    def __init__(self, gpu: Gpu, backend: str, law: LocalLaw | None = None, clock: float = 1.0) -> None:
         self.gpu, self.clock = gpu, clock
         self.law = local_law(backend, gpu.name, gpu.local) if law is None else law
         assert gpu.local is not None  # noqa: S101  # local_law refuses others

@@ -69,6 +69,16 @@ class OperatorTime:
     together: float = UNSEEN_TOGETHER
     """Of a borrowed kernel, the part of its band that all kernels of its kind share (`Fit.together`)."""
 
+    @property
+    def set_name(self) -> str:
+        """Kernel set of the fitted kernel (of `place`)."""
+        return self.place.partition(":")[0]
+
+    @property
+    def key(self) -> str:
+        """Key of the fitted kernel in its set (of `place`)."""
+        return self.place.partition(":")[2]
+
     def at(self, index: IntArray) -> OperatorTime:
         """The time of sizes along one axis, at an index into them."""
         shape = (self.time_us.size,)

@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from medusa_sim.acceptance.adjustments import scheme_ratio
 from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
 from medusa_sim.acceptance.profile import AcceptanceProfile, acceptance_names, load_acceptance
 from medusa_sim.acceptance.shaped import ShapedAcceptance
@@ -164,78 +163,20 @@ def _chain(
     return AcceptanceProfile(name=name, kind="position", title=title, source=GIVEN, model=model)
 
 
-def acceptance_of(
-    given: Given,
-    drafter: type[Drafter],
-    *,
-    model_name: str,
-    workload: str | None = None,
-    lossless: bool = False,
-    data_dir: DataDir = None,
-) -> AcceptanceProfile:
-    """The profile that `given` names, in any of FORMS.
-
-    None: the drafter's shipped profile of the model, else the one it borrows, else a typical one. A chain's
-    rates are carried on to further drafts as those of such drafters fall (T9). workload:
-    an MT-bench category (Figure 3b of the Medusa paper). lossless: greedy acceptance instead of typical
-    acceptance (Figure 5), for curves, which were measured with it; accuracies and rates say how often a
-    guess is exactly right as they are.
-    Raises UsageError for an unknown workload; SpecError or DataError from loading.
-    """
-    profile = measured_acceptance(given, drafter, model_name, data_dir)
-    if drafter.falls_as:
-        from medusa_sim.acceptance.deeper import FALLS
-
-        profile = profile.carried_on(FALLS[drafter.falls_as])
-    if workload is not None:
-        profile = profile.of_workload(workload)
-    if lossless and profile.heads is None:
-        profile = profile.with_ratio(scheme_ratio("greedy"))
-    return profile
-
-
-def matched(
-    given: float | None, drafter: type[Drafter], profile: AcceptanceProfile
-) -> tuple[float, AcceptanceProfile]:
-    """Share of the steps that verify drafts, and the acceptance over all steps.
-
-    All steps do, but for a drafter that looks drafts up in the text. There the profile says its own share
-    (`match_rate_or_guess`); with another one as many more or fewer drafts are accepted, since what a match is
-    worth stays. Raises UsageError for a rate outside (0, 1] or below the first acceptance, or of a drafter
-    that takes none.
-    """
-    if not drafter.looks_up:
-        if given is not None:
-            raise UsageError(f"drafter {drafter.name} takes no --match-rate: it drafts in every step")
-        return 1.0, profile
-    if given is None:
-        return profile.match_rate_or_guess, profile
-    if not 0.0 < given <= 1.0:
-        raise UsageError(f"match rate {given:g}: above 0 and at most 1 is allowed")
-    if given < profile.first_accepted:
-        least = profile.first_accepted
-        raise UsageError(
-            f"match rate {given:g}: acceptance {profile.name} accepts a first draft in {least:g} of the "
-            f"steps, so drafts are found in as many; give {least:g} to 1, or the acceptance of that text"
-        )
-    if not profile.match_rate_or_guess:
-        raise UsageError(
-            f"match rate {given:g}: acceptance {profile.name} accepts nothing, so that no match "
-            "is worth a token; give another acceptance"
-        )
-    return given, profile.with_ratio(given / profile.match_rate_or_guess)
-
-
-def measured_acceptance(
+def resolve(
     given: Given, drafter: type[Drafter], model_name: str, data_dir: DataDir = None
 ) -> AcceptanceProfile:
-    """The profile that `given` names, as measured: as `acceptance_of`, before anything changes it."""
+    """The profile that `given` names, in any of FORMS, as it was measured (`adjust` changes it).
+
+    None: the drafter's shipped profile of the model, else the one it borrows, else a typical one.
+    Raises UsageError for numbers that are none of FORMS; SpecError or DataError from loading.
+    """
     if isinstance(given, AcceptanceProfile):
         return given
     if given is None:
         return _shipped(drafter, model_name, data_dir)
     if isinstance(given, str):
-        return named_acceptance(given, data_dir)
+        return resolve_word(given, data_dir)
     if isinstance(given, os.PathLike):
         return load_acceptance(given, data_dir)
     check_kind("acceptance", given, FORMS, (Real, list, tuple, np.ndarray))
@@ -278,7 +219,7 @@ def common_letters(name: str, other: str) -> int:
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False))))
 
 
-def named_acceptance(text: str, data_dir: DataDir = None) -> AcceptanceProfile:
+def resolve_word(text: str, data_dir: DataDir = None) -> AcceptanceProfile:
     """The profile that a word names, in any of FORMS, as it was measured.
 
     Raises UsageError for numbers that are none of them; SpecError or DataError from loading.

@@ -1,4 +1,4 @@
-"""Defaults of every argument, the same for every command, the app and Python."""
+"""Defaults and limits that more than one command uses, the same in the app and Python."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ SWITCHING_GAIN = 0.03
 """A gain below this is not worth another row (docs/method.md, schedule)."""
 KERNELS_ALONE = "cuda-graph"
 """Kernels in a graph, without an engine; it runs the trees of Medusa's heads, as no current engine does."""
+ALONE = "kernel"
+"""One kernel, timed alone: how rows of operators are timed."""
 RUNS_CHAINS = "vllm"
 """The engine of everything that drafts chains: its newest version."""
 

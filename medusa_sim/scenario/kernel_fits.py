@@ -62,17 +62,18 @@ class KernelFits:
         for launch in decomposed(self.latency, self.plain_launches):
             kind = KIND_OF[launch.operator.kind]
             if kind.is_chosen and kind.section != "gemm":
-                place = self.latency.time(launch.operator).place
-                set_name, _, key = place.partition(":")
-                fits[f"{kind.section}.{place}"] = kind.table(self.gpu.kernels[set_name])[key].fit
+                time = self.latency.time(launch.operator)
+                fits[f"{kind.section}.{time.place}"] = kind.table(self.gpu.kernels[time.set_name])[
+                    time.key
+                ].fit
         return fits
 
     @property
     def _dense_fits(self) -> dict[str, Fit]:
         """`gemm.fp16`, `attention.decode_attention`, ... -> fit, in the model's format."""
         held, model = self.gpu.kernel_set(self.kernels), self.model
-        form = Format(model.dtype, model.weight_dtype).key
-        forms = {form if form in held.linear else model.dtype, model.activation_dtype}
+        form = self._form if self._form in held.linear else model.dtype
+        forms = {form, model.activation_dtype}
         return {
             f"{kind.section}.{key}": kernel.fit
             for kind in KINDS
@@ -82,10 +83,14 @@ class KernelFits:
         }
 
     @property
+    def _form(self) -> str:
+        """The format of the linear layers, fp16 and bf16 apart, as `Model.form` has them not."""
+        return Format(self.model.dtype, self.model.weight_dtype).key
+
+    @property
     def linear(self) -> Fit | None:
         """Fit of the linear layers in this model's format; None where there is none."""
-        form = Format(self.model.dtype, self.model.weight_dtype).key
-        return self.by_key.get(f"gemm.{form}", self.by_key.get(f"gemm.{self.model.dtype}"))
+        return self.by_key.get(f"gemm.{self._form}", self.by_key.get(f"gemm.{self.model.dtype}"))
 
     @property
     def lenders(self) -> tuple[str, ...]:
@@ -99,8 +104,8 @@ class KernelFits:
         for launch in self.plain_launches if self.latency.name == "calibrated" else ():
             if KIND_OF[launch.operator.kind] is LINEAR:
                 time = self.latency.time(launch.operator)
-                set_name, _, key = time.place.partition(":")
-                kernel = self.gpu.kernels[set_name].gemm.get(key) if set_name in self.gpu.kernels else None
+                held = self.gpu.kernels.get(time.set_name)
+                kernel = None if held is None else held.gemm.get(time.key)
                 if time.source.max() == Source.BORROWED and kernel is not None and not kernel.fit.lender:
                     yield f"{self.gpu.name}:{time.place}"
 
@@ -110,8 +115,7 @@ class KernelFits:
         model = self.model
         if self.latency.name != "calibrated":
             return ()
-        form = Format(model.dtype, model.weight_dtype).key
-        weights = form != model.dtype and form not in self.gpu.kernel_set(self.kernels).linear
+        weights = self._form != model.dtype and self._form not in self.gpu.kernel_set(self.kernels).linear
         cache = not model.blocks(Latent) and model.kv_dtype != model.activation_dtype
         return (
             *([f"{model.weight_dtype} weights"] if weights else []),

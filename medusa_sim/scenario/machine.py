@@ -1,4 +1,7 @@
-"""The machine of a scenario: engine, GPUs, the model as they hold it, and how long their kernels take."""
+"""The part of a `Scenario` about its machine, split off for length.
+
+Engine, GPUs, the model as they hold it, and how long their kernels take.
+"""
 
 from __future__ import annotations
 

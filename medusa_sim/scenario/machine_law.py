@@ -18,7 +18,7 @@ from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.machine_rows import MachineRow
-from medusa_sim.specs.local import Law, TypeLaw
+from medusa_sim.specs.local import LocalLaw, TypeLaw
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.last_logits import last_logits
@@ -79,12 +79,12 @@ def band_without_rows(latency: LocalLatency) -> float:
     return LocalLatency(latency.gpu, latency.law.backend).law.band
 
 
-def replace_law(latency: LocalLatency, law: Law) -> LocalLatency:
+def replace_law(latency: LocalLatency, law: LocalLaw) -> LocalLatency:
     """A device with another law."""
     return LocalLatency(latency.gpu, law.backend, law, latency.clock)
 
 
-def scaled(law: Law, bandwidth: float, arithmetic: float, fixed: float, tiled: float) -> Law:
+def scaled(law: LocalLaw, bandwidth: float, arithmetic: float, fixed: float, tiled: float) -> LocalLaw:
     """The law of a device that is faster by a factor in each; tiled: arithmetic of kernels in tiles."""
 
     def of(kind: TypeLaw) -> TypeLaw:

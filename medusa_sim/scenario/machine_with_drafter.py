@@ -1,4 +1,7 @@
-"""Drafts of a scenario: the drafter, the acceptance of its drafts, and every way of drafting."""
+"""The part of a `Scenario` about drafts, split off for length.
+
+The drafter, the acceptance of its drafts, and every way of drafting.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import CoverageError, check_kind
 from medusa_sim.file_types import FILES
-from medusa_sim.scenario.acceptance import measured_acceptance
-from medusa_sim.scenario.adjusted_acceptance import AdjustedAcceptance, adjusted_acceptance
+from medusa_sim.scenario.acceptance import resolve
+from medusa_sim.scenario.adjusted_acceptance import AdjustedAcceptance, adjust
 from medusa_sim.scenario.declare import WHOLE
 from medusa_sim.scenario.defaults import CANDIDATES_MAX
 from medusa_sim.scenario.draft_options import Drafting, DraftOption, draft_options
@@ -24,25 +27,17 @@ from medusa_sim.step.drafter.base import DrafterParts
 
 
 class MachineWithDrafter(Machine):
-    """A machine with its drafter: how many drafts may be run, and how many are accepted."""
-
-    _options: dict[int, tuple[DraftOption, ...]]
+    """The part of a scenario that depends on what is drafted, not on requests."""
 
     @cached_property
     def measured_acceptance(self) -> AcceptanceProfile:
         """Acceptance as measured, before a workload, lengths, a match rate or p-min change it."""
         asked = self.arguments
-        return measured_acceptance(asked.acceptance, self.drafter_class, self.model.name, asked.data_dir)
+        return resolve(asked.acceptance, self.drafter_class, self.model.name, asked.data_dir)
 
     @cached_property
     def _adjusted(self) -> AdjustedAcceptance:
-        return adjusted_acceptance(
-            self.measured_acceptance,
-            self.arguments,
-            self.drafter_class,
-            model_name=self.model.name,
-            runtime=self.runtime,
-        )
+        return adjust(self.measured_acceptance, self.arguments, self.drafter_class, self.runtime)
 
     @property
     def match_rate(self) -> float:
@@ -56,7 +51,7 @@ class MachineWithDrafter(Machine):
 
     @property
     def profile(self) -> AcceptanceProfile:
-        """Acceptance over all steps, with all that is asked (`adjusted_acceptance`)."""
+        """Acceptance over all steps, with all that is asked (`adjusted_acceptance.adjust`)."""
         return self._adjusted.profile
 
     @cached_property
@@ -121,6 +116,11 @@ class MachineWithDrafter(Machine):
             f"{self.runtime.name} has no tree attention: take trees with --runtime cuda-graph (kernels "
             "alone) or --trees"
         )
+
+    @cached_property
+    def _options(self) -> dict[int, tuple[DraftOption, ...]]:
+        """Ways of drafting that were asked for, by the largest count."""
+        return {}
 
     def options(self, candidates_max: int = CANDIDATES_MAX) -> tuple[DraftOption, ...]:
         """Every way of drafting that the profile describes, up to a count.

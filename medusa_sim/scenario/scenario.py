@@ -46,7 +46,6 @@ class Scenario(MachineWithDrafter):
     def __init__(self, **given: Any) -> None:
         check(given, ARGUMENTS, "scenario argument")
         object.__setattr__(self, "arguments", Arguments(**given))
-        object.__setattr__(self, "_options", {})
         self._check()
 
     def _check(self) -> None:

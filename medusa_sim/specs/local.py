@@ -86,7 +86,7 @@ class MatrixLaw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Of the device's peak in fp16 (0: the law's lane operations say it all)."""
 
 
-class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LocalLaw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Kernels of one backend on one class of devices. Times in microseconds."""
 
     name: Text
@@ -176,11 +176,11 @@ def _of_target(tables: dict[str, dict[str, int]], target: str) -> dict[str, int]
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    law: tuple[Law, ...]
+    law: tuple[LocalLaw, ...]
 
 
 @lru_cache(maxsize=4)
-def _laws(state: FileState) -> tuple[Law, ...]:
+def _laws(state: FileState) -> tuple[LocalLaw, ...]:
     content: dict[str, Any] = read_toml(state.path, "the laws of local engines")
     laws = convert(content, _File, state.path).law
     for law in laws:
@@ -192,12 +192,12 @@ def _laws(state: FileState) -> tuple[Law, ...]:
     return laws
 
 
-def laws() -> tuple[Law, ...]:
+def laws() -> tuple[LocalLaw, ...]:
     """Every law, in the order of the file."""
     return _laws(file_state(LAWS_FILE))
 
 
-def local_law(backend: str, gpu: str, device: LocalDevice | None) -> Law:
+def local_law(backend: str, gpu: str, device: LocalDevice | None) -> LocalLaw:
     """The law of a backend on a device. Raises SpecError where it does not run there, naming what does."""
     if device is None:
         raise SpecError(
@@ -226,7 +226,7 @@ def with_backend(engine: str, device: LocalDevice | None) -> str:
     return next((name for name in runtimes_of(device) if name.startswith(f"{engine}-")), engine)
 
 
-def laws_of(device: LocalDevice | None) -> tuple[Law, ...]:
+def laws_of(device: LocalDevice | None) -> tuple[LocalLaw, ...]:
     """The laws of a device, one for each backend that runs there."""
     return () if device is None else tuple(law for law in laws() if device.target.startswith(law.targets))
 

@@ -33,7 +33,7 @@ from medusa_sim.data import find
 from medusa_sim.errors import CoverageError, DataError, UsageError
 from medusa_sim.lab.reproduce.recursive import mbsu
 from medusa_sim.lab.validate.tree_runs import error_summary, tree_comparison
-from medusa_sim.scenario.acceptance import acceptance_of
+from medusa_sim.scenario.acceptance import resolve
 from medusa_sim.step.drafter import drafter_class, drafters
 
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[3] / "shared" / "data")) / "acceptance"
@@ -285,7 +285,7 @@ def test_a_further_draft_gives_less_and_none_is_invented(name):
     ],
 )  # fmt: skip
 def test_the_nearest_model_of_a_family_lends_its_profile(drafter, model, profile):
-    assert acceptance_of(None, drafter_class(drafter), model_name=model).name == profile
+    assert resolve(None, drafter_class(drafter), model).name == profile
 
 
 def test_rates_fall_smoothly_and_a_mean_length_becomes_one():

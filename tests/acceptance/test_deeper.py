@@ -28,7 +28,8 @@ from medusa_sim.report.recommend.screen import recommend_screen
 from medusa_sim.report.recommend.values import recommendation_values
 from medusa_sim.report.screen import screen_text
 from medusa_sim.report.words.scenario import acceptance_text
-from medusa_sim.scenario.acceptance import acceptance_of, mean_length
+from medusa_sim.scenario.acceptance import mean_length, resolve_word
+from medusa_sim.scenario.adjusted_acceptance import with_further_drafts
 from medusa_sim.scenario.question import Question
 from medusa_sim.step.drafter import drafter_class, drafters
 
@@ -108,14 +109,11 @@ def test_a_larger_rate_never_gives_fewer_tokens(rates, place, more, drafter, wor
     place %= len(rates)
     raised[place] += more * (1.0 - raised[place])
     few, many = (
-        acceptance_of(
-            f"conditional:{','.join(map(repr, each))}",
-            drafter_class(drafter),
-            model_name="",
-            workload=workload,
-        )
+        with_further_drafts(resolve_word(f"conditional:{','.join(map(repr, each))}"), drafter_class(drafter))
         for each in (rates, raised)
     )
+    if workload is not None:
+        few, many = few.of_workload(workload), many.of_workload(workload)
     counts = np.arange(1, few.candidates_max + 1)
     assert (many.tokens_per_step(counts) >= few.tokens_per_step(counts) - 1e-12).all()
     if len(rates) > 1:

@@ -11,7 +11,7 @@ from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.local import Law, MatrixLaw, TypeLaw
+from medusa_sim.specs.local import LocalLaw, MatrixLaw, TypeLaw
 from medusa_sim.step.expert_union import union
 
 COLUMNS = np.arange(1, 33)
@@ -144,7 +144,7 @@ def test_a_curve_of_ones_own_scales_products_beside_barriers_and_no_attention():
 
 
 GPU = load_gpu("h100-sxm")
-LAW = Law(
+LAW = LocalLaw(
     name="made up", backend="cuda", targets=("sm",), source="made up for tests", overlap=2.0, launch_us=3.0,
     pass_us=2.0, step_us=50.0, barrier_us=1.0, limit=8, group=4, pairs=4, pair_share=0.5, routing_us=7.0,
     sorted_us=9.0, attention_share=0.6, attention_us=4.0, attention_ops=0.5, attention_step=96,

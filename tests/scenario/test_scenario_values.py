@@ -18,10 +18,10 @@ from medusa_sim.scenario.acceptance import (
     common_letters,
     constant_rate,
     doubtful_shares,
-    matched,
     mean_length,
     rates_by_position,
 )
+from medusa_sim.scenario.adjusted_acceptance import matched
 from medusa_sim.scenario.defaults import (
     CANDIDATES_MAX,
     DEFAULT_BATCHES,

@@ -12,7 +12,7 @@ ONE = {
     "ElementwiseKernel": (), "ExpertKernel": ("l2_fill", "l2_ratio", "unaligned_ratio"),
     "ExpertTile": ("selection_penalty", "slower"), "GemmKernel": ("split_penalty", "wave_rounding"),
     "GemmTile": ("cluster", "m_min", "n_min", "pace", "pace_alone", "pace_half", "selection_penalty"),
-    "LatentKernel": (), "Law": ("attention_step", "measured", "pair_share"), "MatrixLaw": (),
+    "LatentKernel": (), "LocalLaw": ("attention_step", "measured", "pair_share"), "MatrixLaw": (),
     "SerialAttention": ("cached_ratio",), "SerialLine": (), "StreamKernel": ("l2_fill", "l2_ratio"),
     "TypeLaw": ("separate", "tiles"),
 }  # fmt: skip
