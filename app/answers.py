@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import notes
 import uploads
@@ -113,31 +113,33 @@ def usual_request(set_up: SetUp) -> tuple[int, int] | None:
     return None if traffic is None else (round(traffic.prompt_tokens), round(traffic.output_tokens))
 
 
-@KEPT
-def recommendation(
-    set_up: SetUp,
-    batch_max: int,
-    objective: Objective = "latency",
-    request: tuple[int, int] | None = None,
-    batch_min: int = 1,
-) -> Recommendation:
-    """`medusa-sim recommend` for these batches at the set-up's length. request: prompt and output tokens."""
-    question = Question(
-        batch_min=batch_min,
-        batch_max=batch_max,
-        seq_len=(set_up.seq_len,),
-        objective=objective,
-        request=request,
-    )
-    return recommend(scenario_of(set_up), question)
+class Asked(NamedTuple):
+    """What is planned for besides the set-up; request: prompt and output tokens where both are given."""
+
+    batch_max: int
+    objective: Objective = Question.objective
+    request: tuple[int, int] | None = None
+    batch_min: int = 1
+
+    @property
+    def options(self) -> list[str]:
+        """The same as options of `medusa-sim recommend`."""
+        given = ["--objective", self.objective] if self.objective != Question.objective else []
+        if self.request is not None:
+            given += ["--prompt-tokens", str(self.request[0]), "--output-tokens", str(self.request[1])]
+        return [*given, "--batch", f"{self.batch_min}..{self.batch_max}"]
 
 
 @KEPT
-def warnings(
-    set_up: SetUp, batch_max: int, objective: Objective, request: tuple[int, int] | None
-) -> list[str]:
+def recommendation(set_up: SetUp, asked: Asked) -> Recommendation:
+    """`medusa-sim recommend` at the set-up's length."""
+    return recommend(scenario_of(set_up), Question(seq_len=(set_up.seq_len,), **asked._asdict()))
+
+
+@KEPT
+def warnings(set_up: SetUp, asked: Asked) -> list[str]:
     """What to be warned of there: the same at every batch that is looked at."""
-    return notes.warnings(recommendation(set_up, batch_max, objective, request))
+    return notes.warnings(recommendation(set_up, asked))
 
 
 MOST_AT_ONCE = 1024
@@ -159,9 +161,10 @@ def measured_near(set_up: SetUp, *, every: bool = False) -> list[NearestFigure]:
     """Public measurements with their predicted curves, the nearest to a set-up first; every: far ones too."""
     of = scenario_of(set_up)
     return [
-        NearestFigure(figure=figure, differs=differences(figure, of), curve=_as_measured(place))
+        NearestFigure(
+            figure=figure, differs=differences(figure, of), curve=_as_measured(figures().index(figure))
+        )
         for figure in by_nearness(of, every=every)
-        for place in [figures().index(figure)]
     ]
 
 
@@ -181,16 +184,16 @@ def _as_measured(place: int) -> dict[str, Any]:
 
 def planned(set_up: SetUp) -> Recommendation:
     """The answer for every batch that memory holds, of the request that was said or is usual."""
-    return recommendation(set_up, *_everything(set_up))
+    return recommendation(set_up, _everything(set_up))
 
 
 def planned_warnings(set_up: SetUp) -> list[str]:
     """What to be warned of there."""
-    return warnings(set_up, *_everything(set_up))
+    return warnings(set_up, _everything(set_up))
 
 
-def _everything(set_up: SetUp) -> tuple[int, Objective, tuple[int, int] | None]:
-    return room(set_up), "latency", usual_request(set_up)
+def _everything(set_up: SetUp) -> Asked:
+    return Asked(room(set_up), request=usual_request(set_up))
 
 
 def row_at(set_up: SetUp, batch: int) -> ScheduleRow:
@@ -209,23 +212,14 @@ def drafts_at(set_up: SetUp, batch: int) -> int:
 
 
 @KEPT
-def launch_settings(
-    set_up: SetUp,
-    batch_max: int,
-    objective: Objective,
-    request: tuple[int, int] | None = None,
-    draft_path: str | None = None,
-) -> EngineSettings:
+def launch_settings(set_up: SetUp, asked: Asked, draft_path: str | None = None) -> EngineSettings:
     """What `recommend --export` prints. Raises UsageError for what the engine cannot do."""
-    answer = recommendation(set_up, batch_max, objective, request)
-    return engine_settings(answer, set_up.export, draft_path=draft_path)
+    return engine_settings(recommendation(set_up, asked), set_up.export, draft_path=draft_path)
 
 
-def launch_plan(
-    set_up: SetUp, batch_max: int, objective: Objective, request: tuple[int, int] | None = None
-) -> ChainPlan | None:
+def launch_plan(set_up: SetUp, asked: Asked) -> ChainPlan | None:
     """What the settings run by batch, whichever checkpoint drafts. Raises UsageError as they do."""
-    return launch_settings(set_up, batch_max, objective, request, "x").plan
+    return launch_settings(set_up, asked, draft_path="any").plan
 
 
 @KEPT
@@ -288,7 +282,7 @@ def changes(
     """
 
     def at(other: SetUp, size: int) -> ScheduleRow:
-        answer = recommendation(other, size, "latency", other.request or request, size)
+        answer = recommendation(other, Asked(size, request=other.request or request, batch_min=size))
         return scheduled_row_at(answer, size, other.seq_len)
 
     row = at(set_up, batch)

@@ -22,7 +22,7 @@ def stand() -> None:
 
 
 def counted(manager: Any) -> None:
-    """Have a manager of uploads keep so many, also of files that no page asked for."""
+    """Limit the files of a session, of which the oldest go, and the bytes of all sessions."""
     if getattr(manager, "is_counted", False):
         return
     take = manager.add_file

@@ -17,9 +17,8 @@ def first_page() -> None:
     with contextlib.suppress(MedusaSimError):
         set_up = set_up_of(OPENS)
         answers.profile_titles()
-        request = answers.usual_request(set_up)
-        most = answers.room(set_up)
-        answers.recommendation(set_up, most, "latency", request)
-        answers.launch_plan(set_up, most, "latency", request)
+        asked = answers.Asked(answers.room(set_up), request=answers.usual_request(set_up))
+        answers.recommendation(set_up, asked)
+        answers.launch_plan(set_up, asked)
         answers.measured_near(set_up)
     jobs.warm_up()

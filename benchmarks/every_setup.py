@@ -248,9 +248,8 @@ def _shown_by_the_app(found: Recommendation, asked: SetUp) -> dict[str, float]:
         seq_len=length, draft_model=given.get("draft_model"),
         acceptance=None if acceptance is None else str(acceptance),
     )  # fmt: skip
-    answer = answers.recommendation(
-        inputs, question.batch_max, request=asked.request, batch_min=question.batch_min
-    )
+    planned = answers.Asked(question.batch_max, request=asked.request, batch_min=question.batch_min)
+    answer = answers.recommendation(inputs, planned)
     row = scheduled_row_at(answer, question.batch_min, length)
     return {name: getattr(row, name) for name in NUMBERS}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import answers
 import inputs
@@ -55,27 +55,11 @@ _LOOKS = ("by count", "map", "operators", "roofline", "what would change it")
 _OPERATOR_PHONE = ("operator", "speculative", "share")
 
 
-class _Asked(NamedTuple):
-    """What is planned for besides the set-up; request: prompt and output tokens where both are given."""
-
-    batch_max: int
-    objective: Objective
-    request: tuple[int, int] | None
-
-    @property
-    def options(self) -> list[str]:
-        """The same as options of `medusa-sim recommend`."""
-        given = ["--objective", self.objective] if self.objective != "latency" else []
-        if self.request is not None:
-            given += ["--prompt-tokens", str(self.request[0]), "--output-tokens", str(self.request[1])]
-        return [*given, "--batch", f"1..{self.batch_max}"]
-
-
 def page(set_up: SetUp) -> None:
     """The answer first, what it rests on below; what a batch changes is a part that runs alone."""
     if show.embedded():
         most = answers.room(set_up)
-        asked = _Asked(most, Question.objective, answers.usual_request(set_up))
+        asked = answers.Asked(most, Question.objective, answers.usual_request(set_up))
         _at_a_batch(set_up, asked, ["recommend", *set_up.options, *asked.options])
         return
     st.title("Does speculation pay?", anchor=False)
@@ -83,7 +67,7 @@ def page(set_up: SetUp) -> None:
     with below:
         st.subheader("Schedule by batch", anchor=False)
         asked = _asked(set_up)
-    answer = answers.recommendation(set_up, *asked)
+    answer = answers.recommendation(set_up, asked)
     words = ["recommend", *set_up.options, *asked.options]
     with place:
         _at_a_batch(set_up, asked, words)
@@ -96,7 +80,7 @@ def page(set_up: SetUp) -> None:
         show.ignored_note()
 
 
-def _asked(set_up: SetUp) -> _Asked:
+def _asked(set_up: SetUp) -> answers.Asked:
     first, second = st.columns(2)
     label, room = "Plan for requests at once, 1 to", answers.room(set_up)
     help_text = "Where nothing is typed, as many as memory holds without drafts."
@@ -105,17 +89,17 @@ def _asked(set_up: SetUp) -> _Asked:
     objective = inputs.choice(
         second, "objective", "Objective", get_args(Objective), Question.objective, help_text
     )
-    return _Asked(typed or room, cast(Objective, objective), answers.usual_request(set_up))
+    return answers.Asked(typed or room, cast(Objective, objective), answers.usual_request(set_up))
 
 
 @st.fragment
-def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
+def _at_a_batch(set_up: SetUp, asked: answers.Asked, words: list[str]) -> None:
     """The answer at the batch looked at: moving it runs this part alone."""
     with show.errors():
         headline = st.container()  # the answer stands above its inputs, and is filled once they are known
         label, help_text = "Requests at once (batch)", "Decoded together in one step."
         batch = inputs.at_once(st, "batch", label, asked.batch_max, help_text)
-        answer = answers.recommendation(set_up, *asked)
+        answer = answers.recommendation(set_up, asked)
         row = scheduled_row_at(answer, batch, set_up.seq_len)
         whole = request_at(answer, batch, set_up.seq_len)
         with headline:
@@ -124,7 +108,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, words: list[str]) -> None:
                 _figures(answer, row, whole)
                 _as_launched(set_up, asked, row)
             show.how_sure(
-                certainty(answer, row), *answers.warnings(set_up, *asked), answers.how_near(set_up)[1]
+                certainty(answer, row), *answers.warnings(set_up, asked), answers.how_near(set_up)[1]
             )
         if show.embedded():
             if row.fits_memory:
@@ -375,10 +359,10 @@ def _waits(step: PassTimes) -> str:
     return ", ".join(f"{percent(share, 0)} {name}" for name, share in shares.items() if share > 0.05)
 
 
-def _as_launched(set_up: SetUp, asked: _Asked, row: ScheduleRow) -> None:
+def _as_launched(set_up: SetUp, asked: answers.Asked, row: ScheduleRow) -> None:
     """Where the engine's settings cannot say what is recommended at this batch."""
     try:
-        plan = answers.launch_plan(set_up, *asked)
+        plan = answers.launch_plan(set_up, asked)
     except UsageError:  # said where the settings would stand
         return
     if plan is not None and row.candidates > 1 and plan.drafts_at(row.batch_max) != row.candidates - 1:
@@ -390,7 +374,7 @@ def _as_launched(set_up: SetUp, asked: _Asked, row: ScheduleRow) -> None:
         )
 
 
-def _launch(set_up: SetUp, answer: Recommendation, asked: _Asked, command_words: list[str]) -> None:
+def _launch(set_up: SetUp, answer: Recommendation, asked: answers.Asked, command_words: list[str]) -> None:
     st.subheader("Launch settings", anchor=False)
     if set_up.without_engine:
         st.caption("Choose an engine above: what it can run is recommended, and its settings are here.")
@@ -400,7 +384,7 @@ def _launch(set_up: SetUp, answer: Recommendation, asked: _Asked, command_words:
         meaning = "Folder or id, to be named in the settings."
         draft_path = inputs.text(st, "draft_path", "Draft checkpoint", "", meaning, empty=known) or known
     try:
-        settings = answers.launch_settings(set_up, *asked, draft_path or None)
+        settings = answers.launch_settings(set_up, asked, draft_path or None)
     except UsageError as error:  # what an engine cannot do is an answer here, and the rest of the page stands
         st.info(show.in_words(str(error)))
         return

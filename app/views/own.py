@@ -154,7 +154,7 @@ def _asked(rows: MachineRows | None, path: str) -> SetUp:
 
 
 def _answer(asked: SetUp, rows: MachineRows | None) -> None:
-    answer = answers.recommendation(asked, 1)
+    answer = answers.recommendation(asked, answers.Asked(1))
     row = scheduled_row_at(answer, 1, asked.seq_len)
     verdict_of(asked, answer, row)
     if not row.fits_memory:

@@ -120,7 +120,7 @@ WORTH_A_WORD = 0.10
 @take.command(name="engine", into=calibrate)
 @click.argument("files", **take.FILES)
 @take.arguments(
-    "names",
+    "given",
     ARGUMENTS,
     "gpu",
     "model",
@@ -144,7 +144,7 @@ WORTH_A_WORD = 0.10
 def _engine(
     *,
     files: tuple[Path, ...],
-    names: dict[str, Any],
+    given: dict[str, Any],
     runtime: str,
     name: str | None,
     title: str | None,
@@ -171,7 +171,7 @@ def _engine(
     from medusa_sim.scenario.scenario import Scenario
     from medusa_sim.writing import check_new
 
-    if name is None or names["model"] is None:
+    if name is None or given["model"] is None:
         raise UsageError(
             "calibrate engine needs --model MODEL that was served, and --name NAME for the runtime"
         )
@@ -182,14 +182,14 @@ def _engine(
     if untold := taken_as_plain(rows, shape.drafts):
         say(f"note: {untold}")
     # plain decoding: drafts that cost nothing, which every engine runs
-    plain = {name: names[name] for name in ("gpu", "model", "kernels", "dtype")}
+    plain = {key: given[key] for key in ("gpu", "model", "kernels", "dtype")}
     setting = Scenario(**plain, runtime=runtime, drafter="ngram", acceptance=1.0, data_dir=data_dir).setting
     fitted = fitted_runtime(
         setting,
         rows,
         name=name,
         title=title or f"{setting.runtime.title}, as measured with {setting.model.name}",
-        drafter=None if drafter is None else _drafter_of(drafter, names),
+        drafter=None if drafter is None else _drafter_of(drafter, given),
     )
     _tell(fitted)
     if not dry_run:
@@ -235,12 +235,12 @@ def _tell(fitted: FittedRuntime) -> None:
             )
 
 
-def _drafter_of(drafter: str, names: dict[str, Any]) -> DrafterOf:
+def _drafter_of(drafter: str, given: dict[str, Any]) -> DrafterOf:
     """Function that makes a drafter of a given number of drafts."""
     from medusa_sim.scenario.draft_options import Drafting
     from medusa_sim.specs.models import load_model
     from medusa_sim.step.drafter.base import DrafterParts
 
-    draft = names["draft_model"]
-    parts = DrafterParts(draft=None if draft is None else load_model(draft), draft_vocab=names["draft_vocab"])
+    draft = given["draft_model"]
+    parts = DrafterParts(draft=None if draft is None else load_model(draft), draft_vocab=given["draft_vocab"])
     return Drafting(method=drafter, parts=parts).drafter

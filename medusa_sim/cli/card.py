@@ -19,7 +19,7 @@ from medusa_sim.scenario.question import QUESTION, Question
     "medusa-sim card --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 -o card.png",
     "medusa-sim card --gpu h200-sxm --tp 8 --model deepseek-r1 --drafter mtp --at 16 --dark -o card.svg",
 )
-@take.scenario("names", "scope", "baseline")
+@take.scenario("given", "scope", "baseline")
 @click.option(
     "--batch",
     default=f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
@@ -35,7 +35,7 @@ from medusa_sim.scenario.question import QUESTION, Question
 @take.overwrite
 def card(
     *,
-    names: dict[str, Any],
+    given: dict[str, Any],
     batch: tuple[int, ...],
     at: int | None,
     seq_len: tuple[int, ...],
@@ -54,8 +54,8 @@ def card(
     from medusa_sim.report.figures.files import save
 
     check_card_path(path, overwrite=overwrite)
-    users_machine(names)
-    (one,) = take.scenarios(names)
+    users_machine(given)
+    (one,) = take.scenarios(given)
     question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, **asked)
     save(card_figure(recommend(one, question), at, dark=dark), path)
     say(f"wrote {path}")

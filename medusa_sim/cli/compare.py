@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 
 _UNTOLD = {"show_default": False}
 SAID_OTHERWISE = (
+    # what a set-up chooses
     *("gpu", "tp", "ep", "dp_attention", "dtype", "weight_dtype", "kv_dtype", "runtime", "drafter"),
+    # the question's own
     *(name for name in ARGUMENTS if name in declared(SetupQuestion)),
-    *("price", "chain_only", "scope", "baseline"),
+    # one for each GPU, by --price
+    "price",
+    # the same in every set-up
+    *("chain_only", "scope", "baseline"),
+    # of one drafter or one machine
     *("heads", "match_rate", "draft_vocab", "bench"),
 )
-"""Arguments of a scenario that are choices, parts of the question, one for each GPU, the same for all, of
-one drafter or of one machine; every other holds for each set-up.
-"""
+"""Arguments of a scenario that `compare` does not take as they are; every other holds for each set-up."""
 
 
 @take.command(
@@ -50,7 +54,7 @@ one drafter or of one machine; every other holds for each set-up.
     type=click.Choice(("least-load", "round-robin")),
     help="How --under-load spreads requests over copies.",
 )
-@take.scenario("names", *SAID_OTHERWISE)
+@take.scenario("given", *SAID_OTHERWISE)
 @take.record("report", ReportPlace)
 @take.output
 def compare(
@@ -61,7 +65,7 @@ def compare(
     draft_path: str | None,
     under_load: bool,
     router: Router,
-    names: dict[str, Any],
+    given: dict[str, Any],
     report: ReportPlace,
     output: Output,
 ) -> None:
@@ -79,15 +83,15 @@ def compare(
     from medusa_sim.setups.search import compare as compared
 
     with progress("set-ups") as advance:
-        names = {name: value for name, value in names.items() if not ARGUMENTS[name].is_default(value)}
+        given = {name: value for name, value in given.items() if not ARGUMENTS[name].is_default(value)}
         answer = compared(
-            names.pop("model", DEFAULT_MODEL),
+            given.pop("model", DEFAULT_MODEL),
             question,
             choices,
             prices=prices_of(prices),
             advance=advance,
             load_tests=output.form != "table" or report.folder is not None,
-            **names,
+            **given,
         )
     if report.folder is not None:
         from medusa_sim.report.compare.page import compare_blocks

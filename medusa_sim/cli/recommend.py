@@ -31,7 +31,7 @@ EVERY_BATCH = Axis(powers_of_two=False, largest=BATCH.largest)
     "medusa-sim recommend --acceptance heads.csv --format json -o answer.json",
     "medusa-sim recommend --bench llama-bench.json --drafter mtp --acceptance 0.7 --batch 1",
 )
-@take.scenario("names", "scope", "baseline")
+@take.scenario("given", "scope", "baseline")
 @click.option(
     "--batch",
     default=f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
@@ -61,7 +61,7 @@ EVERY_BATCH = Axis(powers_of_two=False, largest=BATCH.largest)
 @take.output
 def recommend(
     *,
-    names: dict[str, Any],
+    given: dict[str, Any],
     batch: tuple[int, ...],
     seq_len: tuple[int, ...],
     asked: dict[str, Any],
@@ -89,13 +89,13 @@ def recommend(
         from medusa_sim.scenario.machine_rows import bench_command
         from medusa_sim.specs.local import LLAMA_CPP
 
-        output.text(bench_command(str(names["runtime"] or LLAMA_CPP)) + "\n")
+        output.text(bench_command(str(given["runtime"] or LLAMA_CPP)) + "\n")
         return
-    users_machine(names)
+    users_machine(given)
     question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, **asked)
-    if engine is not None and not take.is_given("runtime") and names["bench"] is None:
-        names["runtime"] = runtime_of(engine, names["drafter"])
-    (one,) = take.scenarios(names)
+    if engine is not None and not take.is_given("runtime") and given["bench"] is None:
+        given["runtime"] = runtime_of(engine, given["drafter"])
+    (one,) = take.scenarios(given)
     for line in narrowed(one):
         say(line)
     answer = answered(one, question)
@@ -125,24 +125,24 @@ def recommend(
     output.text(ab_script(answer, settings) if ab else settings.text)
 
 
-def users_machine(names: dict[str, Any]) -> None:
+def users_machine(given: dict[str, Any]) -> None:
     """Fill arguments that were not given from rows of the user's machine; UsageError without a device."""
-    if names["bench"] is None:
+    if given["bench"] is None:
         return
     from medusa_sim.scenario.machine_rows import read_rows
 
-    found = read_rows(names["bench"])
+    found = read_rows(given["bench"])
     told: dict[str, Any] = {name: value for name, value in found.told.items() if not take.is_given(name)}
-    if str(names["model"]).lower().endswith(".gguf"):  # which says the type of each tensor
+    if str(given["model"]).lower().endswith(".gguf"):  # which says the type of each tensor
         told.pop("weight_dtype", None)
-    counted = found.acceptance(names["max_drafts"] if take.is_given("max_drafts") else None)
+    counted = found.acceptance(given["max_drafts"] if take.is_given("max_drafts") else None)
     if counted is not None and not take.is_given("acceptance"):
         told["acceptance"] = counted
     for name, value in told.items():
-        say(f"{name.replace('_', ' ')} {value}, as {names['bench'].name} says")
-    names |= told
+        say(f"{name.replace('_', ' ')} {value}, as {given['bench'].name} says")
+    given |= told
     if "gpu" not in told and not take.is_given("gpu"):
-        raise UsageError(f"{names['bench']} does not say on which device it ran: give --gpu")
+        raise UsageError(f"{given['bench']} does not say on which device it ran: give --gpu")
 
 
 def narrowed(one: Scenario) -> Iterator[str]:

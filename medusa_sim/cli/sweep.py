@@ -37,7 +37,7 @@ _MOST_CASES_SHOWN = 2_000
     "medusa-sim sweep --batch 1..64:1 --candidates 1..128 --format csv -o sweep.csv",
     "medusa-sim sweep --batch 1..1024:1 --seq 128..131072:128 --out grid --shard 3/8",
 )
-@take.scenario("names", lists={"gpu": GPUS, "model": MODELS, "tp": grid(TP)})
+@take.scenario("given", lists={"gpu": GPUS, "model": MODELS, "tp": grid(TP)})
 @click.option("--batch", default="1", show_default=True, type=grid(BATCH), help="Sequences in a batch.")
 @take.lengths
 @click.option(
@@ -55,7 +55,7 @@ _MOST_CASES_SHOWN = 2_000
 @take.output
 def sweep(
     *,
-    names: dict[str, Any],
+    given: dict[str, Any],
     batch: tuple[int, ...],
     seq_len: tuple[int, ...],
     candidates: tuple[int, ...],
@@ -75,7 +75,7 @@ def sweep(
     from medusa_sim.grid.axes import Grid
 
     parts.check(output)
-    several = take.scenarios(names)
+    several = take.scenarios(given)
     grid = Grid.of(batch, several[0].lengths(seq_len), candidates)
     typed = take.is_given("candidates")
     in_rows = output.form != "table" or all_rows or parts.out is not None
@@ -104,7 +104,7 @@ def sweep(
 
 
 def warned_once(screens: Sequence[Screen]) -> list[Screen]:
-    """Several answers; the last one has the warnings of all."""
+    """Several answers; warnings that all of them share stand in the last alone."""
     *before, last = screens
     shared = set.intersection(*(set(screen.warnings) for screen in screens))
     kept = [

@@ -24,15 +24,15 @@ from medusa_sim.scenario.declare import declared
     "medusa-sim train --method medusa-2 --data self --checkpoint run/medusa-1 --save run/self",
 )
 @take.arguments(
-    "values",
+    "given",
     declared(Recipe),
     changes={"text_folder": {"type": click.Path(path_type=Path, exists=True, file_okay=False)}},
 )
 @click.option("--plot", type=take.FILE, help="Also draw the losses into this PNG, SVG or PDF file.")
 @take.output
-def train(*, values: dict[str, Any], plot: Path | None, output: Output) -> None:
+def train(*, given: dict[str, Any], plot: Path | None, output: Output) -> None:
     """Train a checkpoint that `decode` runs. A killed run goes on when the same command is given again."""
-    recipe = Recipe(**values)
+    recipe = Recipe(**given)
     take.require_decoder_extra(*(["peft"] if recipe.method == "medusa-2" else []))
     import pandas as pd
 

@@ -106,7 +106,9 @@ def test_cells_of_the_map_can_be_read() -> None:
     for speedup in np.geomspace(0.1, 6.0, 200):
         colour = map_colour(speedup)
         assert contrast(ink_on(colour), colour) >= 4.5
-    view = view_of(answers.recommendation(set_up(), 8).cells.by_count, 1024, [1, 2, 8], {1: 2, 8: 2})
+    view = view_of(
+        answers.recommendation(set_up(), answers.Asked(8)).cells.by_count, 1024, [1, 2, 8], {1: 2, 8: 2}
+    )
     values = map_spec(heat_map(view, "", chains=True))["data"]["values"]
     assert {cell["ink"] for cell in values} <= {"#000000", "#ffffff"}
 

@@ -359,9 +359,11 @@ def test_arrays_are_counted_once_views_included() -> None:
 
 def test_a_search_of_trees_holds_more_than_one_of_chains() -> None:
     chains = array_bytes(
-        answers.recommendation(set_up(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), 64)
+        answers.recommendation(
+            set_up(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), answers.Asked(64)
+        )
     )
-    trees = array_bytes(answers.recommendation(set_up(runtime="cuda-graph"), 64))
+    trees = array_bytes(answers.recommendation(set_up(runtime="cuda-graph"), answers.Asked(64)))
     assert 1e5 < chains < trees / 4
     assert chains < KEPT_BYTES / 10
 
