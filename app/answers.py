@@ -57,6 +57,13 @@ if TYPE_CHECKING:
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.plan.tree_answer import TreeAnswer, TreeCurve
 
+MOST_AT_ONCE = 1024
+"""Requests that the app looks at: as many as engines decode at once where nobody says more."""
+_CURVE = BATCHES[: BATCHES.index(256) + 1]
+_BOTH = {"decode_attention": "attention", "verify_attention": "attention"}
+"""What plain and speculative steps call otherwise."""
+_CHANGED = 0.1
+
 
 def data_version() -> float:
     """Changes when a file of hardware or profiles does, the user's own folder included; seen in a second."""
@@ -142,19 +149,12 @@ def warnings(set_up: SetUp, asked: Asked) -> list[str]:
     return notes.warnings(recommendation(set_up, asked))
 
 
-MOST_AT_ONCE = 1024
-"""Requests that the app looks at: as many as engines decode at once where nobody says more."""
-
-
 @KEPT
 def room(set_up: SetUp) -> int:
     """The most requests at once that memory holds without drafts, MOST_AT_ONCE at most; at least 1."""
     scenario = scenario_of(set_up).with_usual_requests()
     held = surface_at(scenario, [1], [set_up.seq_len], ()).max_batch
     return min(max(int(held[0, PLAIN]), 1), MOST_AT_ONCE)
-
-
-_CURVE = BATCHES[: BATCHES.index(256) + 1]
 
 
 def measured_near(set_up: SetUp, *, every: bool = False) -> list[NearestFigure]:
@@ -230,10 +230,6 @@ def roofline(set_up: SetUp, batch: int, candidates: int) -> pa.Table:
     return roofline_points(of.setting.latency, of.gpu, of.shard, of.runtime, grid)
 
 
-_BOTH = {"decode_attention": "attention", "verify_attention": "attention"}
-"""What plain and speculative steps call otherwise."""
-
-
 def operators(set_up: SetUp, answer: Recommendation, batch: int) -> tuple[int, list[dict[str, Any]]]:
     """Candidates of the scheduled step at a batch, and the operators of it and of a plain one by name.
 
@@ -252,9 +248,6 @@ def operators(set_up: SetUp, answer: Recommendation, batch: int) -> tuple[int, l
             held["launches"] = row["launches"] + (held["launches"] if is_draft else 0)
             held[column] += row["time_us"]
     return both.candidates, sorted(table.values(), key=lambda row: -row["speculative_us"])
-
-
-_CHANGED = 0.1
 
 
 def _of_lengths(set_up: SetUp, request: tuple[int, int] | None) -> Iterator[tuple[str, int, SetUp]]:

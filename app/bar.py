@@ -64,6 +64,19 @@ GPUS = (1, 2, 4, 8, 16)
 _LONGEST = 131_072
 """Tokens of a context, a prompt or an output."""
 LABEL = {name: each.label for name, each in ARGUMENTS.items()}
+NAMES = (*SPECIAL, *(each.name for each in MORE), *REQUEST, "seq")
+"""Parameters of the bar's inputs."""
+_OPENED = "bar_opened"
+_LOCAL = local_runtime_names()
+"""Engines that read files of weights in formats of their own."""
+_MOST_OFFERED = 4
+_MOST = 10**9
+"""Of a number that may be as large as one likes."""
+_OWN_CODE = {"cuda-graph": "own CUDA graph", "hf-eager": "own eager code", "kernel": "kernels, no engine"}
+_BEGIN = {"rtx-": 2, "cpu-": 3, "a100-": 1, "a40-": 1, "l4-": 1}
+"""How names of other GPUs than those of today's data centres begin, and the place of their kind: older,
+consumer, measured here."""
+_TAKEN, _TYPED_AS = "model_taken", "model_typed_as"
 
 
 def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
@@ -130,18 +143,9 @@ def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
     return set_up_of({**words, "model": model}, config)
 
 
-NAMES = (*SPECIAL, *(each.name for each in MORE), *REQUEST, "seq")
-"""Parameters of the bar's inputs."""
-_OPENED = "bar_opened"
-
-
 def _fold() -> None:
     """Show a phone the answer once the question was put."""
     st.session_state[_OPENED] = False
-
-
-_LOCAL = local_runtime_names()
-"""Engines that read files of weights in formats of their own."""
 
 
 def _line(*, searched: bool) -> str:
@@ -182,9 +186,6 @@ def _which_drafter(engine: str, drafter: str) -> None:
     st.stop()
 
 
-_MOST_OFFERED = 4
-
-
 def of_argument(where: Any, argument: Argument, *, is_local: bool = False) -> Any:
     """The input of an argument as it is declared: what it may be, its range, its label and help.
 
@@ -208,10 +209,6 @@ def of_argument(where: Any, argument: Argument, *, is_local: bool = False) -> An
         least, most = float(argument.least or 0.0), float(argument.most or _MOST)
         given = inputs.amount(where, name, label, most, None, help_text, low=least, empty=unsaid)
     return argument.default if given is None else given
-
-
-_MOST = 10**9
-"""Of a number that may be as large as one likes."""
 
 
 def unsaid(argument: Argument) -> str | bool | None:
@@ -255,9 +252,6 @@ def engine_choice(where: Any, default: str) -> str:
     return inputs.choice(where, "runtime", LABEL["runtime"], RUNS_ON, default, help_text, engine_words)
 
 
-_OWN_CODE = {"cuda-graph": "own CUDA graph", "hf-eager": "own eager code", "kernel": "kernels, no engine"}
-
-
 def engine_words(name: str) -> str:
     """How the user's own code runs; engines by their names."""
     return _OWN_CODE.get(name, name)
@@ -267,11 +261,6 @@ def cards() -> tuple[str, ...]:
     """Every GPU, those of today's data centres first, what stands on desks last."""
     ranked = sorted(gpu_names(), key=lambda name: (_kind(name), name))
     return (*ranked, *local_names())
-
-
-_BEGIN = {"rtx-": 2, "cpu-": 3, "a100-": 1, "a40-": 1, "l4-": 1}
-"""How names of other GPUs than those of today's data centres begin, and the place of their kind: older,
-consumer, measured here."""
 
 
 def _kind(gpu: str) -> int:
@@ -318,9 +307,6 @@ def model_choice(where: Any, gpu: str) -> str | None:
         st.session_state[_TAKEN] = chosen, name
         st.rerun()
     return name
-
-
-_TAKEN, _TYPED_AS = "model_taken", "model_typed_as"
 
 
 def _as_named(typed: str) -> str:

@@ -45,6 +45,8 @@ _SMALL = "llama-68m"
 """Drafts where nothing is known of the model."""
 NO_ENGINE = "json"
 """Name of the export with settings for the user's own code."""
+REQUEST = {"prompt": LOAD_PROMPT_TOKENS, "output_tokens": LOAD_OUTPUT_TOKENS}
+"""Parameters that say the request, from which the context follows, and what they are untyped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,6 @@ SPECIAL: dict[str, str | int | bool | None] = {
 """Arguments whose inputs are more than their declarations, and what these are where nothing is said."""
 MORE = [each for each in ARGUMENTS.values() if each.label and each.name not in SPECIAL]
 """Arguments whose inputs follow from their declarations."""
-REQUEST = {"prompt": LOAD_PROMPT_TOKENS, "output_tokens": LOAD_OUTPUT_TOKENS}
-"""Parameters that say the request, from which the context follows, and what they are untyped."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,12 @@ _SHOWN, _MOST_TOLD = 40, 8
 """Letters of a name or value of a link that are shown, and how many of them."""
 _STREAMLIT_S = ("embed", "embed_options")
 """Parameters that belong to Streamlit and cannot be set."""
+USD = "usd_"
+"""Before the name of a GPU: what an hour of it costs."""
+_GROWS = 1.08
+"""Of the steps of a slider of requests, where these are many."""
+_SMALL = 172
+"""Pixels of a field of which several stand in a row: two on a phone."""
 
 
 def take_words(page: str = "") -> None:
@@ -93,10 +99,6 @@ def take_words(page: str = "") -> None:
     for name, values in meant.items():
         st.query_params[name] = values
     st.rerun()
-
-
-USD = "usd_"
-"""Before the name of a GPU: what an hour of it costs."""
 
 
 def _opened() -> dict[str, str]:
@@ -264,10 +266,6 @@ def at_once(where: Any, name: str, label: str, most: int, help_: str) -> int:
     return int(where.select_slider(label, sorted(stops), 1, key=name, help=help_, bind="query-params"))
 
 
-_GROWS = 1.08
-"""Of the steps of a slider of requests, where these are many."""
-
-
 def number(where: Any, name: str, label: str, low: int, high: int, default: int, help_: str) -> int:
     """A whole number to type."""
     _checked(name, lambda given: _between(given, low, high), f"whole numbers {low} to {high}")
@@ -283,10 +281,6 @@ def perhaps(
         label, low, high, None, key=name, help=help_, bind="query-params", placeholder=empty
     )
     return None if given is None else int(given)
-
-
-_SMALL = 172
-"""Pixels of a field of which several stand in a row: two on a phone."""
 
 
 def amount(

@@ -71,6 +71,9 @@ VEGA_LITE = "6.1"
 """Of Streamlit's charts: what is downloaded is drawn as on the page."""
 _DRAWN_EVERY_S = 0.2
 """Of progress: more often would cost more than it tells."""
+_PHONE_WIDE = 40
+"""Letters of a command that fit on a line of a phone: no option is broken between its dashes."""
+_OF_LAYERS = ("data", "transform", "encoding", "layer", "resolve")
 
 
 @contextmanager
@@ -191,10 +194,6 @@ def code(text: str) -> None:
 
     lines = re.sub(r"\S+", whole, text.strip("\n"))
     st.html(f'<pre class="command" title="One click selects all of it">{lines}</pre>')
-
-
-_PHONE_WIDE = 40
-"""Letters of a command that fit on a line of a phone: no option is broken between its dashes."""
 
 
 def wrapped(command: str) -> str:
@@ -322,9 +321,6 @@ def _with_data_inside(spec: dict[str, Any]) -> dict[str, Any]:
         return spec
     inner = {name: spec[name] for name in _OF_LAYERS if name in spec}
     return {**{name: part for name, part in spec.items() if name not in inner}, "layer": [inner]}
-
-
-_OF_LAYERS = ("data", "transform", "encoding", "layer", "resolve")
 
 
 def hand_out(

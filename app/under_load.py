@@ -13,6 +13,9 @@ from medusa_sim.load.answer import LoadAnswer, run_load
 from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.load.load_test import load_test
 
+_BEYOND = 1.05
+"""Of what the fullest policy is full at: where its queue grows."""
+
 
 def load(set_up: SetUp, asked: LoadArguments, watch: jobs.Watch = jobs.NOBODY) -> LoadAnswer:
     """`medusa-sim load`, with its number of requests and seeds. Raises UsageError for what makes no sense.
@@ -24,10 +27,6 @@ def load(set_up: SetUp, asked: LoadArguments, watch: jobs.Watch = jobs.NOBODY) -
         return jobs.run(partial(run_load, load_test(scenario_of(set_up), **asked.values)), watch)
 
     return LONG.once(("load", set_up, asked), answer, watch.others)
-
-
-_BEYOND = 1.05
-"""Of what the fullest policy is full at: where its queue grows."""
 
 
 def beyond_full(set_up: SetUp, asked: LoadArguments, watch: jobs.Watch = jobs.NOBODY) -> LoadAnswer:

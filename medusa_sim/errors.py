@@ -19,6 +19,25 @@ SHOWN_CHARACTERS = 60
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 3
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = SHOWN_CHARACTERS
+MOST_MEANT = 8
+"""Names that an error offers where each of them may be meant."""
+MOST_LISTED = 30
+"""Names that an error lists where `medusa-sim specs` does too: more are a wall."""
+_IN_SPECS = ("GPU", "model", "runtime", "acceptance profile", "GPU, model, runtime or profile")
+"""Kinds of names that it lists."""
+_OTHERWISE = {
+    "ollama": "llama.cpp", "lmstudio": "llama.cpp", "ampere": "a100", "hopper": "h100", "blackwell": "b200",
+    "nextn": "mtp", "promptlookup": "ngram", "lookup": "ngram", "speculator": "eagle3", "half": "fp16",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32", "e4m3": "fp8", "fp4": "nvfp4",
+    "w8a8": "int8", "w4a16": "int4", "awq": "int4", "gptq": "int4", "nf4": "int4",
+}  # fmt: skip
+"""What people type, without marks between words, and how names begin that say it here."""
+_ALIKE = 0.6
+"""Share of the letters that a misspelt name has in common with what is meant, at least."""
+_FAMILY = 3
+"""Letters that are a family's name at least: h100, gpt, llama."""
+_AS_NEAR = 0.1
+"""Of a score: names of one family that differ by less may all be meant."""
 
 
 class MedusaSimError(Exception):
@@ -82,27 +101,6 @@ def install(extra: str) -> str:
     "run pip install '.[app]' in the project's folder"
     """
     return f"run pip install '.[{extra}]' in the project's folder"
-
-
-MOST_MEANT = 8
-"""Names that an error offers where each of them may be meant."""
-MOST_LISTED = 30
-"""Names that an error lists where `medusa-sim specs` does too: more are a wall."""
-_IN_SPECS = ("GPU", "model", "runtime", "acceptance profile", "GPU, model, runtime or profile")
-"""Kinds of names that it lists."""
-_OTHERWISE = {
-    "ollama": "llama.cpp", "lmstudio": "llama.cpp", "ampere": "a100", "hopper": "h100", "blackwell": "b200",
-    "nextn": "mtp", "promptlookup": "ngram", "lookup": "ngram", "speculator": "eagle3", "half": "fp16",
-    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32", "e4m3": "fp8", "fp4": "nvfp4",
-    "w8a8": "int8", "w4a16": "int4", "awq": "int4", "gptq": "int4", "nf4": "int4",
-}  # fmt: skip
-"""What people type, without marks between words, and how names begin that say it here."""
-_ALIKE = 0.6
-"""Share of the letters that a misspelt name has in common with what is meant, at least."""
-_FAMILY = 3
-"""Letters that are a family's name at least: h100, gpt, llama."""
-_AS_NEAR = 0.1
-"""Of a score: names of one family that differ by less may all be meant."""
 
 
 def names_meant(given: str, allowed: Iterable[str]) -> list[str]:

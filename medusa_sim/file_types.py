@@ -59,6 +59,24 @@ Shares: TypeAlias = tuple[tuple[str, float], ...]
 """(type, share of the layers that have it)."""
 Mix: TypeAlias = Mapping[str, Shares]
 """Shares by role; `linear` stands for roles that are not named."""
+_ALSO = {
+    "q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m", "mxfp4-moe": "mxfp4_moe",
+    "mxfp4-q4": "mlx-4bit", "mxfp4-q8": "mlx-8bit",
+    "ud-q2_k_xl": "q2_k", "ud-q3_k_xl": "q3_k_m", "ud-q5_k_xl": "q5_k_m", "ud-q6_k_xl": "q6_k",
+    "ud-iq2_xxs": "iq2_xxs", "ud-iq2_m": "iq2_m", "ud-iq3_xxs": "iq3_xxs", "ud-iq1_s": "iq1_s",
+    "ud-iq1_m": "iq1_m",
+    **{f"{bits}{mark}bit": f"mlx-{bits}bit" for bits in (2, 3, 4, 5, 6, 8) for mark in ("", "-")},
+}  # fmt: skip
+"""Other names of the same files; `llama-quantize` takes the first three so too."""
+OTHER_NAMES: dict[str, str] = {**_ALSO, "f32": "fp32"}
+CACHES = ("f16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
+"""Types in which llama.cpp keeps K and V (common.h)."""
+OF_MLX = "mlx-"
+"""How names of MLX's begin; the others are GGUF."""
+MIXTURES = "_moe"
+"""How names of files end whose experts have another type than everything else."""
+_SIZES: dict[Role, float] = {"linear": 0.615, "keys": 0.019, "values": 0.019, "output": 0.077, "down": 0.269}
+"""Shares of the weights of a layer of Llama-3.1-8B by role, at which files are told apart by one number."""
 
 
 def _half(more: str, base: str) -> Shares:
@@ -121,27 +139,8 @@ FILES: dict[str, Mix] = {
 the sizes of Qwen3.6's published files within 4 %, of six other models' within 15. A file itself is read
 exactly (`--model FILE.gguf`)."""
 
-_ALSO = {
-    "q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m", "mxfp4-moe": "mxfp4_moe",
-    "mxfp4-q4": "mlx-4bit", "mxfp4-q8": "mlx-8bit",
-    "ud-q2_k_xl": "q2_k", "ud-q3_k_xl": "q3_k_m", "ud-q5_k_xl": "q5_k_m", "ud-q6_k_xl": "q6_k",
-    "ud-iq2_xxs": "iq2_xxs", "ud-iq2_m": "iq2_m", "ud-iq3_xxs": "iq3_xxs", "ud-iq1_s": "iq1_s",
-    "ud-iq1_m": "iq1_m",
-    **{f"{bits}{mark}bit": f"mlx-{bits}bit" for bits in (2, 3, 4, 5, 6, 8) for mark in ("", "-")},
-}  # fmt: skip
-"""Other names of the same files; `llama-quantize` takes the first three so too."""
-OTHER_NAMES: dict[str, str] = {**_ALSO, "f32": "fp32"}
-CACHES = ("f16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl")
-"""Types in which llama.cpp keeps K and V (common.h)."""
-OF_MLX = "mlx-"
-"""How names of MLX's begin; the others are GGUF."""
-MIXTURES = "_moe"
-"""How names of files end whose experts have another type than everything else."""
 NAMES: tuple[str, ...] = (*FILES, *_ALSO)
 """What `--weight-dtype` takes of them, in lower case."""
-
-_SIZES: dict[Role, float] = {"linear": 0.615, "keys": 0.019, "values": 0.019, "output": 0.077, "down": 0.269}
-"""Shares of the weights of a layer of Llama-3.1-8B by role, at which files are told apart by one number."""
 
 
 def read_by(runtime: str) -> tuple[str, ...]:

@@ -56,6 +56,16 @@ HALVES = ("fp16", "bf16")
 """16-bit dtypes. Tensor cores run both at one rate (same datasheet row on every GPU here)."""
 SIXTEEN = "bf16"
 """What is not quantised has the dtype of the activations."""
+SCALED = ("fp8_block", "nvfp4", "mxfp4_fp8")
+"""Formats whose arithmetic applies scales of blocks: each library and architecture has kernels of its own."""
+FP8_ALONE = "fp8_wo"
+UNPACKED: dict[str, str] = {
+    "fp8": FP8_ALONE,
+    "fp8_block": FP8_ALONE,
+    "nvfp4": "nvfp4_wo",
+    "mxfp4_fp8": "mxfp4",
+}
+"""As what engines run a format on a GPU without its arithmetic: weights unpacked to 16 bits (Marlin)."""
 
 
 class Format(NamedTuple):
@@ -76,9 +86,6 @@ class Format(NamedTuple):
         return f"{self.weight_dtype}_{self.dtype}"
 
 
-SCALED = ("fp8_block", "nvfp4", "mxfp4_fp8")
-"""Formats whose arithmetic applies scales of blocks: each library and architecture has kernels of its own."""
-
 FORMATS: dict[str, Format] = {
     **{dtype: Format(dtype, dtype) for dtype in BYTES_PER_ELEMENT if dtype not in ("int4", "mxfp4", *FILES)},
     **{name: Format("bf16", name) for name in FILES},
@@ -91,14 +98,6 @@ FORMATS: dict[str, Format] = {
     "mxfp4_fp8": Format("fp8", "mxfp4"),
 }
 """Formats by name."""
-FP8_ALONE = "fp8_wo"
-UNPACKED: dict[str, str] = {
-    "fp8": FP8_ALONE,
-    "fp8_block": FP8_ALONE,
-    "nvfp4": "nvfp4_wo",
-    "mxfp4_fp8": "mxfp4",
-}
-"""As what engines run a format on a GPU without its arithmetic: weights unpacked to 16 bits (Marlin)."""
 _NAMES = {pair: name for name, pair in FORMATS.items()}
 
 ALIASES: dict[str, str] = {

@@ -11,6 +11,14 @@ from medusa_sim.report.charts.sweep import POWERS, SPEEDUP, count_word
 from medusa_sim.report.palette import SHADES
 from medusa_sim.report.words.numbers import times
 
+_MOST_NAMED = 6
+"""Counts that have a colour of their own; of more of them the shade says how many."""
+_FEW_TO_MANY = ("#a9c6f7", "#1d4fa8")
+_LONG = 2.8
+"""Of a batch over the one where a long name begins that ends there."""
+_WIDE = 0.2
+"""Of the speedup, on either side of it: the least that a tornado shows."""
+
 
 def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
     """Speedup of the schedule against the batch with its interval; a ring where one looks.
@@ -96,23 +104,12 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
     )
 
 
-_MOST_NAMED = 6
-"""Counts that have a colour of their own; of more of them the shade says how many."""
-_FEW_TO_MANY = ("#a9c6f7", "#1d4fa8")
-_LONG = 2.8
-"""Of a batch over the one where a long name begins that ends there."""
-
-
 def _count_text(row: Mapping[str, Any], *, chains: bool) -> str:
     """`3 drafts`, `1 candidate`, `off`."""
     if row["candidates"] == 1:
         return "off"
     count, word = row["drafts"] if chains else row["candidates"], count_word(chains)
     return f"{count} {word.removesuffix('s') if count == 1 else word}"
-
-
-_WIDE = 0.2
-"""Of the speedup, on either side of it: the least that a tornado shows."""
 
 
 def tornado_chart(changes: Rows, speedup: float) -> Spec:

@@ -39,6 +39,10 @@ _CROWD = 60
 """Points on lines beyond which a phone shows the lines alone."""
 _AREA = 3.2
 """Of a marker in square pixels over the square of its size in points."""
+_NUMBERS = re.compile(r"-?[0-9.]+")
+_ON_A_LINE = 42
+_ON_PHONE = 5
+"""Markers of a line there, about."""
 
 
 def lines_spec(chart: LineChart, height: int = 320) -> Spec:
@@ -153,9 +157,6 @@ def _symbol(series: Series, *, has_lines: bool) -> str:
     return f"{_STROKE if series.line else ''}{marker}" or _STROKE
 
 
-_NUMBERS = re.compile(r"-?[0-9.]+")
-
-
 def _channel(field: str, axis: Axis, ticks: Sequence[float]) -> Spec:
     scale: Spec = {"zero": axis.zero}
     if axis.base:
@@ -172,9 +173,6 @@ def _on_lines(title: str) -> str | list[str]:
     """A title for which a phone has no room, on two lines: what stands in brackets below."""
     head, mark, more = title.partition(" (")
     return title if not mark or len(title) <= _ON_A_LINE else [head, f"({more}"]
-
-
-_ON_A_LINE = 42
 
 
 def _tip(tip: Tip) -> Spec:
@@ -206,10 +204,6 @@ def _values(series: Iterable[Series], told: Sequence[str] = (), *, as_marked: bo
 def _few(series: Series) -> int:
     """Every how many of its points have a marker on a phone."""
     return max(series.every, -(-len(series.x) // _ON_PHONE))
-
-
-_ON_PHONE = 5
-"""Markers of a line there, about."""
 
 
 def bars_spec(chart: BarChart) -> Spec:

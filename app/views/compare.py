@@ -58,6 +58,8 @@ _AXES = {
 _CERTAINTIES = ("50%", f"{SURE:.0%}", "80%", "90%", "95%")
 _SPEED = BY_NAME["tokens_per_s_per_user"].on_axis
 _PHONE = titles("chosen", "set_up", "batch", "tokens_per_s_per_user", "usd_per_million_tokens")
+_REDRAWN_S = 1.5
+"""Between two pictures of what is known while GPUs are searched."""
 
 
 def page(set_up: SetUp) -> None:
@@ -90,10 +92,6 @@ def page(set_up: SetUp) -> None:
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in warnings(answer)))
     with note:
         show.ignored_note()
-
-
-_REDRAWN_S = 1.5
-"""Between two pictures of what is known while GPUs are searched."""
 
 
 def _drawn_in(place: Any) -> Callable[[Comparison], None]:

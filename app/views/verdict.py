@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.schedule_row import ScheduleRow
 
+AS_GOOD = "As good: within 1 %. Alone: what this batch would take if it shared no number with its neighbours."
+
 
 def verdict_of(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> None:
     """The answer in one sentence: for what, whether, with how many, what it gains."""
@@ -75,9 +77,6 @@ def as_good(answer: Recommendation, row: ScheduleRow) -> str | None:
     if not row.near_best[0] <= row.candidates <= row.near_best[1]:
         return f"{counts} alone: {times(row.best_speedup)}"
     return f"{counts} as good" if low < high else None
-
-
-AS_GOOD = "As good: within 1 %. Alone: what this batch would take if it shared no number with its neighbours."
 
 
 def _largest(answer: Recommendation) -> str:

@@ -26,6 +26,8 @@ LEAST_REQUESTS = 20
 """Fewer counted apart say nothing of how requests differ."""
 MOST_UNDRAFTED = 0.10
 """Share from which counters without the length of every draft say nothing of the later positions."""
+_SPREADS = np.linspace(0.0, 4.0, 81)
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,10 +233,6 @@ def request_spread(parts: Sequence[AcceptanceCounts]) -> float | None:
     between = (float(np.average((share - mean) ** 2, weights=tried)) - by_chance) / room
     wide = np.array([_variance_of(spread, mean) for spread in _SPREADS])
     return float(np.interp(max(between, 0.0), wide, _SPREADS))
-
-
-_SPREADS = np.linspace(0.0, 4.0, 81)
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
 
 
 def _variance_of(spread: float, mean: float) -> float:

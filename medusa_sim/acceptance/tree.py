@@ -22,15 +22,13 @@ Path = tuple[int, ...]
 
 SHOWN_PATH_ITEMS = 12
 """A path in an error message is cut after this many ranks so that the message stays one line."""
+MOST_RANK = 4095
+"""No head is asked for more guesses; a file with a larger rank is wrong, and its tables would fill memory."""
 
 
 def _shown(path: Sequence[object]) -> str:
     items = ", ".join(str(rank) for rank in path[:SHOWN_PATH_ITEMS])
     return f"[{items}{', ...' if len(path) > SHOWN_PATH_ITEMS else ''}]"
-
-
-MOST_RANK = 4095
-"""No head is asked for more guesses; a file with a larger rank is wrong, and its tables would fill memory."""
 
 
 def _checked_path(path: object, where: str) -> Path:

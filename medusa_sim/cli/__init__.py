@@ -52,6 +52,8 @@ BROKEN_PIPE = 141
 LONGEST_ERROR = 1_000
 """Characters of an error line; a longer one (a value of kilobytes) loses its middle."""
 _NO_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+_OF_A_SCENARIO = ("recommend", "sweep")
+"""Commands whose options describe a scenario."""
 
 
 def say(line: str) -> None:
@@ -225,10 +227,6 @@ def prepare_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
         elif number and isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-_OF_A_SCENARIO = ("recommend", "sweep")
-"""Commands whose options describe a scenario."""
 
 
 def parsed(line: str) -> dict[str, Any]:

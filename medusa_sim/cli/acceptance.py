@@ -17,6 +17,12 @@ from medusa_sim.reading.tables import numbered_csv_table
 if TYPE_CHECKING:
     import pandas as pd
 
+_MET = 0.005
+"""Relative difference from a measured number that its usual two decimals leave."""
+_WRITTEN = click.option(
+    "-o", "--output", "path", type=take.FILE, required=True, help="Profile to write (TOML)."
+)
+
 
 @click.group(
     epilog=examples(
@@ -171,13 +177,6 @@ def show(
     for line in (*notes, f"{loaded.title}; source: {loaded.source}"):
         say(line)
     output.rows(pa.table(columns), "acceptance", profile=loaded.name, source=loaded.source)
-
-
-_MET = 0.005
-"""Relative difference from a measured number that its usual two decimals leave."""
-_WRITTEN = click.option(
-    "-o", "--output", "path", type=take.FILE, required=True, help="Profile to write (TOML)."
-)
 
 
 @take.command(

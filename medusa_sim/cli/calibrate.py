@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Fit and print, write nothing.")
+WORTH_A_WORD = 0.10
+"""Relative error of a run in the fit from which something else than the terms is wrong."""
 
 
 @click.group(
@@ -111,10 +113,6 @@ def _rows(
         for residual in each.kernel.fit.residuals
     ]
     output.rows(pd.DataFrame(records), "calibrate")
-
-
-WORTH_A_WORD = 0.10
-"""Relative error of a run in the fit from which something else than the terms is wrong."""
 
 
 @take.command(name="engine", into=calibrate)

@@ -33,6 +33,12 @@ _BESIDE: dict[str, tuple[str, ...]] = {
 """Sections in their order, with options that are no declared arguments."""
 FEWEST = 15
 """Options from which a page has sections."""
+_KINDS = {
+    " INTEGER RANGE": " N", " INTEGER": " N", " FLOAT RANGE": " X", " FLOAT": " X", " DIRECTORY": " DIR",
+    " PATH": " FILE",
+}  # fmt: skip
+_LONGEST_CHOICE = 24
+"""Most characters of a list of names after an option; a longer list goes into its help."""
 
 
 @functools.cache
@@ -53,14 +59,6 @@ def sections() -> dict[str, tuple[str, ...]]:
         )
         for title, beside in _BESIDE.items()
     }
-
-
-_KINDS = {
-    " INTEGER RANGE": " N", " INTEGER": " N", " FLOAT RANGE": " X", " FLOAT": " X", " DIRECTORY": " DIR",
-    " PATH": " FILE",
-}  # fmt: skip
-_LONGEST_CHOICE = 24
-"""Most characters of a list of names after an option; a longer list goes into its help."""
 
 
 def help_line(param: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _DEFAULT_DTYPE = {"cpu": "fp32", "cuda": "fp16"}
 _FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER")
+_EXAMPLES = (
+    "medusa-sim measure operators --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
+    "medusa-sim measure operators --models my/config.json --dtype fp32 --budget 300 --resume",
+    "medusa-sim measure steps out/steps --device cuda --models llama-7b --batch 1,4,16",
+)
 
 
 def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
@@ -41,13 +46,6 @@ def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
             f"--dtype {given!r}: {unknown[0]!r} cannot be measured (allowed: {', '.join(known)})"
         )
     return device, parts
-
-
-_EXAMPLES = (
-    "medusa-sim measure operators --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
-    "medusa-sim measure operators --models my/config.json --dtype fp32 --budget 300 --resume",
-    "medusa-sim measure steps out/steps --device cuda --models llama-7b --batch 1,4,16",
-)
 
 
 @click.group(epilog=examples(*_EXAMPLES))

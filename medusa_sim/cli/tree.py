@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree
 
 FORMS = ("paths", "leaves", "json", "tensorrt-llm", "successors")
+_NEEDED: dict[str, Any] = {"required": True}
 
 
 @click.group(
@@ -81,7 +82,6 @@ class Accuracies(Declared):
         return accuracy if self.heads is None else accuracy.first(self.heads)
 
 
-_NEEDED: dict[str, Any] = {"required": True}
 _TREE = take.record("given", TreeFile)
 
 

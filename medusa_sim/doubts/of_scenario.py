@@ -32,6 +32,13 @@ _KEEP_SCALE_BLOCKS = ("vllm", "sglang")
 """Engines that cannot split a block of weights with one scale between GPUs."""
 Rule: TypeAlias = Callable[[Scenario], Iterator[str]]
 """The doubts of one kind about a scenario, a sentence each; its docstring is the doubt that it raises."""
+_OWN_DTYPE = {
+    "vllm": "vLLM from 0.9.1 on runs the dtype of the weights' files, bf16 for fp32: give --dtype bf16",
+    "sglang": "SGLang does so too, but runs Gemma in bf16",
+    "trtllm": "TensorRT-LLM takes the config's dtype, bf16 where it has none: give --dtype bf16",
+}
+"""What engines run where a config has no dtype, or fp32 (vllm/config/model.py, pull request 18751;
+sglang/srt/configs/model_config.py; tensorrt_llm/_torch/model_config.py)."""
 
 
 class Listed(NamedTuple):
@@ -74,15 +81,6 @@ def requests_too_long(scenario: Scenario) -> Iterator[str]:
             f"requests of {traffic.prompt_tokens:.10g} + {traffic.output_tokens:.10g} tokens go beyond "
             f"the {scenario.model.max_seq_len} positions of {scenario.model.name}"
         )
-
-
-_OWN_DTYPE = {
-    "vllm": "vLLM from 0.9.1 on runs the dtype of the weights' files, bf16 for fp32: give --dtype bf16",
-    "sglang": "SGLang does so too, but runs Gemma in bf16",
-    "trtllm": "TensorRT-LLM takes the config's dtype, bf16 where it has none: give --dtype bf16",
-}
-"""What engines run where a config has no dtype, or fp32 (vllm/config/model.py, pull request 18751;
-sglang/srt/configs/model_config.py; tensorrt_llm/_torch/model_config.py)."""
 
 
 def notes_of_the_model(scenario: Scenario) -> Iterator[str]:

@@ -51,6 +51,9 @@ KINDS = {
 REQUESTS = 16
 """Requests of the plain step whose band is given; 1 for local engines."""
 _Share = Annotated[float, Meta(ge=0.0, le=100.0)]
+_NUMBERS = ("error", "bias", "worst", "held", "half_width", "left_out")
+UNSERVED, DEVICE, OTHER_DEVICES = "unserved", "device", "other devices"
+"""Standing without a server's rows: nothing, a local engine's speeds on this device, or on others only."""
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -117,9 +120,6 @@ def _read(state: FileState) -> tuple[Group, ...]:
     return convert(rows, tuple[Group, ...], state.path)
 
 
-_NUMBERS = ("error", "bias", "worst", "held", "half_width", "left_out")
-
-
 def _value(column: str, text: str) -> Any:
     """A cell as a number where its column holds numbers; other text stays, and `convert` refuses it."""
     if column not in (*_NUMBERS, "rows"):
@@ -138,10 +138,6 @@ def table_text(found: Sequence[Group]) -> str:
     for group in found:
         writer.writerow(["" if value is None else value for value in msgspec.structs.astuple(group)])
     return text.getvalue()
-
-
-UNSERVED, DEVICE, OTHER_DEVICES = "unserved", "device", "other devices"
-"""Standing without a server's rows: nothing, a local engine's speeds on this device, or on others only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ from medusa_sim.units import HALVES
 
 _SERVED = {str(name): engine for name, engine in exports().items() if engine.launch}
 """Engines that a whole command is written for."""
+_STORED = {"fp8_wo": "fp8", "nvfp4_wo": "nvfp4"}
+"""Stored format of weights that are unpacked to 16 bits."""
 
 
 def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str | None = None) -> str:
@@ -123,10 +125,6 @@ def launch_values(
         "quantization": "fp8" if _quantises(engine, scenario) else None,
         "kv_dtype": fp8 if scenario.model.kv_dtype == "fp8" else half if brings else None,
     }
-
-
-_STORED = {"fp8_wo": "fp8", "nvfp4_wo": "nvfp4"}
-"""Stored format of weights that are unpacked to 16 bits."""
 
 
 def _quantises(engine: EngineExport, scenario: Scenario) -> bool:

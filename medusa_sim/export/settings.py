@@ -13,6 +13,8 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.parallel import Parallel
 
+_MOST_SPANS = 3
+
 
 def require(condition: bool, message: str) -> None:
     """Refuse a setting that an engine would refuse at start. Raises ValueError."""
@@ -321,9 +323,6 @@ def _listed(spans: tuple[tuple[int, int], ...]) -> str:
         return ", ".join(f"{first}..{last}" if last > first else f"{first}" for first, last in spans)
     count = sum(last + 1 - first for first, last in spans)
     return f"{spans[0][0]}..{spans[-1][1]} ({count} batches of these)"
-
-
-_MOST_SPANS = 3
 
 
 def tier_notes(plan: ChainPlan, why: str) -> tuple[str, ...]:

@@ -90,6 +90,10 @@ _LENGTH_SPREAD = 0.6
 """
 SPLIT_MARGIN = 1.1
 """Share of blocks beyond an even spread over the SMs that the libraries' split rule leaves."""
+_APPENDS = 0.5
+"""Least `append_ratio` of kernels whose blocks append new keys themselves."""
+NEVER = 1_000_000_000
+"""A `split_above` that no length reaches: libraries that never split keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +137,6 @@ def attention_time(
     return time_of_parts(gpu, [(kernel.fit, operator)], operator, parts, cold=cold)
 
 
-_APPENDS = 0.5
-"""Least `append_ratio` of kernels whose blocks append new keys themselves."""
-
-
 def writing_apart(kernel: AttentionKernel) -> AttentionKernel:
     """The kernel in a step of an engine, which writes K and V into the cache before it attends.
 
@@ -148,10 +148,6 @@ def writing_apart(kernel: AttentionKernel) -> AttentionKernel:
         return kernel
     wide = msgspec.structs.replace(kernel.wide, append_ratio=0.0)
     return msgspec.structs.replace(kernel, wide=wide)
-
-
-NEVER = 1_000_000_000
-"""A `split_above` that no length reaches: libraries that never split keys."""
 
 
 def time_of_parts(

@@ -59,6 +59,10 @@ UNKNOWN_RANKS_WIDEN = 1.5
 Eight ranks of an L40S over PCIe lie between 0.7 (SGLang 0.5.12) and several times what the RTX PRO 6000's
 growth says of them: on their board the links are shared.
 """
+_GRID = 2.0 ** np.arange(8.0, 34.0, 0.125)
+"""Bytes of the messages at which a kernel's growth with ranks is read off."""
+_NEXT_SIZE = np.sqrt(2.0)
+"""Times the end of a regime, the size that is sure not to lie beyond the next one that was measured."""
 
 
 def collective_time(
@@ -174,10 +178,6 @@ def _with_asked_shots(
     return np.where(is_dearer, shot_start_us, start_us), np.where(is_dearer, shot_us, time_us)
 
 
-_GRID = 2.0 ** np.arange(8.0, 34.0, 0.125)
-"""Bytes of the messages at which a kernel's growth with ranks is read off."""
-
-
 def _growth(kernel: CollectiveKernel, most_us: FloatArray, ranks: FloatArray) -> FloatArray:
     """Times as long among more ranks as among the most that a kernel knows, by another GPU's kernel (C5).
 
@@ -207,10 +207,6 @@ def _grown(reference: str, few: float, ranks: float) -> tuple[FloatArray, FloatA
     )
     rising = np.concatenate([[True], np.diff(np.maximum.accumulate(few_us)) > 0.0])
     return few_us[rising], np.maximum(more_us / few_us, 1.0)[rising]
-
-
-_NEXT_SIZE = np.sqrt(2.0)
-"""Times the end of a regime, the size that is sure not to lie beyond the next one that was measured."""
 
 
 def _levels_us(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, ends: FloatArray) -> FloatArray:

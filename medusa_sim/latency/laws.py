@@ -27,6 +27,9 @@ from medusa_sim.operators.kinds import COLLECTIVE, DISPATCH, EXPERTS, LATENT, LI
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, SerialGemm, without_clusters
 
+LAWS: dict[Kind, Law] = {LATENT: latent_time, COLLECTIVE: collective_time, DISPATCH: dispatch_time}
+"""All others but those of streams."""
+
 
 class Law(Protocol):
     """Time of one launch of an operator by one fitted kernel, each of its own class."""
@@ -68,8 +71,6 @@ def in_another_library(
 
 OF_FORMATS: dict[Kind, Callable[..., OperatorTime]] = {LINEAR: linear_time, EXPERTS: experts_time}
 """Laws that ask in which numeric format a kernel was fitted: it may time another one's operators."""
-LAWS: dict[Kind, Law] = {LATENT: latent_time, COLLECTIVE: collective_time, DISPATCH: dispatch_time}
-"""All others but those of streams."""
 
 
 def law_of_kind(kind: Kind, form: str) -> Law:

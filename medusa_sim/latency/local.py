@@ -58,6 +58,15 @@ CONSTANT_WATTS = 0.25
 The rest goes with clock and voltage squared, and voltage with the clock. Under a cap an RTX 5090 decodes
 plainly hardly slower, while rounds of six drafts lose a fifth (Qwen3.8-27B, August 2026).
 """
+BESIDE_READING, MOST_BESIDE = 3.0, 0.45
+"""Half-width of arithmetic, tiles and launches: this many times that of bandwidth, at most the second.
+Devices left out differ from the law of their class by 0.12 in bandwidth, 0.35 in the others
+(`machine_law.SPREAD`)."""
+ALIKE = 0.9
+"""Share of the bandwidth's band that passes of any number of tokens have in common: of passes that take as
+long as one token's, 80 % lie within 7 % where the band is 12 to 18 (`benchmarks/local_speed.py`)."""
+_LEAST_POWER = 0.4
+"""Lowest power limit that drivers accept, as a share of the board's power."""
 
 
 def clock_under(limit_watts: float | None, gpu: Gpu) -> float:
@@ -80,17 +89,6 @@ def clock_under(limit_watts: float | None, gpu: Gpu) -> float:
         )
     share = (limit_watts / board - CONSTANT_WATTS) / (1.0 - CONSTANT_WATTS)
     return float(min(share, 1.0) ** (1.0 / 3.0))
-
-
-BESIDE_READING, MOST_BESIDE = 3.0, 0.45
-"""Half-width of arithmetic, tiles and launches: this many times that of bandwidth, at most the second.
-Devices left out differ from the law of their class by 0.12 in bandwidth, 0.35 in the others
-(`machine_law.SPREAD`)."""
-ALIKE = 0.9
-"""Share of the bandwidth's band that passes of any number of tokens have in common: of passes that take as
-long as one token's, 80 % lie within 7 % where the band is 12 to 18 (`benchmarks/local_speed.py`)."""
-_LEAST_POWER = 0.4
-"""Lowest power limit that drivers accept, as a share of the board's power."""
 
 
 class LocalLatency:

@@ -37,6 +37,7 @@ No row of expert parallelism was fitted, for how tokens were spread over the ran
 80 % of those rows lie inside the band (`python benchmarks/kernels.py transfer spread`).
 """
 _HALF_BYTES = 2.0
+_NEARLY_ALL = 1.0 - 1e-12
 
 
 def experts_time(
@@ -154,9 +155,6 @@ def _next_us(
     products, _, _ = _tiles_us(gpu, kernel, at_end, cold=True)
     next_us = np.take_along_axis(products, following, axis=0)[0]
     return np.where(is_faster[0], next_us, np.inf)
-
-
-_NEARLY_ALL = 1.0 - 1e-12
 
 
 def _end_tokens(tile: ExpertTile, operator: Experts, shape: tuple[int, ...]) -> FloatArray:

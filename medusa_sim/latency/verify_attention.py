@@ -60,6 +60,10 @@ _WHOLE_SHARING = 0.45
 products, and what a lone block, and two on an SM, take in chunks of prefill on the A100 (microsoft/vidur)."""
 WHOLE_ERROR = 0.15
 """80 % half-width on GPUs other than those whose rows set (A6)."""
+_DRAWN_SHARE = 0.5
+_CALL_US, _PREFILL_CALL_US = 31.0, 26.2
+_WALK_START_US, _WALK_US = 4.0, 11.9
+"""Of (A7), fitted to `trtllm-gen` rows of a B200 (`benchmarks/verify_attention.py`)."""
 
 
 def verify_attention_time(
@@ -160,9 +164,3 @@ def called_attention_time(
     )
     band = np.exp(error)
     return dataclasses.replace(time, low_us=time.time_us / band, high_us=time.time_us * band)
-
-
-_DRAWN_SHARE = 0.5
-_CALL_US, _PREFILL_CALL_US = 31.0, 26.2
-_WALK_START_US, _WALK_US = 4.0, 11.9
-"""Of (A7), fitted to `trtllm-gen` rows of a B200 (`benchmarks/verify_attention.py`)."""

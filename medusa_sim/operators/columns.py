@@ -39,6 +39,41 @@ ENGINES = {"tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm"}
 
 LATENT_HEAD = 576
 """Width of a cached row of latent attention (512 + 64): how rows without an `op` are recognised."""
+OPERATORS: dict[str, type[Operator]] = {name: kind.operator for name, kind in KIND_OF.items()}
+"""Every operator by kind."""
+FAMILIES: dict[str, type[Operator]] = {made.FAMILY: made for made in OPERATORS.values()}
+SIZE_COLUMNS = tuple(dict.fromkeys(name for made in (Gemm, Attention, Elementwise) for name in made.COLUMNS))
+"""Sizes that a checked table always has; sizes of other families are optional columns."""
+MORE_COLUMNS = tuple(
+    dict.fromkeys(
+        name for made in FAMILIES.values() for name in made.row_numbers() if name not in SIZE_COLUMNS
+    )
+)
+OPTIONAL_COLUMNS = {name: blank for made in FAMILIES.values() for name, blank in made.ROWS.optional.items()}
+WHOLE_COLUMNS = (
+    *SIZE_COLUMNS,
+    *MORE_COLUMNS,
+    *(name for name, blank in OPTIONAL_COLUMNS.items() if not np.isnan(blank)),
+)
+"""Columns of whole numbers."""
+CHOICE_COLUMNS = ("engine", "kernel")
+"""Library or engine of the measured kernel, and the kernel's name there."""
+NAME_COLUMNS = ("op", "dtype")
+REQUIRED_COLUMNS = ("op", *SIZE_COLUMNS, "dtype")
+TIME_COLUMN = "time_us"
+BYTES_COLUMN = "bytes"
+LARGEST_BYTES = 1e15
+LEAST_US = 1e-3
+"""Shortest time allowed for a kernel, about four clock cycles."""
+LARGEST_SIZE = 1e9
+"""Far above any real tensor size; a larger number is a mistake (a byte count, a time in ns)."""
+_ALIASES = {
+    "input_layernorm": "rms_norm", "post_attention_layernorm": "rms_norm", "post_layernorm": "rms_norm",
+    "final_layernorm": "rms_norm", "attn_rope": "rope", "mlp_act": "activation", "act_fn": "activation",
+    "add": "residual", "emb": "embedding", "fused_moe": "moe", "alltoall": "all_to_all",
+}  # fmt: skip
+KINDS: dict[str, str] = {**{kind: kind for kind in OPERATORS if kind != "gemm"}, **_ALIASES}
+"""Kind of each name in the column `op`; rows of any other name are linear layers if they have m, n and k."""
 
 
 def with_names(frame: pd.DataFrame) -> pd.DataFrame:
@@ -83,44 +118,6 @@ def _by_queries(frame: pd.DataFrame) -> pd.Series[Any]:
     several = pd.to_numeric(frame["q_len"], errors="coerce") > 1
     named = several.map({True: "verify_attention", False: "decode_attention"})
     return named.mask(pd.to_numeric(frame["head_dim"], errors="coerce") == LATENT_HEAD, "mla_decode")
-
-
-OPERATORS: dict[str, type[Operator]] = {name: kind.operator for name, kind in KIND_OF.items()}
-"""Every operator by kind."""
-FAMILIES: dict[str, type[Operator]] = {made.FAMILY: made for made in OPERATORS.values()}
-SIZE_COLUMNS = tuple(dict.fromkeys(name for made in (Gemm, Attention, Elementwise) for name in made.COLUMNS))
-"""Sizes that a checked table always has; sizes of other families are optional columns."""
-MORE_COLUMNS = tuple(
-    dict.fromkeys(
-        name for made in FAMILIES.values() for name in made.row_numbers() if name not in SIZE_COLUMNS
-    )
-)
-OPTIONAL_COLUMNS = {name: blank for made in FAMILIES.values() for name, blank in made.ROWS.optional.items()}
-WHOLE_COLUMNS = (
-    *SIZE_COLUMNS,
-    *MORE_COLUMNS,
-    *(name for name, blank in OPTIONAL_COLUMNS.items() if not np.isnan(blank)),
-)
-"""Columns of whole numbers."""
-CHOICE_COLUMNS = ("engine", "kernel")
-"""Library or engine of the measured kernel, and the kernel's name there."""
-NAME_COLUMNS = ("op", "dtype")
-REQUIRED_COLUMNS = ("op", *SIZE_COLUMNS, "dtype")
-TIME_COLUMN = "time_us"
-BYTES_COLUMN = "bytes"
-LARGEST_BYTES = 1e15
-LEAST_US = 1e-3
-"""Shortest time allowed for a kernel, about four clock cycles."""
-LARGEST_SIZE = 1e9
-"""Far above any real tensor size; a larger number is a mistake (a byte count, a time in ns)."""
-
-_ALIASES = {
-    "input_layernorm": "rms_norm", "post_attention_layernorm": "rms_norm", "post_layernorm": "rms_norm",
-    "final_layernorm": "rms_norm", "attn_rope": "rope", "mlp_act": "activation", "act_fn": "activation",
-    "add": "residual", "emb": "embedding", "fused_moe": "moe", "alltoall": "all_to_all",
-}  # fmt: skip
-KINDS: dict[str, str] = {**{kind: kind for kind in OPERATORS if kind != "gemm"}, **_ALIASES}
-"""Kind of each name in the column `op`; rows of any other name are linear layers if they have m, n and k."""
 
 
 IndexArray: TypeAlias = npt.NDArray[np.intp]

@@ -28,6 +28,8 @@ from medusa_sim.operators.window import WindowAttention
 if TYPE_CHECKING:
     from medusa_sim.specs.kernels import Kernel, KernelSet
 
+_BY_TOKENS = (1, 8, 64, 512, 4096, 65536, 4194304)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
@@ -68,8 +70,6 @@ class Kind:
         """Its kernels in a set by key, those of `serial` included."""
         return {**held.table(self.section), **(held.table(self.serial) if self.serial else {})}
 
-
-_BY_TOKENS = (1, 8, 64, 512, 4096, 65536, 4194304)
 
 LINEAR = Kind(
     title="linear layers",

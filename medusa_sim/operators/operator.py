@@ -29,6 +29,7 @@ TextArray: TypeAlias = npt.NDArray[np.str_]
 Numbers: TypeAlias = Mapping[str, FloatArray]
 Words: TypeAlias = Mapping[str, TextArray]
 """Columns of rows of a table by name, an entry a row."""
+GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 
 
 class Fault(NamedTuple):
@@ -38,9 +39,6 @@ class Fault(NamedTuple):
     column: str
     allowed: str
     beside: str = ""
-
-
-GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,12 @@ from medusa_sim.operators.operator import TextArray
 SparseKind = Literal["dsa", "msa", "csa", "hca", "dsa_no_indexer"]
 NO_INDEXER = "_no_indexer"
 """How the kind of a module ends that takes over the keys chosen by an earlier layer."""
+LATENT_DIM, ROPE_DIM = 512, 64
+"""Width of the compressed vector that all heads of `dsa` share, and of the rotated key beside it."""
+HEAD_DIMS = {"msa": 128, "csa": 512, "hca": 512, "index": 128}
+"""Width of a head by kind, and of an indexer's."""
+OUT_RANK = 1024
+"""Rank of the output projection of each group of heads (csa, hca)."""
 
 
 class KeyChoice(NamedTuple):
@@ -64,14 +70,8 @@ _SIZES_BY_MODEL = {
 }
 """Of other models, by the start of their name behind the publisher's."""
 
-LATENT_DIM, ROPE_DIM = 512, 64
-"""Width of the compressed vector that all heads of `dsa` share, and of the rotated key beside it."""
-HEAD_DIMS = {"msa": 128, "csa": 512, "hca": 512, "index": 128}
-"""Width of a head by kind, and of an indexer's."""
 DSA_SIZES = (LATENT_DIM, ROPE_DIM, HEAD_DIMS["index"], KEY_CHOICES["dsa"].topk)
 """Sizes shared with the measured modules of `dsa`: both widths, index head width, keys chosen."""
-OUT_RANK = 1024
-"""Rank of the output projection of each group of heads (csa, hca)."""
 
 
 def module_sizes(kind: str, models: TextArray) -> tuple[FloatArray, ...]:

@@ -47,6 +47,10 @@ from medusa_sim.units import FORMATS, format_of
 if TYPE_CHECKING:
     import pandas as pd
 
+CHUNK_ROWS = 32_768
+"""Rows of a file that are in memory at a time."""
+_TABLE = "a .csv or .parquet of operator rows"
+
 
 class _Place(NamedTuple):
     """A table as messages refer to it: its name, rows of the file before it, columns that it lacks."""
@@ -218,10 +222,6 @@ def _require(frame: pd.DataFrame, columns: tuple[str, ...], rows: BoolArray, at:
         at.check(blank, column, "blank", f"a number, needed {why}")
 
 
-CHUNK_ROWS = 32_768
-"""Rows of a file that are in memory at a time."""
-
-
 def read_rows(path: str | Path, *, need_time: bool = False) -> pd.DataFrame:
     """Operator rows of a `.csv` or `.parquet` file, checked.
 
@@ -290,9 +290,6 @@ def _alike(columns: list[TextArray]) -> list[IndexArray]:
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order])) + 1
     return np.split(order, starts)
-
-
-_TABLE = "a .csv or .parquet of operator rows"
 
 
 def _raw_parts(path: Path, rows: int) -> Iterator[pd.DataFrame]:

@@ -10,6 +10,17 @@ import re
 import shlex
 import zlib
 
+_MARKS = re.compile(
+    r"[\\`*\[\]|$~]"
+    r"|<|&(?=[#\w])"
+    r"|(?<!\w)_|_(?!\w)"  # inside a word it is a letter
+)
+_BEGINS = re.compile(r"[-+#=>]|(\d{1,9})([.)])")
+"""Marks that make a line a list, a heading or a quotation."""
+_ENTITIES = {"<": "&lt;", "&": "&amp;"}
+_FORMULA = re.compile(r"[=@\t\r]|[-+](?![\d.,]*\s?%?$)")
+_NO_FILE = re.compile(r"[^A-Za-z0-9._+-]+")
+
 
 def printable(text: str) -> str:
     r"""One line on which every character is seen: others, line breaks among them, as their escapes in Python.
@@ -39,16 +50,6 @@ def for_svg(text: str) -> str:
     from html import escape
 
     return escape(printable(text))
-
-
-_MARKS = re.compile(
-    r"[\\`*\[\]|$~]"
-    r"|<|&(?=[#\w])"
-    r"|(?<!\w)_|_(?!\w)"  # inside a word it is a letter
-)
-_BEGINS = re.compile(r"[-+#=>]|(\d{1,9})([.)])")
-"""Marks that make a line a list, a heading or a quotation."""
-_ENTITIES = {"<": "&lt;", "&": "&amp;"}
 
 
 def for_markdown(text: str) -> str:
@@ -81,9 +82,6 @@ def code_block(text: str) -> str:
     return f"{fence}\n{for_terminal(text).rstrip()}\n{fence}\n"
 
 
-_FORMULA = re.compile(r"[=@\t\r]|[-+](?![\d.,]*\s?%?$)")
-
-
 def for_csv(text: str) -> str:
     """A cell of a CSV file: where a spreadsheet would compute it, behind an apostrophe.
 
@@ -110,9 +108,6 @@ def for_figure(text: str, most: int = 160) -> str:
     """
     written = for_terminal(text)
     return written if len(written) <= most else f"{written[: most // 2 - 1]}...{written[1 - most // 2 :]}"
-
-
-_NO_FILE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 def for_file(text: str) -> str:

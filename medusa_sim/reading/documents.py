@@ -16,6 +16,8 @@ from medusa_sim.errors import MedusaSimError, SpecError, shown
 from medusa_sim.outside.limits import DEEPEST, LINE_CHARACTERS, SPEC_BYTES
 from medusa_sim.reading.files import named, read_text
 
+_LINE = re.compile(r"[^\r\n]+")
+
 
 def read_toml(
     path: Path, what: str = "a TOML file", error: type[MedusaSimError] = SpecError
@@ -95,9 +97,6 @@ def _not_finite(word: str) -> None:
 
 _JSON = json.JSONDecoder(object_pairs_hook=_each_once, parse_constant=_not_finite).decode
 _JSON_WITH_NAN = json.JSONDecoder(object_pairs_hook=_each_once, parse_constant=lambda _: None).decode
-
-
-_LINE = re.compile(r"[^\r\n]+")
 
 
 def lines_of(text: str) -> Iterator[str]:

@@ -21,6 +21,8 @@ from medusa_sim.errors import MedusaSimError, OutputError, SpecError, shown
 _inputs: set[str] = set()
 _outputs: set[str] = set()
 """Real paths of what the command that runs has read, and of where it will write."""
+_HELD = Path("/dev/null/uploaded")
+"""The folder of files that are only in memory: nothing can lie below a device."""
 
 
 def new_command() -> None:
@@ -71,8 +73,6 @@ def file_state(path: Path) -> FileState:
     return FileState(path, seen.st_mtime_ns, seen.st_size)
 
 
-_HELD = Path("/dev/null/uploaded")
-"""The folder of files that are only in memory: nothing can lie below a device."""
 _held: ContextVar[tuple[Path, bytes] | None] = ContextVar("held", default=None)
 
 

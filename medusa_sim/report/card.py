@@ -36,6 +36,10 @@ SIZE = (1200, 630)
 """Pixels."""
 SUFFIXES = (".png", ".svg")
 Kind = Literal["pays", "uncertain", "off", "no room"]
+_LEFT, _RIGHT, _MIDDLE = 0.045, 0.955, 0.50
+"""Shares of the width: left and right margin, and where words end and the chart begins."""
+_LETTERS, _MOST_LINES = 62, 3
+"""Letters of a line of what the answer rests on, and the most lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +102,6 @@ _DARK = _Inks(
     "#15171c", "#f2f3f5", "#b0b5c0", "#30343d", "#6ea1ff",
     {"pays": "#4cc474", "uncertain": "#e0a93b", "off": "#ff7b72", "no room": "#ff7b72"},
 )  # fmt: skip
-_LEFT, _RIGHT, _MIDDLE = 0.045, 0.955, 0.50
-"""Shares of the width: left and right margin, and where words end and the chart begins."""
-_LETTERS, _MOST_LINES = 62, 3
-"""Letters of a line of what the answer rests on, and the most lines."""
 
 
 def check_card_path(path: Any, *, overwrite: bool) -> None:

@@ -17,6 +17,10 @@ SHADES = (
 """Of lines and points: each at least 3:1 on a white and on a black page."""
 INK = "#1b1b1b"
 FAINT = "#8a8a8a"
+BESIDE, OTHER = "beside", "other"
+"""Time of a step outside its kernels; parts too small to be told apart."""
+SMALLEST_SHARE = 0.015
+"""Parts below this share of every step drawn are `other`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,6 @@ class Look:
     colour: str
 
 
-BESIDE, OTHER = "beside", "other"
-"""Time of a step outside its kernels; parts too small to be told apart."""
 PARTS = {
     "qkv": Look("QKV projections", "#4159d3"),
     "attention": Look("attention", "#d77804"),
@@ -45,8 +47,6 @@ PARTS = {
     OTHER: Look("other", "#757984"),
 }
 """In the order in which they stack; neighbours differ in brightness, all stand out on white and on black."""
-SMALLEST_SHARE = 0.015
-"""Parts below this share of every step drawn are `other`."""
 
 
 def luminance(colour: str) -> float:

@@ -11,6 +11,17 @@ from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING, duration, percent, significant, times, with_prefix
 from medusa_sim.units import KILO
 
+_WAYS: dict[Unit, Callable[[Quantity, float], str]] = {
+    "us": lambda _, value: duration(value),
+    "s": lambda quantity, value: significant(KILO * value, quantity.digits),
+    "per_s": lambda quantity, value: significant(value, quantity.digits),
+    "ratio": lambda _, value: f"{value:.2f}",
+    "times": lambda _, value: times(value),
+    "share": lambda quantity, value: percent(value, max(quantity.digits - 2, 0)),
+    "bytes": lambda quantity, value: with_prefix(value, "B", quantity.digits),
+    "": lambda quantity, value: significant(value, quantity.digits),
+}
+
 
 def quantity_text(name: str, value: Any) -> str:
     """A value of a quantity."""
@@ -24,18 +35,6 @@ def quantity_text(name: str, value: Any) -> str:
     if isinstance(value, str) or (isinstance(value, int) and not quantity.unit):
         return str(value)
     return _WAYS[quantity.unit](quantity, float(value))
-
-
-_WAYS: dict[Unit, Callable[[Quantity, float], str]] = {
-    "us": lambda _, value: duration(value),
-    "s": lambda quantity, value: significant(KILO * value, quantity.digits),
-    "per_s": lambda quantity, value: significant(value, quantity.digits),
-    "ratio": lambda _, value: f"{value:.2f}",
-    "times": lambda _, value: times(value),
-    "share": lambda quantity, value: percent(value, max(quantity.digits - 2, 0)),
-    "bytes": lambda quantity, value: with_prefix(value, "B", quantity.digits),
-    "": lambda quantity, value: significant(value, quantity.digits),
-}
 
 
 def titles(*names: str) -> tuple[str, ...]:

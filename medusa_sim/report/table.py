@@ -12,6 +12,13 @@ from medusa_sim.outside.escaping import for_markdown, printable
 from medusa_sim.report.words.numbers import NOTHING, significant, with_prefix
 from medusa_sim.units import KILO
 
+BETWEEN = 2
+"""Characters between two columns."""
+_NARROWEST = 16
+"""Characters that a column of words keeps."""
+_FOLDED = 40
+"""Characters of a column of words beyond which it is folded before another column is left out."""
+
 
 def cell_text(column: str, value: object) -> str:
     """One cell of a table for people; `column` names the quantity and thereby its unit."""
@@ -36,14 +43,6 @@ def is_number(values: Sequence[object]) -> bool:
 
 
 _Row = TypeVar("_Row")
-
-
-BETWEEN = 2
-"""Characters between two columns."""
-_NARROWEST = 16
-"""Characters that a column of words keeps."""
-_FOLDED = 40
-"""Characters of a column of words beyond which it is folded before another column is left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from medusa_sim.file_types import named_file, read_by
 
 P = ParamSpec("P")
 T = TypeVar("T")
+REQUIRED: Any = MISSING
+_DECLARED: dict[type, dict[str, Argument]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +189,6 @@ def argument(default: Any, type_: object, help_: str, section: str = "", **more:
     """
     known = {"type": type_} if isinstance(type_, Type) else {"type": WORD, "choices": get_args(type_)}
     return field(default=default, metadata={**known, "help": help_, "section": section, **more}, kw_only=True)
-
-
-REQUIRED: Any = MISSING
-_DECLARED: dict[type, dict[str, Argument]] = {}
 
 
 def declared(record: Any) -> dict[str, Argument]:

@@ -33,6 +33,21 @@ ALONE = "kernel"
 """One kernel, timed alone: how rows of operators are timed."""
 RUNS_CHAINS = "vllm"
 """The engine of everything that drafts chains: its newest version."""
+LOAD_REQUESTS = 1000
+"""Drawn requests of one run under load; `load`, Python and the app simulate as many, with as many seeds."""
+LOAD_SEEDS = 3
+LOAD_OUTPUT_TOKENS = 256.0
+LOAD_PROMPT_TOKENS = DEFAULT_SEQ_LEN - LOAD_OUTPUT_TOKENS / 2.0
+"""Of a request where none is given, in commands that need one: half way through its output it is as long as a
+step of the others."""
+LENGTH_CV = 0.4
+"""Coefficient of variation of prompts and outputs: the outputs of ML.ENERGY's runs show 0.36 (they make the
+requests in flight longer than the mean, docs/method-engines.md)."""
+LOAD_SHARE = 0.9
+"""Share of the requests that must keep the limits for a rate to count as carried."""
+FIXED_BASELINE_BATCH = 1
+FIXED_BASELINE_SEQ_LEN = 1024
+"""The one decode step that the paper's Figures 22 and 23 divide by (docs/method.md, baselines)."""
 
 
 def default_drafter(runs: Sequence[str] | None) -> str:
@@ -51,22 +66,7 @@ def request_length(prompt_tokens: float, output_tokens: float) -> int:
     return max(round(prompt_tokens + output_tokens / 2.0), 1)
 
 
-LOAD_REQUESTS = 1000
-"""Drawn requests of one run under load; `load`, Python and the app simulate as many, with as many seeds."""
-LOAD_SEEDS = 3
-LOAD_OUTPUT_TOKENS = 256.0
-LOAD_PROMPT_TOKENS = DEFAULT_SEQ_LEN - LOAD_OUTPUT_TOKENS / 2.0
-"""Of a request where none is given, in commands that need one: half way through its output it is as long as a
-step of the others."""
-LENGTH_CV = 0.4
-"""Coefficient of variation of prompts and outputs: the outputs of ML.ENERGY's runs show 0.36 (they make the
-requests in flight longer than the mean, docs/method-engines.md)."""
-LOAD_SHARE = 0.9
-"""Share of the requests that must keep the limits for a rate to count as carried."""
 LoadPrefix = Literal["system", "session"]
 """Whose the found part of a prompt is: one text of all requests, or what a session said before."""
 Baseline = Literal["same", "fixed"]
 """What a step is divided by: the plain step of its own shape, or one fixed step (below)."""
-FIXED_BASELINE_BATCH = 1
-FIXED_BASELINE_SEQ_LEN = 1024
-"""The one decode step that the paper's Figures 22 and 23 divide by (docs/method.md, baselines)."""

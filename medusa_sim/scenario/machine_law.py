@@ -34,6 +34,8 @@ Plain speeds of devices that were left out err by a tenth, their slopes by a thi
 NOISE = 0.03
 """Spread of a row: two runs of llama-bench differ by one or two hundredths, more on a warm laptop."""
 LEAST_BAND = 0.03
+_FIXED = ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sorted_us")
+"""Times of a law that do not depend on sizes."""
 
 
 def corrected(
@@ -110,10 +112,6 @@ def scaled(law: LocalLaw, bandwidth: float, arithmetic: float, fixed: float, til
         attention_share=law.attention_share * bandwidth,
         **us,
     )
-
-
-_FIXED = ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sorted_us")
-"""Times of a law that do not depend on sizes."""
 
 
 def pass_times(

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MOST = 6
 """Set-ups that are looked at more closely, with speculation and as many without."""
+_APART = 2
+"""Batches between which others lie."""
 
 
 def compare(
@@ -257,10 +259,6 @@ def _gaps(answer: Comparison, rows: pd.DataFrame) -> list[tuple[tuple[Any, ...],
             gaps.append((hoped, place, tuple(range(batch + 1, int(larger[0])))))
     gaps.sort(key=lambda each: each[0], reverse=not lower)
     return [(Comparison.key(known.iloc[place]), batches) for _, place, batches in gaps[:MOST]]
-
-
-_APART = 2
-"""Batches between which others lie."""
 
 
 def _best(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) -> dict[str, Any] | None:

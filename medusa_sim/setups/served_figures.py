@@ -26,6 +26,13 @@ from medusa_sim.specs.strict import Schema, Text, convert
 
 SERVED = "served.toml"
 Positive = Annotated[float, Meta(gt=0.0)]
+_WORDS = {
+    "model": "model", "gpu": "GPU", "engine": "engine", "precision": "precision", "tp": "number of GPUs",
+    "ep": "split of experts", "dp_attention": "data-parallel attention", "drafter": "drafter",
+}  # fmt: skip
+"""Printed names of the fields in which set-ups differ."""
+_FAR = {"engine", "format", "generation"}
+"""Differences that make a figure of other layers useless."""
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,13 +81,6 @@ def _read(state: FileState) -> tuple[Figure, ...]:
     return convert(read_toml(state.path, "a table of figures"), _ServedToml, state.path).figure
 
 
-_WORDS = {
-    "model": "model", "gpu": "GPU", "engine": "engine", "precision": "precision", "tp": "number of GPUs",
-    "ep": "split of experts", "dp_attention": "data-parallel attention", "drafter": "drafter",
-}  # fmt: skip
-"""Printed names of the fields in which set-ups differ."""
-
-
 def by_nearness(scenario: Scenario, *, every: bool = False) -> list[Figure]:
     """Figures that say something of a scenario, the nearest first, by the distance that its bands go by.
 
@@ -95,10 +95,6 @@ def by_nearness(scenario: Scenario, *, every: bool = False) -> list[Figure]:
         if every or of_its_layers or not _FAR & {*new}:
             found.append(([KINDS.index(kind) for kind in new], len(differences(figure, scenario)), figure))
     return [figure for *_, figure in sorted(found, key=lambda entry: entry[:2])]
-
-
-_FAR = {"engine", "format", "generation"}
-"""Differences that make a figure of other layers useless."""
 
 
 def _place_of_scenario(scenario: Scenario) -> Place:

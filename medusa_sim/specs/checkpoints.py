@@ -10,6 +10,16 @@ from medusa_sim.data import shipped_dir
 from medusa_sim.reading.documents import read_toml
 
 _CHECKPOINTS = "served_checkpoints.toml"
+_BLOCKS = ("qwen", "zai-org", "minimaxai", "deepseek-ai", "moonshotai", "xiaomimimo")
+"""Who publishes fp8 with a scale for each block of 128 x 128 weights."""
+_TENSORS = ("nvidia", "redhatai", "neuralmagic", "amd", "meta-llama")
+"""Who publishes it with a scale a tensor or a row."""
+_FORMS = (
+    (r"-fp8(?:-dynamic|-kv)?", ""),
+    (r"-(?:nv)?fp4", "nvfp4"),
+    (r"-awq|-gptq-int4|-quantized\.w4a16|-int4", "int4"),
+)
+"""Ends of ids, and the format of the weights; fp8 is the publisher's."""
 
 
 @cache
@@ -26,18 +36,6 @@ def drafter_id(drafter: str, model: str, engine: str) -> str | None:
     """A published checkpoint of a drafter for a named model and an engine; None where none is known."""
     known: dict[str, str] = _checkpoints()["drafters"].get(drafter, {}).get(model, {})
     return known.get(engine, known.get("any"))
-
-
-_BLOCKS = ("qwen", "zai-org", "minimaxai", "deepseek-ai", "moonshotai", "xiaomimimo")
-"""Who publishes fp8 with a scale for each block of 128 x 128 weights."""
-_TENSORS = ("nvidia", "redhatai", "neuralmagic", "amd", "meta-llama")
-"""Who publishes it with a scale a tensor or a row."""
-_FORMS = (
-    (r"-fp8(?:-dynamic|-kv)?", ""),
-    (r"-(?:nv)?fp4", "nvfp4"),
-    (r"-awq|-gptq-int4|-quantized\.w4a16|-int4", "int4"),
-)
-"""Ends of ids, and the format of the weights; fp8 is the publisher's."""
 
 
 def stored_as(given: str) -> tuple[str, str] | None:

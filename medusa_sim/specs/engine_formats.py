@@ -13,6 +13,8 @@ from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.strict import convert
 
+_FILE = Path(__file__).with_suffix(".toml")
+
 
 class _Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The format in which engines keep K and V where weights have one of some formats."""
@@ -62,7 +64,6 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     tiles: tuple[_Tiles, ...]
 
 
-_FILE = Path(__file__).with_suffix(".toml")
 _KNOWN = convert(read_toml(_FILE), _File, _FILE)
 
 

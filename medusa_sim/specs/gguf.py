@@ -35,16 +35,6 @@ _ROLES: tuple[tuple[str, Role], ...] = (
 """What a tensor's name holds -> what its matrix is for; the first that fits, others are `linear`."""
 _UNCOUNTED = ("ffn_gate_inp", "rope_freqs")
 """Tensors other than the linear layers, which no file quantises."""
-
-
-class _Family(NamedTuple):
-    """Class of a Hugging Face config with the layers of an architecture of ggml, and keys by other names."""
-
-    name: str
-    keys: Mapping[str, str] = {}
-    always: Mapping[str, Any] = {}
-
-
 _EXPERTS = {
     "expert_count": "num_experts", "expert_used_count": "num_experts_per_tok",
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -61,6 +51,24 @@ _ROUTED = {
     "leading_dense_block_count": "first_k_dense_replace", "nextn_predict_layers": "num_nextn_predict_layers",
     "attention.q_lora_rank": "q_lora_rank", "attention.kv_lora_rank": "kv_lora_rank",
 }  # fmt: skip
+_SIZES = {
+    "block_count": "num_hidden_layers", "embedding_length": "hidden_size", "vocab_size": "vocab_size",
+    "context_length": "max_position_embeddings", "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim", "attention.sliding_window": "sliding_window",
+}  # fmt: skip
+_SHARD = re.compile(r"(.*)-00001-of-(\d{5})\.gguf")
+_MOST_SHARDS = 64
+
+
+class _Family(NamedTuple):
+    """Class of a Hugging Face config with the layers of an architecture of ggml, and keys by other names."""
+
+    name: str
+    keys: Mapping[str, str] = {}
+    always: Mapping[str, Any] = {}
+
+
 FAMILIES: dict[str, _Family] = {
     "llama": _Family("LlamaForCausalLM"),
     "mixtral": _Family(
@@ -85,14 +93,6 @@ FAMILIES: dict[str, _Family] = {
     "granite": _Family("GraniteForCausalLM"),
 }
 """Architectures of ggml whose sizes are read."""
-_SIZES = {
-    "block_count": "num_hidden_layers", "embedding_length": "hidden_size", "vocab_size": "vocab_size",
-    "context_length": "max_position_embeddings", "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim", "attention.sliding_window": "sliding_window",
-}  # fmt: skip
-_SHARD = re.compile(r"(.*)-00001-of-(\d{5})\.gguf")
-_MOST_SHARDS = 64
 
 
 def model_from_gguf(path: Path) -> Model:

@@ -46,6 +46,17 @@ WIDE = "wide"
 _Peaks: TypeAlias = dict[str, Sourced[Annotated[float, Meta(ge=1e9, le=1e18, description="FLOP/s, dense")]]]
 
 _Link: TypeAlias = Sourced[Annotated[float, Meta(ge=1e8, le=1e14, description="bytes/s, one direction")]]
+FASTEST_PCIE = 6.4e10
+"""Bytes/s of one direction, PCIe 5.0 x16."""
+_NUMBERS = (
+    "sms", "l2_bytes", "memory_bytes", "bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s", "linked_gpus",
+    "wide_link_bandwidth_bytes_per_s",
+)  # fmt: skip
+"""Numbers of a file that are numbers of a `Gpu`."""
+_WHAT = "a hardware file"
+_KERNELS = re.compile(r"^\[kernels\b", re.MULTILINE)
+_OTHERS = re.compile(r"^\s*\[+(?!kernels\b)", re.MULTILINE)
+"""Headings of tables of kernels, and of all others."""
 
 
 class _KernelSetFile(KernelSet, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -72,15 +83,6 @@ class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     local: LocalDevice | None = None
     step_kernels: Sourced[dict[str, str]] | None = None
     kernels: dict[str, _KernelSetFile] = {}
-
-
-FASTEST_PCIE = 6.4e10
-"""Bytes/s of one direction, PCIe 5.0 x16."""
-_NUMBERS = (
-    "sms", "l2_bytes", "memory_bytes", "bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s", "linked_gpus",
-    "wide_link_bandwidth_bytes_per_s",
-)  # fmt: skip
-"""Numbers of a file that are numbers of a `Gpu`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -277,12 +279,6 @@ def _state_of(name: str, data_dir: str | os.PathLike[str] | None) -> FileState:
     if path is None:
         raise SpecError(unknown_gpu(name, data_dir))
     return file_state(path)
-
-
-_WHAT = "a hardware file"
-_KERNELS = re.compile(r"^\[kernels\b", re.MULTILINE)
-_OTHERS = re.compile(r"^\s*\[+(?!kernels\b)", re.MULTILINE)
-"""Headings of tables of kernels, and of all others."""
 
 
 @lru_cache(maxsize=128)

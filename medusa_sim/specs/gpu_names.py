@@ -12,6 +12,53 @@ from medusa_sim.errors import shown, unknown_name
 
 HARDWARE = "hardware"
 LOCAL_HARDWARE = "hardware/local"
+DRIVER_NAMES = {
+    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100-PCIE-40GB": "a100-40gb",
+    "NVIDIA A40": "a40",
+    "NVIDIA B200": "b200",
+    "NVIDIA GB200": "gb200",
+    "NVIDIA H100 80GB HBM3": "h100-sxm",
+    "NVIDIA H100 NVL": "h100-nvl",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H200": "h200-sxm",
+    "NVIDIA L4": "l4",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA GeForce RTX 3090": "rtx-3090",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA GeForce RTX 5090": "rtx-5090",
+    "NVIDIA RTX A6000": "rtx-a6000",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
+    "NVIDIA A10G": "a10g",
+    "NVIDIA GB10": "gb10",
+    "NVIDIA H20": "h20-sxm",
+    "NVIDIA H800": "h800-sxm",
+}
+"""The name that a driver reports -> the shipped hardware file of that GPU."""
+_WRITTEN = {
+    "A100 80GB SXM4": "a100-80gb-sxm", "H100 SXM5": "h100-sxm", "H100 80GB SXM5": "h100-sxm",
+    "MI300X OAM": "mi300x", "MI325X OAM": "mi325x",
+    "A100 SXM 80GB": "a100-80gb-sxm", "A100 PCIe 80GB": "a100-80gb-pcie", "H200": "h200-sxm",
+    "V100-PCIE-32GB": "v100", "Tesla P40": "p40", "Radeon AI PRO R9700": "r9700", "DGX Spark": "gb10",
+    "Strix Halo": "radeon-8060s", "Ryzen AI Max+ 395": "radeon-8060s", "RTX 5060 Ti 16GB": "rtx-5060-ti",
+    "RTX 4060 Ti 16GB": "rtx-4060-ti", "Jetson AGX Orin": "agx-orin", "Jetson Orin Nano": "orin-nano",
+    "Arc B70": "arc-pro-b70",
+}  # fmt: skip
+"""The same of names in data sheets and shops."""
+_RELATIVES = {
+    "a16": "a40",
+    "a30": "a100-40gb",
+    "a800": "a100-80gb-sxm",
+    "gh200": "h200-sxm",
+    "l20": "l40s",
+    "l40": "l40s",
+    "mi308": "mi300x",
+    "mi350": "mi355x",
+}
+"""GPUs without a file, by how their names begin -> the nearest of the same architecture that has one."""
+_OWN_FILE = "to add a GPU write hardware/NAME.toml in your data folder (docs/guide.md, 'Your own GPU')"
 
 
 def gpu_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
@@ -52,43 +99,6 @@ def _folded(name: str) -> str:
     )
 
 
-DRIVER_NAMES = {
-    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
-    "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
-    "NVIDIA A100-SXM4-40GB": "a100-40gb",
-    "NVIDIA A100-PCIE-40GB": "a100-40gb",
-    "NVIDIA A40": "a40",
-    "NVIDIA B200": "b200",
-    "NVIDIA GB200": "gb200",
-    "NVIDIA H100 80GB HBM3": "h100-sxm",
-    "NVIDIA H100 NVL": "h100-nvl",
-    "NVIDIA H100 PCIe": "h100-pcie",
-    "NVIDIA H200": "h200-sxm",
-    "NVIDIA L4": "l4",
-    "NVIDIA L40S": "l40s",
-    "NVIDIA GeForce RTX 3090": "rtx-3090",
-    "NVIDIA GeForce RTX 4090": "rtx-4090",
-    "NVIDIA GeForce RTX 5090": "rtx-5090",
-    "NVIDIA RTX A6000": "rtx-a6000",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
-    "NVIDIA A10G": "a10g",
-    "NVIDIA GB10": "gb10",
-    "NVIDIA H20": "h20-sxm",
-    "NVIDIA H800": "h800-sxm",
-}
-"""The name that a driver reports -> the shipped hardware file of that GPU."""
-_WRITTEN = {
-    "A100 80GB SXM4": "a100-80gb-sxm", "H100 SXM5": "h100-sxm", "H100 80GB SXM5": "h100-sxm",
-    "MI300X OAM": "mi300x", "MI325X OAM": "mi325x",
-    "A100 SXM 80GB": "a100-80gb-sxm", "A100 PCIe 80GB": "a100-80gb-pcie", "H200": "h200-sxm",
-    "V100-PCIE-32GB": "v100", "Tesla P40": "p40", "Radeon AI PRO R9700": "r9700", "DGX Spark": "gb10",
-    "Strix Halo": "radeon-8060s", "Ryzen AI Max+ 395": "radeon-8060s", "RTX 5060 Ti 16GB": "rtx-5060-ti",
-    "RTX 4060 Ti 16GB": "rtx-4060-ti", "Jetson AGX Orin": "agx-orin", "Jetson Orin Nano": "orin-nano",
-    "Arc B70": "arc-pro-b70",
-}  # fmt: skip
-"""The same of names in data sheets and shops."""
-
-
 @cache
 def _said() -> dict[str, str]:
     return {_folded(name): gpu for name, gpu in (DRIVER_NAMES | _WRITTEN).items()}
@@ -98,19 +108,6 @@ def gpu_path(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
     """The file of that very name; None where there is none."""
     found = (data.find(folder, f"{name}.toml", data_dir) for folder in (HARDWARE, LOCAL_HARDWARE))
     return next(filter(None, found), None)
-
-
-_RELATIVES = {
-    "a16": "a40",
-    "a30": "a100-40gb",
-    "a800": "a100-80gb-sxm",
-    "gh200": "h200-sxm",
-    "l20": "l40s",
-    "l40": "l40s",
-    "mi308": "mi300x",
-    "mi350": "mi355x",
-}
-"""GPUs without a file, by how their names begin -> the nearest of the same architecture that has one."""
 
 
 def unknown_gpu(name: str, data_dir: str | os.PathLike[str] | None) -> str:
@@ -125,6 +122,3 @@ def relative_of(name: str) -> str | None:
     typed = name[:100].lower().replace("_", "-").replace(" ", "-")
     begun = [begins for begins in _RELATIVES if re.match(rf"{begins}(?![0-9])", typed)]
     return _RELATIVES[max(begun, key=len)] if begun else None
-
-
-_OWN_FILE = "to add a GPU write hardware/NAME.toml in your data folder (docs/guide.md, 'Your own GPU')"

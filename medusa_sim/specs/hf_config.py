@@ -39,6 +39,10 @@ _Dtype = Literal[
 ]  # the keys of _DTYPES
 _OUTER = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")
 """Keys that a multimodal config may keep beside its `text_config`."""
+_LENGTHS = {"max_seq_len": "max_position_embeddings", "model_max_length": "max_position_embeddings"}
+_INNER = ("text_config", "llm_config", "language_config")
+"""Where multimodal configs keep the decoder."""
+_FAMILIES_READ = "docs/models.md lists the families that are read"
 
 
 class _Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,9 +171,6 @@ def _beside(file: Path) -> dict[str, Any] | None:
     return inner
 
 
-_LENGTHS = {"max_seq_len": "max_position_embeddings", "model_max_length": "max_position_embeddings"}
-
-
 def _by_known_names(content: dict[str, Any], family: str, refuse: Refusal) -> dict[str, Any]:
     """The config with the values that its family leaves out, its keys renamed to those that readers know."""
     about = FAMILIES[family]
@@ -184,10 +185,6 @@ def _by_known_names(content: dict[str, Any], family: str, refuse: Refusal) -> di
     if content.get("tie_word_embeddings") is None:
         renamed.setdefault("tie_word_embeddings", about.defaults.get("tie_word_embeddings", False))
     return {**about.defaults, **content, **renamed}
-
-
-_INNER = ("text_config", "llm_config", "language_config")
-"""Where multimodal configs keep the decoder."""
 
 
 def _language_model(content: dict[str, Any], refuse: Refusal) -> dict[str, Any]:
@@ -248,9 +245,6 @@ def _unknown(given: object, name: object, allowed: Iterable[str]) -> str:
     near = names_meant(name, allowed) if isinstance(name, str) else []
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"given {shown(given)}{meant}; {_FAMILIES_READ}; or name a model of like sizes"
-
-
-_FAMILIES_READ = "docs/models.md lists the families that are read"
 
 
 def _check_opt(config: _Config, refuse: Refusal) -> None:

@@ -20,42 +20,6 @@ from medusa_sim.specs.hf_given import Found, Given
 from medusa_sim.specs.strict import convert
 from medusa_sim.specs.variants import FAMILIES_FILE, Architecture
 
-
-class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One architecture; `families.toml` says what each key means."""
-
-    classes: tuple[str, ...]
-    layout: Architecture = Architecture()
-    types: tuple[str, ...] = ()
-    wrapper: str | None = None
-    layout_of: str | None = None
-    defaults: dict[str, Any] = {}
-    aliases: dict[str, str] = {}
-    biases: dict[str, tuple[str, ...]] = msgspec.field(
-        default_factory=lambda: {"attention_bias": ("qkv_bias", "output_bias"), "mlp_bias": ("mlp_bias",)}
-    )
-    plain: tuple[str, ...] = ()
-    keys: dict[str, dict[str, str]] = {}
-
-
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    families: dict[str, Family]
-    unmodelled: dict[str, str]
-
-
-_FILE = convert(read_toml(FAMILIES_FILE), _File, FAMILIES_FILE)
-FAMILIES = _FILE.families
-"""Every family that is modelled, by `model_type`."""
-UNMODELLED = _FILE.unmodelled
-"""Features of other families that are not modelled, by how their names begin."""
-CLASSES = {name: family for family, about in FAMILIES.items() for name in about.classes}
-"""Class of a checkpoint -> its family."""
-WRAPPERS = {about.wrapper: family for family, about in FAMILIES.items() if about.wrapper}
-"""Class of a multimodal checkpoint -> the family of its `text_config`."""
-TYPES = {name: family for family, about in FAMILIES.items() for name in (family, *about.types)}
-"""`model_type` -> its family."""
-
-
 READERS: dict[str, Callable[[Given], Found]] = {
     "mixtral": hf_layers.mixtral,
     "phimoe": hf_layers.mixtral,
@@ -92,6 +56,41 @@ READERS: dict[str, Callable[[Given], Found]] = {
     "nemotron-nas": hf_layers.deci,
 }
 """Reader of the layers of each family; of others `hf_layers.dense`."""
+
+
+class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One architecture; `families.toml` says what each key means."""
+
+    classes: tuple[str, ...]
+    layout: Architecture = Architecture()
+    types: tuple[str, ...] = ()
+    wrapper: str | None = None
+    layout_of: str | None = None
+    defaults: dict[str, Any] = {}
+    aliases: dict[str, str] = {}
+    biases: dict[str, tuple[str, ...]] = msgspec.field(
+        default_factory=lambda: {"attention_bias": ("qkv_bias", "output_bias"), "mlp_bias": ("mlp_bias",)}
+    )
+    plain: tuple[str, ...] = ()
+    keys: dict[str, dict[str, str]] = {}
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    families: dict[str, Family]
+    unmodelled: dict[str, str]
+
+
+_FILE = convert(read_toml(FAMILIES_FILE), _File, FAMILIES_FILE)
+FAMILIES = _FILE.families
+"""Every family that is modelled, by `model_type`."""
+UNMODELLED = _FILE.unmodelled
+"""Features of other families that are not modelled, by how their names begin."""
+CLASSES = {name: family for family, about in FAMILIES.items() for name in about.classes}
+"""Class of a checkpoint -> its family."""
+WRAPPERS = {about.wrapper: family for family, about in FAMILIES.items() if about.wrapper}
+"""Class of a multimodal checkpoint -> the family of its `text_config`."""
+TYPES = {name: family for family, about in FAMILIES.items() for name in (family, *about.types)}
+"""`model_type` -> its family."""
 
 
 def unmodelled(name: str) -> str | None:

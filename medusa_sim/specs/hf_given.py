@@ -21,21 +21,6 @@ from medusa_sim.specs.variants import Architecture
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Flags = list[Annotated[int, Meta(ge=0, le=1)]]
-
-
-class Refusal:
-    """Raises SpecError for a key of a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __call__(self, key: str, problem: str) -> NoReturn:
-        """One line: file, key, problem."""
-        raise SpecError(f"{named(self.file)}: {key}: {problem}")
-
-
-StructT = TypeVar("StructT", bound=msgspec.Struct)
-
 PARTS = {
     "experts": {
         "experts": "n_routed_experts",
@@ -51,6 +36,20 @@ PARTS = {
     },
 }
 """Keys of DeepSeek's sizes, which other families took over."""
+
+
+class Refusal:
+    """Raises SpecError for a key of a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self, key: str, problem: str) -> NoReturn:
+        """One line: file, key, problem."""
+        raise SpecError(f"{named(self.file)}: {key}: {problem}")
+
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

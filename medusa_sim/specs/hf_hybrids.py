@@ -26,6 +26,14 @@ from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_KINDS = {**_PATTERN, "linear_attention": "mamba", "full_attention": "attention"}
+"""Names of layers in patterns and in later versions of transformers."""
+_CHOSEN, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
+_NARROW_RATIO = 4
+"""Tokens of a compressed key among which an indexer chooses; its keys overlap (DeepSeek-V4's CSA)."""
+_MIMO_MODULES = 3
+"""MTP modules of MiMo-V2-Flash, dense layers with a window (its model card; its config does not say)."""
 
 
 def _named_states(given: Given, key: str, default: str | None = None) -> str | None:
@@ -77,11 +85,6 @@ def kimi_linear(given: Given) -> Found:
         mtp_layers=given.nextn,
         notes=(residuals,) if given.content.get("attn_res_block_size") else (),
     )
-
-
-_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-_KINDS = {**_PATTERN, "linear_attention": "mamba", "full_attention": "attention"}
-"""Names of layers in patterns and in later versions of transformers."""
 
 
 def nemotron_h(given: Given) -> Found:
@@ -192,9 +195,6 @@ def minimax_m3(given: Given) -> Found:
     )
 
 
-_CHOSEN, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
-_NARROW_RATIO = 4
-"""Tokens of a compressed key among which an indexer chooses; its keys overlap (DeepSeek-V4's CSA)."""
 _Tokens = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
@@ -242,10 +242,6 @@ def gemma4(given: Given) -> Found:
     near = given.attention(given.get("sliding_window", Window))
     usual = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(given.layers)]
     return given.found(given.by_type({"full_attention": full, "sliding_attention": near}, usual), part)
-
-
-_MIMO_MODULES = 3
-"""MTP modules of MiMo-V2-Flash, dense layers with a window (its model card; its config does not say)."""
 
 
 def mimo_v2(given: Given) -> Found:

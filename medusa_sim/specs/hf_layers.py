@@ -17,6 +17,7 @@ _PARALLEL = (
     "attention and MLP of a layer read the same input: priced one after the other, each with its all-reduce"
 )
 SINKS = "attention sinks: one number a head in the softmax, which costs nothing"
+_ROUNDED_TO = 256
 
 
 def dense(given: Given) -> Found:
@@ -160,9 +161,6 @@ def windowed(given: Given) -> list[Grouped]:
     else:
         near = [not switched or first is None or layer >= first for layer in layers]
     return [given.attention(size if each else None) for each in near]
-
-
-_ROUNDED_TO = 256
 
 
 def deci(given: Given) -> Found:

@@ -19,6 +19,25 @@ from medusa_sim.specs.fitted_experts import ExpertKernel
 from medusa_sim.specs.fitted_links import CollectiveKernel, DispatchKernel
 from medusa_sim.specs.strict import Us
 
+_OF_PRODUCTS = (
+    "peak_fraction", "load_ratio", "tile_k", "step_norm", "activation_ratio", "wave_rounding", "contention",
+)  # fmt: skip
+SERIAL = "serial_"
+"""Sections of devices that overlap nothing begin so; nobody borrows them."""
+TRANSFER_ERROR_STREAMED = {
+    "recurrent": (0.06, 0.23),
+    "window": (0.05, 0.27),
+    "sparse": (0.02, 0.31),
+    "hyper": (0.05, 0.21),
+}
+"""Added width of a borrowed StreamKernel's band (as `inheritance.TRANSFER_ERROR`): from a GPU of the same
+architecture, and from another; `widen` of a file does not apply.
+Source: `python benchmarks/kernels.py transfer mixers`, for 80 % of the rows of B200 and GB200 with each
+other's kernels, and of B200 and RTX PRO 6000 with an H100's and an L40S's, on average over operators and
+pairs: 77 to 90 % of an operator inside (KDA 64 %), and 50 to 100 %. Sparse modules on the same chip need
+nothing more; what is borrowed is never surer than its lender.
+"""
+
 
 class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An output tile that the library can choose: m rows (tokens) by n columns (output features)."""
@@ -149,11 +168,6 @@ def multiplying_as(kernel: ExpertKernel, other: ExpertKernel) -> ExpertKernel:
     """
     rates = {name: getattr(other, name) for name in _OF_PRODUCTS}
     return msgspec.structs.replace(kernel, **rates)
-
-
-_OF_PRODUCTS = (
-    "peak_fraction", "load_ratio", "tile_k", "step_norm", "activation_ratio", "wave_rounding", "contention",
-)  # fmt: skip
 
 
 def _with_tiles(kernel: GemmKernel, **changed: int) -> GemmKernel:
@@ -354,18 +368,3 @@ class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 SECTIONS: tuple[str, ...] = KernelSet.__struct_fields__
 """Sections of a kernel set; `operators.kinds` says which kinds of operators they serve."""
-SERIAL = "serial_"
-"""Sections of devices that overlap nothing begin so; nobody borrows them."""
-TRANSFER_ERROR_STREAMED = {
-    "recurrent": (0.06, 0.23),
-    "window": (0.05, 0.27),
-    "sparse": (0.02, 0.31),
-    "hyper": (0.05, 0.21),
-}
-"""Added width of a borrowed StreamKernel's band (as `inheritance.TRANSFER_ERROR`): from a GPU of the same
-architecture, and from another; `widen` of a file does not apply.
-Source: `python benchmarks/kernels.py transfer mixers`, for 80 % of the rows of B200 and GB200 with each
-other's kernels, and of B200 and RTX PRO 6000 with an H100's and an L40S's, on average over operators and
-pairs: 77 to 90 % of an operator inside (KDA 64 %), and 50 to 100 %. Sparse modules on the same chip need
-nothing more; what is borrowed is never surer than its lender.
-"""

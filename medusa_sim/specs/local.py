@@ -33,6 +33,8 @@ LAWS_FILE = Path(__file__).with_name("local.toml")
 _Positive = Annotated[float, Meta(gt=0.0, le=1e3)]
 _Ops = Annotated[float, Meta(ge=0.0, le=1e4, description="operations of a lane")]
 _Columns = Annotated[int, Meta(ge=1, le=4096, description="columns")]
+UNOPENED = "published figures, no sheet was opened"
+"""How sources begin of numbers that somebody knew and nobody looked up."""
 
 
 class LocalDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -229,10 +231,6 @@ def with_backend(engine: str, device: LocalDevice | None) -> str:
 def laws_of(device: LocalDevice | None) -> tuple[LocalLaw, ...]:
     """The laws of a device, one for each backend that runs there."""
     return () if device is None else tuple(law for law in laws() if device.target.startswith(law.targets))
-
-
-UNOPENED = "published figures, no sheet was opened"
-"""How sources begin of numbers that somebody knew and nobody looked up."""
 
 
 def is_unopened(sources: Mapping[str, str]) -> bool:

@@ -43,15 +43,14 @@ UNCHECKED = "not checked against the release"
 """How a note ends of sizes that nobody compared with their publisher's; answers repeat it."""
 NOT_PRICED = "not priced"
 """How a note ends of what a checkpoint makes an engine do beside what is modelled; answers repeat it."""
+RUN_IN_FP16 = "run in fp16"
+"""How a note ends of a dtype that no engine runs as it stands; answers repeat it."""
 
 
 def of_dtype(dtype: str) -> dict[str, Any]:
     """Fields of a `Model` in which nothing is quantised."""
     return dict.fromkeys(("dtype", "weight_dtype", "kv_dtype", "activation_dtype"), dtype)
 
-
-RUN_IN_FP16 = "run in fp16"
-"""How a note ends of a dtype that no engine runs as it stands; answers repeat it."""
 
 BlockT = TypeVar("BlockT", bound=Mixer | Mlp | MoE)
 

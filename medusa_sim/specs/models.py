@@ -31,6 +31,11 @@ MODELS_FILE = Path(__file__).with_name("models.toml")
 _PAGE = re.compile(r"https?://huggingface\.co/([^/?#]+/[^/?#]+)")
 """A model's page, with its id."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_OF_A_CHAT = re.compile(r"-(instruct|chat|it|base|thinking|hf)(-\d{4})?$")
+"""Suffixes that ids add to the name of a model."""
+_AS_GIVEN = (
+    "architecture", "hidden", "mlp_width", "vocab", "max_seq_len", "mtp_layers", "streams", "source"
+)  # fmt: skip
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -176,10 +181,6 @@ def _by_id(state: FileState) -> dict[str, str]:
     return bare | ends | ids
 
 
-_OF_A_CHAT = re.compile(r"-(instruct|chat|it|base|thinking|hf)(-\d{4})?$")
-"""Suffixes that ids add to the name of a model."""
-
-
 def _layers(name: str, entry: _Entry) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:
     """Its layers, and the layer of its module for multi-token prediction."""
     groups: tuple[LayerGroup, ...] = ()
@@ -196,11 +197,6 @@ def _layers(name: str, entry: _Entry) -> tuple[tuple[LayerGroup, ...], LayerGrou
         layers_of(each, where, f"{name}.groups[{index}]") for index, each in enumerate(entry.groups)
     )
     return groups, None if entry.mtp is None else layers_of(entry.mtp, where, f"{name}.mtp")
-
-
-_AS_GIVEN = (
-    "architecture", "hidden", "mlp_width", "vocab", "max_seq_len", "mtp_layers", "streams", "source"
-)  # fmt: skip
 
 
 def _model(name: str, entry: _Entry) -> Model:

@@ -50,6 +50,8 @@ _HALF_EMPTY = ("2:4", "marlin-24", "marlin_24", "sparse-24-bitmask")
 _MIXED = "MIXED_PRECISION"
 _NAMED = {"nvfp4": "nvfp4", "fp8": "fp8", "mxfp4": "mxfp4"}
 """Last word of a repository's name -> format, where none of its files says one."""
+_ALL_LINEAR = "Linear"
+"""The target of a group that means every linear layer."""
 
 
 def quantised(
@@ -224,10 +226,6 @@ def _kept(config: dict[str, Any], bits: int, where: str) -> tuple[str, ...]:
         if rule.get("bits", bits) not in (bits, 16):
             raise SpecError(f"{where}: {name[:60]}: bits: given {shown(rule['bits'])}; allowed: {bits} or 16")
     return tuple(name for name, rule in rules.items() if rule.get("bits", bits) == 16)
-
-
-_ALL_LINEAR = "Linear"
-"""The target of a group that means every linear layer."""
 
 
 def _compressed(config: dict[str, Any], where: str) -> Scheme:

@@ -17,6 +17,18 @@ from medusa_sim.specs.strict import convert
 from medusa_sim.units import SIXTEEN
 
 _NVFP4_GROUP = 16
+_FORMS = {
+    (("fp8",), ("fp8",)): "fp8",
+    (("int8",), ("int8",)): "int8",
+    (("int8",), ()): "int8_wo",
+    (("int4",), ()): "int4",
+    (("uint4",), ()): "int4",
+    (("fp4",), ()): "mxfp4",
+    (("fp4",), ("fp4",)): "mxfp4",
+    (("fp4",), ("fp8",)): "mxfp4_fp8",
+    (("fp4", "fp8"), ("fp4", "fp8")): "nvfp4",
+}
+"""Dtypes of weights and inputs -> format; two of a tensor are its values and the scales of blocks."""
 
 
 class _Tensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,20 +53,6 @@ class _Quark(msgspec.Struct, frozen=True, kw_only=True):
     layer_type_quant_config: dict[str, Any] | None = None
     kv_cache_quant_config: dict[str, _Rule] | None = None
     exclude: list[str] | None = None
-
-
-_FORMS = {
-    (("fp8",), ("fp8",)): "fp8",
-    (("int8",), ("int8",)): "int8",
-    (("int8",), ()): "int8_wo",
-    (("int4",), ()): "int4",
-    (("uint4",), ()): "int4",
-    (("fp4",), ()): "mxfp4",
-    (("fp4",), ("fp4",)): "mxfp4",
-    (("fp4",), ("fp8",)): "mxfp4_fp8",
-    (("fp4", "fp8"), ("fp4", "fp8")): "nvfp4",
-}
-"""Dtypes of weights and inputs -> format; two of a tensor are its values and the scales of blocks."""
 
 
 def quark_scheme(config: dict[str, Any], where: str) -> Scheme:

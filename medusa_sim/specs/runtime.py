@@ -35,6 +35,8 @@ LOCAL_FILE = Path(__file__).with_name("local_runtimes.toml")
 FOLDER = "profiles/runtimes"
 _NAMES = "names"
 """The table of `runtimes.toml` that gives the version of a bare name."""
+VERSION_WIDEN = 1.25
+"""Factor on bands where one version of an engine stands for another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -205,10 +207,6 @@ def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
     if nearest is None:
         raise SpecError(_unknown(name, (*runtime_names(data_dir), *aliases, *own)))
     return nearest
-
-
-VERSION_WIDEN = 1.25
-"""Factor on bands where one version of an engine stands for another."""
 
 
 def _nearest(name: str, runtimes: dict[str, Runtime]) -> Runtime | None:

@@ -15,6 +15,7 @@ from medusa_sim.specs.recurrent import GatedDelta, Mamba2
 from medusa_sim.specs.strict import convert
 
 _NGRAM_CORRUPTS = "vllm #39273, fix #52942 open"
+_FILE = Path(__file__).with_suffix(".toml")
 
 
 class StateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -35,7 +36,6 @@ class StateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Dtype of states whose config names none, but Kimi's; empty: the usual one of their kind."""
 
 
-_FILE = Path(__file__).with_suffix(".toml")
 RULES: dict[str, StateRules] = convert(read_toml(_FILE), dict[str, StateRules], _FILE)
 """By the name of an engine's kernel set (`Runtime.library`)."""
 

@@ -36,6 +36,13 @@ Text = Annotated[
 Schema = Annotated[Literal[1], Meta(description="1, the schema that this version reads")]
 Us = Annotated[float, Meta(ge=0.0, le=1e6, description="microseconds")]
 Error = Annotated[float, Meta(ge=0.0, le=10.0, description="a mean error as a fraction")]
+_STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
+_NEEDED = {"source": "; give the document or command that the number is from"}
+_WORDS = {
+    "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false",
+    "object": "a table", "array": "a list", "null": "nothing",
+}  # fmt: skip
+_TYPE = re.compile(rf"\b({'|'.join(_WORDS)})\b")
 
 
 class Sourced(msgspec.Struct, Generic[NumberT], frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -95,15 +102,6 @@ def _told(wrong: msgspec.ValidationError, content: Any, form: Any, key: str) -> 
     else:  # said by a struct itself: parts that disagree
         return f"{key}: {problem}" if key else problem
     return f"{key}: given {shown(value)}; allowed: {problem}".removeprefix(": ")
-
-
-_STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
-_NEEDED = {"source": "; give the document or command that the number is from"}
-_WORDS = {
-    "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false",
-    "object": "a table", "array": "a list", "null": "nothing",
-}  # fmt: skip
-_TYPE = re.compile(rf"\b({'|'.join(_WORDS)})\b")
 
 
 def _culprit(message: str, content: Any, form: Any, table: dict[str, Any]) -> str:

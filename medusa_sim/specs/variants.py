@@ -20,6 +20,19 @@ from medusa_sim.specs.model import Model, Norm, Positions
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.units import FORMATS, HALVES, SIXTEEN, UNPACKED, Format
 
+FAMILIES_FILE = Path(__file__).with_name("families.toml")
+# dtype of the arithmetic -> dtypes in which its weights may be stored
+_WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
+    "fp16": ("fp16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
+    "bf16": ("bf16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
+    "fp32": ("fp32",),
+    "fp8": ("fp8", "fp8_block"),
+    "int8": ("int8",),
+    "nvfp4": ("nvfp4",),
+}
+_FOUR_BITS = "nvfp4"
+ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
+
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
@@ -64,25 +77,11 @@ class Architecture:
         }
 
 
-FAMILIES_FILE = Path(__file__).with_name("families.toml")
 ARCHITECTURES: dict[str, Architecture] = {
     family: Architecture(**about.get("layout", {}))
     for family, about in read_toml(FAMILIES_FILE)["families"].items()
 }
 """Architecture of each family, by `model_type`."""
-
-
-# dtype of the arithmetic -> dtypes in which its weights may be stored
-_WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
-    "fp16": ("fp16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
-    "bf16": ("bf16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
-    "fp32": ("fp32",),
-    "fp8": ("fp8", "fp8_block"),
-    "int8": ("int8",),
-    "nvfp4": ("nvfp4",),
-}
-_FOUR_BITS = "nvfp4"
-ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
 
 
 def with_dtypes(

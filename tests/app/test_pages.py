@@ -76,7 +76,9 @@ def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> 
         ("batch 16", chosen, 16),
         ("engine sglang", dataclasses.replace(chosen, runtime="sglang-0.5"), 8),
     ):
-        answer = answers.recommendation(other, answers.Asked(batch, request=other.request or usual, batch_min=batch))
+        answer = answers.recommendation(
+            other, answers.Asked(batch, request=other.request or usual, batch_min=batch)
+        )
         speedup = scheduled_row_at(answer, batch, other.seq_len).speedup
         assert changes[name] == pytest.approx(speedup), name
     assert changes["acceptance -10 %"] < changes["acceptance +10 %"]

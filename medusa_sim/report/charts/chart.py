@@ -17,6 +17,18 @@ from medusa_sim.report.palette import FAINT, LINES, MARKERS, OTHER, PARTS, SHADE
 Rows = Sequence[Mapping[str, Any]]
 Tip = tuple[str, str, str]
 """Field of a row, its title, how numbers of it are written (empty: as they are)."""
+_FEW_TICKS = 4
+"""Of an axis, below which more are named between them."""
+_MARKED = 8
+"""About how many points of a long line have a marker."""
+_ROUNDING = 1e-9
+"""Share of a bar that rounding leaves of a sum of its parts."""
+MAP_STOPS = (0.3, 0.97, 1.03, 3.0)
+MAP_COLOURS = ("#9a4a12", "#efe3d8", "#dbe7f6", "#1d4fa8")
+"""Browns lose, blues gain; both are told apart without red and green, and on light and dark pages."""
+MAP_TICKS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
+_LOSES = 0.995
+"""Largest speedup that is printed below 1.00."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,20 +144,12 @@ def spoken_ticks(*reached: FloatArray | IntArray) -> list[float]:
     return within if len(within) > 1 else []
 
 
-_FEW_TICKS = 4
-"""Of an axis, below which more are named between them."""
-
-
 def line_series(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:
     """A line in the look of the place-th name of a chart; where its dashes are another's, with markers."""
     look: dict[str, Any] = {"colour": colour_of(place), "line": line_of(place)}
     if place >= len(LINES):
         look |= {"marker": marker_of(place), "every": -(-len(x) // _MARKED), "size": 4.0}
     return Series(name=name, x=x, y=y, **{**look, **more})
-
-
-_MARKED = 8
-"""About how many points of a long line have a marker."""
 
 
 def point_series(name: str, place: int, x: FloatArray | IntArray, y: FloatArray, **more: Any) -> Series:
@@ -212,16 +216,6 @@ def bar_chart(title: str, value: str, names: str, given: Sequence[Bar]) -> BarCh
     return BarChart(title=title, value=value, names=names, bars=folded)
 
 
-_ROUNDING = 1e-9
-"""Share of a bar that rounding leaves of a sum of its parts."""
-
-MAP_STOPS = (0.3, 0.97, 1.03, 3.0)
-MAP_COLOURS = ("#9a4a12", "#efe3d8", "#dbe7f6", "#1d4fa8")
-"""Browns lose, blues gain; both are told apart without red and green, and on light and dark pages."""
-
-MAP_TICKS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
-
-
 def map_colour(speedup: float) -> str:
     """The colour of a cell, interpolated between two stops on a logarithmic scale."""
     stops = MAP_STOPS
@@ -253,10 +247,6 @@ class MapCell:
     def ink(self) -> str:
         """Black or white, whichever reads better on the cell."""
         return ink_on(map_colour(self.speedup))
-
-
-_LOSES = 0.995
-"""Largest speedup that is printed below 1.00."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,13 @@ from medusa_sim.report.words.measured import measured_facts
 from medusa_sim.report.words.numbers import capitalised, drafts_text, duration, significant
 from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts, workload_text
 
+_FAST = {
+    "acceptance": "the prompts, which are easier than the profile's; take them with `acceptance from-engine`",
+    "round": "--drafts and --runtime: a shorter draft or a newer engine; else `calibrate engine`",
+    "plain": "--gpu, --weight-dtype and --runtime: a faster GPU, narrower weights or a newer engine",
+}
+"""Next steps for a part that is faster than predicted."""
+
 
 def check_screen(check: EngineCheck) -> Screen:
     """All of the answer."""
@@ -125,11 +132,3 @@ def next_text(check: EngineCheck, part: CheckedPart) -> str:
         "the sampling temperature and the kind of prompts, which the profile may not have been taken at, and "
         "whether the drafter was trained for so many drafts"
     )
-
-
-_FAST = {
-    "acceptance": "the prompts, which are easier than the profile's; take them with `acceptance from-engine`",
-    "round": "--drafts and --runtime: a shorter draft or a newer engine; else `calibrate engine`",
-    "plain": "--gpu, --weight-dtype and --runtime: a faster GPU, narrower weights or a newer engine",
-}
-"""Next steps for a part that is faster than predicted."""

@@ -18,6 +18,9 @@ from medusa_sim.units import US_PER_S
 if TYPE_CHECKING:
     from medusa_sim.setups.loaded import Loaded
 
+QUEUED = 3.0
+"""A first token this many times slower than without a queue is reported as queueing."""
+
 
 def limits_text(asked: SetupQuestion) -> str:
     """`at least 50 tokens/s a user`: what a set-up must keep."""
@@ -139,10 +142,6 @@ def loaded_line(loaded: Loaded) -> str:
         f"{significant(1e3 * mean['ttft_p50_s'], 3)} ms, then {significant(1.0 / mean['tpot_p50_s'], 3)} "
         f"tokens/s{cost}{queue_text(loaded)}"
     )
-
-
-QUEUED = 3.0
-"""A first token this many times slower than without a queue is reported as queueing."""
 
 
 def queue_text(loaded: Loaded) -> str:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 12
 """Rows of a table for people; the whole table is the CSV."""
+_SHOWN = (
+    "drafter", "drafts", "batch", "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens",
+    "joule_per_token",
+)  # fmt: skip
+"""Columns of tables for people."""
 
 
 def frontier_table(answer: Comparison, most: int = MOST_ROWS) -> TextTable:
@@ -31,13 +36,6 @@ def frontier_table(answer: Comparison, most: int = MOST_ROWS) -> TextTable:
 def frontier_title(answer: Comparison) -> str:
     """Which two quantities the frontier trades."""
     return f"Pareto frontier, speed per user against {WORDS[answer.measure].against}"
-
-
-_SHOWN = (
-    "drafter", "drafts", "batch", "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens",
-    "joule_per_token",
-)  # fmt: skip
-"""Columns of tables for people."""
 
 
 def rows_table(rows: pd.DataFrame, title: str) -> TextTable:

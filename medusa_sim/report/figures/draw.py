@@ -42,6 +42,7 @@ _NAME_LETTERS = 60
 """Of a name in a legend or beside a bar."""
 _SLIM_LETTERS = 42
 """Of a title and of an axis on it."""
+_THOUSAND = 1e3
 
 
 def lines_figure(
@@ -125,9 +126,6 @@ def _speak(ruler: Ruler, ticks: Sequence[float], *, is_log: bool) -> None:
         ruler.set_minor_locator(NullLocator())
     elif is_log or ruler.get_view_interval()[1] >= _THOUSAND:
         ruler.set_major_formatter(lambda x, _: _tick_text(x))
-
-
-_THOUSAND = 1e3
 
 
 def _tick_text(tick: float) -> str:

@@ -13,6 +13,9 @@ from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_tex
 from medusa_sim.report.words.numbers import capitalised, percent, significant
 from medusa_sim.units import KILO
 
+SAME = 0.01
+"""Relative difference below which two rates are the same: searches end there."""
+
 
 def answer_text(answer: LoadAnswer) -> str:
     """`answer_lines` as one paragraph."""
@@ -28,10 +31,6 @@ def answer_lines(answer: LoadAnswer) -> tuple[str, ...]:
     if any(each.largest_per_s is not None for each in every):
         return _within_limits(answer, plain, every)
     return (*_saturated(plain, every), _compared(answer.last))
-
-
-SAME = 0.01
-"""Relative difference below which two rates are the same: searches end there."""
 
 
 def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Carried]) -> tuple[str, ...]:

@@ -27,6 +27,10 @@ _UNITS = (
 )  # fmt: skip
 """By the ending of a key, or of its part before a dtype (`peak_flops_per_s.fp16`)."""
 _FIT = ("rows", "fit_error", "heldout_error")
+_SIZES = (
+    "max_seq_len", "norm", "positions", "norms_per_layer", "samples_top_k", "samples_top_p",
+    "tied_embeddings", "dtype", "weight_dtype", "activation_dtype", "kv_dtype", "mtp_layers",
+)  # fmt: skip
 
 
 class SpecRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,12 +121,6 @@ def kernel_rows(gpu: Gpu) -> list[SpecRow]:
             note = f"inherited from {fit.inherited_from}" if fit.inherited_from else ""
             rows += facts_of(dict(_flat(f"kernels.{name}.{place}", values)), fit.source, note)
     return rows
-
-
-_SIZES = (
-    "max_seq_len", "norm", "positions", "norms_per_layer", "samples_top_k", "samples_top_p",
-    "tied_embeddings", "dtype", "weight_dtype", "activation_dtype", "kv_dtype", "mtp_layers",
-)  # fmt: skip
 
 
 def model_rows(model: Model) -> list[SpecRow]:

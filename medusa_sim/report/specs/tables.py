@@ -18,6 +18,16 @@ from medusa_sim.specs.local import is_unopened, laws_of, runtimes_of
 from medusa_sim.units import GIGA, TERA
 
 _PREFIXED = {"FLOP/s": "FLOP/s", "bytes/s": "B/s", "bytes": "B"}
+_LONG_VALUE = 24
+"""Characters from which a value is words and may run over several lines."""
+_ASKED = {
+    "gpu": "GPU {}", "model": "model {}", "runtime": "runtime {}", "acceptance": "acceptance profile {}",
+    "price": "prices of GPUs",
+}  # fmt: skip
+"""Title of a screen about one entry."""
+_LISTED = {
+    "gpu": "GPUs", "model": "Models", "runtime": "Runtimes", "acceptance": "Profiles", "price": "Prices"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +48,6 @@ def shown_value(row: SpecRow) -> str:
     if isinstance(row.value, bool | str) or row.unit not in _PREFIXED:
         return cell_text(row.key, row.value) + (f" {row.unit}" if row.unit else "")
     return with_prefix(float(row.value), _PREFIXED[row.unit], digits=4)
-
-
-_LONG_VALUE = 24
-"""Characters from which a value is words and may run over several lines."""
 
 
 def detail_table(entry: SpecEntry) -> TextTable:
@@ -75,16 +81,6 @@ def entry_screen(entry: SpecEntry) -> Screen:
         answer=(entry_sentence(entry),),
         tables=(detail_table(entry),),
     )
-
-
-_ASKED = {
-    "gpu": "GPU {}", "model": "model {}", "runtime": "runtime {}", "acceptance": "acceptance profile {}",
-    "price": "prices of GPUs",
-}  # fmt: skip
-"""Title of a screen about one entry."""
-_LISTED = {
-    "gpu": "GPUs", "model": "Models", "runtime": "Runtimes", "acceptance": "Profiles", "price": "Prices"
-}  # fmt: skip
 
 
 def names_screen(entries: Sequence[SpecEntry]) -> Screen:
