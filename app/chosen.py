@@ -15,6 +15,7 @@ from medusa_sim.acceptance.profile import CURVE_HEADS
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.export import ENGINES
 from medusa_sim.export.engines import METHODS
+from medusa_sim.report.words.scenario import formats_text
 from medusa_sim.scenario.arguments import ARGUMENTS, Arguments, words_of
 from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.scenario.defaults import (
@@ -33,7 +34,6 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases
 from medusa_sim.step.drafter import drafter_class, drafter_names
-from medusa_sim.units import format_text
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
 """Arguments besides GPU, model and engine that decide the kernels of a step."""
@@ -180,13 +180,8 @@ class SetUp(Arguments):
     @property
     def line(self) -> str:
         """All of it on one line, the model first."""
-        dtypes = [
-            f"{format_text(value)} {what}".strip()
-            for what, value in (("", self.dtype), ("weights", self.weight_dtype), ("KV", self.kv_dtype))
-            if value
-        ]
         model, *drafting = self.drafted.split(POINT)
-        parts = [model, *dtypes, self.cards, self.engine, *drafting, f"context {self.seq_len:,}"]
+        parts = [model, *formats_text(self), self.cards, self.engine, *drafting, f"context {self.seq_len:,}"]
         return POINT.join(parts)
 
     @property

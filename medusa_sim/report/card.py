@@ -24,8 +24,7 @@ from medusa_sim.report.palette import FAINT, SHADES
 from medusa_sim.report.recommend.sentences import shape_text
 from medusa_sim.report.words.basis import rests_text
 from medusa_sim.report.words.numbers import times, with_prefix
-from medusa_sim.report.words.scenario import workload_text
-from medusa_sim.units import format_text
+from medusa_sim.report.words.scenario import formats_text, workload_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,10 +73,7 @@ def short_answer(answer: Recommendation, row: ScheduleRow) -> ShortAnswer:
 def title_lines(answer: Recommendation, row: ScheduleRow) -> tuple[str, str]:
     """(`llama-3.1-8b on 8 x h200-sxm`, `vllm-0.33, eagle3, 512 in, 256 out, 1 request at once`)."""
     scenario = answer.scenario
-    asked = scenario.arguments
-    formats = (("", asked.dtype), ("weights", asked.weight_dtype), ("KV", asked.kv_dtype))
-    given = [f"{format_text(value)} {what}".strip() for what, value in formats if value]
-    run = [scenario.runtime.name, *given, scenario.drafting.method]
+    run = [scenario.runtime.name, *formats_text(scenario.arguments), scenario.drafting.method]
     served = workload_text(scenario, [row.seq_len], str(row.batch_max))
     return f"{scenario.model.name} on {scenario.gpus_text}", ", ".join([*run, served])
 

@@ -69,7 +69,7 @@ INDEPENDENT = Overlap(
 DISJOINT = Overlap(
     name="disjoint", beta=None, low=1.0, high=1.0, source="no two tokens share an expert: balanced benchmarks"
 )
-OVERLAPS: dict[OverlapName, Overlap] = {each.name: each for each in (CHAIN, TREE, INDEPENDENT, DISJOINT)}
+OVERLAPS: dict[str, Overlap] = {each.name: each for each in (CHAIN, TREE, INDEPENDENT, DISJOINT)}
 
 
 def union(

@@ -11,7 +11,9 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import IntArray
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.numbers import percent
+from medusa_sim.scenario.arguments import Arguments
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.units import format_text
 
 _MOST_NAMED = 4
 """Lengths and batches that are listed; of more, only the first and the last."""
@@ -50,6 +52,12 @@ def request_text(prompt_tokens: float, output_tokens: float) -> str:
 def at_once(requests: str) -> str:
     """`1 request at once`, `1..64 requests at once`."""
     return f"{requests} request{'' if requests == '1' else 's'} at once"
+
+
+def formats_text(asked: Arguments) -> list[str]:
+    """`fp8`, `int4 weights`, `fp8 KV`: the formats that were asked for."""
+    formats = (("", asked.dtype), ("weights", asked.weight_dtype), ("KV", asked.kv_dtype))
+    return [f"{format_text(value)} {what}".strip() for what, value in formats if value]
 
 
 def several_text(numbers: Sequence[int] | IntArray) -> str:
