@@ -35,7 +35,7 @@ from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.scenario.machine_law import pass_times
-from medusa_sim.scenario.machine_rows import ASK, MachineRow
+from medusa_sim.scenario.machine_rows import MachineRow, bench_command
 from medusa_sim.writing import write_text
 
 CHECKPOINTS = ROOT / "profiles" / "checkpoints"
@@ -398,7 +398,7 @@ def compared(given: argparse.Namespace) -> Record:
     return Record(
         steps=steps, rounds=rounds, differ=parted.faults, ties=parted.ties, runs=machine.runs,
         waited=machine.waited, seconds=time.monotonic() - began, threads=given.threads, gpu=given.gpu,
-        asked=ASK, has_clock=has_clock(given.engine, given.threads),
+        asked=bench_command(RUNTIME), has_clock=has_clock(given.engine, given.threads),
     )  # fmt: skip
 
 
