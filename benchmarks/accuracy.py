@@ -30,7 +30,7 @@ from page_commands import pages_by_command, sources_of
 from pages import DOCS, filled
 from study import ROOT, table
 
-from medusa_sim.doubts.standing import FILE, KINDS, Group, groups, mean_of, table_text
+from medusa_sim.doubts.standing import ACCURACY_FILE, ROW_KINDS, Group, groups, mean_of, table_text
 from medusa_sim.report.table import markdown
 from medusa_sim.report.words.numbers import NOTHING, percent
 from medusa_sim.report.words.standing import kinds_table
@@ -45,7 +45,7 @@ SCRIPTS = {
 """Modules with `pairs()`, and the kinds that they compare; nothing else says which rows are compared."""
 GROWTH, ROUNDING = 0.1, 0.0005
 """A group slides where its error grew by more than this share of itself, and more than rounding."""
-SHIPPED = ROOT / "profiles" / FILE
+SHIPPED = ROOT / "profiles" / ACCURACY_FILE
 PEERS = (
     ("aiconfigurator", "served under Poisson load, end to end", "engines/vllm015_serving.csv", "21.5", "E2E"),
     ("BLIS", "the same, calibrated on it", "engines/vllm015_serving.csv", "8.5 to 10.3", "E2E"),
@@ -90,7 +90,7 @@ def merged(before: Sequence[Group], now: Sequence[Group]) -> list[Group]:
     """The groups of now, and those of before whose rows were not compared."""
     files = {group.data for group in now}
     every = [*now, *(group for group in before if group.data not in files)]
-    order = list(KINDS)
+    order = list(ROW_KINDS)
     return sorted(every, key=lambda group: (order.index(group.kind), *key(group)[1:]))
 
 
@@ -148,7 +148,7 @@ BY = {
 def overview(found: Sequence[Group]) -> str:
     """A line for each kind."""
     lines = []
-    for kind, says in KINDS.items():
+    for kind, says in ROW_KINDS.items():
         own = [group for group in found if group.kind == kind]
         if not own:
             continue
@@ -178,7 +178,7 @@ def page(found: Sequence[Group]) -> str:
     sections = []
     for kind, names in BY.items():
         if own := [group for group in found if group.kind == kind]:
-            title = KINDS[kind]
+            title = ROW_KINDS[kind]
             sections.append(f"## {title[:1].upper()}{title[1:]}\n\n{command_of(kind)}\n\n{by(own, names)}")
     peers = table("who | on | error, mean % | here, mean % | rows are in", 2, [
         (who, what, theirs, told(mean_of(own, "error")), *{group.source for group in own})

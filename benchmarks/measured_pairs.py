@@ -1,7 +1,7 @@
 """Pairs of measured and predicted values: one form for every script, where their rows lie, groups of them.
 
 Each script of SCRIPTS in `accuracy.py` has `pairs()`, a frame with COLUMNS. Rows stay with whoever holds the
-data: `grouped` makes of them what ships (profiles/accuracy.csv), groups of LEAST rows and more.
+data: `grouped` makes of them what ships (profiles/accuracy.csv), groups of LEAST_ROWS and more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from medusa_sim.doubts.standing import LEAST, OTHERS, Group, span_of, weights_of
+from medusa_sim.doubts.standing import LEAST_ROWS, SMALL_GROUPS, Group, span_of, weights_of
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
@@ -161,16 +161,16 @@ def fit_of(gpu: Gpu, operator: Operator, place: str) -> Fit | None:
 
 
 def grouped(pairs: pd.DataFrame) -> list[Group]:
-    """Groups of LEAST rows and more; fewer are joined with their like, and left out where none are."""
+    """Groups of LEAST_ROWS and more; fewer are joined with their like, and left out where none are."""
     rows = pairs.assign(**{name: pairs[name].astype(str) for name in (*KEYS, "version")})
     waits = rows
     found: list[Group] = []
     for joined in ((), *JOINED):
-        waits = waits.assign(**dict.fromkeys((name for name in joined if name in KEYS), OTHERS))
+        waits = waits.assign(**dict.fromkeys((name for name in joined if name in KEYS), SMALL_GROUPS))
         size = waits.groupby(list(KEYS)).error.transform("size")
-        for _, part in waits[size >= LEAST].groupby(list(KEYS), sort=True):
+        for _, part in waits[size >= LEAST_ROWS].groupby(list(KEYS), sort=True):
             found.append(_group(part))
-        waits = waits[size < LEAST]
+        waits = waits[size < LEAST_ROWS]
     return sorted(found, key=lambda group: tuple(getattr(group, name) for name in KEYS[:-1]))
 
 

@@ -32,12 +32,12 @@ from medusa_sim.specs.strict import convert
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import FORMATS, format_text
 
-FILE = "accuracy.csv"
-OTHERS = "others"
+ACCURACY_FILE = "accuracy.csv"
+SMALL_GROUPS = "others"
 """The value of a column for groups that are too small to be named."""
-LEAST = 5
+LEAST_ROWS = 5
 """Fewest rows of a group: statistics of fewer would give single rows away."""
-KINDS = {
+ROW_KINDS = {
     "kernel": "one kernel alone",
     "step": "a step of an engine",
     "round": "a round of drafting and verification",
@@ -48,7 +48,7 @@ KINDS = {
     "acceptance": "tokens of a step",
 }
 """Kinds of rows."""
-REQUESTS = 16
+BAND_REQUESTS = 16
 """Requests of the plain step whose band is given; 1 for local engines."""
 _Share = Annotated[float, Meta(ge=0.0, le=100.0)]
 _NUMBERS = ("error", "bias", "worst", "held", "half_width", "left_out")
@@ -75,7 +75,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     version: str
     gpus: str
     requests: str
-    rows: Annotated[int, Meta(ge=LEAST)]
+    rows: Annotated[int, Meta(ge=LEAST_ROWS)]
     error: _Share
     bias: Annotated[float, Meta(ge=-1.0, le=100.0)]
     worst: Annotated[float, Meta(ge=-1.0, le=1000.0)]
@@ -106,7 +106,7 @@ def groups(data_dir: DataDir = None) -> tuple[Group, ...]:
 
 def _state(data_dir: DataDir) -> FileState | None:
     """The state of the file of groups; None where there is none."""
-    path = data.find("profiles", FILE, data_dir)
+    path = data.find("profiles", ACCURACY_FILE, data_dir)
     return None if path is None else file_state(path)
 
 
@@ -145,20 +145,20 @@ class Standing:
     """How near a set-up is to measured servers.
 
     nearness: that of a plain step; None without a serving engine. near_groups: groups of the measured set-up
-    that it is judged by. half_width: that of the 80 % band of a plain step of REQUESTS; between: the part of
-    it due to nearness, in quadrature. unserved: what is known without a server.
+    that it is judged by. half_width: of the 80 % band of a plain step of BAND_REQUESTS; between: the part of
+    it due to nearness, in quadrature. without_server: what is known without a server.
     """
 
     nearness: Nearness | None
     near_groups: tuple[Group, ...]
     half_width: float
     between: float = 0.0
-    unserved: str = UNSERVED
+    without_server: str = UNSERVED
 
     @property
     def kind(self) -> str:
         """The kind of difference; without a server UNSERVED, DEVICE or OTHER_DEVICES."""
-        return self.unserved if self.nearness is None else self.nearness.difference.kind
+        return self.without_server if self.nearness is None else self.nearness.difference.kind
 
     @property
     def expected(self) -> float | None:
@@ -199,7 +199,7 @@ def standing(scenario: Scenario) -> Standing:
 @lru_cache(maxsize=32)
 def _standing(scenario: Scenario, state: FileState | None) -> Standing:
     """The same; state: of the file of groups, of which another makes another answer."""
-    requests = 1 if scenario.runtime.local else REQUESTS
+    requests = 1 if scenario.runtime.local else BAND_REQUESTS
     step = decode_step(scenario.setting, np.asarray(requests), np.asarray(scenario.length))
     half_width = float(0.5 * np.log(step.high_us / step.low_us))
     if scenario.runtime.local:
@@ -224,7 +224,7 @@ def _on_device(scenario: Scenario, half_width: float) -> Standing:
     every = tuple(group for group in groups(scenario.arguments.data_dir) if group.engine == runtime)
     own = tuple(group for group in every if group.gpu == scenario.gpu.name)
     known = DEVICE if own else OTHER_DEVICES if every else UNSERVED
-    return Standing(nearness=None, near_groups=own or every, half_width=half_width, unserved=known)
+    return Standing(nearness=None, near_groups=own or every, half_width=half_width, without_server=known)
 
 
 def together(found: Iterable[Group]) -> tuple[Group, ...]:

@@ -15,13 +15,13 @@ from pages import DOCS
 
 from medusa_sim.cli import cli
 from medusa_sim.doubts.standing import (
+    BAND_REQUESTS,
     COLUMNS,
     DEVICE,
-    KINDS,
-    LEAST,
+    LEAST_ROWS,
     OTHER_DEVICES,
-    OTHERS,
-    REQUESTS,
+    ROW_KINDS,
+    SMALL_GROUPS,
     UNSERVED,
     groups,
     standing,
@@ -60,11 +60,11 @@ def test_groups_are_sums_that_go_together():
     assert len(found) > 100
     assert len({accuracy.key(group) for group in found}) == len(found)
     for group in found:
-        assert group.kind in KINDS, group
+        assert group.kind in ROW_KINDS, group
         assert group.source == measured_pairs.source_of(group.data), group
         assert abs(group.bias) <= group.error + 1e-3, group
         assert abs(group.worst) >= group.error - 6e-3, group
-        assert group.rows >= LEAST, group
+        assert group.rows >= LEAST_ROWS, group
 
 
 def test_no_column_holds_a_measured_value():
@@ -89,23 +89,23 @@ def test_every_page_of_errors_says_where_its_rows_are():
 
 
 def test_groups_of_few_rows_are_joined_or_left_out():
-    (one, joined) = measured_pairs.grouped(some_pairs(LEAST, LEAST - 1, LEAST - 1))
-    assert (one.model, one.rows) == ("llama-3.1-8b", LEAST)
-    assert (joined.model, joined.rows) == (OTHERS, 2 * LEAST - 2)
-    assert measured_pairs.grouped(some_pairs(LEAST - 1)) == []
+    (one, joined) = measured_pairs.grouped(some_pairs(LEAST_ROWS, LEAST_ROWS - 1, LEAST_ROWS - 1))
+    assert (one.model, one.rows) == ("llama-3.1-8b", LEAST_ROWS)
+    assert (joined.model, joined.rows) == (SMALL_GROUPS, 2 * LEAST_ROWS - 2)
+    assert measured_pairs.grouped(some_pairs(LEAST_ROWS - 1)) == []
 
 
 @pytest.mark.parametrize(("before", "now", "slides"), [
     (0.1, 0.109, False), (0.1, 0.112, True), (0.001, 0.0014, False), (0.1, 0.05, False),
 ])  # fmt: skip
 def test_a_group_slides_beyond_a_tenth_of_its_error(before, now, slides):
-    old, new = (measured_pairs.grouped(some_pairs(LEAST, error=error)) for error in (before, now))
+    old, new = (measured_pairs.grouped(some_pairs(LEAST_ROWS, error=error)) for error in (before, now))
     assert bool(accuracy.slid(old, new)) == slides
 
 
 def test_groups_without_their_rows_stay():
     before = list(groups())
-    now = measured_pairs.grouped(some_pairs(LEAST))
+    now = measured_pairs.grouped(some_pairs(LEAST_ROWS))
     kept = accuracy.merged(before, now)
     assert {group.data for group in before} <= {group.data for group in kept}
 
@@ -160,13 +160,13 @@ def test_what_coverage_expects_is_what_bands_go_by():
 
     given = {"gpu": "h200-sxm", "model": "qwen3-32b", "runtime": "sglang-0.5", "dtype": "fp8", "tp": 4}
     found, one = standing(of(**given)), ms.Scenario(drafter="ngram", acceptance="0.5", **given)
-    row = one.sweep(REQUESTS, candidates=[1]).iloc[0]
+    row = one.sweep(BAND_REQUESTS, candidates=[1]).iloc[0]
     assert found.half_width == pytest.approx(0.5 * np.log(row.verify_high_us / row.verify_low_us))
     assert found.nearness == nearness(one.runtime.place(one.case), 0.0)
     assert found.expected >= known_kinds()[found.kind].error
     assert float(setup_half_us(one.setting.runtime, np.ones(()))) >= found.between > 0.0
     spread = of(gpu="b200", model="qwen3-235b-a22b", runtime="sglang-0.5", tp=8)
-    mixture, step = standing(spread), decode_step(spread.setting, REQUESTS, spread.length)
+    mixture, step = standing(spread), decode_step(spread.setting, BAND_REQUESTS, spread.length)
     experts = float(step.parts_us["experts"] / step.time_us)
     assert experts > 0.1  # of the step: what is charged for layers of experts is charged for them
     assert mixture.between == pytest.approx(float(mixture.nearness.widening.half_width(1.0, experts)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from medusa_sim.doubts.standing import LEAST, Standing, together
+from medusa_sim.doubts.standing import LEAST_ROWS, Standing, together
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.words.basis import basis
 from medusa_sim.report.words.standing import groups_table, standing_sentence
@@ -12,9 +12,9 @@ from medusa_sim.scenario.scenario import Scenario
 def coverage_screen(scenario: Scenario, found: Standing) -> Screen:
     """The class of a set-up and the error to expect, where its kernels are from, the nearest groups."""
     kernels = next(part.text for part in basis(scenario, plain=True) if part.part == "Kernels")
-    title = f"what was measured nearest to it, in groups of {LEAST} rows and more"
+    title = f"what was measured nearest to it, in groups of {LEAST_ROWS} rows and more"
     lacking = (
-        f"no group of {LEAST} rows and more is near it; `medusa-sim specs --kind coverage --gpu "
+        f"no group of {LEAST_ROWS} rows and more is near it; `medusa-sim specs --kind coverage --gpu "
         f"{scenario.gpu.name}` has those of the GPU"
     )
     return Screen(

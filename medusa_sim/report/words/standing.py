@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from medusa_sim.doubts.standing import (
     DEVICE,
     OTHER_DEVICES,
-    OTHERS,
+    SMALL_GROUPS,
     UNSERVED,
     Group,
     Standing,
@@ -124,7 +124,7 @@ def overview_table(found: Sequence[Group]) -> TextTable:
         return NOTHING if math.isnan(found) else percent(found)
 
     def models(some: Sequence[Group]) -> str:
-        return ", ".join(sorted({group.model for group in some} - {"", OTHERS})) or NOTHING
+        return ", ".join(sorted({group.model for group in some} - {"", SMALL_GROUPS})) or NOTHING
 
     columns: dict[str, Callable[[tuple[tuple[str, ...], list[Group]]], str]] = {
         "kind": lambda part: part[0][0],
