@@ -12,7 +12,7 @@ import numpy as np
 
 from medusa_sim.acceptance.adjustments import workload_ratio
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.scenario.acceptance import named_acceptance
+from medusa_sim.scenario.acceptance import resolve_word
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.declare import check
 from medusa_sim.scenario.scenario import Scenario
@@ -125,7 +125,7 @@ def _refuse_for_all(
         if name != AUTO:
             ARGUMENTS["kv_dtype"].check(name)
     if isinstance(acceptance := scenario.get("acceptance"), str):
-        named_acceptance(acceptance, data_dir)
+        resolve_word(acceptance, data_dir)
     if (workload := scenario.get("workload")) is not None:
         workload_ratio(workload)
     if (runtime := scenario.get("draft_runtime")) is not None:
