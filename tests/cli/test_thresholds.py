@@ -187,7 +187,7 @@ def test_a_bar_begins_after_a_second(monkeypatch):
 def test_rows_are_counted_from_nothing(monkeypatch):
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        progress_of, "_line_by_line", lambda unit: lambda done, total, left: told.append((done, total))
+        progress_of, "_line_by_line", lambda unit: lambda done, total, left=None: told.append((done, total))
     )
     tables = [SimpleNamespace(num_rows=rows) for rows in (3, 4)]
     assert list(progress_of.count_rows(tables, 7, "rows")) == tables

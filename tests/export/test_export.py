@@ -437,7 +437,7 @@ def test_ab_sends_no_cached_prefix():
         ab_script(longer, engine_settings(longer, "vllm", draft_path="d"))
 
 
-@pytest.mark.parametrize(("batch", "told"), [(1024, []), (1025, ["1025", "8200"]), (2048, ["2048", "16384"])])
+@pytest.mark.parametrize(("batch", "told"), [(1024, []), (1025, ["1025", "8192"]), (2048, ["2048", "8192"])])
 def test_more_requests_than_an_engine_takes_by_default_are_told_with_the_tokens_of_a_step(batch, told):
     scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime="vllm")
     note = _limit_note(SimpleNamespace(scenario=scenario), exports()["vllm"], batch)  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ def test_a_request_is_the_scenarios_or_the_questions():
     )
     assert said == own
     assert [*map(row_values, asked.schedule)] == [*map(row_values, its_own.schedule)]
-    assert recommend(served((500, 300)), Question(seq_len=(64,))).question.seq_len == (64,)
+    assert recommend(served((500, 300)), Question(seq_len=(700,))).question.seq_len == (700,)
     assert recommend(ms.Scenario(**GIVEN), Question(batch_max=2)).question.seq_len == (DEFAULT_SEQ_LEN,)
     assert served((500, 300)).step().seq_len == 650
     assert ms.Scenario(**GIVEN).step().seq_len == DEFAULT_SEQ_LEN
