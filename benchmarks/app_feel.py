@@ -38,7 +38,9 @@ from PIL import Image
 try:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.remote.webelement import WebElement
     from selenium.webdriver.support.ui import WebDriverWait
 except ModuleNotFoundError:
     raise SystemExit("Error: selenium is not installed; `make test-browser` installs it") from None
@@ -237,7 +239,7 @@ def slider_s(address: str, process: int, repeats: int) -> tuple[Times, Times]:
         for done in (ANSWERED, IDLE, DRAWN, f"return !!document.querySelector({SLIDER!r})"):
             until(driver, done)
         handle = driver.find_element("css selector", SLIDER)
-        right: Callable[[], None] = partial(handle.send_keys, Keys.ARROW_RIGHT)
+        right = partial(type_into, driver, handle, Keys.ARROW_RIGHT)
         sliders = [_changed_s(driver, process, right) for _ in range(repeats)]
         driver.find_element("css selector", ".st-key-bar_more summary").click()
         until(driver, f"return document.querySelector({CONTEXT!r})?.checkVisibility()")
@@ -247,6 +249,12 @@ def slider_s(address: str, process: int, repeats: int) -> tuple[Times, Times]:
             context.send_keys(Keys.CONTROL, "a", Keys.NULL, f"{1024 + longer}")
             fields.append(_changed_s(driver, process, partial(context.send_keys, Keys.ENTER)))
         return sliders, fields
+
+
+def type_into(driver: webdriver.Chrome, element: WebElement, keys: str) -> None:
+    """Keys to what has the focus: `send_keys` refuses the input of a slider, which lies under its thumb."""
+    driver.execute_script("arguments[0].focus()", element)
+    ActionChains(driver).send_keys(keys).perform()
 
 
 def _changed_s(driver: webdriver.Chrome, process: int, act: Callable[[], None]) -> tuple[float, float, float]:

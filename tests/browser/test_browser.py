@@ -205,8 +205,7 @@ def test_the_keyboard_alone_reaches_every_input(browser: Browser, page: str) -> 
 def test_slider_moves_the_answer_and_the_link(browser: Browser) -> None:
     browser.open("/")
     before = browser.answer()
-    batch = browser.find(app_feel.SLIDER)
-    batch.send_keys(Keys.ARROW_RIGHT * 3)
+    app_feel.type_into(browser.driver, browser.find(app_feel.SLIDER), Keys.ARROW_RIGHT * 3)
     browser.until("return location.search.includes('batch=4')")
     browser.until_true(lambda: browser.metrics() != before)  # the link may change before the page does
     after = browser.answer()
