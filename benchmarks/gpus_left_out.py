@@ -253,6 +253,8 @@ def main() -> None:
     parser.add_argument("gpus", nargs="*", metavar="GPU", help="those alone; without any, all of LENDERS")
     parser.add_argument("--served", action="store_true", help="beside served steps as well")
     asked = parser.parse_args()
+    if unknown := sorted(set(asked.gpus) - LENDERS.keys()):
+        parser.error(f"{', '.join(unknown)}: no GPU that can be left out (allowed: {', '.join(LENDERS)})")
     found, folders = list[pd.DataFrame](), dict[str, Path]()
     with tempfile.TemporaryDirectory() as name:
         for gpu in asked.gpus or LENDERS:
