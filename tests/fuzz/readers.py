@@ -259,7 +259,10 @@ def fuzz(seed: int, numbers: range, *, verbose: bool = False) -> list[Slow]:
     found = []
     for number in numbers:
         kind, content = content_of(seed, number)
-        if (broken := broken_rule(kind, content)) is not None:
+        broken = broken_rule(kind, content)
+        if broken is not None and broken[0] == "slow":  # once may be the machine: slow is what is so again
+            broken = broken_rule(kind, content)
+        if broken is not None:
             found.append(Slow(number, kind, *broken))
             if verbose:
                 print(f"[{number}] {kind}: {broken[0]}: {broken[1][:600]}\n  {content[:120]!r}", flush=True)
