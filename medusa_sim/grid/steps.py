@@ -36,7 +36,7 @@ _FEW_QUEUE = 1e-3
 
 
 class Running(NamedTuple):
-    """Requests of a server that run at once, their step and its attention; (batches, lengths, cells)."""
+    """Requests of a server that run at once, their step and its attention; of cells or of one."""
 
     requests: FloatArray
     step_us: FloatArray
@@ -266,26 +266,24 @@ class Steps:
         traffic, batch = self.scenario.traffic, int(self.surface.batch[b])
         candidates = int(self.spread(self.candidates)[b, s, k])
         prompt_tokens = None if self.surface.prompt_tokens is None else self.surface.prompt_tokens[s]
-        decode_steps = running = None
-        step_share = attention_share = np.ones(())
-        if traffic is not None:
-            decode_steps = traffic.request_steps(emission_chances)
-            running = running_requests(
-                self.surface.setting, traffic, step_us=as_float(step_us), requests=as_float(batch),
-                candidates=candidates, decode_steps=decode_steps, prompt_tokens=prompt_tokens,
-            )  # fmt: skip
-            places = np.asarray(s), np.asarray(self.spread(self.index)[b, s, k])
-            step_share, attention_share = self._shares_of_fewer(as_float(batch), running, places)
+        decode_steps = None if traffic is None else traffic.request_steps(emission_chances)
+        running = self._running_of(
+            Running(as_float(batch), as_float(step_us), self.in_flight.attention_us[b, s, k]),
+            candidates,
+            decode_steps,
+            prompt_tokens,
+            (np.asarray(s), np.asarray(self.spread(self.index)[b, s, k])),
+        )
         return in_server(
             self.surface.setting,
-            as_float(step_us) * step_share,
+            running.step_us,
             batch,
             candidates,
             emission_chances.sum(axis=-1),
             traffic,
-            running=running,
+            running=running.requests,
             decode_steps=decode_steps,
-            attention_us=self.in_flight.attention_us[b, s, k] * attention_share,
+            attention_us=running.attention_us,
             prompt_tokens=prompt_tokens,
             drafter=self.surface.loaded_drafter,
         )
@@ -310,17 +308,30 @@ class Steps:
     @cached_property
     def _running(self) -> Running:
         """The steps of the requests in flight that run (`step.running`)."""
-        traffic, in_flight, requests = self.scenario.traffic, self.in_flight, as_float(self.batch)
-        if traffic is None or self.scenario.scope == "block":
-            return Running(requests, in_flight.step_us, in_flight.attention_us)
-        assert self.decode_steps is not None  # noqa: S101  # there is traffic
-        running = running_requests(
-            self.surface.setting, traffic, step_us=in_flight.step_us, requests=requests,
-            candidates=self.candidates, decode_steps=self.decode_steps, prompt_tokens=self.prompt_tokens,
-        )  # fmt: skip
+        every = Running(as_float(self.batch), self.in_flight.step_us, self.in_flight.attention_us)
         lengths = np.arange(self.surface.seq_len.size)[None, :, None]
-        step_share, attention_share = self._shares_of_fewer(requests, running, (lengths, self.index))
-        return Running(running, in_flight.step_us * step_share, in_flight.attention_us * attention_share)
+        return self._running_of(
+            every, self.candidates, self.decode_steps, self.prompt_tokens, (lengths, self.index)
+        )
+
+    def _running_of(
+        self,
+        every: Running,
+        candidates: IntArray | int,
+        decode_steps: FloatArray | None,
+        prompt_tokens: FloatArray | float | None,
+        places: tuple[IntArray, IntArray],
+    ) -> Running:
+        """Those of the requests that run, and their steps. every: as if none queued."""
+        traffic = self.scenario.traffic
+        if traffic is None or decode_steps is None or self.scenario.scope == "block":
+            return every
+        running = running_requests(
+            self.surface.setting, traffic, step_us=every.step_us, requests=every.requests,
+            candidates=candidates, decode_steps=decode_steps, prompt_tokens=prompt_tokens,
+        )  # fmt: skip
+        step_share, attention_share = self._shares_of_fewer(every.requests, running, places)
+        return Running(running, every.step_us * step_share, every.attention_us * attention_share)
 
     def _shares_of_fewer(
         self, requests: FloatArray, running: FloatArray, places: tuple[IntArray, IntArray]

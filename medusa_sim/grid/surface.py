@@ -205,12 +205,12 @@ class Surface:
         ends are those of (N20): of two tokens the second takes one step, whatever it accepts.
         """
         of_step, steps = self.configurations.token_halves, self.decode_steps
-        if steps is None:
+        traffic = self.scenario.traffic
+        if traffic is None or steps is None:
             return of_step
         tokens, shape = self.configurations.tokens_per_step, self.configurations.emission_chances
-        assert self.scenario.traffic is not None  # noqa: S101  # there are steps of its requests
         slow, fast = (
-            np.where(steps, self.scenario.traffic.request_steps(chances_of_mean(tokens * ratio, shape)), 1.0)
+            np.where(steps, traffic.request_steps(chances_of_mean(tokens * ratio, shape)), 1.0)
             for ratio in of_step.ratios()
         )
         of_steps = Halves.within(fast, np.where(steps, steps, 1.0), slow)  # none: no step, and no doubt of it
