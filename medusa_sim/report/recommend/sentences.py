@@ -12,7 +12,7 @@ from medusa_sim.plan.schedule import kept_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import as_sentence, guessed_text
-from medusa_sim.report.words.numbers import counted, duration, percent, span, spans_text, times
+from medusa_sim.report.words.numbers import counted, duration, in_brackets, percent, span, spans_text, times
 
 
 def sentence(answer: Recommendation) -> str:
@@ -92,7 +92,7 @@ def _where_to_enable(answer: Recommendation) -> str:
         return f"{said}: {fits}"
     lengths = question.seq_len
     parts = [
-        f"batch {_batches(there)}{_in_brackets(seq_len if len(lengths) > 1 else None, there)}"
+        f"batch {_batches(there)}{_remarks(seq_len if len(lengths) > 1 else None, there)}"
         for seq_len in lengths
         if (there := [row for row in rows if row.seq_len == seq_len])
     ]
@@ -102,13 +102,13 @@ def _where_to_enable(answer: Recommendation) -> str:
     return f"Enable speculation at {'; '.join(parts)}"
 
 
-def _in_brackets(length: int | None, rows: Sequence[ScheduleRow]) -> str:
+def _remarks(length: int | None, rows: Sequence[ScheduleRow]) -> str:
     """` (length 512, gain uncertain at 161..256)`: what is to be known of rows of one length."""
     told = [] if length is None else [f"length {length:,}"]
     if doubtful := [row.uncertain for row in rows if row.uncertain is not None]:
         whole = all(row.uncertain == (row.batch_min, row.batch_max) for row in rows)
         told.append("gain uncertain" if whole else f"gain uncertain at {spans_text(doubtful)}")
-    return f" ({', '.join(told)})" if told else ""
+    return in_brackets(", ".join(told))
 
 
 def _throughput_decision(answer: Recommendation) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.verdict import Stretch, Verdict
+from medusa_sim.report.words.numbers import in_brackets
 
 _SLIVER = 0.005
 """A last stretch of a smaller share of what was searched is where memory ends, and is not told."""
@@ -22,20 +23,20 @@ def break_even_text(break_even: BreakEven, what: str) -> str:
     known = list(break_even.known)
     if len(known) == 1:
         searched = f"every {what} that fits, {break_even.searched_from:,} to {break_even.searched_to:,}"
-        return f"{_SAYS[known[0].verdict]} at {searched}{_in_brackets(_gain_in(known[0], break_even))}"
+        return f"{_SAYS[known[0].verdict]} at {searched}{in_brackets(_gain_in(known[0], break_even))}"
     *others, end = known
     if len(others) > 1 and end.last - end.first < _SLIVER * end.last:
         known = others
     *before, last = known
     searched = f"searched to {last.last:,}"
     if {stretch.verdict for stretch in known} == {"pays", "loses"} and len(known) == 2:
-        return f"{last.verdict} from {what} {last.first:,} on{_in_brackets(searched)}"
+        return f"{last.verdict} from {what} {last.first:,} on{in_brackets(searched)}"
     told = [
         f"{_SAYS[stretch.verdict]} up to {'' if place else f'{what} '}{stretch.last:,}"
-        + _in_brackets(_gain_in(stretch, break_even))
+        + in_brackets(_gain_in(stretch, break_even))
         for place, stretch in enumerate(before)
     ]
-    ends = _in_brackets(_gain_in(last, break_even), searched)
+    ends = in_brackets(_gain_in(last, break_even), searched)
     return f"{', '.join(told)} and {_SAYS[last.verdict]} above{ends}"
 
 
@@ -82,9 +83,3 @@ def _gain_in(stretch: Stretch, break_even: BreakEven) -> str:
         for first, last in inside
     ]
     return f"gain predicted {' and '.join(ends)}" if ends else ""
-
-
-def _in_brackets(*remarks: str) -> str:
-    """` (gain predicted up to 300; searched to 1,024)`; empty without remarks."""
-    given = "; ".join(filter(None, remarks))
-    return f" ({given})" if given else ""

@@ -41,6 +41,12 @@ def counted(candidates: int, chains: bool) -> str:
     return drafts_text(candidates) if chains else f"{candidates} candidates"
 
 
+def in_brackets(*remarks: str) -> str:
+    """` (gain predicted up to 300; searched to 1,024)`; empty without remarks."""
+    given = "; ".join(filter(None, remarks))
+    return f" ({given})" if given else ""
+
+
 def duration(time_us: float) -> str:
     """Microseconds as us, ms or s: `812 us`, `14.2 ms`."""
     if not math.isfinite(time_us):
