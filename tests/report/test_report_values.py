@@ -151,6 +151,8 @@ def test_other_counts_are_told_by_what_they_gain_where_the_row_is_not_among_the_
 
     assert f"3 would be {percent(0.25)} faster" in told(4, 1.2)
     assert numbers(told(2, 1.495).partition(";")[2]) == ["2", "3", "1"]  # it takes 2, 3 is within 1 %
+    assert numbers(told(3, 1.5).partition(";")[2]) == ["3", "2", "1"]
+    assert f"3 would be {percent(1.5 / 1.1 - 1.0)} faster" in told(1, 1.1)
     assert "would be" not in told(0, 1.0)
     units = [
         "1 head" in told(2, 1.495, unit, chains=chains) for unit in ("head", "draft") for chains in (0, 1)

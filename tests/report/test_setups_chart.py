@@ -58,6 +58,7 @@ def test_curves_fall_apart_from_nothing(found, column):
             assert text in ("", f"{row['batch']}/{row['drafts']}" if row["drafts"] else str(row["batch"]))
     assert any(text for curve in curves for text in curve.texts)
     assert [limit.x for limit in chart.limits] == [50]
+    assert (chart.x.base, chart.y.base) == (10, 10)
     assert ring.name == ANSWER
     assert chart.legend_names == ["h100-sxm", "l40s"]
     assert ring.x[0] == found.chosen["tokens_per_s_per_user"]

@@ -12,12 +12,15 @@ import pytest
 from told import numbers, verdicts
 
 from medusa_sim.grid.axes import Grid
+from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.plan.break_even import BreakEven
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.card import short_answer
 from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend.screen import search_note
 from medusa_sim.report.recommend.server_facts import request_latency_text
+from medusa_sim.report.recommend.table import schedule_table
 from medusa_sim.report.roofline_screen import _sentences, _table
 from medusa_sim.report.sweep import screen as swept
 from medusa_sim.report.sweep import sentences as sweep_sentences
@@ -41,6 +44,7 @@ from medusa_sim.report.words.numbers import (
     times_between,
     with_prefix,
 )
+from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 
 
@@ -163,6 +167,20 @@ def test_a_sweep_names_lengths_where_there_are_several_and_heads_of_trees(scenar
     assert all((" at length " in line) == (len(lengths) > 1) for line in sweep_sentences.by_batch(answer))
     costs = next(fact.text for fact in swept.facts(answer) if fact.label == "Cost")
     assert ("length 4,096" in costs) == (len(lengths) > 1)
+
+
+@pytest.mark.parametrize("traffic", [None, object()])
+@pytest.mark.parametrize("lengths", [(512,), (512, 4096)])
+def test_a_schedule_has_columns_for_what_differs(lengths, traffic):
+    found = recommend(CHAIN, Question(batch_max=1, seq_len=lengths))
+    answer = SimpleNamespace(
+        schedule=found.schedule, question=found.question, chains=True,
+        scenario=SimpleNamespace(traffic=traffic, drafting=CHAIN.drafting),
+    )  # fmt: skip
+    headers = schedule_table(answer).headers
+    assert ("length" in headers) == (len(lengths) > 1)
+    assert "candidates" not in headers
+    assert (BY_NAME["step_speedup"].title in headers) == (traffic is not None)
 
 
 def test_a_sweep_tells_the_memory_of_its_largest_batch_of_what_can_be_used():
