@@ -15,14 +15,15 @@ from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.export import ab, chains
 from medusa_sim.export.engines import engine_settings
-from medusa_sim.export.launch import _longest_request, launch_values
+from medusa_sim.export.launch import _longest_request, launch_command, launch_values
 from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes
-from medusa_sim.export.sglang import BLOCKS, SglangFlags, SglangSlot
+from medusa_sim.export.sglang import BLOCKS, SGLANG, SglangFlags, SglangSlot
 from medusa_sim.export.tensorrt_llm import TensorrtLlm, TensorrtSpeculativeConfig
 from medusa_sim.export.vllm import VllmSpeculativeConfig, speculative_config
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import step_memory_bytes
 
 
@@ -78,6 +79,12 @@ def test_a_plan_gains_over_the_best_single_number(monkeypatch):
     assert [plan(margin).dynamic for margin in (0.01, 0.5)] == [True, False]
     # what is gained is not worth the tiers
     assert [plan(0.5).drafts_at(batch) for batch in (1, 64)] == [1, 1]
+
+    # an answer that drafts one number wherever it drafts has that number alone
+    for numbers, drafts in (({2}, [2, 2]), ({0, 2}, [2, 1]), ({1, 2}, [2, 1])):
+        monkeypatch.setattr(chains, "scheduled_numbers", lambda answer, numbers=numbers: numbers)
+        assert [plan(0.01).drafts_at(batch) for batch in (1, 64)] == drafts
+    monkeypatch.setattr(chains, "scheduled_numbers", lambda answer: set())
 
     # what an idle drafter costs is only paid where nothing is drafted
     idle = chains.chain_plan(answer, (1, 64), scheduled=True, margin=0.01, idle_cost=lambda batch: 0.5)  # type: ignore[arg-type]
@@ -439,6 +446,7 @@ def test_runs_of_a_comparison_have_the_length_that_was_asked_for_in_their_middle
     assert words[words.index("--random-input-len") + 1] == str(prompt)
     assert words[words.index("--random-output-len") + 1] == str(output)
     assert words[words.index("--max-concurrency") + 1] == "4"
+    assert words[words.index("--num-prompts") + 1] == "32"  # eight a request
     assert words[-2:] == ["plain_b4", "8000"]
 
 
@@ -449,3 +457,38 @@ def test_the_longest_request_leaves_room_for_the_steps_of_its_drafts():
     )
     longest = [_longest_request(scenario, drafts, requests=8) for drafts in (0, 1, 2, 3)]
     assert longest == [45151, 37453, 37435, 37401]
+
+
+@pytest.mark.parametrize(
+    ("version", "dynamic", "drafter", "count"),
+    [("0.5", False, "eagle3", 1), ("0.5.23", False, "eagle3", 0), ("0.5.23", True, "eagle3", 1),
+     ("0.5", True, "ngram", 3)],
+)  # fmt: skip
+def test_sglang_says_what_a_version_and_a_method_lack(version, dynamic, drafter, count):
+    chosen = SimpleNamespace(
+        version=version, plan=SimpleNamespace(dynamic=dynamic), tree=None, drafter=drafter
+    )
+    assert len([*SGLANG.remarks(chosen)]) == count  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "form", "engine", "named"),
+    [  # the id that was asked for where it has the format; one in the format, or what the engine makes fp8
+        ("llama-3.1-8b", None, "vllm", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", None, "vllm",
+         "RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "bf16", "vllm",
+         "meta-llama/Llama-3.1-8B-Instruct"),
+        ("llama-3.1-8b", "fp8", "vllm", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("llama-3.1-8b", "fp8", "tensorrt-llm", "nvidia/Llama-3.1-8B-Instruct-FP8"),
+    ],
+)  # fmt: skip
+def test_the_checkpoint_of_a_command_has_the_format_that_was_priced(model, form, engine, named):
+    scenario = Scenario(
+        gpu="h100-sxm", model=model, runtime=engine, drafter="ngram", acceptance=0.5, latency="roofline",
+        dtype=form, weight_dtype=form,
+    )  # fmt: skip
+    command = launch_command(scenario, engine, 4, None, None)
+    (serve,) = (line for line in command.splitlines() if line.startswith(("vllm", "trtllm-serve")))
+    assert named in serve.split()
+    assert ("--quantization fp8" in serve) == (form == "fp8" and engine == "vllm")

@@ -94,6 +94,8 @@ def test_decode_table_shows_both_methods_side_by_side(folder):
     assert shown.startswith("def ")
     for word in ("medusa", "ar", "tokens/step", "tokens/s", "accepted draft tokens per step"):
         assert word in result.stdout
+    assert "(medusa): " in result.stdout
+    assert "(ar): " not in result.stdout  # plain decoding has no drafts
 
 
 def test_decode_reads_a_tree_file_and_head_files(folder, tmp_path):
