@@ -1,5 +1,6 @@
 """Where a set-up stands among what was measured, by hand: spans, groups, formats, expected errors."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ from medusa_sim.doubts.standing import Standing, _value, groups, span_of, standi
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.served_groups import known_kinds
+from medusa_sim.step.step import decode_step
 
 RATES = "0.7,0.5,0.35"
 """Three drafts: 1 + 0.7 + 0.5 + 0.35 = 2.55 tokens a step."""
@@ -55,6 +57,21 @@ def test_groups_that_changed_on_disk_are_seen_by_a_scenario_that_was_asked_befor
 )
 def test_a_model_has_the_format_of_most_of_its_weights(model, weights):
     assert weights_of(load_model(model)) == weights
+
+
+@pytest.mark.parametrize(
+    ("set_up", "requests"),
+    [
+        ({"gpu": "h100-sxm", "runtime": "vllm-0.15"}, 16), ({"gpu": "h100-sxm", "runtime": "cuda-graph"}, 16),
+        ({"gpu": "rtx-4090", "runtime": "llama.cpp-cuda"}, 1),
+    ],
+)  # fmt: skip
+def test_the_band_is_of_a_plain_step_of_sixteen_requests_and_of_one_on_ones_own_machine(set_up, requests):
+    """The half of its logarithm: that of the whole step, high over low."""
+    asked = Scenario(model="llama-3.1-8b", drafter="ngram", acceptance=0.5, **set_up)
+    step = decode_step(asked.setting, np.asarray(requests), np.asarray(asked.length))
+    found = standing(asked)
+    assert found.half_width == pytest.approx(math.log(math.sqrt(float(step.high_us / step.low_us))))
 
 
 def test_an_expected_error_is_that_of_groups_as_new():

@@ -159,6 +159,23 @@ def test_set_ups_that_are_not_shown_are_counted(monkeypatch, scenarios, told):
     assert [numbers(line) for line in others] == ([told] if told else [])
 
 
+@pytest.mark.parametrize(
+    ("busy", "gpus", "rate", "told"),
+    [
+        (0.85, 10_000, 2.0, []), (0.851, 10_000, 2.0, [["85"]]),
+        (None, 10_001, None, [["10,001", "70,000"]]),
+        (0.9, 12_000, 2_500.0, [["90"], ["12,000", "2,500"]]),
+    ],
+)  # fmt: skip
+def test_copies_that_are_nearly_full_and_more_than_any_fleet_are_warned_of(busy, gpus, rate, told):
+    answer = SimpleNamespace(
+        chosen={"gpus": gpus}, busy=lambda row: busy, question=SimpleNamespace(users=70_000, rate=rate)
+    )
+    assert [numbers(line) for line in compare_warnings._about_the_chosen(answer)] == told  # type: ignore[arg-type]
+    nothing = SimpleNamespace(chosen=None, busy=answer.busy, question=answer.question)
+    assert compare_warnings._about_the_chosen(nothing) == []  # type: ignore[arg-type]
+
+
 @ORDERS
 @pytest.mark.parametrize(
     ("rates", "told"), [((0.05, None), ["2", "0.0500", "20.0", "0.0400"]),

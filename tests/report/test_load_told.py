@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from told import numbers
 
@@ -13,7 +14,8 @@ from medusa_sim.load.carried import SURELY_STEADY
 from medusa_sim.load.goals import Goals
 from medusa_sim.report.load import screen as loaded
 from medusa_sim.report.load import sentences as load_sentences
-from medusa_sim.report.load.warnings import _crowded_out, _unsteady
+from medusa_sim.report.load import warnings as load_warnings
+from medusa_sim.report.load.warnings import _crowded_out, _cut, _unsteady
 from medusa_sim.report.load.words import at_rate, ms_text, policy_text
 
 
@@ -146,3 +148,49 @@ def test_runs_are_counted(monkeypatch, seeds, searched, told):
     test = SimpleNamespace(seeds=seeds, sample=SimpleNamespace(count=500))
     text = loaded.runs_text(test)
     assert (numbers(text), "runs of" in text) == (told, seeds > 1)
+
+
+@pytest.mark.parametrize(("cut", "told"), [(0, []), (5, []), (6, ["6", "100", "9000", "512", "256"])])
+def test_requests_that_were_cut_are_told_where_they_are_more_than_one_in_twenty(cut, told):
+    drawn = SimpleNamespace(
+        cut=cut, count=100, prompt_tokens=np.array([256, 768]), output_tokens=np.array([128, 384])
+    )
+    test = SimpleNamespace(
+        sample=drawn, drafts_max=3,
+        limits=lambda drafts: SimpleNamespace(longest_request=lambda drafts: 9000 if drafts == 3 else 1),
+    )  # fmt: skip
+    assert [each for line in _cut(test) for each in numbers(line)] == told  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("decoding", "most"), [((10.4, 3.0), 10), ((0.2,), 1), ((), 1)])
+def test_a_run_is_doubted_at_the_most_requests_that_decoded_and_lost_caches_are_counted(
+    monkeypatch, decoding, most
+):
+    asked: list[Any] = []
+    monkeypatch.setattr(load_warnings, "scenario_doubts", lambda scenario, count: [f"drafts {count}"])
+    monkeypatch.setattr(load_warnings, "answer_doubts", lambda *given: asked.append(given) or [])
+    monkeypatch.setattr(load_warnings, "first_token_doubts", lambda scenario: ["first tokens"])
+    monkeypatch.setattr(load_warnings, "_cut", lambda test: [])
+    points = [
+        run(rate=2.0, steady=True, requests_decoding=each, preemptions=place * 7.0)
+        for place, each in enumerate(decoding)
+    ]
+    for place, point in enumerate(points):
+        point.dropped = place * 4
+
+    def warned(**limits: float) -> list[str]:
+        answer = SimpleNamespace(
+            points=points, is_steady=lambda point: True, full_per_s={},
+            test=SimpleNamespace(
+                scenario="it", drafts_max=3, mean_length=511.6, servers=[], goals=Goals(share=0.9, **limits)
+            ),
+        )  # fmt: skip
+        return load_warnings.warnings(answer)  # type: ignore[arg-type]
+
+    lines = warned(tpot_s=0.02)
+    assert asked == [("it", 512, (1, most))]
+    assert lines[0] == "drafts 4"  # three drafts are four candidates
+    assert [numbers(line) for line in lines[1:]] == ([["2.00", "7"], ["4"]] if len(points) > 1 else [])
+    assert "first tokens" not in lines
+    assert "first tokens" in warned(tpot_s=0.02, ttft_s=1.0)
+    assert "first tokens" in warned(tpot_s=0.02, e2e_s=1.0)

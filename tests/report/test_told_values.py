@@ -44,6 +44,8 @@ from medusa_sim.report.words.numbers import (
     times_between,
     with_prefix,
 )
+from medusa_sim.report.words.scenario import span_of_percents
+from medusa_sim.report.words.standing import WHAT_IS_NEW, standing_sentence
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 
@@ -145,6 +147,33 @@ def known(*stretches: tuple[str, int, int], spans: tuple[tuple[int, int], ...] =
 )  # fmt: skip
 def test_stretches_are_told_by_their_ends(given, told):
     assert verdicts(break_even_text(given, "batch")) == told
+
+
+def test_a_band_of_percents_is_its_ends():
+    assert span_of_percents([0.085, 0.056, 0.06]) == "5.6-8.5 %"
+    assert span_of_percents([0.0521, 0.0519]) == "5.2 %"
+
+
+@pytest.mark.parametrize(
+    ("kind", "between", "told"),
+    [
+        ("measured", 0.0, ["41", "2.5", "80", "7.0"]),
+        ("version", 0.03, ["41", "2.5", "80", "7.0", "3.0"]),
+        ("unserved", 0.0, ["80", "7.0"]),
+    ],
+)
+def test_the_error_to_expect_of_plain_steps_is_told_with_their_band(kind, between, told):
+    scenario = SimpleNamespace(
+        model=SimpleNamespace(name="made", numbers=""), runtime=SimpleNamespace(name="engine"),
+        gpus_text="a card",
+    )  # fmt: skip
+    near = None if kind == "unserved" else SimpleNamespace(group=SimpleNamespace(cells=41))
+    found = SimpleNamespace(
+        kind=kind, half_width=0.07, nearness=near, expected=0.025, between=between, nearest="another"
+    )
+    text = standing_sentence(scenario, found)
+    assert numbers(text) == told
+    assert ("another" in text.partition(": ")[2].replace(WHAT_IS_NEW[kind], "")) == (kind == "version")
 
 
 MEDUSA = Scenario(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,13 @@ from asking import answered, run
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.calibrate.engine_fit import FittedRow, _least_squares, _left_out_us, _term, fitted_runtime
-from medusa_sim.lab.calibrate.predicted_runs import covered_text, predicted_us, source_text, with_terms
+from medusa_sim.lab.calibrate.predicted_runs import (
+    covered_text,
+    measured_range,
+    predicted_us,
+    source_text,
+    with_terms,
+)
 from medusa_sim.lab.calibrate.runtime_file import check_runtime_name, write_runtime
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.ranges import MeasuredRange
@@ -66,6 +73,13 @@ def test_two_numbers_of_requests_give_the_others_whatever_is_inherited(inherited
     assert np.abs(errors).max() < 0.05
     held = ("hidden_us_per_step", "host_us_per_token", "filter_us")
     assert [fitted.runtime.engine.terms[name].value for name in held] == [0.0] * 3
+
+
+@pytest.mark.parametrize(("concurrency", "requests"), [([], 1), ([0.3], 1), ([2.6, 8.4, 1.0], 8)])
+def test_terms_are_known_up_to_the_most_requests_of_their_runs(concurrency, requests):
+    rows = [SimpleNamespace(concurrency=each) for each in concurrency]
+    known = measured_range(setting(), rows)  # type: ignore[arg-type]
+    assert (known.requests, known.gpus, known.forms) == (requests, (1, 1), ("dense",))
 
 
 def test_draft_terms_are_what_is_left_beside_plain_runs():
