@@ -17,8 +17,8 @@ from medusa_sim.export import ab, chains
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.launch import _longest_request, launch_command, launch_values
 from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes
-from medusa_sim.export.sglang import BLOCKS, SGLANG, SglangFlags, SglangSlot
-from medusa_sim.export.tensorrt_llm import TensorrtLlm, TensorrtSpeculativeConfig
+from medusa_sim.export.sglang import BLOCKS, SGLANG, SglangFlags, SglangSlot, flags_of
+from medusa_sim.export.tensorrt_llm import TENSORRT_LLM, TensorrtLlm, TensorrtSpeculativeConfig
 from medusa_sim.export.vllm import VllmSpeculativeConfig, speculative_config
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.acceptance import constant_rate
@@ -492,3 +492,96 @@ def test_the_checkpoint_of_a_command_has_the_format_that_was_priced(model, form,
     (serve,) = (line for line in command.splitlines() if line.startswith(("vllm", "trtllm-serve")))
     assert named in serve.split()
     assert ("--quantization fp8" in serve) == (form == "fp8" and engine == "vllm")
+
+
+@pytest.mark.parametrize(
+    ("method", "version", "tree", "tiers", "given"),
+    [
+        ("NGRAM", "0.5.23", None, None, {"num_draft_tokens": 4, "ngram_max_bfs_breadth": 1}),
+        ("DFLASH", "0.5.23", None, None, {"block_size": 4}),  # with the token that is known
+        ("DSPARK", "0.5.23", None, None, {"block_size": 3}),
+        ("EAGLE3", "0.5.23", None, None, {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}),
+        ("EAGLE3", "0.5.23", None, {1: 3, 9: 1}, {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}),
+        ("EAGLE3", "0.5.23", (2, 4, 8), None,
+         {"num_steps": 2, "eagle_topk": 4, "num_draft_tokens": 8, "page_size": 1}),
+        ("EAGLE3", "0.5", (2, 4, 8), None,
+         {"num_steps": 2, "eagle_topk": 4, "num_draft_tokens": 8, "disable_overlap_schedule": True}),
+    ],
+)  # fmt: skip
+def test_flags_of_sglang_are_the_drafts_of_the_plan_and_the_root(method, version, tree, tiers, given):
+    """Three drafts; a tree of depth 2, 4 wide, of 8 candidates."""
+    plan = SimpleNamespace(drafts=3, dynamic=tiers is not None)
+    shape = None if tree is None else SimpleNamespace(depth=tree[0], width=tree[1], candidates=tree[2])
+    chosen = SimpleNamespace(
+        plan=plan, tree=shape, method=SimpleNamespace(name=method), version=version,
+        starts=[(start, SimpleNamespace(drafts=drafts)) for start, drafts in (tiers or {}).items()],
+    )  # fmt: skip
+    slots = tiers and {start: SglangSlot(candidate_steps=[drafts]) for start, drafts in tiers.items()}
+    assert flags_of(chosen) == SglangFlags(algorithm=method, adaptive_slots=slots, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("version", "length", "forced"),
+    [("1.2", 1.2, 2.0), ("1.2", 2.6, 3.0), ("1.3", 2.4, 2.0), ("1.4", 1.2, 1.2), ("1.4", 2.6, 2.6)],
+)
+def test_tensorrt_llm_accepts_a_whole_number_of_drafts_and_at_least_one(version, length, forced):
+    assert TENSORRT_LLM.nearest_length(version, length) == forced
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "candidates", "grows"),
+    [(3, 2, 4, True), (3, 2, 3, False), (3, 2, 7, True), (3, 2, 8, False)],
+)
+def test_tensorrt_llm_grows_at_least_a_chain_and_at_most_its_width_a_level(depth, width, candidates, grows):
+    shape = SimpleNamespace(depth=depth, width=width, candidates=candidates)
+    method = TENSORRT_LLM.methods["eagle3"]
+    fits = TENSORRT_LLM.trees(method, "1.3")
+    assert fits is not None
+    assert fits(shape) is grows  # type: ignore[arg-type]
+    assert TENSORRT_LLM.trees(method, "1.2") is None
+    assert TENSORRT_LLM.trees(TENSORRT_LLM.methods["ngram"], "1.3") is None
+
+
+@pytest.mark.parametrize(
+    ("version", "dynamic", "last", "tree", "method", "default", "count"),
+    [
+        ("1.2", True, 0, None, "Eagle3", True, 1), ("1.3", True, 0, None, "Eagle3", False, 1),
+        ("1.3", True, 1, None, "Eagle3", False, 0), ("1.3", False, 0, None, "Eagle3", False, 0),
+        ("1.3", True, 0, object(), "Eagle3", False, 1), ("1.3", False, 0, None, "PARD", False, 1),
+        ("1.2", True, 0, None, "Eagle3", False, 0),
+    ],
+)  # fmt: skip
+def test_tensorrt_llm_says_what_a_version_and_a_method_lack(
+    version, dynamic, last, tree, method, default, count
+):
+    plan = SimpleNamespace(dynamic=dynamic, tiers=[SimpleNamespace(drafts=last)])
+    chosen = SimpleNamespace(
+        version=version, plan=plan, tree=tree, method=SimpleNamespace(name=method), is_default=default
+    )
+    assert len([*TENSORRT_LLM.remarks(chosen)]) == count  # type: ignore[arg-type]
+
+
+def test_what_an_engine_is_made_to_accept_is_predicted():
+    """One for the step and the rates of the drafts: 1.8, 2.4 and 2.7 tokens of one, two and three."""
+    tiers = (chains.Tier(1, 4, 3), chains.Tier(5, 16, 1), chains.Tier(17, 64, 0))
+    grid = chains.ChainGrid(
+        batch=np.array([1, 4, 16, 64]), drafts=np.arange(4), max_batch=np.full(4, 64), searched_to=64,
+        log_speedup=np.log(np.arange(1.0, 17.0).reshape(4, 4)), rates=np.array([0.8, 0.6, 0.3]),
+    )  # fmt: skip
+    plan = SimpleNamespace(
+        grid=grid, tiers=tiers, rates=(0.8, 0.6, 0.3),
+        drafts_at=lambda batch: 3 if batch <= 4 else 1 if batch <= 16 else 0,
+    )  # fmt: skip
+    assert [ab.acceptance_length(plan, batch) for batch in (1, 16, 64)] == pytest.approx([2.7, 1.8, 1.0])  # type: ignore[arg-type]
+    assert ab.batches(plan) == (1, 4, 16, 64)  # type: ignore[arg-type]
+    engine = SimpleNamespace(nearest_length=lambda version, length: round(length))
+    found = [*ab.predictions(engine, SimpleNamespace(version="1"), plan)]  # type: ignore[arg-type]
+    told = [(1, 4.0 * 3 / 2.7, 3.0), (4, 8.0 * 3 / 2.7, 3.0), (16, 10.0 * 2 / 1.8, 2.0), (64, 13.0, 1.0)]
+    assert np.array(found) == pytest.approx(np.array(told))
+
+
+def test_a_middle_batch_is_the_geometric_mean_of_the_ends_or_the_next_one():
+    plan = SimpleNamespace(
+        grid=SimpleNamespace(batch=np.array([2, 3, 10, 20, 32])), tiers=[chains.Tier(2, 3, 2)]
+    )
+    assert ab.batches(plan) == (2, 3, 10, 32)  # type: ignore[arg-type]  # sqrt(2 x 32) = 8

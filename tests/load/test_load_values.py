@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.goals import Goals
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.load_test import load_test
-from medusa_sim.load.metrics import _sensitivity, metrics_of
+from medusa_sim.load.metrics import _growth, _sensitivity, _shares, metrics_of
 from medusa_sim.load.point import LoadPoint, half_width
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.prompt_table import PromptTable
@@ -451,3 +452,77 @@ def test_a_run_is_as_sure_as_the_steps_that_most_of_its_time_went_to():
     steps_s = np.array([[0.25, 0.25], [0.25, 0.25], [1.5, 1.5]])
     record = SimpleNamespace(inside=SimpleNamespace(steps_s=steps_s), requests=asked)
     assert _sensitivity(record, table, metrics)["step_slower"] == pytest.approx(0.3)
+
+
+def drifting(count: int, *, users: int | None = None, warm: int = 1) -> Any:
+    """One arrives every second; each stays as long as it took to come, so that every other one is left."""
+    arrival_s = np.arange(float(count))
+    return SimpleNamespace(
+        requests=SimpleNamespace(users=users, warm=warm), arrival_s=arrival_s, finish_s=2.0 * arrival_s
+    )
+
+
+def test_a_queue_grows_by_those_who_come_and_do_not_go():
+    """Every other one goes; of ten that ended, two of the first three and one of the last kept the limits."""
+    record, count = drifting(200), 200
+    met = np.array([True, True, False, False, False, False, False, False, True, False])
+    inside = np.arange(count) >= 100
+    found = _growth(record, inside, met)
+    times = np.arange(100, count)
+    there = [np.sum(record.arrival_s < t) - np.sum(record.finish_s <= t) for t in times]
+    assert found["queue_growth_per_s"] == pytest.approx(np.polyfit(times, there, 1)[0])
+    assert found["queue_growth_per_s"] == pytest.approx(0.5, abs=0.01)
+    assert (found["goodput_share_first"], found["goodput_share_last"]) == pytest.approx((2 / 3, 1 / 3))
+    two = _growth(record, inside, np.array([True, False]))
+    assert (two["goodput_share_first"], two["goodput_share_last"]) == (1.0, 0.0)
+    none = _growth(record, inside, np.array([], dtype=bool))
+    assert np.isnan([none["goodput_share_first"], none["goodput_share_last"]]).all()
+
+
+@pytest.mark.parametrize(
+    ("known", "inside", "more"),
+    [(True, 100, {}), (False, 99, {}), (False, 100, {"users": 4}), (False, 100, {"warm": 0})],
+)
+def test_what_has_a_course_of_its_own_or_too_few_requests_has_no_drift(known, inside, more):
+    found = _growth(drifting(200, **more), np.arange(200) < inside, np.ones(9, dtype=bool))
+    assert np.isfinite([*found.values()]).tolist() == [known] * 3
+
+
+def test_shares_of_the_time_are_those_of_drafts_prompts_and_nothing():
+    """10 s: 2 idle, 1 of prompts alone, 0.5 of prompts in steps; a quarter of 2 s of drafting steps."""
+    inside = SimpleNamespace(
+        span_s=10.0, busy_s=8.0, accepted=30.0, speculated=40.0,
+        steps_s=np.array([[1.0, 4.5], [0.0, 2.0]]), prompts_s=np.array([0.25, 0.25]),
+    )  # fmt: skip
+    table = SimpleNamespace(drafting_share=np.array([[0.0, 0.0], [0.25, 0.25]]))
+    found = _shares(SimpleNamespace(inside=inside), table)  # type: ignore[arg-type]
+    assert found == pytest.approx({
+        "drafts": 2.0 / 6.5, "accepted_drafts": 0.75, "share_drafting": 0.05, "share_prompts": 0.15,
+        "share_decoding": 0.6, "share_idle": 0.2,
+    })  # fmt: skip
+    inside.speculated = 0
+    assert _shares(SimpleNamespace(inside=inside), table)["accepted_drafts"] == 0.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("decoding", "share"),
+    [
+        (100.0, 0.1 / 0.110), (1.0, 0.001 / 0.011), (0.25, 0.001 / 0.011), (256.0, 0.256 / 0.266),
+        (500.0, 0.256 / 0.266),
+    ],
+)  # fmt: skip
+def test_a_step_of_more_requests_is_longer_by_their_share_of_it(decoding, share):
+    """10 ms and 1 ms a request, of at most 256: 100 are 91 % of 110 ms; of 0.9 at most something is said."""
+    step_s = (0.010 + 0.001 * np.arange(257.0))[None, :, None] * np.ones((1, 1, 2))
+    table = constant_table(0.01, step_s=step_s, server_s=0.02, server_s_per_request=0.001)
+    record = SimpleNamespace(
+        inside=SimpleNamespace(steps_s=np.ones((1, 2))), requests=SimpleNamespace(users=None)
+    )
+    metrics = {"requests_decoding": decoding, "share_idle": 0.0, "share_prompts": 0.0, "ttft_mean_s": 1.0}
+    found = _sensitivity(record, table, metrics)  # type: ignore[arg-type]
+    assert found["queue_share"] == pytest.approx(min(share, 0.9))
+    assert found["server_share"] == pytest.approx(0.02 + 0.001 * min(max(decoding, 1.0), 256.0))
+    half = {**metrics, "share_idle": 0.5, "share_prompts": 0.25}  # half of what is busy are prompts
+    assert _sensitivity(record, table, half)["queue_share"] == pytest.approx(min(0.5 * share + 0.5, 0.9))  # type: ignore[arg-type]
+    record.requests.users = 4
+    assert _sensitivity(record, table, metrics)["queue_share"] == 0.0  # type: ignore[arg-type]
