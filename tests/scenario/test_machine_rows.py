@@ -156,6 +156,16 @@ def test_the_time_of_a_token_is_the_mean_of_all_requests_that_drafted():
         assert rows_of(json.dumps(entries), PLACE).drafted_us == pytest.approx(17_500.0)
 
 
+def test_a_request_that_does_not_say_its_tokens_counts_as_one():
+    unsaid = {"timings": {"draft_n": 3, "draft_n_accepted": 1, "predicted_per_second": 40.0}}
+    three = {
+        "timings": {"draft_n": 3, "draft_n_accepted": 1, "predicted_n": 3, "predicted_per_second": 100.0}
+    }
+    assert rows_of(json.dumps([unsaid]), PLACE).drafted_us == pytest.approx(25_000.0)
+    # three of 10 ms and one of 25
+    assert rows_of(json.dumps([unsaid, three]), PLACE).drafted_us == pytest.approx(55_000.0 / 4.0)
+
+
 @pytest.mark.parametrize("text", ["", "hello", "{}", "[]", "[1]", '{"a": NaN}', "| a | b | c |\n", "[" * 100])
 def test_what_holds_no_speed_is_one_line(text):
     with one_line(DataError):

@@ -194,14 +194,16 @@ def test_every_architecture_has_readers():
     assert {family.name for family in FAMILIES.values()} <= CLASSES.keys()
 
 
-def test_experts_have_types_of_their_own(tmp_path):
+@pytest.mark.parametrize("architecture", ["qwen3moe", "llama"])  # Mixtral calls itself Llama
+def test_experts_have_types_of_their_own(tmp_path, architecture):
     path = tmp_path / "moe.gguf"
-    more = {"expert_count": 16, "expert_used_count": 4, "expert_feed_forward_length": 256}
+    inter = "feed_forward_length" if architecture == "llama" else "expert_feed_forward_length"
+    more = {"expert_count": 16, "expert_used_count": 4, inter: 256}
     infos = [
         *tensors(), *(tensor(f"blk.{n}.ffn_{part}_exps.weight", (HIDDEN, 256, 16), "mxfp4")
                       for n in range(LAYERS) for part in ("gate", "up", "down")),
     ]  # fmt: skip
-    path.write_bytes(header(keys("qwen3moe", **more), infos))
+    path.write_bytes(header(keys(architecture, **more), infos))
     model = load_model(path)
     assert (model.experts.experts, model.experts.topk, model.experts.inter) == (16, 4, 256)
     assert dict(FILES[model.weight_dtype]["experts"]) == {"mxfp4": 1.0}

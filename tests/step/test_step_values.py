@@ -45,6 +45,7 @@ from medusa_sim.step.step import (
     decode_step,
     prefill_step,
     step_passes,
+    step_rows,
     verification_step,
 )
 from medusa_sim.step.verified import Verified, drafted_tokens, mean_drafted_tokens
@@ -398,3 +399,17 @@ def test_the_fewest_gpus_are_those_on_which_one_token_of_one_request_fits(monkey
     assert memory.fewest_gpus(LLAMA, GPU, Parallel()) == 16
     monkeypatch.setattr(memory, "usable_memory_bytes", lambda gpu, engine, shard: 0.06)
     assert memory.fewest_gpus(LLAMA, GPU, Parallel()) is None  # heads are not split over 128
+
+
+@pytest.mark.parametrize(
+    ("runtime", "requests", "candidates", "rows"),
+    [
+        ("cuda-graph", [0.1, 2.4, 7.0], 4, [1.0, 10.0, 28.0]),  # as many as there are, and one at least
+        ("vllm-0.33", [3.0, 5.0], 1, [4.0, 8.0]),  # captured are 1, 2, 4, 8
+    ],
+)  # fmt: skip
+def test_rows_of_a_step_are_whole_and_those_of_the_graph_that_holds_them(runtime, requests, candidates, rows):
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", runtime=runtime, drafter="eagle3", acceptance=0.6
+    )
+    assert step_rows(scenario.setting, np.array(requests), candidates).tolist() == rows
