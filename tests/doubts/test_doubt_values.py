@@ -4,15 +4,24 @@ import json
 import re
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from told import numbers
 
 from medusa_sim.doubts import kernels as kernel_doubts
 from medusa_sim.doubts import of_scenario as rules
 from medusa_sim.doubts import room as room_doubts
 from medusa_sim.doubts import terms as doubt_terms
-from medusa_sim.doubts.acceptance import lossless_as_given, workload_of_medusa
+from medusa_sim.doubts.acceptance import (
+    acceptance_of_outputs,
+    acceptance_of_shorter_contexts,
+    acceptance_of_shorter_requests,
+    guessed_acceptance,
+    lossless_as_given,
+    workload_of_medusa,
+)
 from medusa_sim.doubts.of_answer import length_doubts, limit_with_a_drafter
 from medusa_sim.doubts.of_scenario import cut_scale_blocks, scenario_doubts, slow_link
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
@@ -127,6 +136,44 @@ def test_what_was_measured_with_medusa_heads_is_doubted_elsewhere(drafter, accep
     asked = {"lossless": True} if acceptance else {"workload": "coding"}
     scenario = Scenario(model="vicuna-7b", drafter=drafter, acceptance=acceptance, **asked)
     assert [rule for rule in (workload_of_medusa, lossless_as_given) if any(rule(scenario))] == told
+
+
+def accepted(**profile: Any) -> Any:
+    """A scenario with this acceptance, whose requests grow from 600 to 1,000 tokens: 800 on average."""
+    given = {"name": "made", "longest_context": None, "output_share": 1.0, **profile}
+    return SimpleNamespace(
+        profile=SimpleNamespace(**given), model=SimpleNamespace(name="model"),
+        traffic=SimpleNamespace(prompt_tokens=600.0, output_tokens=400.0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("longest", "tokens", "told"), [(800, 800.0, []), (800, 801.0, ["800", "801"]), (None, 1e6, [])]
+)
+def test_contexts_beyond_those_of_an_acceptance_are_told_with_both(longest, tokens, told):
+    lines = list(acceptance_of_shorter_contexts(accepted(longest_context=longest), tokens))
+    assert [numbers(line)[:2] for line in lines] == ([told] if told else [])
+
+
+@pytest.mark.parametrize(("longest", "count"), [(799, 1), (800, 0)])
+def test_requests_are_as_long_as_half_way_through_their_outputs(longest, count):
+    scenario = accepted(longest_context=longest)
+    assert len(list(acceptance_of_shorter_requests(scenario))) == count
+    scenario.traffic = None
+    assert not list(acceptance_of_shorter_requests(scenario))
+
+
+@pytest.mark.parametrize(("first", "told"), [(None, []), (2, ["1", "2"]), (5, ["4", "5"])])
+def test_drafts_beyond_those_that_were_measured_are_guesses(first, told):
+    scenario = accepted()
+    scenario.guessed_from = first
+    assert [each for line in guessed_acceptance(scenario) for each in numbers(line)] == told
+
+
+def test_a_share_of_published_rates_is_told():
+    (line,) = acceptance_of_outputs(accepted(output_share=0.85, output_tokens=256.0))
+    assert numbers(line) == ["0.85", "256"]
+    assert not list(acceptance_of_outputs(accepted()))
 
 
 def test_requests_beyond_what_a_drafter_leaves_are_told():
