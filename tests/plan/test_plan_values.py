@@ -1,5 +1,6 @@
 """What the parts of an answer give by hand: batches tried, what is slower with more, what would fit."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from medusa_sim.plan.more_requests import slower_with_more
 from medusa_sim.plan.one_place import rows_at, scheduled_row_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
+from medusa_sim.plan.schedule import gains_by_batch, ranges_over, scheduled_counts
 from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
 from medusa_sim.plan.sweep_answer import _drafting_share
 from medusa_sim.scenario.question import Question
@@ -309,3 +310,75 @@ def test_a_cliff_is_told_from_the_rows_count_up(monkeypatch):
         found = (np.arange(1, counts + 1), steps[:counts])
         monkeypatch.setattr(other_counts, "_steps_by_count", lambda row, found=found: found)
         assert other_counts.cliff_after(SimpleNamespace(candidates=candidates)) == cliff
+
+
+def shared_ranges(
+    first: list[list[float]], last: list[list[float]], *, gain: float = 0.0, limit_us: float | None = None,
+    late: Sequence[tuple[int, int]] = (), no_room: Sequence[tuple[int, int]] = (), half: float = 0.0,
+    drafting: tuple[str, str] = ("1111", "1111"),
+) -> list[tuple[int, int, int]]:  # fmt: skip
+    """(first place, last, configuration) over the first and the last of three lengths of these speedups.
+
+    Configurations 0, 7 and 5; a step takes 10 us, 30 where it is `late` at the last length.
+    """
+    other = [[1.0, 9.0, 9.0]] * len(first)  # at the length between, which is not asked about
+    speedup = np.array([first, other, last]).transpose(1, 0, 2)
+    fits, tpot_us = np.ones(speedup.shape, dtype=bool), np.full(speedup.shape, 10.0)
+    for b, k in no_room:
+        fits[b, 0, k] = False
+    for b, k in late:
+        tpot_us[b, 2, k] = 30.0
+    halves = np.full(speedup.shape, half) * np.array([0.0, 1.0, 2.0])
+    contenders = SimpleNamespace(
+        speedup=speedup, fits=fits, tpot_us=tpot_us, log_speedup_half=halves, index=np.array([[[0, 7, 5]]])
+    )
+    cells = SimpleNamespace(contenders=contenders, surface=SimpleNamespace(batch=np.arange(len(first))))
+    question = SimpleNamespace(max_latency_us=limit_us, switching_gain=gain)
+    where = [np.array([letter == "1" for letter in each[: len(first)]]) for each in drafting]
+    break_evens = [
+        SimpleNamespace(is_drafting=lambda batch, drafts=drafts: drafts)
+        for drafts in (where[0], np.zeros(len(first), dtype=bool), where[1])
+    ]
+    found = ranges_over([0, 2], cells, question, break_evens)  # type: ignore[arg-type]
+    return [(each.first, each.last, each.configuration) for each in found]
+
+
+FIRST = [[1.0, 1.4, 1.2], [1.0, 1.4, 1.6], [1.0, 0.9, 0.8], [1.0, 1.1, 0.8]]
+LAST = [[1.0, 1.2, 1.2], [1.0, 1.0, 1.3], [1.0, 1.3, 0.9], [1.0, 0.8, 0.9]]
+"""Geometric means: 1.30 and 1.20, 1.18 and 1.44, 1.08 and 0.85, 0.94 and 0.85."""
+
+
+def test_lengths_share_the_configuration_of_the_largest_geometric_mean():
+    own = {"drafting": ("1100", "1111")}  # where they disagree, the mean decides
+    assert shared_ranges(FIRST, LAST, **own) == [(0, 0, 7), (1, 1, 5), (2, 2, 7), (3, 3, 0)]
+    # at the last both say so, and the mean gains somewhere
+    assert shared_ranges(FIRST, LAST, drafting=("1101", "1111"))[-1] == (2, 3, 7)
+    assert shared_ranges(FIRST[2:], LAST[2:], drafting=("00", "00")) == [(0, 1, 0)]
+    nowhere = [[1.0, 0.9, 0.9]] * 2
+    assert shared_ranges(nowhere, nowhere) == [(0, 1, 0)]  # the mean gains at no batch
+    # what has no room at one of the lengths runs at neither
+    assert shared_ranges(FIRST, LAST, no_room=[(1, 2)], **own) == [(0, 2, 7), (3, 3, 0)]
+
+
+def test_a_limit_of_latency_is_kept_at_every_length_where_anything_keeps_it():
+    own: dict[str, Any] = {"drafting": ("1100", "1111")}
+    slow = [(0, 1)]
+    assert shared_ranges(FIRST, LAST, late=slow, limit_us=20.0, **own)[0] == (0, 1, 5)
+    assert shared_ranges(FIRST, LAST, late=slow, limit_us=30.0, **own)[0] == (0, 0, 7)
+    assert shared_ranges(FIRST, LAST, late=slow, **own)[0] == (0, 0, 7)
+    # where nothing keeps it the fastest runs, in a range of its own
+    alike = [[1.0, 1.5, 1.2]] * 2
+    assert shared_ranges(alike, alike, limit_us=20.0) == [(0, 1, 7)]
+    every = [(1, 0), (1, 1), (1, 2)]
+    assert shared_ranges(alike, alike, limit_us=20.0, late=every) == [(0, 0, 7), (1, 1, 7)]
+    # as batches at which plain decoding has no room
+    assert shared_ranges(alike, alike, no_room=[(1, 0)]) == [(0, 0, 7), (1, 1, 7)]
+
+
+def test_a_configuration_stays_within_a_switch_or_the_doubt_about_two():
+    """5 gains 2 % over 7 at the second batch; half-widths of h and 2 h leave a doubt of h sqrt(3)."""
+    speedup = [[1.0, 1.5, 1.2], [1.0, 1.5, 1.53]]
+    assert shared_ranges(speedup, speedup) == [(0, 0, 7), (1, 1, 5)]
+    assert shared_ranges(speedup, speedup, gain=0.021) == [(0, 1, 7)]
+    assert shared_ranges(speedup, speedup, half=0.0112) == [(0, 0, 7), (1, 1, 5)]
+    assert shared_ranges(speedup, speedup, half=0.0116) == [(0, 1, 7)]
