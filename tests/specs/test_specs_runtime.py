@@ -397,3 +397,17 @@ def test_what_an_engine_runs_on_and_unpacks_is_the_same_in_all_its_versions():
     assert {name for name, of in engines.items() if of.unpacks_fp8} == {
         name for name in engines if name.startswith(("vllm-", "sglang-"))
     }
+
+
+def test_hybrids_in_sglang_launch_prompts_alike_with_drafts_and_without():
+    engine = load_runtime("sglang-0.5").engine
+    for experts, gpus in itertools.product((True, False), (1, 4, 8)):
+        found = engine.at(Case("hybrid", experts, gpus, "hopper", "FA3"))
+        assert found.prefill_us_per_launch.value == found.prompt_us_per_launch.value > 0.0
+    assert engine.at(Case("dense", False, 4, "hopper", "FA3")).prefill_us_per_launch.value == 0.0
+
+
+def test_a_fit_without_hybrids_says_nothing_of_their_layers():
+    before = load_runtime("sglang-0.5.4").engine.at(Case("hybrid", True, 8, "blackwell", "TRITON"))
+    after = load_runtime("sglang-0.5.6").engine.at(Case("hybrid", True, 8, "blackwell", "TRITON"))
+    assert before.layer_us.value == after.layer_us.value > 10.0
