@@ -59,14 +59,14 @@ def test_a_line_is_told_every_half_minute(monkeypatch, capsys):
 
 
 def test_training_tells_every_hundredth_step_and_what_is_left(monkeypatch, capsys):
-    """From step 1 on: 99 steps in 60 s, so 100 more take 61 s, one minute."""
-    now = iter([0.0, 1.0, 60.0, 121.0])
+    """From step 1 on: 99 steps in 600 s, so 100 more take 606 s, ten minutes."""
+    now = iter([0.0, 1.0, 600.0, 1210.0])
     monkeypatch.setattr(train.time, "monotonic", lambda: next(now))
     told = train._Progress(200)
     for step in (1, 100, 200):
         told(step, {"loss": 1.23456})
     assert capsys.readouterr().err.splitlines() == [
-        "step 100/200  loss 1.235  1.0 min left", "step 200/200  loss 1.235  0.0 min left",
+        "step 100/200  loss 1.235  10.1 min left", "step 200/200  loss 1.235  0.0 min left",
     ]  # fmt: skip
 
 
