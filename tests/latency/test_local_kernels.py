@@ -169,6 +169,7 @@ PEAK_PER_US = CLOCK * GPU.peak("fp16") / 1e6
         ("q8_0", 1, 0.8, 1, 4, 0),
         ("q8_0", 2, 0.8, 2, 2 * 4, 0),  # each column by itself
         ("q8_0", 3, 0.8, 1, 2 + 3 * 3, 0),
+        ("q8_0", 5, 0.8, 1, 2 * (2 + 3 * 3), 0),  # two passes of three columns, one of them empty
         ("q8_0", 8, 0.8, 1, 2 * (2 + 4 * 3), 0),  # two passes of four columns
         ("q8_0", 9, 0.7, 1, 5, 16),  # a whole tile
         ("q8_0", 40, 0.7, 1, 5 + 32 * 0.5, 48),  # three
