@@ -10,7 +10,11 @@ import pandas as pd
 import pytest
 from told import numbers
 
+from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.report.compare import decision
 from medusa_sim.report.compare import sentences as compared
+from medusa_sim.report.compare import tables as compare_tables
+from medusa_sim.report.words.numbers import NOTHING
 
 
 def row(**more: Any) -> dict[str, Any]:
@@ -94,3 +98,43 @@ def test_a_set_up_under_load_is_told_in_shares_milliseconds_and_tokens():
         **{**given, "replicas": 1, "row": row(ttft_ms=200.0, drafts=0)}, usd_per_million_tokens=math.nan
     )
     assert numbers(compared.loaded_line(alone)) == ["4", "4", "1", "93", "250", "80.0"]
+
+
+def priced(speed: float, **more: Any) -> dict[str, Any]:
+    """A row at this speed, a tenth below and a fifth above it in its band, for $2 a million tokens."""
+    return {
+        "gpu": "a", "gpus": 1, "tp": 1, "ep": 1, "dp_attention": False, "precision": "bf16",
+        "kv_precision": "bf16", "engine": "vllm", "drafter": "eagle3", "drafts": 3, "batch": 8,
+        "tokens_per_s_per_user": speed, "tokens_per_s_per_user_low": 0.9 * speed,
+        "tokens_per_s_per_user_high": 1.2 * speed, "tokens_per_s_per_gpu": 8.0 * speed,
+        "usd_per_million_tokens": 2.0, "joule_per_token": 0.5, "sure": 1.0, "chosen": False, **more,
+    }  # fmt: skip
+
+
+def test_a_decision_has_the_speed_and_the_cost_of_its_three_rows(monkeypatch):
+    """The plain row rests on its own kind of measurement; where nothing is sure enough it is said once."""
+    monkeypatch.setattr(decision, "drafting_text", lambda answer, row: row["drafter"])
+    monkeypatch.setattr(decision, "rests_on", lambda scenario, plain: f"plain {plain}")
+    answer = SimpleNamespace(
+        chosen=priced(120.0, sure=0.83, usd_per_million_tokens=1.2345), surer=SimpleNamespace(chosen=None),
+        chosen_plain=priced(60.0, drafter="none", sure=0.5), measure="cost", scenario=lambda row: None,
+        column="usd_per_million_tokens",
+    )  # fmt: skip
+    choice, safe, plain = decision.decision_table(answer).rows  # type: ignore[arg-type]
+    assert choice[2:] == ("1.23", "120", "108 to 144", "83 %", "plain False")
+    assert plain[2:] == ("2.00", "60.0", "54.0 to 72.0", "50 %", "plain True")
+    assert numbers(safe[1]) == ["90"]
+    assert set(safe[2:]) == {NOTHING}
+
+
+@pytest.mark.parametrize(("sure", "is_shown"), [((1.0, 1.0), False), ((1.0, 0.7), True)])
+def test_rows_of_set_ups_have_their_bands_and_are_sure_where_something_was_asked(sure, is_shown):
+    rows = pd.DataFrame([
+        priced(100.0, sure=sure[0], chosen=True), priced(50.0, sure=sure[1], drafts=0, drafter="none"),
+    ])  # fmt: skip
+    table = compare_tables.rows_table(rows, "made")
+    found = {header: column for header, *column in zip(table.headers, *table.rows, strict=True)}
+    assert found[BY_NAME["interval"].title] == ["90.0-120", "45.0-60.0"]
+    assert found[BY_NAME["drafts"].title] == ["3", NOTHING]
+    assert next(iter(found.values())) == ["*", ""]
+    assert (BY_NAME["sure"].title in found) == is_shown
