@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.plan import other_counts, recommendation
+from medusa_sim.plan import coarse_search, other_counts, recommendation
 from medusa_sim.plan.break_even import longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
-from medusa_sim.plan.coarse_search import CoarseSearch
+from medusa_sim.plan.coarse_search import CoarseSearch, coarse_searches
 from medusa_sim.plan.more_requests import slower_with_more
 from medusa_sim.plan.one_place import rows_at, scheduled_row_at
 from medusa_sim.plan.recommend import recommend
@@ -42,6 +42,26 @@ def test_every_batch_is_tried_to_64_and_every_twentieth_beyond():
     beyond = batches_tried(128)
     assert beyond[:64].tolist() == list(range(1, 65))
     assert beyond[64:].tolist() == [round(64 * 2 ** (step / 15)) for step in range(1, 16)]
+
+
+def test_break_even_is_looked_for_at_every_batch_to_64_and_every_fiftieth_beyond(monkeypatch):
+    """To 1,024 in steps of 2 %: ln 16 / ln 1.0201 = 139.3, so 140; each length to what fits with drafts."""
+    priced: list[list[int]] = []
+    rooms = np.array([[5000, 3000, 2000], [900, 701, 300], [40, 0, 0]])
+    monkeypatch.setattr(coarse_search, "surface_at", lambda *given: SimpleNamespace(max_batch=rooms))
+    monkeypatch.setattr(coarse_search, "price", lambda _, batch, *given: priced.append(batch.tolist()))
+    lengths = np.array([64, 512, 4096])
+    whole, some, none = coarse_searches(SMALL, (), lengths)
+    assert whole.batches[:64].tolist() == list(range(1, 65))
+    assert whole.batches.tolist()[63:] == sorted({round(64 * 16 ** (k / 140)) for k in range(141)} | {701})
+    assert some.batches.tolist() == [batch for batch in whole.batches.tolist() if batch <= 701]
+    assert none.batches.tolist() == []
+    assert [each.largest for each in (whole, some, none)] == [1024, 701, 0]
+    # what is searched anyway is not priced here, and a search beyond 1,024 goes to its own end
+    priced.clear()
+    first, *_ = coarse_searches(SMALL, (), lengths, np.array([1, 2, 2000]), [np.array([2, 3, 1999])] * 3)
+    assert (first.largest, first.batches[0], 2000 in first.batches) == (2000, 3, False)
+    assert set(priced[0]) == {*first.batches.tolist(), 1999}
 
 
 def look_at(cells: Cells) -> CoarseSearch:
