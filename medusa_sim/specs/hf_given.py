@@ -162,7 +162,7 @@ class Given:
 
     def one_each(self, key: str, entries: Sequence[Any] | None, more: int = 0) -> list[Any]:
         """A list with an entry a layer. more: layers of modules after them, which it may name too."""
-        if entries is None or not self.layers + more <= len(entries) <= self.layers + more + 1:
+        if entries is None or not self.layers <= len(entries) <= self.layers + more + 1:
             held = "missing" if entries is None else f"{len(entries)} entries"
             self.refuse(key, f"{held}; num_hidden_layers is {self.layers}")
         return list(entries[: self.layers])

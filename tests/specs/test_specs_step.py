@@ -22,6 +22,7 @@ WAYS = {
     "its own names": OWN,
     "common names": {"num_key_value_heads": 8, "moe_num_experts": 288, "num_experts_per_tok": 8},
     "kinds by layer": {**OWN, "moe_layers_enum": None, "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 42},
+    "kinds without those of its modules": {**OWN, "layer_types": KINDS[:45]},
     "rotation by layer": {**OWN, "rope_theta": [5e6] + [1e4] * 47, "partial_rotary_factors": [0.5] * 48},
 }
 
