@@ -177,6 +177,19 @@ def cut_scale_blocks(scenario: Scenario) -> Iterator[str]:
     )
 
 
+def prompts_beyond_a_step(scenario: Scenario) -> Iterator[str]:
+    """Prompts are longer than a step, and the engine reads them whole unless told otherwise."""
+    engine, traffic, gpu = scenario.runtime.engine, scenario.traffic, scenario.gpu
+    if engine is None or traffic is None or not engine.whole_prompts:
+        return
+    most = engine.step_limit(gpu.name, gpu.memory_bytes).tokens
+    if traffic.prompt_tokens > most:
+        yield (
+            f"{scenario.runtime.name} refuses prompts beyond {most:,} tokens unless enable_chunked_prefill "
+            "is on or max_num_tokens larger: priced as if it read them in chunks"
+        )
+
+
 def fitted_kernels(scenario: Scenario) -> Iterator[str]:
     """Fitted kernels that stand in for others, where the latency model is calibrated."""
     if scenario.latency.name == "calibrated":
@@ -209,6 +222,7 @@ RULES: tuple[Listed, ...] = (
     Listed(engine_on_other_gpus),
     Listed(slow_link),
     Listed(cut_scale_blocks),
+    Listed(prompts_beyond_a_step),
     Listed(model_too_large),
     Listed(fitted_kernels),
     Listed(trees_without_attention),

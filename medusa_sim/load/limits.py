@@ -76,6 +76,8 @@ class SchedulerLimits:
     prompt_wait: int = 0
     """Steps that the first of several prompts waits for others meanwhile, until they fill a step
     (TensorRT-LLM's `batch_wait_timeout_iters`)."""
+    whole_prompts: bool = False
+    """Whether prompts are read whole where a step has room for them, not in chunks."""
     kv_blocks: int
     """Blocks of the caches of all schedulers, each of which fills its own alone."""
     schedulers: int = 1
@@ -182,6 +184,7 @@ def limits_of(
         block_tokens=server.block_tokens,
         prompt_interval=server.prompt_interval,
         prompt_wait=prompt_wait if server.prompt_wait is None else server.prompt_wait,
+        whole_prompts=engine is not None and engine.whole_prompts,
         kv_blocks=schedulers * blocks,
         schedulers=schedulers,
         positions=scenario.model.max_seq_len,

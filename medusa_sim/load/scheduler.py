@@ -4,7 +4,8 @@ As vLLM's V1 scheduler: a step carries all decoding requests with their drafts, 
 what these leave of the token budget, first come, first served; a pass of prompts alone has all of it. A
 prompt is admitted when the KV cache has room for all of it; where decoding runs out of blocks the request
 that was admitted last is preempted: its KV is dropped, and computed again later. Steps that carry prompts may
-have to lie apart (`SchedulerLimits.prompt_interval`).
+have to lie apart (`SchedulerLimits.prompt_interval`). Where prompts are read whole, one that does not fit
+into what is left waits, and those behind it (TensorRT-LLM's `MicroBatchScheduler` without chunks).
 """
 
 from __future__ import annotations
@@ -74,12 +75,16 @@ class Scheduler:
         budget = self._room_tokens(drafts)
         chunks = []
         for request in self.reading:
-            if budget <= 0:
-                break
             tokens = min(request.unread, budget)
+            if tokens <= 0 or (tokens < request.unread and self._is_read_whole(request)):
+                break
             budget -= tokens
             chunks.append(Chunk(tokens, request.committed - request.unread + tokens))
         return chunks
+
+    def _is_read_whole(self, request: Request) -> bool:
+        """Whether a prompt waits for a step with room for all of it; a longer one than any has is cut."""
+        return self._limits.whole_prompts and request.unread <= self._limits.token_budget
 
     def _room_tokens(self, drafts: int) -> int:
         """Tokens of prompts that the next step, or pass of their own, has room for."""

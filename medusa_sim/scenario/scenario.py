@@ -160,7 +160,9 @@ class Scenario(MachineWithDrafter):
             served_drafter=self.drafting.method,
             compacted_drafts=self.depth if self.guessed_from is None else self.guessed_from - 1,
             longest_drafts=self.depth,
-            verified=Verified(match_rate=self.match_rate, sure_shares=self.sure_shares),
+            verified=Verified(
+                match_rate=1.0 if runtime.fills_lookups else self.match_rate, sure_shares=self.sure_shares
+            ),
             parallel=self.parallel,
             overlap=self.overlap,
         )

@@ -31,6 +31,8 @@ class Case(NamedTuple):
     """Formats of the weights in all parts of the model."""
     gpu: str = ""
     """Name of the GPU; empty: unknown, and then nothing says how near a measured set-up is."""
+    memory_bytes: float = 0.0
+    """Memory of that GPU."""
     sizes: str = ""
     """Shape of the model (`place.sizes_of`); empty: unknown."""
     splits: bool = False
@@ -50,6 +52,7 @@ def case_of(model: Model, gpu: Gpu, gpus: int, backend: str) -> Case:
         backend=backend,
         formats=weight_formats(model),
         gpu=gpu.name,
+        memory_bytes=gpu.memory_bytes,
         sizes=sizes_of(model),
         splits=model.parallel.dp_attention,
     )

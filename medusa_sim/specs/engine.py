@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.specs.case import Case
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.ranges import MeasuredRange
 from medusa_sim.specs.strict import Text
 from medusa_sim.specs.term import Term
@@ -35,6 +34,8 @@ DRAFTING = "draft_"
 VERSIONED = re.compile(r"(.+)-v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev|a|b)\d*)*")
 """`sglang-0.5.3.post3`: the engine, and the numbers of its version."""
 GraphUnit = Literal["tokens", "multiples", "requests"]
+_MANY_GPUS = 4
+"""GPUs that share a model from which SGLang captures larger batches."""
 _Us: TypeAlias = Annotated[Term, "us"]
 _Bytes: TypeAlias = Annotated[Term, "bytes"]
 _Steps: TypeAlias = Annotated[Term, "steps"]
@@ -57,11 +58,20 @@ class StepLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """It applies to GPUs with at least this much memory ..."""
     but: tuple[str, ...] = ()
     """... whose name contains none of these."""
+    captured: Annotated[int, Meta(ge=0)] = 0
+    """Largest captured size; 0: all of the engine's list."""
+    captured_by_four: Annotated[int, Meta(ge=0)] = 0
+    """The same where four GPUs and more share a model; 0: as `captured`."""
 
-    def holds_for(self, gpu: Gpu) -> bool:
-        """Whether it applies to a GPU."""
-        is_large = gpu.memory_bytes >= self.memory_gib * (1 << 30)
-        return is_large and not any(name in gpu.name for name in self.but)
+    def holds_for(self, gpu: str, memory_bytes: float) -> bool:
+        """Whether it applies to a GPU of that name and memory."""
+        is_large = memory_bytes >= self.memory_gib * (1 << 30)
+        return is_large and not any(name in gpu for name in self.but)
+
+    def captures(self, size: int, gpus: int) -> bool:
+        """Whether graphs of so large a size are captured where so many GPUs share a model."""
+        most = (gpus >= _MANY_GPUS and self.captured_by_four) or self.captured
+        return not most or size <= most
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +208,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Drafters that it supports."""
     synchronous_drafters: _Names
     """Drafters whose steps hide no host work."""
+    fills_lookups: bool = False
+    """Whether a request whose look-up found fewer drafts is filled up to as many as every other has."""
     nvidia_only: bool = False
     fuses_shared: tuple[Text, ...] = ()
     """GPU generations on which the kernel of routed experts also runs a shared expert of their width and
@@ -219,6 +231,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Default limits of a step: the first entry that applies to the GPU."""
     limits_each: bool = False
     """Whether each GPU has these limits where attention is split over requests; else the server has."""
+    whole_prompts: bool = False
+    """Whether a step reads whole prompts by default: one that is longer than a step is refused."""
     prompt_wait_steps: Annotated[int, Meta(ge=0)] = 0
     """Most steps that a prompt waits for other prompts to join its step while requests decode (N17)."""
     drafting_requests: Annotated[int, Meta(ge=0)]
@@ -236,9 +250,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     measured_drafters: tuple[Text, ...] = ()
     """The only drafters with which drafting was measured; empty: all."""
 
-    def step_limit(self, gpu: Gpu) -> StepLimit:
-        """Default limits of one step on a GPU."""
-        return next(limit for limit in self.step_limits if limit.holds_for(gpu))
+    def step_limit(self, gpu: str, memory_bytes: float) -> StepLimit:
+        """Default limits of one step on a GPU of that name and memory."""
+        return next(limit for limit in self.step_limits if limit.holds_for(gpu, memory_bytes))
 
     def drafting(self, drafter: str) -> Engine:
         """The engine in a step with this drafter: synchronous drafters hide no host work."""
@@ -301,8 +315,18 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """The engine in a set-up, with every term as it is there (`Term.at`)."""
         fused = tuple(each for each in self.fuses_shared if each == case.generation)
         sends = tuple(gpu for gpu in self.sends_tokens if gpu == case.gpu)
-        own = msgspec.structs.replace(self, fuses_shared=fused, sends_tokens=sends)
+        own = msgspec.structs.replace(self, fuses_shared=fused, sends_tokens=sends, **self._captured_at(case))
         return own.with_terms({name: term.at(case) for name, term in self.terms.items()})
+
+    def _captured_at(self, case: Case) -> dict[str, tuple[int, ...]]:
+        """The sizes of graphs that are captured on the GPUs of a case."""
+        if not case.gpu:
+            return {}
+        limit = self.step_limit(case.gpu, case.memory_bytes)
+        return {
+            name: tuple(size for size in getattr(self, name) if limit.captures(size, case.gpus))
+            for name in ("graph_sizes", "plain_graph_sizes")
+        }
 
     def limited(self, schedulers: int) -> int:
         """How many times the limits of a step apply: once for each scheduler, or once for the server."""

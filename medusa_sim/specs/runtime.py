@@ -162,6 +162,11 @@ class Runtime:
         return self.engine is not None and self.engine.chain_only
 
     @property
+    def fills_lookups(self) -> bool:
+        """Whether each request verifies as many drafts as every other, found or not."""
+        return self.engine is not None and self.engine.fills_lookups
+
+    @property
     def draft_reads_back(self) -> bool:
         """Whether a drafter reads the verified tokens in a pass of its own (`specs.engine.Engine`)."""
         return self.engine is not None and self.engine.draft_reads_back

@@ -44,7 +44,7 @@ def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1) -> tuple[int
     engine = runtime.engine
     if engine is None:
         return MAX_REQUESTS, TOKEN_BUDGET
-    limit = engine.step_limit(gpu)
+    limit = engine.step_limit(gpu.name, gpu.memory_bytes)
     limited = engine.limited(schedulers)
     return limited * limit.requests, limited * limit.tokens
 

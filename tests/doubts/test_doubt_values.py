@@ -23,7 +23,12 @@ from medusa_sim.doubts.acceptance import (
     workload_of_medusa,
 )
 from medusa_sim.doubts.of_answer import length_doubts, limit_with_a_drafter
-from medusa_sim.doubts.of_scenario import cut_scale_blocks, scenario_doubts, slow_link
+from medusa_sim.doubts.of_scenario import (
+    cut_scale_blocks,
+    prompts_beyond_a_step,
+    scenario_doubts,
+    slow_link,
+)
 from medusa_sim.doubts.stand_ins import borrowed_shares, other_form, slower_than_halves, taken_over
 from medusa_sim.doubts.term_shares import doubled, token_us, usual_option
 from medusa_sim.doubts.terms import WORDS, terms_out_of_range
@@ -356,3 +361,16 @@ def test_eleven_blocks_are_whole_on_one_gpu_alone():
     asked = dense("vllm", gpu="h200-sxm", model="deepseek-v2-lite", dtype="fp8_block", tp=2)
     (line,) = cut_scale_blocks(asked)
     assert re.findall(r"--[et]p \d+", line) == ["--ep 2", "--tp 1"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "prompt_tokens", "told"),
+    [
+        ("tensorrt-llm", 8193, ["8,192"]), ("tensorrt-llm", 8192, []), ("tensorrt-llm", None, []),
+        ("vllm", 9000, []), ("sglang", 9000, []), ("cuda-graph", 9000, []),
+    ],
+)  # fmt: skip
+def test_prompts_that_an_engine_refuses_to_cut_are_told(runtime, prompt_tokens, told):
+    traffic = {} if prompt_tokens is None else {"prompt_tokens": prompt_tokens, "output_tokens": 100}
+    asked = dense(runtime, gpu="h100-sxm", model="llama-3.1-8b", **traffic)
+    assert [re.findall(r"[\d,]{4,}", line)[0] for line in prompts_beyond_a_step(asked)] == told

@@ -106,6 +106,21 @@ def test_prompts_are_read_in_chunks_within_the_budget():
     assert hit.whole.prompt_tokens == 50
 
 
+def test_prompts_that_are_read_whole_wait_for_a_step_with_room_for_all_of_them():
+    """Three prompts of 20 tokens in steps of 32: one a step, in chunks two steps; 100 fit in no step."""
+    arriving = requests([0.0, 0.0, 0.0], prompt=[20, 20, 20], output=[1, 1, 1])
+
+    def ends(asked: Requests, *, whole: bool) -> list[float]:
+        within = limits(max_requests=8, token_budget=32, whole_prompts=whole)
+        found = run(asked, constant_table(STEP_S), within, Fixed(0))
+        return np.rint(found.finish_s / STEP_S).tolist()
+
+    assert ends(arriving, whole=True) == [1.0, 2.0, 3.0]
+    assert ends(arriving, whole=False) == [1.0, 2.0, 2.0]
+    longer = requests([0.0], prompt=[100], output=[1])
+    assert ends(longer, whole=True) == ends(longer, whole=False) == [4.0]
+
+
 def test_a_full_closed_loop_emits_what_the_table_says_as_often_as_its_seed():
     table = constant_table(STEP_S, rates=(0.8, 0.5, 0.3))
     users = 16
@@ -196,19 +211,20 @@ POLICIES = {
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 1000), count=st.integers(1, 60), rate=st.floats(0.5, 500.0),
-    burstiness=st.floats(0.1, 4.0), most=st.integers(1, 12), budget=st.integers(12, 80),
+    burstiness=st.floats(0.1, 4.0), most=st.integers(1, 12), budget=st.integers(12, 80), whole=st.booleans(),
     blocks=st.integers(10, 40), ahead=st.booleans(), shared=st.booleans(), windowed=st.booleans(),
     hit=st.sampled_from([0.0, 0.5]), policy=st.sampled_from(sorted(POLICIES)),
     users=st.one_of(st.none(), st.integers(1, 20)),
 )  # fmt: skip
 def test_every_request_is_served_once_within_the_limits(
-    seed, count, rate, burstiness, most, budget, blocks, ahead, shared, windowed, hit, policy, users
+    seed, count, rate, burstiness, most, budget, whole, blocks, ahead, shared, windowed, hit, policy, users
 ):
     lengths = Lengths(prompt_tokens=40, output_tokens=30, prompt_cv=1.0, output_cv=1.0)
     table = constant_table(STEP_S, rates=(0.7, 0.4), requests_max=12, steps_ahead=int(ahead))
     held = np.minimum(np.arange(4096.0), 1.5 + 0.5 * np.arange(4096.0)) if windowed else None
     within = limits(max_requests=most, token_budget=budget, kv_blocks=blocks, prefix_hit_rate=hit,
-                    shares_prefix=shared, lookahead=2 * int(ahead), held=held)  # fmt: skip
+                    whole_prompts=whole, shares_prefix=shared, lookahead=2 * int(ahead),
+                    held=held)  # fmt: skip
     longest = within.longest_request(table.drafts_max)
     if shared:
         longest = (longest - 16) * 2 // 3  # beside the shared text

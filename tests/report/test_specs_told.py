@@ -19,6 +19,7 @@ from medusa_sim.report.specs.rows import (
     spec_rows,
 )
 from medusa_sim.report.specs.tables import SpecEntry, entry_sentence, names_screen, overview_tables
+from medusa_sim.specs.engine import StepLimit
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.local import laws_of
 from medusa_sim.specs.models import load_model
@@ -138,11 +139,14 @@ def test_units_follow_the_ending_of_a_name():
 
 
 def test_terms_and_limits_are_told_with_their_bands():
-    limit = SimpleNamespace(tokens=8192, requests=1024, memory_gib=70.0, but=("a100",))
+    limit = StepLimit(tokens=8192, requests=1024, memory_gib=70.0, but=("a100",))
     assert _limit_text(limit) == "8192 tokens and 1024 requests from 70 GiB but a100"
+    assert _limit_text(StepLimit(tokens=1, requests=2)) == "1 tokens and 2 requests"
+    captured = {"tokens": 1, "requests": 2, "captured": 8}
+    assert _limit_text(StepLimit(**captured)) == "1 tokens and 2 requests, graphs to 8"
     assert (
-        _limit_text(SimpleNamespace(tokens=1, requests=2, memory_gib=0.0, but=()))
-        == "1 tokens and 2 requests"
+        _limit_text(StepLimit(**captured, captured_by_four=9, memory_gib=20))
+        == "1 tokens and 2 requests, graphs to 8 (9 by four GPUs), from 20 GiB"
     )
     term = SimpleNamespace(
         band=0.25, measured=None, valid="", elsewhere=(SimpleNamespace(value=3.5, rule="other"),),

@@ -100,8 +100,8 @@ def test_a_limit_of_a_step_holds_for_cards_of_its_memory_and_more():
     assert (large.memory_bytes, small.memory_bytes) == (80 * 2**30, 48 * 2**30)
     for memory_gib, held in ((80.0, [True, False]), (48.0, [True, True]), (80.1, [False, False])):
         limit = StepLimit(tokens=1, requests=1, memory_gib=memory_gib)
-        assert [limit.holds_for(gpu) for gpu in (large, small)] == held
-    assert not StepLimit(tokens=1, requests=1, but=("h100",)).holds_for(large)
+        assert [limit.holds_for(gpu.name, gpu.memory_bytes) for gpu in (large, small)] == held
+    assert not StepLimit(tokens=1, requests=1, but=("h100",)).holds_for(large.name, large.memory_bytes)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,22 @@ def test_a_server_without_a_drafter_captures_sizes_of_its_own():
     assert (padded_tokens(newer, batch, width) / width == padded_tokens(newer, batch, 1)).all()
 
 
+@pytest.mark.parametrize(
+    ("gpu", "runtime", "tp", "largest"),
+    [
+        ("rtx-4090", "sglang", 1, 48), ("rtx-4090", "sglang", 4, 160), ("rtx-4090", "sglang-0.5.5", 1, 24),
+        ("l40s", "sglang", 1, 32), ("l40s", "sglang-0.5.5", 4, 160), ("h100-sxm", "sglang", 2, 256),
+        ("h100-sxm", "sglang", 4, 512), ("b200", "sglang", 1, 512), ("a10g", "sglang-0.4", 1, 23),
+        ("h100-sxm", "sglang-0.4", 1, 160), ("rtx-4090", "vllm", 1, 512),
+    ],
+)  # fmt: skip
+def test_sglang_captures_batches_by_the_memory_of_a_gpu_and_how_many_share_a_model(gpu, runtime, tp, largest):
+    of = Scenario(gpu=gpu, model="qwen3-8b", runtime=runtime, drafter="eagle3", tp=tp).setting.runtime.engine
+    assert of.graph_sizes[-1] == largest
+    drafting = 1 if runtime == "vllm" else 3  # a size is one of tokens, or of requests
+    assert is_captured(of, np.array([largest, largest + 1]), drafting).tolist() == [True, False]
+
+
 def test_beyond_the_captured_sizes_small_models_wait_for_their_launches():
     small = with_terms(setting(model=load_model("qwen3-0.6b")), engine(eager_us_per_layer=500.0))
     inside, outside = decode_step(small, 512, 64), decode_step(small, 513, 64)

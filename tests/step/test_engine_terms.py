@@ -179,6 +179,21 @@ def test_a_look_up_that_never_matches_is_a_plain_step_and_one_that_always_does_a
     assert rising[-1] == verified_us(setting(), 64, 8)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "filled"),
+    [("sglang", True), ("sglang-0.4", True), ("tensorrt-llm", True), ("vllm", False), ("cuda-graph", False)],
+)
+def test_engines_that_fill_look_ups_verify_all_drafts_of_every_request(runtime, filled):
+    asked = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "runtime": runtime, "drafter": "ngram"}
+    seldom = Scenario(**asked, acceptance="0.2,0.1,0.05")
+    of = seldom.setting
+    assert seldom.match_rate == pytest.approx(0.2 / 0.53)
+    tokens = 4.0 if filled else 1.0 + 3.0 * 0.2 / 0.53
+    assert float(of.verified.mean_tokens(4)) == pytest.approx(tokens)
+    always = replace(of, verified=Verified())
+    assert (verified_us(of, 64, 4) == verified_us(always, 64, 4)) is filled
+
+
 def test_small_kernels_are_merged_and_the_choice_is_the_engines():
     here, alone = (decode_step(setting(name), 8, 512).parts_us for name in ("vllm", "cuda-graph"))
     assert float(here["norm_rope"]) < 0.7 * float(alone["norm_rope"])

@@ -203,10 +203,12 @@ def _engine_rows(engine: Engine) -> list[SpecRow]:
 
 
 def _limit_text(limit: StepLimit) -> str:
-    """`8192 tokens and 1024 requests from 70 GiB but a100`."""
+    """`8192 tokens and 1024 requests, graphs to 256 (512 by four GPUs), from 70 GiB but a100`."""
     where = f" from {limit.memory_gib:g} GiB" if limit.memory_gib else ""
     but = f" but {', '.join(limit.but)}" if limit.but else ""
-    return f"{limit.tokens} tokens and {limit.requests} requests{where}{but}"
+    by_four = f" ({limit.captured_by_four} by four GPUs)" if limit.captured_by_four else ""
+    graphs = f", graphs to {limit.captured}{by_four}," if limit.captured else ""
+    return f"{limit.tokens} tokens and {limit.requests} requests{graphs}{where}{but}".removesuffix(",")
 
 
 def _term_note(term: Term) -> str:
