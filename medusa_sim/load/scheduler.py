@@ -5,7 +5,7 @@ what these leave of the token budget, first come, first served; a pass of prompt
 prompt is admitted when the KV cache has room for all of it; where decoding runs out of blocks the request
 that was admitted last is preempted: its KV is dropped, and computed again later. Steps that carry prompts may
 have to lie apart (`SchedulerLimits.prompt_interval`). Where prompts are read whole, one that does not fit
-into what is left waits, and those behind it (TensorRT-LLM's `MicroBatchScheduler` without chunks).
+into what is left waits, and those behind it (TensorRT-LLM without chunked prefill).
 """
 
 from __future__ import annotations
