@@ -14,11 +14,12 @@ from medusa_sim.errors import UsageError
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.sources import Drawn
+from medusa_sim.scenario.defaults import LOAD_SHARE
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups import measured
+from medusa_sim.setups import loaded, measured
 from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.comparison import Comparison, sureness
-from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level
+from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level, under_load
 from medusa_sim.setups.measured import Measured
 from medusa_sim.setups.pricing import surface_of
 from medusa_sim.setups.question import SetupChoices, SetupQuestion
@@ -381,3 +382,50 @@ def test_a_set_up_verifies_a_token_more_than_its_drafts(drafts, plain, counts):
     surface = surface_of(scenario, SetupQuestion(drafts=drafts, batches=(4, 16)), plain=plain)
     assert sorted(surface.configurations.candidates.tolist()) == counts
     assert surface.batch.tolist() == [4, 16]
+
+
+def simulated(
+    monkeypatch: pytest.MonkeyPatch, shares: dict[int, float], **asked: Any
+) -> tuple[Any, list[Any]]:
+    """(the fleet of a row of two copies of two GPUs, what each try was asked): `shares` keep the limits."""
+    tries: list[Any] = []
+
+    def run(scenario: Any, **given: Any) -> Any:
+        copies = [2, 3, 4, 6][len(tries)]
+        tries.append(given)
+        mean = {"tokens_per_s": 1000.0, "goodput_share": shares.get(copies, 0.0)}
+
+        def points(rates: list[float | None]) -> list[Any]:
+            given["rates"] = rates
+            return [SimpleNamespace(mean=mean)]
+
+        return SimpleNamespace(points=points)
+
+    monkeypatch.setattr(loaded, "load_test", run)
+    monkeypatch.setattr(loaded, "routed", lambda test, copies, router, row: test)
+    answer = comparison([row(tp=2, replicas=2, drafts=3, drafter="eagle3")], **asked)
+    made = SimpleNamespace(but=lambda **_: made, usd_per_gpu_hour=3.6, price=None)
+    chosen = row(tp=2, replicas=2, drafts=3, drafter="eagle3")
+    answer.scenarios[Comparison.key(chosen)] = made  # type: ignore[assignment]
+    return under_load(answer, chosen), tries
+
+
+def test_copies_are_added_until_enough_requests_keep_the_limits(monkeypatch):
+    """Of two copies 1, 1.1, 1.25, 1.5, 2 and 3 times as many: 2, 3, 4, 6; four at 1,000 tokens/s each."""
+    fleet, tries = simulated(
+        monkeypatch, {2: 0.5, 3: LOAD_SHARE - 1e-6, 4: LOAD_SHARE, 6: 1.0}, users=101, tpot_ms=20.0
+    )
+    assert (fleet.replicas, fleet.gpus, fleet.share, fleet.keeps) == (4, 8, LOAD_SHARE, True)
+    assert [each["users"] for each in tries] == [51, 34, 26]  # 101 over 2, 3 and 4 copies, rounded up
+    assert [each["rates"] for each in tries] == [[None]] * 3
+    assert {each["tpot_ms"] for each in tries} == {20.0}
+    assert tries[0]["policies"] == ["3"]
+    # $3.60 an hour a GPU: eight cost $0.008 a second, in which 4,000 tokens are made
+    assert fleet.usd_per_million_tokens == pytest.approx(2.0)
+
+
+def test_the_most_copies_are_told_where_none_are_enough_and_a_rate_is_shared(monkeypatch):
+    fleet, tries = simulated(monkeypatch, {}, rate=12.0)
+    assert (fleet.replicas, fleet.keeps) == (6, False)
+    assert [each["rates"] for each in tries] == [[6.0], [4.0], [3.0], [2.0]]
+    assert {(each["users"], each["tpot_ms"]) for each in tries} == {(None, None)}
