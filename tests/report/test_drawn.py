@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -93,6 +95,33 @@ def test_points_of_a_roofline_lie_at_their_intensity_and_below_the_roof():
         assert (series.y <= top * (1 + 1e-9)).all()
         assert series.y.tolist() == [row["tflops"] for row in series.rows]
         assert all(row["share"] <= 1.0 + 1e-9 for row in series.rows)
+
+
+def test_a_point_of_an_operator_is_told_in_thousands_and_millions():
+    """3 GFLOP and 2 MB at 4 of 8 TFLOP/s; attention is drawn apart from the rest."""
+    common = {"batch": 4, "seq_len": 512, "query_tokens": 1, "bound": "memory", "source": "made",
+              "time_us": 750.0, "flops": 3e9, "bytes": 2e6, "flops_per_s": 4e12,
+              "roofline_flops_per_s": 8e12, "operational_intensity": 1500.0, "model": "made"}  # fmt: skip
+    rows = [
+        {**common, "op": "mlp", "part": "mlp", "phase": "decode"},
+        {**common, "op": "scores", "part": "attention", "phase": "verify", "operational_intensity": 0.01},
+    ]
+    points = SimpleNamespace(to_pylist=lambda: rows)
+    gpu = SCENARIO.gpu
+    roof, *phases = roofline_chart(points, gpu, "bf16").series  # type: ignore[arg-type]
+    assert [series.x.tolist() for series in phases] == [[], [1500.0], [0.01]]
+    (told,) = phases[1].rows
+    assert {name: told[name] for name in ("gflop", "mb", "tflops", "share", "time_us", "phase")} == {
+        "gflop": 3.0, "mb": 2.0, "tflops": 4.0, "share": 0.5, "time_us": 750.0, "phase": "decoding",
+    }  # fmt: skip
+    assert phases[1].y.tolist() == [4.0]
+    # from half of the least intensity to four times where the roof bends, or twice the largest
+    bend = gpu.peak("bf16") / gpu.bandwidth_bytes_per_s
+    assert roof.x.tolist() == pytest.approx([0.005, bend, max(4.0 * bend, 3000.0)])
+    assert roof.y[1:].tolist() == pytest.approx([gpu.peak("bf16") / 1e12] * 2)
+    for group, places in (("linear layers", [1]), ("attention", [2])):
+        _, *shown = roofline_chart(points, gpu, "bf16", group).series  # type: ignore[arg-type]
+        assert [place for place, series in enumerate(shown) if series.x.size] == places
 
 
 def test_a_load_is_drawn_in_milliseconds_against_the_rates_that_came():
