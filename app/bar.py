@@ -257,7 +257,7 @@ def engine_words(name: str) -> str:
     return _OWN_CODE.get(name, name)
 
 
-def cards() -> tuple[str, ...]:
+def offered_gpus() -> tuple[str, ...]:
     """Every GPU, those of today's data centres first, what stands on desks last."""
     ranked = sorted(gpu_names(), key=lambda name: (_kind(name), name))
     return (*ranked, *local_names())
@@ -277,7 +277,7 @@ def card_text(gpu: str) -> str:
 def gpu_choice(where: Any) -> str:
     """A GPU that is known."""
     help_text = "Data centre first, then older, consumer, and what stands on a desk."
-    return inputs.choice(where, "gpu", LABEL["gpu"], cards(), GPU, help_text)
+    return inputs.choice(where, "gpu", LABEL["gpu"], offered_gpus(), GPU, help_text)
 
 
 def model_choice(where: Any, gpu: str) -> str | None:

@@ -51,7 +51,7 @@ WORDS = {
 }
 """Options of a list and the words that it shows for them; a link may have either."""
 _ENGINES = re.compile(r"runtime|engine[0-9]")
-_LISTS = ("cards", "copies", "engines", "weights")
+_LISTS = ("gpu_choices", "copies", "engines", "weights")
 """Parameters that hold several values; a link may name them with commas between."""
 _FORMATS = ("dtype", "weight_dtype", "kv_dtype")
 """Parameters that name a format, in any case."""
@@ -89,7 +89,7 @@ def take_words(page: str = "") -> None:
         meant.setdefault(known, [words.get(value, value) for value in values])
     listed = ",".join(meant.get("gpu", [])).split(",")
     if page == "which-gpu" and len(listed) > 1:  # as `compare --gpu` has them; one is the bar's
-        meant["cards"] = meant.pop("gpu") and listed
+        meant["gpu_choices"] = meant.pop("gpu") and listed
     for pair in ",".join(meant.pop("price", [])).split(","):
         card, _, usd = pair.partition("=")
         meant.update({f"{USD}{card}": [usd]} if usd else {"price": [card]} if card else {})

@@ -55,25 +55,25 @@ def set_ups_for(
     given: dict[str, Any] = {"acceptance": set_up.acceptance, "draft_model": set_up.draft_model}
     given = {name: value for name, value in given.items() if value is not None}
     target = {"tokens_per_s_per_user": asked.tokens_per_s_per_user, "sure": asked.sure}
-    cards = choices.gpus or ()
+    gpus = choices.gpus or ()
 
     session = jobs.this_session()
 
-    def of_card(card: str, told: jobs.Watch) -> Comparison | NothingRunsError:
-        on_card = dataclasses.replace(choices, gpus=(card,))
-        price = usd.get(card) if isinstance(usd, dict) else usd
-        job = partial(_of_one, published_model(set_up), priced, on_card, price, given)
-        key = ("compare", alike, priced, on_card, price)
+    def of_gpu(gpu: str, told: jobs.Watch) -> Comparison | NothingRunsError:
+        on_gpu = dataclasses.replace(choices, gpus=(gpu,))
+        price = usd.get(gpu) if isinstance(usd, dict) else usd
+        job = partial(_of_one, published_model(set_up), priced, on_gpu, price, given)
+        key = ("compare", alike, priced, on_gpu, price)
         return LONG.once(key, lambda: jobs.run(job, told, session=session), told.others)
 
     def whole() -> Comparison:
         parts: dict[str, Comparison | NothingRunsError] = {}
-        for card, part in jobs.as_completed(cards, of_card, watch):
-            parts[card] = part
-            known = [parts[each] for each in cards if isinstance(parts.get(each), Comparison)]
-            if known and len(parts) < len(cards):
+        for gpu, part in jobs.as_completed(gpus, of_gpu, watch):
+            parts[gpu] = part
+            known = [parts[each] for each in gpus if isinstance(parts.get(each), Comparison)]
+            if known and len(parts) < len(gpus):
                 seen(together(known, refine=False).for_target(asked.measure, **target))
-        return together([parts[each] for each in cards], refine=False)
+        return together([parts[each] for each in gpus], refine=False)
 
     kept = LONG.once(("compare all", alike, priced, choices, prices), whole, watch.others, size=_table_bytes)
 

@@ -221,7 +221,7 @@ def cards_s(address: str, process: int, model: str) -> tuple[float, float, float
     with window() as driver:
         driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FOUND})
         before = cpu_s(process)
-        driver.get(f"{address}/which-gpu?model={model}&cards={','.join(CARDS)}&target=50")
+        driver.get(f"{address}/which-gpu?model={model}&gpu_choices={','.join(CARDS)}&target=50")
         until(driver, "return !!window.at.all")
         at = driver.execute_script("return window.at")
         time.sleep(0.5)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
     from medusa_sim.specs.prices import Price
 
-_CARDS = ("h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s")
+_GPUS = ("h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s")
 """Those often rented: the first answer comes soon."""
 _TARGET, _MOST = 50, 100_000
 _PROMPT, _OUTPUT = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS)
@@ -127,7 +127,7 @@ def _asked(set_up: SetUp, above: Any, below: Any) -> tuple[SetupQuestion, SetupC
     measure = inputs.choice(row, "measure", "Save", tuple(COLUMN), "cost", help_text)
     prompt, output = set_up.request or (_PROMPT, _OUTPUT)
     with below.expander("What may be chosen"):
-        gpus = inputs.several(st, "cards", "GPUs", bar.cards(), _CARDS, "Of every kind; more take longer.")
+        gpus = inputs.several(st, "gpu_choices", "GPUs", bar.offered_gpus(), _GPUS, "More take longer.")
         left, middle, right, last = st.columns(4)
         sizes, help_text = tuple(map(str, GPUS)), "Of one copy of the model."
         counts = inputs.several(left, "copies", "GPUs of a copy", sizes, sizes, help_text)
@@ -199,8 +199,8 @@ def _target(asked: SetupQuestion) -> str:
 def _searched(choices: SetupChoices) -> str:
     """What was looked at, in a sentence."""
     counts, dtypes = (list(map(str, each or ())) for each in (choices.counts, choices.weight_dtypes))
-    cards = choices.gpus or ()
-    of = f"{len(cards)} kinds" if len(cards) > 1 else cards[0]
+    gpus = choices.gpus or ()
+    of = f"{len(gpus)} kinds" if len(gpus) > 1 else gpus[0]
     return (
         f"Searched: copies of {_either(counts)} GPU{'' if counts == ['1'] else 's'} of {of}, weights in "
         f"{_either([*map(format_text, dtypes)])}, under {_either(list(choices.engines or ()))}."
@@ -259,7 +259,7 @@ def _answer(answer: Comparison) -> None:
     if chosen is None:
         st.error(show.in_words(sentence(answer)), icon=":material/do_not_disturb_on:")
         return
-    cards = name_of(chosen).partition(", ")[0]
+    gpus = name_of(chosen).partition(", ")[0]
     drafts = int(chosen["drafts"])
     drafting = "no drafts" if chosen["drafter"] == PLAIN else (
         f"{chosen['drafter']} with {drafts} draft{'s' if drafts > 1 else ''}"
@@ -284,7 +284,7 @@ def _answer(answer: Comparison) -> None:
         return show.Figure(label, figure_text(chosen, column, form), beside, meaning)
 
     hour = float(answer.scenario(chosen).usd_per_gpu_hour or math.nan) * int(chosen["gpus"])
-    hours = [show.Figure("An hour", f"${significant(hour, 3)}", cards, "All GPUs, at the prices below.")]
+    hours = [show.Figure("An hour", f"${significant(hour, 3)}", gpus, "All GPUs, at the prices below.")]
     show.figures(
         *(hours if math.isfinite(hour) else ()),
         *(

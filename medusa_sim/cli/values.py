@@ -360,7 +360,7 @@ NAMES: dict[str, click.ParamType[Any]] = {
     "gpu": NameType("gpu"), "model": MODEL, "models": MODELS, "runtime": RUNTIME, "drafter": DRAFTER,
     "profile": ACCEPTANCE, "batch": grid(BATCH), "seq_len": grid(SEQ_LEN), "candidates": grid(CANDIDATES),
     "length": Reading("grid", SEQ_LEN.one), "threads": Threads(), "processes": Threads("processes"),
-    "shares": Reading("shares", numbers), "cards": GPUS, "counts": grid(TP), "drafts": grid(DRAFTS),
+    "shares": Reading("shares", numbers), "gpus": GPUS, "counts": grid(TP), "drafts": grid(DRAFTS),
     "formats": NameType("formats", "format", many=True),
     "caches": NameType("formats", "auto", "format", many=True),
     "engines": NameType("engines", "engine", many=True),

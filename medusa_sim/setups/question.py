@@ -131,7 +131,7 @@ def list_argument(of: str, help_: str, names: str, **more: Any) -> Any:
 class SetupChoices(Declared):
     """Values that may be chosen; None: all that the model, the GPUs and the engines allow."""
 
-    gpus: tuple[str, ...] | None = list_argument("gpu", "GPUs [all of data centres].", "cards")
+    gpus: tuple[str, ...] | None = list_argument("gpu", "GPUs [all of data centres].", "gpus")
     counts: tuple[int, ...] | None = list_argument(
         "tp", f"GPUs of one copy [{','.join(map(str, GPUS))}].", "counts", option="--gpus"
     )

@@ -26,7 +26,7 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_name
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import ModelName, load_model
-from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.runtime import load_engine, load_runtime
 from medusa_sim.step.drafter import drafter_class
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _refuse_for_all(
         if name != PLAIN:
             drafter_class(name)
     for name in allowed.engines or ():
-        load_runtime(name, data_dir)
+        load_engine(name, data_dir)
     by_gpu = prices if isinstance(prices, Mapping) else {}
     for name in (*(allowed.gpus or ()), *by_gpu):
         load_gpu(name, data_dir)
@@ -146,7 +146,10 @@ class NothingRunsError(UsageError):
 
     def __init__(self, model: str, tried: int, refused: tuple[Refused, ...]) -> None:
         first = refused[0]
-        super().__init__(f"none of {tried} set-ups of {model} can run; {first.setup}: {first.reason}")
+        super().__init__(
+            f"none of {tried} set-ups of {model} can run; {first.setup}: {first.reason}; allow other GPUs "
+            "(--gpu), more of them (--gpus), fewer bits (--weight-dtype) or other engines (--engine)"
+        )
         self.model, self.tried, self.refused = model, tried, refused
 
     def __reduce__(self) -> tuple[Any, ...]:

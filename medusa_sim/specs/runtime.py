@@ -196,6 +196,23 @@ def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
     are then VERSION_WIDEN times as wide. Raises SpecError for an unknown name (with the nearest) or a
     malformed file.
     """
+    found = _found(name, data_dir)
+    if found is None:
+        known = (*runtime_names(data_dir), *runtime_aliases(), *local_runtime_names())
+        raise SpecError(_unknown("runtime", name, known))
+    return found
+
+
+def load_engine(name: str, data_dir: DataDir = None) -> Runtime:
+    """As `load_runtime`, where an engine was asked for: for an unknown name the error lists engines alone."""
+    found = _found(name, data_dir)
+    if found is None:
+        raise SpecError(_unknown("engine", name, (*runtime_aliases(), *local_runtime_names())))
+    return found
+
+
+def _found(name: str, data_dir: DataDir) -> Runtime | None:
+    """The runtime of `load_runtime`; None for an unknown name."""
     runtimes, aliases = _shipped()
     chosen = aliases.get(name, name)
     if chosen.endswith(".toml") or "/" in chosen:
@@ -208,10 +225,7 @@ def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
     own, other_names = _local()
     if (local := other_names.get(name, name)) in own:
         return own[local]
-    nearest = _nearest(chosen.lower(), runtimes)
-    if nearest is None:
-        raise SpecError(_unknown(name, (*runtime_names(data_dir), *aliases, *own)))
-    return nearest
+    return _nearest(chosen.lower(), runtimes)
 
 
 def _nearest(name: str, runtimes: dict[str, Runtime]) -> Runtime | None:
@@ -253,14 +267,14 @@ def _distance(version: str, span: tuple[str, str]) -> tuple[int, int, int]:
     return (0, high[1] - low[1], abs(high[2] - low[2]) if high[1] == low[1] else 0)
 
 
-def _unknown(given: str, known: tuple[str, ...]) -> str:
-    """The message for an unknown name."""
+def _unknown(kind: str, given: str, known: tuple[str, ...]) -> str:
+    """The message for an unknown name of a runtime or engine."""
     if given.lower() in UNTIMED:
         steps = "nobody measured its steps; choose cuda-graph (kernels alone)"
         if given.lower() == "llama-cpp":
             steps = f"it has a runtime for each backend; choose {', '.join(local_runtime_names())}"
-        return f"runtime {shown(given)}: {steps}, and `recommend --export {given.lower()}` for its settings"
-    return unknown_name("runtime", given, known)
+        return f"{kind} {shown(given)}: {steps}, and `recommend --export {given.lower()}` for its settings"
+    return unknown_name(kind, given, known)
 
 
 def _shipped() -> tuple[dict[str, Runtime], dict[str, str]]:

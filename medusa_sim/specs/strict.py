@@ -101,7 +101,8 @@ def _told(wrong: msgspec.ValidationError, content: Any, form: Any, key: str) -> 
         problem = words or _names(info)
     else:  # said by a struct itself: parts that disagree
         return f"{key}: {problem}" if key else problem
-    return f"{key}: given {shown(value)}; allowed: {problem}".removeprefix(": ")
+    given = "null or NaN" if value is None else shown(value)  # `read_json` takes both as None
+    return f"{key}: given {given}; allowed: {problem}".removeprefix(": ")
 
 
 def _culprit(message: str, content: Any, form: Any, table: dict[str, Any]) -> str:

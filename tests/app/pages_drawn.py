@@ -4,7 +4,7 @@ import show
 from charts.style import Spec
 
 EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
-FEW = {"cards": "h100-sxm,l40s", "copies": "1", "weights": "bf16"}
+FEW = {"gpu_choices": "h100-sxm,l40s", "copies": "1", "weights": "bf16"}
 
 
 def drawn(spec: Spec) -> str:

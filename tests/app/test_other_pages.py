@@ -352,7 +352,7 @@ SOUND = {
 )
 def test_a_link_with_wrong_values_leaves_no_fault(opened: Opened, seed: int) -> None:
     pick = random.Random(seed)  # noqa: S311  # draws test cases
-    view, few = VIEWS[seed % len(VIEWS)], {"cards": "h100-sxm,l40s", "copies": "1"}
+    view, few = VIEWS[seed % len(VIEWS)], {"gpu_choices": "h100-sxm,l40s", "copies": "1"}
     url = few if view == "compare" else {}
     url |= {name: pick.choice(values) for name, values in SOUND.items() if pick.random() < 0.4}
     for name in pick.sample(NAMES, pick.choice((1, 2, 3))):

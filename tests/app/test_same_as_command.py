@@ -88,7 +88,7 @@ def load_page(opened: Opened, url: dict[str, Any]) -> None:
 
 
 def which_page(opened: Opened, url: dict[str, Any]) -> None:
-    page = opened("compare", cards=url["gpu"], copies=1, target=10, **url)
+    page = opened("compare", gpu_choices=url["gpu"], copies=1, target=10, **url)
     if page.error and not metrics(page):
         return
     rows = csv_rows(printed(command(page, "compare")))

@@ -69,7 +69,7 @@ def test_which_gpu_is_the_commands_answer_and_another_target_prices_nothing(
 
 
 def test_which_gpu_searches_copies_of_every_size_and_says_what_it_rests_on(opened: Opened) -> None:
-    page = opened("compare", model="deepseek-r1", drafter="mtp", cards="h200-sxm,l40s", weights="fp8")
+    page = opened("compare", model="deepseek-r1", drafter="mtp", gpu_choices="h200-sxm,l40s", weights="fp8")
     assert page.success[0].value.startswith("**8 x h200-sxm, ")
     text = text_of(page)
     assert "Searched: copies of 1, 2, 4 and 8 GPUs of 2 kinds" in text
@@ -89,7 +89,7 @@ def test_which_gpu_searches_copies_of_every_size_and_says_what_it_rests_on(opene
     assert [show.in_words(capitalised(line)) in " ".join(beside) for line in own] == [True] * len(own)
     again = opened("compare", model="deepseek-r1", drafter="mtp", gpu="h200-sxm,l40s", weights="fp8")
     assert again.success[0].value == page.success[0].value
-    nothing = opened("compare", model="deepseek-r1", drafter="mtp", cards="l40s")
+    nothing = opened("compare", model="deepseek-r1", drafter="mtp", gpu_choices="l40s")
     assert "Searched: copies of 1, 2, 4 and 8 GPUs of l40s" in text_of(nothing)
     assert nothing.error
 
@@ -108,7 +108,7 @@ def test_prices_stand_side_by_side_and_can_be_changed(opened: Opened) -> None:
         assert not any("Ignored" in line.value for line in changed.warning)
         told = next(line for line in commands(changed) if line.startswith("medusa-sim compare"))
         assert f"--price h100-sxm={listed['h100-sxm']:g},l40s=3" in told
-    unpriced = opened("compare", **EIGHT_B, cards="a100-40gb,h100-sxm", copies=1, weights="bf16")
+    unpriced = opened("compare", **EIGHT_B, gpu_choices="a100-40gb,h100-sxm", copies=1, weights="bf16")
     assert "**a100-40gb**: no price" in text_of(unpriced)
 
 
@@ -116,14 +116,16 @@ def test_which_gpu_says_what_cannot_be_and_draws_every_axis(opened: Opened) -> N
     page = opened("compare", **EIGHT_B, **FEW, target=100_000)
     assert "No set-up of llama-3.1-8b keeps the limits" in page.error[0].value
     assert chart_specs(page), "what can be had is drawn all the same"
-    refused = opened("compare", model="llama-3.3-70b", drafter="eagle3", cards="h100-sxm", copies="1,2")
+    refused = opened("compare", model="llama-3.3-70b", drafter="eagle3", gpu_choices="h100-sxm", copies="1,2")
     assert "of weights a GPU leave no room" in text_of(refused)
     for axis in ("tokens/s a GPU", "energy", "tokens/s a megawatt"):
         drawn(chart_specs(opened("compare", **EIGHT_B, **FEW, axis=axis))[0])
 
 
 def test_names_of_points_do_not_stand_on_each_other(opened: Opened) -> None:
-    page = opened("compare", **EIGHT_B, cards="h100-sxm,h200-sxm,b200,l40s", copies="1,2", weights="bf16")
+    page = opened(
+        "compare", **EIGHT_B, gpu_choices="h100-sxm,h200-sxm,b200,l40s", copies="1,2", weights="bf16"
+    )
     spec = chart_specs(page)[0]
     texts = next(layer for layer in spec["layer"] if layer["mark"].get("type") == "text")["data"]["values"]
     assert 2 < len(texts) < 20

@@ -22,7 +22,7 @@ from medusa_sim.report.charts.chart import (
     marker_of,
 )
 from medusa_sim.report.charts.load import metric_title, rate_chart, time_chart
-from medusa_sim.report.charts.setups import CARDS, _curve, _kept, _label, _named, _tip, look_of
+from medusa_sim.report.charts.setups import GPUS_BY_LOOK, _curve, _kept, _label, _named, _tip, look_of
 from medusa_sim.report.charts.sweep import speedup_chart, step_bars
 from medusa_sim.report.length_view import LengthView
 from medusa_sim.report.palette import OTHER, PARTS, SHADES, SMALLEST_SHARE, luminance
@@ -156,7 +156,7 @@ def test_what_nothing_beats_is_kept_from_the_slowest_stream_on():
 def test_a_card_of_ones_own_looks_as_the_sum_of_its_letters_says():
     """`ab` is 97 + 98 = 195: the fourth of 12 colours, the sixth of 10 markers."""
     assert look_of("ab") == (SHADES[3], marker_of(5))
-    assert look_of(CARDS[1]) == (SHADES[1], marker_of(1))
+    assert look_of(GPUS_BY_LOOK[1]) == (SHADES[1], marker_of(1))
 
 
 # ---- one length of a sweep

@@ -12,7 +12,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.report.blocks import pictures_of
 from medusa_sim.report.charts.setups import (
     ANSWER,
-    CARDS,
+    GPUS_BY_LOOK,
     MEASURED,
     Y_TITLES,
     left_out,
@@ -103,7 +103,7 @@ def test_a_card_without_a_value_is_named_and_not_drawn_and_another_axis_is_one_e
 
 
 def test_a_card_keeps_its_colour_and_neighbours_differ():
-    looks = [look_of(gpu) for gpu in CARDS]
+    looks = [look_of(gpu) for gpu in GPUS_BY_LOOK]
     assert len(set(looks)) == len(looks)
     assert len({colour for colour, _ in looks[:8]}) == 8
     assert look_of("mine") == look_of("mine")

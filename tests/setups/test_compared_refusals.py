@@ -23,6 +23,17 @@ def test_what_makes_no_sense_is_one_error(given, error):
         ms.compare(**{"model": "llama-3.1-8b", "gpus": "h100-sxm", **given})
 
 
+def test_an_unknown_engine_is_told_the_engines_alone():
+    with one_line(SpecError, "unknown engine 'abc'", "sglang") as caught:
+        ms.compare("llama-3.1-8b", gpus="h100-sxm", engines="abc")
+    assert "cuda-graph" not in str(caught.value)
+
+
+def test_where_nothing_runs_the_error_names_what_may_be_allowed():
+    with one_line(UsageError, "--gpu)", "--gpus", "--weight-dtype", "--engine"):
+        ms.compare("llama-3.1-405b", gpus="h100-sxm", counts=1)
+
+
 ASKED = (
     "compare --gpu h200-sxm,b200,b300 --model deepseek-r1 --engine sglang,tensorrt-llm --drafter none,mtp "
     "--weight-dtype fp8_block,nvfp4 --gpus 8 --ep 8 --no-dp-attention --prompt-tokens 900 "

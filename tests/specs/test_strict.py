@@ -51,6 +51,7 @@ def test_what_is_right_is_read():
         ({"count": 10**400}, "top.count: given 1000"),
         ({"count": 2.5}, "top.count: given 2.5; allowed: a whole number"),
         ({"count": True}, "top.count: given True"),
+        ({"count": None}, "top.count: given null or NaN; allowed: a whole number"),
         ({"time": 3}, "top.time: given 3; allowed: a table"),
         ({"time": {"value": -1, "source": "s"}}, "top.time.value: given -1; allowed: a number >= 0"),
         ({"time": {"value": 1}}, "top.time.source: missing; give the document or command"),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Y_TITLES = {name: BY_NAME[name].on_axis for name in AGAINST_SPEED}
 """Titles of the quantities that the vertical axis can show, by column of the table."""
 _SPEED = "tokens_per_s_per_user"
-CARDS = (
+GPUS_BY_LOOK = (
     "h100-sxm", "b200", "h200-sxm", "b300", "a100-80gb-sxm", "mi300x", "l40s", "gb200", "gb300", "l4", "a40",
     "a100-80gb-pcie", "rtx-4090", "rtx-5090", "rtx-pro-6000", "h100-pcie", "h100-nvl", "rtx-3090",
     "rtx-a6000", "a100-40gb",
@@ -58,7 +58,7 @@ _USED = (*_READ, "gpus", "drafts", f"{_SPEED}_low", f"{_SPEED}_high", "chosen", 
 
 def look_of(gpu: str) -> tuple[str, str]:
     """(colour, marker) of a GPU, the same in every chart; a GPU that is not listed has one by its name."""
-    place = CARDS.index(gpu) if gpu in CARDS else sum(map(ord, gpu))
+    place = GPUS_BY_LOOK.index(gpu) if gpu in GPUS_BY_LOOK else sum(map(ord, gpu))
     return colour_of(place), marker_of(place)
 
 
