@@ -34,8 +34,7 @@ from study import named_rows
 import medusa_sim as ms
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
-from medusa_sim.setups.columns import on_frontier
-from medusa_sim.setups.comparison import sureness
+from medusa_sim.setups.comparison import on_frontier, sureness
 from medusa_sim.setups.question import BATCHES, DRAFTS, SURE, SetupQuestion
 from medusa_sim.specs.runtime import load_runtime
 

@@ -98,7 +98,7 @@ HOUSE = (
         ("setups",),
         "which set-up: all that model, GPU and engine allow, the frontier, the one for a target",
         in_order(
-            "quantities question setup served_figures columns pricing comparison search measured loaded"
+            "quantities question setup served_figures set_up_cells pricing comparison search measured loaded"
         ),
     ),
     Room(("export",), "launch settings of engines"),

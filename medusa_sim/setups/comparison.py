@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.acceptance.heads import NORMAL_90TH
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.doubts.of_scenario import first_token_doubts, scenario_doubts
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.grid.quantity import with_unlisted
+from medusa_sim.grid.quantity import BY_NAME, with_unlisted
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.quantities import COMPARE
-from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, SURER, Measure, SetupQuestion
+from medusa_sim.setups.question import COLUMN, SURER, Measure, SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SET_UP
 from medusa_sim.specs.model import Model
 from medusa_sim.units import US_PER_S
@@ -60,11 +59,11 @@ class Comparison:
         """
         if unknown := [name for name in limits if name not in LIMITS]:
             raise UsageError(unknown_name("limit", unknown[0], LIMITS))
-        chosen_measure = measure or self.measure
         asked = replace(self.question, **limits, **({} if measure is None else {"measure": measure}))  # type: ignore[arg-type]  # limits alone
         table = self.table.copy()
-        measured = table[COLUMN[chosen_measure]].to_numpy()
-        worth = -measured if chosen_measure in LOWER_IS_BETTER else measured
+        compared = replace(self, question=asked, measure=measure or self.measure)
+        measured = table[compared.column].to_numpy()
+        worth = -measured if compared.less_is_better else measured
         speed, low, high = (table[f"{_SPEED}{end}"].to_numpy() for end in ("", "_low", "_high"))
         table["sure"] = sureness(asked, speed, low, high)
         table["meets_limits"] = table.sure >= asked.sure
@@ -77,7 +76,7 @@ class Comparison:
         if places.size:
             table.loc[int(places[np.lexsort((-speed[places], -worth[places]))[0]]), "chosen"] = True
         columns = [name for name in with_unlisted(COMPARE) if name in table]
-        return replace(self, question=asked, measure=chosen_measure, table=table[columns])
+        return replace(compared, table=table[columns])
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -133,6 +132,11 @@ class Comparison:
         """Column that is minimised, or maximised."""
         return COLUMN[self.measure]
 
+    @property
+    def less_is_better(self) -> bool:
+        """Whether the column is minimised."""
+        return BY_NAME[self.column].better == "less"
+
     @cached_property
     def frontier(self) -> pd.DataFrame:
         """Rows that nothing beats, the fastest stream first."""
@@ -144,7 +148,7 @@ class Comparison:
         """The best row of each set-up within the limits, the best set-up first."""
         allowed = self.table[self.table.meets_limits & self.table[self.column].notna()]
         order = allowed.sort_values(
-            [self.column, "tokens_per_s_per_user"], ascending=[self.measure in LOWER_IS_BETTER, False]
+            [self.column, "tokens_per_s_per_user"], ascending=[self.less_is_better, False]
         )
         return order.drop_duplicates(list(SET_UP), ignore_index=True)
 
@@ -170,10 +174,7 @@ class Comparison:
         if self.chosen is None:
             return best
         low, high = f"{self.column}_low", f"{self.column}_high"
-        if self.measure in LOWER_IS_BETTER:
-            near = best[low] <= self.chosen[high]
-        else:
-            near = best[high] >= self.chosen[low]
+        near = best[low] <= self.chosen[high] if self.less_is_better else best[high] >= self.chosen[low]
         rows: pd.DataFrame = best[near].iloc[1:].reset_index(drop=True)
         return rows
 
@@ -193,6 +194,19 @@ def sureness(asked: SetupQuestion, speed: FloatArray, low: FloatArray, high: Flo
     return np.array(
         [0.5 + 0.5 * erf(distance) for distance in (ahead / half * (NORMAL_90TH / sqrt(2.0))).tolist()]
     )
+
+
+def on_frontier(speed: FloatArray, worth: FloatArray) -> BoolArray:
+    """(n,) whether no other row has at least this speed and this worth, and more of one of them.
+
+    speed, worth: larger is better; nan is never on the frontier. Of equal rows the first is.
+    """
+    order = np.lexsort((-worth, -speed))
+    order = order[np.isfinite(speed[order]) & np.isfinite(worth[order])]
+    best_before = np.maximum.accumulate(np.concatenate([[-np.inf], worth[order]]))[:-1]
+    is_best = np.zeros(speed.size, dtype=np.bool_)
+    is_best[order] = worth[order] > best_before
+    return is_best
 
 
 def _record(rows: pd.DataFrame) -> dict[str, Any] | None:

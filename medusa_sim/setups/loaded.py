@@ -24,7 +24,6 @@ from medusa_sim.load.requests import Requests
 from medusa_sim.load.sources import Drawn
 from medusa_sim.scenario.defaults import LOAD_SHARE
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.question import LOWER_IS_BETTER
 from medusa_sim.setups.setup import PLAIN
 from medusa_sim.units import KILO, US_PER_MS
 
@@ -66,7 +65,7 @@ def second_level(answer: Comparison) -> list[Mapping[str, Any]]:
     One row a set-up, the best first; at most MOST_FLEETS.
     """
     within = answer.frontier[answer.frontier.meets_limits]
-    within = within.sort_values(answer.column, ascending=answer.measure in LOWER_IS_BETTER)
+    within = within.sort_values(answer.column, ascending=answer.less_is_better)
     rows: list[Any] = [answer.chosen, answer.chosen_plain, *within.to_dict("records")]
     best: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for row in rows:

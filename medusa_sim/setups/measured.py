@@ -13,11 +13,11 @@ from typing import Any
 
 from medusa_sim.reading.files import FileState
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import any_drafter, surface_of
 from medusa_sim.setups.question import SetupQuestion
 from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures, figures_state
+from medusa_sim.setups.set_up_cells import SetUpCells
 from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp
 from medusa_sim.specs.models import load_model
 
@@ -83,7 +83,7 @@ def _priced(figure: Figure, served: Scenario, batches: tuple[int, ...]) -> dict[
     """Columns by batch of a scenario with the figure's requests."""
     asked = SetupQuestion(batches=batches, drafts=(figure.drafts or 1,), **figure.request)
     plain = figure.set_up["drafter"] == PLAIN
-    return Priced.every(surface_of(served, asked, plain=plain), plain=plain).rows(asked)
+    return SetUpCells.every(surface_of(served, asked, plain=plain), plain=plain).rows(asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

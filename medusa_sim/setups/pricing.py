@@ -24,8 +24,8 @@ from medusa_sim.latency.model import LatencyModel
 from medusa_sim.scenario.as_run import why_not_on_gpu
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.question import FP8, SetupQuestion
+from medusa_sim.setups.set_up_cells import SetUpCells
 from medusa_sim.setups.setup import PLAIN, SetUp
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
@@ -46,17 +46,17 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Planned:
-    """A set-up before it is priced.
+class SetUpSurfaces:
+    """The surfaces of a set-up by drafter, none of their steps priced yet, or why a drafter has none.
 
-    surfaces: the steps with each drafter, or why there are none; those of plain decoding where no drafter has
-    any. narrow: the same with a cache in fp8, for batches that do not fit in this one's.
+    surfaces: that of plain decoding is among them where no drafter has one. narrow: the same set-up with a
+    cache in fp8, for batches that do not fit in this one's.
     """
 
     setup: SetUp
     asked: SetupQuestion
     surfaces: dict[str, Surface | MedusaSimError]
-    narrow: Planned | None = None
+    narrow: SetUpSurfaces | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,22 +76,22 @@ class Pricer:
     latencies: dict[tuple[str, str], LatencyModel] = field(default_factory=dict)
     known: Known = field(default_factory=partial(Known, shares_sizes=True))
 
-    def priced(self, setups: Sequence[SetUp]) -> Iterator[list[Priced | Refused]]:
+    def priced(self, setups: Sequence[SetUp]) -> Iterator[list[SetUpCells | Refused]]:
         """Each set-up of the GPU with all its drafters; the batches that its cache does not hold in fp8.
 
         No KV precision was asked for then (`SetUp.narrows_cache`), and the GPU computes in fp8.
         """
-        for plan in map(self._planned, setups):
-            if isinstance(plan, Refused):
-                yield [plan]
+        for found in map(self._surfaces_of, setups):
+            if isinstance(found, Refused):
+                yield [found]
                 continue
-            priced = self._priced(plan)
-            if plan.narrow is not None and any(isinstance(one, Priced) for one in priced):
+            cells = self._cells_of(found)
+            if found.narrow is not None and any(isinstance(one, SetUpCells) for one in cells):
                 # batches that fit in neither are not listed as refused
-                priced += [one for one in self._priced(plan.narrow) if isinstance(one, Priced)]
-            yield priced
+                cells += [one for one in self._cells_of(found.narrow) if isinstance(one, SetUpCells)]
+            yield cells
 
-    def _planned(self, setup: SetUp) -> Planned | Refused:
+    def _surfaces_of(self, setup: SetUp) -> SetUpSurfaces | Refused:
         gpu, needed = self.gpu, FORMATS[setup.precision].dtype
         runtime = load_runtime(setup.engine, self.given.get("data_dir"))
         if reason := why_not_on_gpu(runtime, gpu):
@@ -110,19 +110,19 @@ class Pricer:
         try:
             if (share := self._weights_of_a_gpu(setup)) > gpu.memory_bytes:
                 raise _NoRoomError(_no_room(share, gpu))
-            plan = self._with_drafters(setup, self.asked)
+            found = self._of_drafters(setup, self.asked)
         except MedusaSimError as error:  # with any drafter
             return Refused(setup.words, str(error))
         first = 0 if PLAIN in setup.drafters else 1
-        rooms = [s.max_batch[0, first:].max() for s in plan.surfaces.values() if isinstance(s, Surface)]
+        rooms = [s.max_batch[0, first:].max() for s in found.surfaces.values() if isinstance(s, Surface)]
         beyond = tuple(batch for batch in self.asked.tried if rooms and batch > max(rooms))
         if beyond and setup.narrows_cache and self.model.kv_dtype != FP8 and not gpu.lacks(FP8):
             narrow = replace(setup, kv_precision=FP8)
             with suppress(_NoRoomError):
-                plan.narrow = self._with_drafters(narrow, replace(self.asked, batches=beyond))
-        return plan
+                found.narrow = self._of_drafters(narrow, replace(self.asked, batches=beyond))
+        return found
 
-    def _with_drafters(self, setup: SetUp, asked: SetupQuestion) -> Planned:
+    def _of_drafters(self, setup: SetUp, asked: SetupQuestion) -> SetUpSurfaces:
         """Raises _NoRoomError."""
         surfaces: dict[str, Surface | MedusaSimError] = {}
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
@@ -134,23 +134,23 @@ class Pricer:
                 raise
             except MedusaSimError as error:
                 surfaces[drafter] = error
-        return Planned(setup, asked, surfaces)
+        return SetUpSurfaces(setup, asked, surfaces)
 
-    def _priced(self, plan: Planned) -> list[Priced | Refused]:
+    def _cells_of(self, found: SetUpSurfaces) -> list[SetUpCells | Refused]:
         """The draft lengths of each drafter at every batch; refused once where all are, for one reason."""
-        setup = plan.setup
-        last: Priced | None = None
-        priced: list[Priced | Refused] = []
+        setup = found.setup
+        last: SetUpCells | None = None
+        priced: list[SetUpCells | Refused] = []
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-            plain, steps = drafter == PLAIN, plan.surfaces.get(drafter)
+            plain, surface = drafter == PLAIN, found.surfaces.get(drafter)
             try:
-                if isinstance(steps, MedusaSimError):
-                    raise steps
-                if steps is not None:
+                if isinstance(surface, MedusaSimError):
+                    raise surface
+                if surface is not None:
                     sibling = None if last is None else last.cells.surface
-                    last = Priced.every(replace(steps, sibling=sibling), plain=plain)
+                    last = SetUpCells.every(replace(surface, sibling=sibling), plain=plain)
                 elif last is None:
-                    last = Priced.every(self._surface(setup, drafter, plan.asked), plain=plain)
+                    last = SetUpCells.every(self._surface(setup, drafter, found.asked), plain=plain)
                 else:  # plain decoding is read off any cells
                     last = replace(last, plain=plain)
                 if not last.fits.any():

@@ -19,7 +19,6 @@ COLUMN: dict[Measure, str] = {
     "energy": "joule_per_token",
 }
 """Column of each measure."""
-LOWER_IS_BETTER: tuple[Measure, ...] = ("cost", "energy")
 BATCHES = (
     1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512,
 )  # fmt: skip

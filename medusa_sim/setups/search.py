@@ -16,11 +16,11 @@ from medusa_sim.scenario.acceptance import resolve_word
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.declare import check
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.columns import Priced
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.quantities import OF_LOAD_TESTS
-from medusa_sim.setups.question import AUTO, BATCHES, LOWER_IS_BETTER, Measure, SetupChoices, SetupQuestion
+from medusa_sim.setups.question import AUTO, BATCHES, Measure, SetupChoices, SetupQuestion
+from medusa_sim.setups.set_up_cells import SetUpCells
 from medusa_sim.setups.setup import PLAIN, SET_UP, setups
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_name
@@ -76,14 +76,14 @@ def compare(
             model=target, asked=asked, gpu=load_gpu(gpu, scenario.get("data_dir")),
             given={**scenario, "price": usd}, shares=shares,
         )  # fmt: skip
-        for setup in pricer.priced(list(of_gpu)):
-            for priced in setup:
-                if isinstance(priced, Refused):
+        for of_set_up in pricer.priced(list(of_gpu)):
+            for one in of_set_up:
+                if isinstance(one, Refused):
                     # what scenarios call --tp is --gpus of a comparison
-                    refused[replace(priced, reason=priced.reason.replace("--tp", "--gpus"))] = None
+                    refused[replace(one, reason=one.reason.replace("--tp", "--gpus"))] = None
                 else:
-                    rows.append(priced.rows(asked, load_tests=load_tests))
-                    scenarios[tuple(priced.set_up.values())] = priced.scenario
+                    rows.append(one.rows(asked, load_tests=load_tests))
+                    scenarios[tuple(one.set_up.values())] = one.scenario
             done += 1
             if advance is not None:
                 advance(done, len(todo))
@@ -238,7 +238,7 @@ def refined(answer: Comparison) -> Comparison:
 
 def _gaps(answer: Comparison, rows: pd.DataFrame) -> list[tuple[tuple[Any, ...], tuple[int, ...]]]:
     """(set-up, batches to try) of those that win if their next batch keeps the limits, the best MOST."""
-    lower, column = answer.measure in LOWER_IS_BETTER, answer.column
+    lower, column = answer.less_is_better, answer.column
     tried = np.asarray(answer.question.tried)
     kept = rows[rows.meets_limits & rows[column].notna()]
     if kept.empty:
@@ -271,8 +271,8 @@ def _best(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) ->
     asked, scenario = replace(answer.question, batches=batches), answer.scenarios[key]
     plain = key[SET_UP.index("drafter")] == PLAIN
     there = answer.table
-    priced_here = Priced.every(surface_of(scenario, asked, plain=plain), plain=plain)
-    rows = priced_here.rows(asked, load_tests=set(OF_LOAD_TESTS) <= set(there))
+    cells = SetUpCells.every(surface_of(scenario, asked, plain=plain), plain=plain)
+    rows = cells.rows(asked, load_tests=set(OF_LOAD_TESTS) <= set(there))
     if not rows["batch"].size:
         return None
     priced = there[(there[list(SET_UP)] == list(key)).all(axis=1)]

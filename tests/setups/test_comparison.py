@@ -13,7 +13,7 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.report.compare.values import with_warnings
 from medusa_sim.report.compare.warnings import warnings
-from medusa_sim.setups.columns import on_frontier
+from medusa_sim.setups.comparison import on_frontier
 from medusa_sim.setups.quantities import COMPARE
 from medusa_sim.setups.question import BATCHES, SURE, SetupChoices, SetupQuestion
 from medusa_sim.setups.search import NothingRunsError, compare, together

@@ -17,8 +17,7 @@ from medusa_sim.load.sources import Drawn
 from medusa_sim.scenario.defaults import LOAD_SHARE
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups import loaded, measured
-from medusa_sim.setups.columns import on_frontier
-from medusa_sim.setups.comparison import Comparison, sureness
+from medusa_sim.setups.comparison import Comparison, on_frontier, sureness
 from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level, under_load
 from medusa_sim.setups.measured import Measured
 from medusa_sim.setups.pricing import surface_of

@@ -20,7 +20,7 @@ from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Serie
 from medusa_sim.report.formats import json_row
 from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import percent, significant
-from medusa_sim.setups.columns import on_frontier
+from medusa_sim.setups.comparison import on_frontier
 from medusa_sim.setups.measured import NearestFigure, nearest
 from medusa_sim.setups.quantities import AGAINST_SPEED
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of

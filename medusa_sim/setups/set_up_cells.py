@@ -1,4 +1,4 @@
-"""The rows of one set-up: columns are quantities (`grid.quantity`), read from its cells."""
+"""The cells of one set-up with one drafter, and its rows: columns are quantities, read from the cells."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ OF_CELLS = tuple(
 
 
 @dataclass(frozen=True)
-class Priced:
-    """A set-up with one drafter at every batch.
+class SetUpCells:
+    """A set-up with one drafter, priced at every batch.
 
     cells: every count at one length, the best draft of each. plain: whether its rows are those of plain
     decoding, which the cells of any drafter hold, or those that draft.
@@ -38,7 +38,7 @@ class Priced:
     plain: bool
 
     @classmethod
-    def every(cls, surface: Surface, *, plain: bool) -> Priced:
+    def every(cls, surface: Surface, *, plain: bool) -> SetUpCells:
         """All draft lengths of a surface, or plain decoding there."""
         return cls(Cells.every(surface).by_count, plain)
 
@@ -94,16 +94,3 @@ class Priced:
             # the prompt is in the time to the first token, and in no other
             "e2e_ms": rows["ttft_ms"] + (further * at(cells.tpot_us) / US_PER_MS if further > 0.0 else 0.0),
         }
-
-
-def on_frontier(speed: FloatArray, worth: FloatArray) -> BoolArray:
-    """(n,) whether no other row has at least this speed and this worth, and more of one of them.
-
-    speed, worth: larger is better; nan is never on the frontier. Of equal rows the first is.
-    """
-    order = np.lexsort((-worth, -speed))
-    order = order[np.isfinite(speed[order]) & np.isfinite(worth[order])]
-    best_before = np.maximum.accumulate(np.concatenate([[-np.inf], worth[order]]))[:-1]
-    is_best = np.zeros(speed.size, dtype=np.bool_)
-    is_best[order] = worth[order] > best_before
-    return is_best
