@@ -30,10 +30,10 @@ from page_commands import pages_by_command, sources_of
 from pages import DOCS, filled
 from study import ROOT, table
 
-from medusa_sim.doubts.standing import ACCURACY_FILE, ROW_KINDS, Group, groups, mean_of, table_text
 from medusa_sim.report.table import markdown
 from medusa_sim.report.words.numbers import NOTHING, percent
 from medusa_sim.report.words.standing import kinds_table
+from medusa_sim.specs.accuracy_groups import ACCURACY_FILE, ROW_KINDS, Group, groups, mean_of, table_text
 from medusa_sim.writing import write_text
 
 SCRIPTS = {

@@ -18,7 +18,6 @@ from charts.draw import lines_spec
 from chosen import SetUp, from_here
 
 from medusa_sim import data
-from medusa_sim.doubts.standing import together
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.lab.reproduce import TARGETS
 from medusa_sim.lab.reproduce.charts import published_chart
@@ -31,6 +30,7 @@ from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTER, Baseline
+from medusa_sim.specs.accuracy_groups import together
 from medusa_sim.specs.gpu import load_gpu
 from views import sources
 from views.nearest import nearest

@@ -108,9 +108,10 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
     import msgspec
     import pandas as pd
 
-    from medusa_sim.doubts.standing import COLUMNS, groups, standing
+    from medusa_sim.doubts.standing import standing
     from medusa_sim.report.words.standing import groups_table, kinds_table, overview_table, standing_sentence
     from medusa_sim.scenario.scenario import Scenario
+    from medusa_sim.specs.accuracy_groups import COLUMNS, groups
     from medusa_sim.specs.gpu_names import gpu_name
 
     if names:

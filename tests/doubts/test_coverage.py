@@ -14,22 +14,18 @@ from click.testing import CliRunner
 from pages import DOCS
 
 from medusa_sim.cli import cli
-from medusa_sim.doubts.standing import (
-    BAND_REQUESTS,
+from medusa_sim.doubts.standing import BAND_REQUESTS, DEVICE, OTHER_DEVICES, UNSERVED, standing
+from medusa_sim.errors import SpecError
+from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.accuracy_groups import (
     COLUMNS,
-    DEVICE,
     LEAST_ROWS,
-    OTHER_DEVICES,
     ROW_KINDS,
     SMALL_GROUPS,
-    UNSERVED,
     groups,
-    standing,
     table_text,
     together,
 )
-from medusa_sim.errors import SpecError
-from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.nearness import nearness
 from medusa_sim.specs.served_groups import known_kinds
 from medusa_sim.step.pass_time import setup_half_us

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from medusa_sim.doubts.standing import Standing, _value, groups, span_of, standing, table_text, weights_of
+from medusa_sim.doubts.standing import Standing, standing
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.accuracy_groups import _value, groups, span_of, table_text, weights_of
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.served_groups import known_kinds
 from medusa_sim.step.step import decode_step

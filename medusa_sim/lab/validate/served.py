@@ -17,7 +17,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
-from medusa_sim.doubts.standing import standing, weights_of
+from medusa_sim.doubts.standing import standing
 from medusa_sim.engine_runs.bench import read_bench
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.errors import DataError, MedusaSimError, shown
@@ -26,6 +26,7 @@ from medusa_sim.grid.configurations import at_counts
 from medusa_sim.reading.files import named
 from medusa_sim.reading.tables import numbered_csv_table
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.accuracy_groups import weights_of
 from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:
