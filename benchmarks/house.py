@@ -66,8 +66,8 @@ HOUSE = (
         ("grid",),
         "scenario -> surface (the only thing that prices steps) -> cells and every quantity of them",
         in_order(
-            "axes roofline unless_self beyond configurations surface steps bands cells costs quantity "
-            "quantities cell columns single_step request_latency sweep"
+            "axes roofline unless_self beyond configurations surface cell_passes steps bands cells costs "
+            "quantity quantities cell columns single_step request_latency sweep"
         ),
     ),
     Room(

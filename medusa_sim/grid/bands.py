@@ -23,7 +23,8 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, Halves
 from medusa_sim.grid.beyond import widest_below
-from medusa_sim.grid.steps import Steps, picked
+from medusa_sim.grid.cell_passes import picked
+from medusa_sim.grid.steps import Steps
 from medusa_sim.grid.surface import Surface
 from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.step.compose import overhead_halves

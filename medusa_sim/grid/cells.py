@@ -14,8 +14,8 @@ import numpy as np
 
 from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.grid.bands import SureSteps
+from medusa_sim.grid.cell_passes import picked
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.grid.steps import picked
 from medusa_sim.grid.surface import surface_at
 from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.scenario.draft_options import DraftOption

@@ -1,27 +1,25 @@
-"""Time, tokens and energy of the steps of cells, put together from the passes that a surface has priced.
-
-A surface has the plain step, verification of each number of candidates, and what each way of drafting adds.
-The step of a cell is the plain one, or the verification of its count with its own drafting.
-"""
+"""Time, tokens and energy of the steps of cells, alone and in a server that stays full."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, Halves, IntArray, NumberT, as_float
+from medusa_sim.grid.cell_passes import CellPasses, part_us
 from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.surface import Surface
 from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.latency.operator_time import Bound, CodeArray
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step import compose
-from medusa_sim.step.compose import COST_FIELDS, Cost, along
+from medusa_sim.step.compose import COST_FIELDS, Cost
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.pass_times import PassTimes, bound_codes
@@ -29,8 +27,6 @@ from medusa_sim.step.request_cycle import running_requests
 from medusa_sim.step.server import Server, in_server
 from medusa_sim.step.watts import launch_joules, requests_joules, watts
 
-Field = Callable[[PassTimes], Any]
-"""A number of a step."""
 _FEW_QUEUE = 1e-3
 """Share of the requests that may queue before a step is taken to have fewer."""
 
@@ -146,9 +142,15 @@ class Steps:
     # What a step takes.
 
     @cached_property
+    def passes(self) -> CellPasses:
+        """The passes of its step."""
+        return CellPasses(self.surface, self.index)
+
+    @cached_property
     def step_us(self) -> FloatArray:
         """The whole step, spread."""
-        parts = (self._whole(_cost_field(name)) for name in ("device_us", "host_us", "exposed_us"))
+        names = ("device_us", "host_us", "exposed_us")
+        parts = (self.passes.whole(attrgetter(f"cost.{name}")) for name in names)
         return self.spread(compose.step_us(*parts))
 
     @property
@@ -159,41 +161,43 @@ class Steps:
     @cached_property
     def cost(self) -> Cost:
         """Cost of the whole step, with the parts of its band."""
-        return Cost(**{name: self._whole(_cost_field(name)) for name in COST_FIELDS})
+        return Cost(**{name: self.passes.whole(attrgetter(f"cost.{name}")) for name in COST_FIELDS})
 
     @property
     def target_us(self) -> FloatArray:
         """The target's pass, without drafting."""
-        return np.asarray(self._target(lambda step: step.time_us))
+        return np.asarray(self.passes.target(lambda times: times.time_us))
 
     @cached_property
     def attention_us(self) -> FloatArray:
         """Attention of the target, spread."""
-        return self.spread(self._target(_part("attention")))
+        return self.spread(self.passes.target(part_us("attention")))
 
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
         """Kernels by what they are for, spread, in the order in which they stack; launch gaps apart."""
-        steps = [self.surface.decode, self.surface.verify, *self._drafting_times]
-        known = {part for step in steps for part in step.parts_us}
+        known, passes = {*self.passes.parts, "drafter"}, self.passes
 
-        def part_us(part: Part) -> FloatArray:
-            read = self._whole if part == "drafter" else self._target
-            return self.spread(read(_part(part)))
+        def time_us(part: Part) -> FloatArray:
+            read = passes.whole if part == "drafter" else passes.target
+            return self.spread(read(part_us(part)))
 
-        return {part: part_us(part) for part in PARTS if part in known or part == "drafter"}
+        return {part: time_us(part) for part in PARTS if part in known}
 
     @cached_property
     def bound(self) -> CodeArray:
         """`Bound` codes."""
-        waits = {code: self._whole(_waits(code)) for code in WAITS}
-        return bound_codes(waits, self.cost)
+
+        def waits_us(code: Bound) -> FloatArray:
+            return self.passes.whole(lambda times: times.waits_us[code])
+
+        return bound_codes({code: waits_us(code) for code in WAITS}, self.cost)
 
     @cached_property
     def source(self) -> CodeArray:
         """Worst `Source` code of the kernels."""
-        drafted = self._drafting(lambda step: step.source).astype(np.int8)
-        return np.asarray(np.maximum(self._target(lambda step: step.source), drafted))
+        drafted = self.passes.drafting(lambda times: times.source).astype(np.int8)
+        return np.asarray(np.maximum(self.passes.target(lambda times: times.source), drafted))
 
     @cached_property
     def joules(self) -> FloatArray:
@@ -204,15 +208,15 @@ class Steps:
             return np.full((), np.nan)
         known: dict[int, FloatArray] = {}  # passes that were timed together have their kernels in common
 
-        def joules(step: PassTimes) -> FloatArray:
+        def joules(times: PassTimes) -> FloatArray:
             total = np.zeros(())
-            for work in step.works:
+            for work in times.works:
                 if id(work.launches) not in known:
                     known[id(work.launches)] = launch_joules(gpu, power, work.launches)
                 total = total + work.share * work.alone(known[id(work.launches)])
             return total
 
-        return self._whole(joules)
+        return self.passes.whole(joules)
 
     @cached_property
     def watts(self) -> FloatArray:
@@ -361,70 +365,3 @@ class Steps:
         """Numbers of requests, and of every configuration at each the step and its attention."""
         every = self.every(self.surface.in_flight.fewer_requests)
         return every.surface.batch, (every.spread(every.step_us), every.spread(every.attention_us))
-
-    # Reading numbers of passes.
-
-    def _whole(self, field: Field) -> FloatArray:
-        """A number that adds up over a step: of the plain one, or of verification and drafting."""
-        return np.asarray(self._target(field) + self._drafting(field))
-
-    def _target(self, field: Field) -> npt.NDArray[Any]:
-        """A number of the target's pass: of the plain step, or of verification."""
-        columns = self.configurations.counts.size
-        plain, verify = np.asarray(field(self.surface.decode)), np.asarray(field(self.surface.verify))
-        if columns == 1 or (plain.size == verify.size == 1 and plain.flat[0] == verify.flat[0]):
-            return plain
-        shape = np.broadcast_shapes(plain.shape, verify.shape, (columns,))
-        both = np.broadcast_to(verify, shape).copy()
-        both[..., :1] = plain
-        return picked(both, self._column)
-
-    def _drafting(self, field: Field) -> npt.NDArray[Any]:
-        """A number of the drafting, 0 where nothing is drafted or a drafter costs nothing."""
-        if not self._drafting_times:
-            return np.zeros(())
-        configurations = self.configurations
-        values = [np.zeros(()) if step is None else np.asarray(field(step)) for step in self.surface.drafting]
-        if not any(value.any() for value in values):
-            return np.zeros(())
-        lead = np.broadcast_shapes(*(value.shape[:-1] for value in values))
-        table = np.zeros((*lead, configurations.candidates.size))
-        for value, place in zip(values, configurations.places, strict=True):
-            table[..., place] = along(value, configurations.column[place])
-        return picked(table, self.index)
-
-    @property
-    def _drafting_times(self) -> list[PassTimes]:
-        """Steps of the drafters that cost anything."""
-        return [step for step in self.surface.drafting if step is not None]
-
-    @cached_property
-    def _column(self) -> IntArray:
-        """Place of each cell among the columns of verification."""
-        columns = self.configurations.column[self.index]
-        first = columns[:1, :1]
-        return first if np.array_equal(np.broadcast_to(first, columns.shape), columns) else columns
-
-
-def _cost_field(name: str) -> Field:
-    return lambda step: getattr(step.cost, name)
-
-
-def _waits(code: Bound) -> Field:
-    return lambda step: step.waits_us[code]
-
-
-def _part(name: Part) -> Field:
-    return lambda step: step.parts_us.get(name, np.zeros(()))
-
-
-def picked(table: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:
-    """table[b, s, index[b, s, k]]; what does not vary along an axis has one entry there."""
-    if table.ndim == 0 or table.shape[-1] == 1:
-        return table
-    columns = table.shape[-1]
-    if index.shape[:-1] == (1, 1):
-        is_whole = np.array_equal(index[0, 0], np.arange(columns))
-        return table if is_whole else np.asarray(table[..., index[0, 0]])
-    rows = np.arange(table.size // columns).reshape(*table.shape[:-1], 1)
-    return np.asarray(table.ravel().take(columns * rows + index))
