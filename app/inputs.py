@@ -37,7 +37,6 @@ WORDS = {
     "policy": {
         "fixed": "fixed number of drafts",
         "schedule": "schedule by batch",
-        "schedule-context": "schedule by batch and context",
         "adaptive": "measured acceptance (SGLang)",
         "throughput_aware": "measured acceptance and cost (SGLang)",
         "budget": "most tokens/s at every step",

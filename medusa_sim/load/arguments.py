@@ -34,7 +34,7 @@ class LoadArguments(Declared):
 
     policies: Sequence[Any] = argument(
         DEFAULT_POLICIES, ANY,
-        "Policies, by commas: none, 3 (drafts), schedule, schedule=1:5,32:3,96:0, schedule-context, budget; "
+        "Policies, by commas: none, 3 (drafts), schedule, schedule=1:5,32:3,96:0, budget; "
         "as SGLang adaptive, throughput_aware; as TensorRT-LLM draft_len_schedule=4:4,8:2.",
         option="--policy",
     )  # fmt: skip

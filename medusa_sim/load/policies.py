@@ -82,7 +82,7 @@ def check_drafts(policy: Policy, drafts: int, requests: int, drafts_max: int) ->
 
 @dataclass(frozen=True)
 class Fixed(Policy):
-    """The same number of drafts in every step; 0 is no speculation, and no drafter is loaded."""
+    """The same number of drafts in every step, as every engine has it; 0 loads no drafter."""
 
     count: int
     hold_steps: ClassVar[int] = FOREVER
@@ -106,7 +106,10 @@ class Fixed(Policy):
 
 @dataclass(frozen=True)
 class BySize(Policy):
-    """Drafts by the number of requests: entries (first requests, drafts), rising from 1 (vLLM's schedule)."""
+    """Drafts by the number of requests: entries (first requests, drafts), rising from 1.
+
+    vLLM's `num_speculative_tokens_per_batch_size`, TensorRT-LLM's `draft_len_schedule`.
+    """
 
     entries: tuple[tuple[int, int], ...]
     name: str = "schedule"
@@ -121,24 +124,6 @@ class BySize(Policy):
         """Of its entries; the drafter is loaded even where they are all 0."""
         del described
         return max(1, *(drafts for _, drafts in self.entries))
-
-
-@dataclass(frozen=True)
-class BySizeAndLength(Policy):
-    """Drafts by requests and mean length: a schedule for each of the lengths, the nearest below counts."""
-
-    lengths: tuple[float, ...]
-    schedules: tuple[BySize, ...]
-    name: str = "schedule-context"
-    hold_steps: ClassVar[int] = CONTEXT_STEPS
-
-    def drafts(self, state: State) -> int:
-        """Drafts of the schedule of the last length at or below the mean one."""
-        return self.schedules[max(bisect_right(self.lengths, state.mean_length) - 1, 0)].drafts(state)
-
-    def longest(self, described: int) -> int:
-        """Of all schedules."""
-        return max(schedule.longest(described) for schedule in self.schedules)
 
 
 @dataclass
@@ -260,8 +245,8 @@ def _emitted(rate: float, drafts: int) -> list[float]:
 class Budget(Policy):
     """The number of drafts whose step emits most tokens a second, looked up before every few steps.
 
-    best: (1 + requests, lengths) of the table, with the profile's mean acceptance and what a loaded drafter
-    costs.
+    No engine's: what its own could gain, knowing every step's time and the profile's mean acceptance.
+    best: (1 + requests, lengths) of the table, with what a loaded drafter costs.
     """
 
     table: StepTable = field(repr=False)
@@ -295,9 +280,3 @@ def schedule_for(table: StepTable, length: float) -> BySize:
     speedup = table.tokens_per_step[:, None] * seconds[0] / seconds
     ranges = merge_batches(speedup.T)
     return BySize(tuple((part.first + 1, part.configuration) for part in ranges))
-
-
-def schedule_by_context(table: StepTable) -> BySizeAndLength:
-    """A schedule at every length of the table."""
-    lengths = tuple(float(length) for length in table.lengths)
-    return BySizeAndLength(lengths, tuple(schedule_for(table, length) for length in lengths))

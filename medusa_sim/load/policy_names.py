@@ -13,7 +13,6 @@ from medusa_sim.load.policies import (
     Fixed,
     Policy,
     ThroughputAware,
-    schedule_by_context,
     schedule_for,
 )
 from medusa_sim.load.step_table import StepTable
@@ -31,7 +30,6 @@ NOT_SIMULATED = {
 """Names that engines have, and why they mean nothing here."""
 _COMPUTED: dict[str, Callable[[StepTable, float], Policy]] = {
     "schedule": schedule_for,
-    "schedule-context": lambda table, _length: schedule_by_context(table),
     "adaptive": lambda table, _length: Adaptive(tiers=_tiers(table)),
     "throughput_aware": lambda table, _length: ThroughputAware(
         step_s=table.step_s[:, :, 0], tiers=_tiers(table)

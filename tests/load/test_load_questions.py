@@ -87,8 +87,9 @@ def test_blanks_around_a_policys_name_count_for_nothing_and_k_takes_a_number():
 
 
 def test_every_name_of_a_policy_runs():
-    test = load_test(SCENARIO, policies=("none", "K=2", "schedule", "schedule-context", "adaptive", "budget",
-                                         "schedule=1:3,4:1"), **SMALL)  # fmt: skip
+    test = load_test(
+        SCENARIO, policies=("none", "K=2", "schedule", "adaptive", "budget", "schedule=1:3,4:1"), **SMALL
+    )
     for server in test.servers:
         state = State(now_s=0.0, requests=3, unadmitted=0, mean_length=400.0, kv_share=0.1, drafts=0,
                       accepted=None, steps=0)  # fmt: skip

@@ -9,7 +9,7 @@ from medusa_sim.load.arrivals import closed_loop, open_loop
 from medusa_sim.load.goals import Goals
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.metrics import metrics_of
-from medusa_sim.load.policies import Adaptive, Budget, BySize, BySizeAndLength, Fixed, Policy, ThroughputAware
+from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, ThroughputAware
 from medusa_sim.load.serving_loop import run
 from medusa_sim.load.step_table import StepTable
 
@@ -32,11 +32,9 @@ def server() -> StepTable:
 
 
 def policy_of(name: str, of: StepTable) -> Policy:
-    sizes = BySize(((1, 5), (8, 3), (24, 0)))
     return {
         "none": Fixed(0), "three": Fixed(3), "adaptive": Adaptive(), "budget": Budget.from_table(of),
-        "throughput": ThroughputAware(step_s=of.step_s[:, :, 0]), "sizes": sizes,
-        "lengths": BySizeAndLength((1.0, 160.0), (sizes, BySize(((1, 2),)))),
+        "throughput": ThroughputAware(step_s=of.step_s[:, :, 0]), "sizes": BySize(((1, 5), (8, 3), (24, 0))),
     }[name]  # fmt: skip
 
 
