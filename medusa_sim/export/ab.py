@@ -34,14 +34,14 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
     """
     name, plan, chosen = settings.engine, settings.plan, settings.chosen
     engine = exports().get(name)
-    if engine is None or not engine.serve or chosen is None:
-        known = ", ".join(each.name for each in exports().values() if each.serve)
+    if engine is None or not engine.serve_command or chosen is None:
+        known = ", ".join(each.name for each in exports().values() if each.serve_command)
         raise UsageError(f"{name} has no synthetic acceptance to check with; --ab knows {known}")
-    if chosen.drafter in engine.unsynthetic:
+    if chosen.drafter in engine.never_synthetic:
+        checked = ", ".join(method for method in engine.methods if method not in engine.never_synthetic)
         raise UsageError(
-            f"{name} forces no acceptance of {chosen.drafter}; --ab checks "
-            f"{', '.join(each for each in engine.methods if each not in engine.unsynthetic)} there, or any "
-            "chain with --export vllm"
+            f"{name} forces no acceptance of {chosen.drafter}; --ab checks {checked} there, or any chain "
+            "with --export vllm"
         )
     if plan is None:
         raise UsageError(f"{name}: synthetic acceptance is for chains; add --chain-only to check a chain")
@@ -68,8 +68,8 @@ def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
         "",
         *(line for part in parts for line in _speculating(engine, part, batches(plan))),
         "# the speedup is the ratio of output tokens per second; "
-        + ("the last line compares both" if engine.local else "the same files calibrate a runtime"),
-        f"medusa-sim {'check' if engine.local else 'calibrate engine'} {_read(engine, parts[0])}",
+        + ("the last line compares both" if engine.is_local else "the same files calibrate a runtime"),
+        f"medusa-sim {'check' if engine.is_local else 'calibrate engine'} {_read(engine, parts[0])}",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -84,15 +84,15 @@ def _read(engine: EngineExport, part: Chosen) -> str:
     told = {
         "gpu": scenario.gpu.name,
         "model": scenario.model.name,
-        "runtime": scenario.runtime.name if engine.local else engine.name,
-        "weight-dtype": scenario.arguments.weight_dtype if engine.local else None,
+        "runtime": scenario.runtime.name if engine.is_local else engine.name,
+        "weight-dtype": scenario.arguments.weight_dtype if engine.is_local else None,
         "drafter": part.drafter,
         "draft-model": None if draft is None else draft.name,
-        "drafts": str(part.plan.drafts) if engine.local or not engine.synthetic_by_position else None,
-        "name": None if engine.local else "mine",
+        "drafts": str(part.plan.drafts) if engine.is_local or not engine.synthetic_by_position else None,
+        "name": None if engine.is_local else "mine",
     }
     options = [f"--{name} {for_shell(value)}" for name, value in told.items() if value]
-    if engine.local and scenario.arguments.acceptance is not None:
+    if engine.is_local and scenario.arguments.acceptance is not None:
         options.append(shlex.join(ARGUMENTS["acceptance"].words(scenario.arguments.acceptance)))
     return " ".join(["plain_*.json*", f"{_label(part)}_*.json*", *options])
 
@@ -162,6 +162,6 @@ def _bench(engine: EngineExport, answer: Recommendation, every: Sequence[int], l
             f"--dataset-name random --random-input-len {prompt} --random-output-len {output} "
             f"--max-concurrency {batch} --num-prompts {_PROMPTS_PER_REQUEST * batch}"
         )
-        yield engine.bench.format(
+        yield engine.bench_command.format(
             port=engine.port, common=common, prompt=prompt, output=output, name=f"{label}_b{batch}"
         )

@@ -56,10 +56,10 @@ def _settings(
     scheduled, margin = known in method.scheduled, engine.margin(answer)
     plan = chain_plan(
         answer,
-        graph_sizes(engine.name) if engine.captures else (),
+        graph_sizes(engine.name) if engine.has_known_graphs else (),
         scheduled=scheduled,
         margin=margin,
-        idle_cost=idle_cost(answer) if engine.idles else None,
+        idle_cost=idle_cost(answer) if engine.idle_drafter_costs else None,
     )
     allowed = engine.trees(method, known)
     tree = None if allowed is None else best_tree(answer, plan, allowed)
@@ -84,7 +84,7 @@ def _settings(
     if tree is not None:
         remarks = tree_notes(tree)
     else:
-        why = too_small(plan, margin) if scheduled else method.untested or engine.one_number
+        why = too_small(plan, margin) if scheduled else method.untested or engine.why_one_number
         remarks = (*forgone_tree(answer), *tier_notes(plan, why))
     notes = (
         f"written for {engine.title} {known}",
@@ -92,9 +92,9 @@ def _settings(
         drafter_note,
         *remarks,
         *engine.remarks(chosen),
-        *range_notes(plan, engine.batch_cap),
+        *range_notes(plan, engine.batch_option),
         _limit_note(answer, engine, min(plan.max_batch, plan.grid.searched_to)),
-        length_note(answer, engine.length_cap),
+        length_note(answer, engine.length_option),
     )
     return EngineSettings(
         engine=engine.name,
@@ -120,14 +120,14 @@ def _limit_note(answer: Recommendation, engine: EngineExport, batch: int) -> str
         return ""
     tokens = ceil(round(float(step_tokens(*server, batch, schedulers=schedulers)), 6))
     return (
-        f"batches above {most} are of a server that is started with {engine.batch_cap} {batch} and has "
+        f"batches above {most} are of a server that is started with {engine.batch_option} {batch} and has "
         f"{tokens} tokens in a step"
     )
 
 
 def published_draft(engine: EngineExport, answer: Recommendation) -> str | None:
     """A published checkpoint of the drafter that the engine loads unchanged; None where none is known."""
-    loads = bool(engine.launch)  # llama.cpp takes converted files alone
+    loads = bool(engine.launch_options)  # llama.cpp takes converted files alone
     return (
         drafter_id(answer.scenario.drafting.method, answer.scenario.model.name, engine.name)
         if loads
@@ -142,7 +142,7 @@ def engine_method(engine: EngineExport, method: str, version: str) -> EngineMeth
     """
     name, known = engine.name, engine.methods
     if method not in known:
-        why = engine.lacks.get(method, "its documentation has none")
+        why = engine.missing_methods.get(method, "its documentation has none")
         others = [name for name, methods in METHODS.items() if method in methods]
         advice = f"export to {' or '.join(others)}" if others else "choose another drafter"
         if method == "eagle" and "eagle3" in known:

@@ -29,7 +29,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import checkpoint_ids, load_model
 from medusa_sim.units import HALVES
 
-_SERVED = {str(name): engine for name, engine in exports().items() if engine.launch}
+_SERVED = {str(name): engine for name, engine in exports().items() if engine.launch_options}
 """Engines that a whole command is written for."""
 _STORED = {"fp8_wo": "fp8", "nvfp4_wo": "nvfp4"}
 """Stored format of weights that are unpacked to 16 bits."""
@@ -89,7 +89,7 @@ def launch_command(
         if known := weights_id(scenario.model.name, _STORED.get(form, form)):
             checkpoint = known
             held = scenario.model.kv_dtype
-            if not known_engine.overrides_cache and held != "fp8":
+            if not known_engine.sets_cache_dtype and held != "fp8":
                 notes.append(
                     f"# {known}: priced with a KV cache in {held}; one in fp8 that it brings is taken"
                 )
@@ -101,9 +101,11 @@ def launch_command(
         )
     values = launch_values(scenario, known_engine, checkpoint, requests, max_tokens)
     words = [
-        word for option, name in known_engine.launch.items() for word in option_words(option, values[name])
+        word
+        for option, name in known_engine.launch_options.items()
+        for word in option_words(option, values[name])
     ]
-    serve = known_engine.serve.replace('"$MODEL"', shlex.join([checkpoint, *words]))
+    serve = known_engine.serve_command.replace('"$MODEL"', shlex.join([checkpoint, *words]))
     lines = [] if speculation is None else speculation.text.rstrip("\n").split("\n")
     *before, flags = known_engine.launch_lines(scenario, lines) or [""]  # lines that write a file come first
     return "\n".join([*map(for_comment, notes), *before, f"{serve} {flags}".strip()]) + "\n"
@@ -112,7 +114,7 @@ def launch_command(
 def launch_values(
     scenario: Scenario, engine: EngineExport, checkpoint: str, requests: int, max_tokens: int | None
 ) -> dict[str, int | str | bool | None]:
-    """Values of an engine's options, by the names of `EngineExport.launch`."""
+    """Values of an engine's options, by the names of `EngineExport.launch_options`."""
     parallel = scenario.parallel
     fp8, half = engine.kv_dtypes
     # `auto` would take the fp8 KV cache that NVIDIA's checkpoints may bring
@@ -132,7 +134,7 @@ def _quantises(engine: EngineExport, scenario: Scenario) -> bool:
     is_fp8 = (
         _STORED.get(scenario.model.form, scenario.model.form) == "fp8" and _published(scenario).form in HALVES
     )
-    return is_fp8 and engine.quantises
+    return is_fp8 and engine.quantises_on_load
 
 
 def _published(scenario: Scenario) -> Model:

@@ -60,26 +60,26 @@ LLAMA_CPP = LlamaCpp(
     name="llama-cpp",
     title="llama.cpp",
     versions=Versions("llama-cpp", ("b9235", "b10532", _SYNTHETIC), _SYNTHETIC, ahead=-1),
-    lacks={
+    missing_methods={
         "medusa": "it was never merged",
         "eagle": "it reads EAGLE-3 checkpoints only",
     },
-    captures=False,
-    idles=False,
-    one_number="llama.cpp drafts one number at every batch",
-    batch_cap="--parallel",
-    length_cap="--ctx-size",
-    serve='llama-server --model "$MODEL" --parallel 1',
+    has_known_graphs=False,
+    idle_drafter_costs=False,
+    why_one_number="llama.cpp drafts one number at every batch",
+    batch_option="--parallel",
+    length_option="--ctx-size",
+    serve_command='llama-server --model "$MODEL" --parallel 1',
     port=8080,
-    bench=(
+    bench_command=(
         "python3 -c 'import json; print(json.dumps(dict(prompt=list(range(1000, 1000 + {prompt})), "
         "n_predict={output}, ignore_eos=True, cache_prompt=False)))' > request.json\n"
         "for i in 1 2 3 4; do curl -s http://127.0.0.1:{port}/completion -d @request.json; echo; done "
         "> {name}.jsonl"
     ),
-    unsynthetic=("ngram",),
+    never_synthetic=("ngram",),
     synthetic_by_position=True,
-    local=True,
+    is_local=True,
     methods={
         "eagle3": EngineMethod("draft-eagle3", checkpoint=True),
         "mtp": EngineMethod("draft-mtp", checkpoint=False),

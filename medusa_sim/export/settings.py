@@ -144,37 +144,37 @@ class EngineExport:
     versions: Versions
     methods: dict[str, EngineMethod]
     """By our name of the drafter."""
-    lacks: dict[str, str] = field(default_factory=dict)
+    missing_methods: dict[str, str] = field(default_factory=dict)
     """Why it has no such method, by our name."""
-    captures: bool = True
+    has_known_graphs: bool = True
     """Whether its graphs are known, between which a schedule switches."""
-    idles: bool = True
+    idle_drafter_costs: bool = True
     """Whether a plain step is longer because a drafter is loaded."""
-    one_number: str
+    why_one_number: str
     """Why it drafts one number at every batch, where no method has a reason of its own."""
-    batch_cap: str
+    batch_option: str
     """Its setting that limits the batch."""
-    length_cap: str
+    length_option: str
     """Its setting that limits the length of a request."""
-    serve: str = ""
+    serve_command: str = ""
     """The command that starts it, where its acceptance can be made synthetic, and the port."""
     port: int = 8000
-    bench: str = ""
+    bench_command: str = ""
     """The load generator that comes with it; `{port}`, `{name}`, `{common}` (or `{prompt}` and `{output}`)
     are filled in."""
-    unsynthetic: tuple[str, ...] = ()
+    never_synthetic: tuple[str, ...] = ()
     """Drafters whose acceptance it cannot make synthetic."""
     synthetic_by_position: bool = False
     """Whether synthetic acceptance is by position: one server then has it right at any number of drafts."""
-    local: bool = False
+    is_local: bool = False
     """Whether it runs on one's own machine: `check` reads its responses, no runtime is fitted to them."""
-    launch: dict[str, str] = field(default_factory=dict)
+    launch_options: dict[str, str] = field(default_factory=dict)
     """Options of its whole command, and what each is given (`parallel_values`, `launch.launch_values`)."""
     kv_dtypes: tuple[str, str] = ("fp8", "bfloat16")
     """Its names of a KV cache in fp8 and of one in 16 bits."""
-    quantises: bool = False
+    quantises_on_load: bool = False
     """Whether it makes the weights of 16-bit checkpoints fp8 while it loads them."""
-    overrides_cache: bool = True
+    sets_cache_dtype: bool = True
     """Whether an option overrides the dtype of the KV cache that a checkpoint brings."""
 
     def write(self, chosen: Chosen) -> str:
@@ -198,17 +198,19 @@ class EngineExport:
     def of_gpus(self, parallel: Parallel) -> list[str]:
         """Options, and lines of a configuration file, that share the model among GPUs."""
         values = parallel_values(parallel)
-        words = (option_words(option, values.get(name)) for option, name in self.launch.items())
+        words = (option_words(option, values.get(name)) for option, name in self.launch_options.items())
         return [" ".join(each) for each in words if each]
 
     @property
     def takes_dp_attention(self) -> bool:
         """Whether an option shares attention by requests; a file that it reads may say so where none does."""
-        return not {"is_dp", "dp"}.isdisjoint(self.launch.values())
+        return not {"is_dp", "dp"}.isdisjoint(self.launch_options.values())
 
     def server(self, chosen: Chosen) -> str:
         """The command that starts it on its GPUs."""
-        return " ".join([self.serve, *self.of_gpus(chosen.answer.scenario.parallel), f"--port {self.port}"])
+        return " ".join(
+            [self.serve_command, *self.of_gpus(chosen.answer.scenario.parallel), f"--port {self.port}"]
+        )
 
     def launch_lines(self, scenario: Scenario, speculation: list[str]) -> list[str]:
         """Lines before the serving command, then its options."""
@@ -226,7 +228,7 @@ class EngineExport:
 
 
 def parallel_values(parallel: Parallel) -> dict[str, int | bool | None]:
-    """Values of the options that share a model among GPUs, by the names of `EngineExport.launch`."""
+    """Values of the options that share a model among GPUs, by the names of `EngineExport.launch_options`."""
     several = {"tp": parallel.tp, "ep": parallel.ep, "attention_tp": parallel.attention_tp}
     return {
         **{name: count if count > 1 else None for name, count in several.items()},

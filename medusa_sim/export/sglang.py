@@ -182,16 +182,16 @@ SGLANG = Sglang(
     name="sglang",
     title="SGLang",
     versions=Versions("sglang", ("0.5", "0.5.23"), "0.5.23"),
-    one_number="SGLang adapts the steps of EAGLE and EAGLE3 only",
-    lacks={
+    why_one_number="SGLang adapts the steps of EAGLE and EAGLE3 only",
+    missing_methods={
         "medusa": "it was never merged",
     },
-    idles=False,
-    batch_cap="--max-running-requests",
-    length_cap="--context-length",
-    serve='python -m sglang.launch_server --model-path "$MODEL"',
+    idle_drafter_costs=False,
+    batch_option="--max-running-requests",
+    length_option="--context-length",
+    serve_command='python -m sglang.launch_server --model-path "$MODEL"',
     port=30000,
-    bench=(
+    bench_command=(
         "python -m sglang.bench_serving --backend sglang --port {port} "
         "{common} --random-range-ratio 1 --output-file {name}.jsonl"
     ),
@@ -205,8 +205,8 @@ SGLANG = Sglang(
         "dflash": EngineMethod("DFLASH", checkpoint=True, versions=_LATER),
         "dspark": EngineMethod("DSPARK", checkpoint=True, versions=_LATER),
     },
-    quantises=True,
-    launch={
+    quantises_on_load=True,
+    launch_options={
         "--tp": "tp",
         "--ep": "ep",
         "--enable-dp-attention": "is_dp",

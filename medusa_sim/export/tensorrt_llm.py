@@ -216,16 +216,16 @@ TENSORRT_LLM = TensorrtLlm(
     name="tensorrt-llm",
     title="TensorRT-LLM",
     versions=Versions("tensorrt-llm", ("1.2", "1.3", "1.4"), "1.2"),
-    one_number="TensorRT-LLM reads no schedule for this method in this version",
-    batch_cap="max_batch_size",
-    length_cap="max_seq_len",
-    serve='trtllm-serve "$MODEL"',
-    bench=(
+    why_one_number="TensorRT-LLM reads no schedule for this method in this version",
+    batch_option="max_batch_size",
+    length_option="max_seq_len",
+    serve_command='trtllm-serve "$MODEL"',
+    bench_command=(
         'python -m tensorrt_llm.serve.scripts.benchmark_serving --model "$MODEL" --port {port} '
         "{common} --random-ids --tokenize-on-client --ignore-eos --save-result --result-filename {name}.json"
     ),
-    unsynthetic=("ngram", "draft-model"),
-    lacks={
+    never_synthetic=("ngram", "draft-model"),
+    missing_methods={
         "medusa": "it went with the engine backend",
         "eagle": "checkpoints of EAGLE-1 and 2 are incompatible with its PyTorch backend",
     },
@@ -239,8 +239,8 @@ TENSORRT_LLM = TensorrtLlm(
         "dspark": EngineMethod("DSpark", checkpoint=True, versions=("1.4",)),
         "suffix": EngineMethod("SA", checkpoint=False, scheduled=("1.4",), versions=("1.4",)),
     },
-    overrides_cache=False,
-    launch={
+    sets_cache_dtype=False,
+    launch_options={
         "--tp_size": "tp",
         "--ep_size": "ep",
         "--max_batch_size": "requests_a_rank",

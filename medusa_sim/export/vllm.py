@@ -170,12 +170,12 @@ VLLM = Vllm(
     name="vllm",
     title="vLLM",
     versions=Versions("vllm", _ALL, "0.33"),
-    one_number=_TESTED,
-    batch_cap="--max-num-seqs",
-    length_cap="--max-model-len",
-    serve='vllm serve "$MODEL"',
+    why_one_number=_TESTED,
+    batch_option="--max-num-seqs",
+    length_option="--max-model-len",
+    serve_command='vllm serve "$MODEL"',
     synthetic_by_position=True,
-    bench=(
+    bench_command=(
         'vllm bench serve --model "$MODEL" --port {port} '
         "{common} --ignore-eos --save-result --result-filename {name}.json"
     ),
@@ -197,8 +197,8 @@ VLLM = Vllm(
         "ngram": EngineMethod("ngram", checkpoint=False),
         "suffix": EngineMethod("suffix", checkpoint=False, sizes_itself=_SIZING),
     },
-    quantises=True,
-    launch={
+    quantises_on_load=True,
+    launch_options={
         "--tensor-parallel-size": "attention_tp",
         "--data-parallel-size": "dp",
         "--enable-expert-parallel": "is_ep",

@@ -33,7 +33,7 @@ def values(requests: int = 100, max_tokens: int | None = None, **split: Any) -> 
     model = SimpleNamespace(name="made", form="bf16", kv_dtype="bf16", precision="bf16", weight_dtype="bf16")
     arguments = SimpleNamespace(dtype=None, weight_dtype=None)
     scenario = SimpleNamespace(parallel=SimpleNamespace(**given), model=model, arguments=arguments)
-    engine = SimpleNamespace(kv_dtypes=("fp8", "auto"), quantises=())
+    engine = SimpleNamespace(kv_dtypes=("fp8", "auto"), quantises_on_load=())
     return launch_values(scenario, engine, "checkpoint", requests, max_tokens)  # type: ignore[arg-type]
 
 
@@ -439,7 +439,7 @@ def test_a_package_is_asked_for_where_the_method_needs_one(drafter):
 def test_runs_of_a_comparison_have_the_length_that_was_asked_for_in_their_middle(
     length, request_tokens, prompt, output
 ):
-    engine = SimpleNamespace(bench="{common} {name} {port}", port=8000)
+    engine = SimpleNamespace(bench_command="{common} {name} {port}", port=8000)
     answer = SimpleNamespace(question=SimpleNamespace(seq_len=(length,), request=request_tokens))
     (line,) = ab._bench(engine, answer, [4], "plain")
     words = line.split()
