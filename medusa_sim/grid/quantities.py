@@ -147,8 +147,9 @@ DECLARED = declare(
     Quantity(name="verify_only_us", read=lambda cells: cells.target_us, better="less"),
     Quantity(
         name="verify_step_us", read=lambda cells: cells.step_us, title="step", unit="us", better="less",
-        low_high=lambda cells: Band(cells.low_us, cells.high_us), ends=("verify_low_us", "verify_high_us"),
     ),
+    Quantity(name="verify_low_us", read=lambda cells: cells.low_us),
+    Quantity(name="verify_high_us", read=lambda cells: cells.high_us),
     _OVERHEAD,
     replace(
         _OVERHEAD, name="baseline_overhead", title="baseline overhead",
@@ -213,13 +214,13 @@ def _plain(quantity: Quantity) -> Quantity:
     title = f"plain {quantity.title}" if quantity.title else ""
     return replace(
         quantity, name=f"plain_{quantity.name}", title=title, low_high=None, read_run=None,
-        read=None if read is None else lambda cells: read(cells.plain), variant_of=quantity.name,
+        read=None if read is None else lambda cells: read(cells.plain),
     )  # fmt: skip
 
 
 OF_PLAIN = ("tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token")
 """Quantities that tables also show without speculation."""
-declare(*(_plain(BY_NAME[name]) for name in OF_PLAIN))
+listed(*(quantity.name for quantity in declare(*(_plain(BY_NAME[name]) for name in OF_PLAIN))))
 
 SWEEP = listed(
     "gpu", "model", "tp", "ep", "dp_attention", "runtime", "kernels", "scope", "latency_model", "drafter",

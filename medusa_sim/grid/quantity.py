@@ -42,9 +42,7 @@ class Quantity:
     better: Literal["more", "less", ""] = ""
     """Which is better."""
     low_high: Callable[[Cells], Band] | None = None
-    """Ends of its 80 % interval, themselves quantities named with `ends`."""
-    ends: tuple[str, str] = ("", "")
-    """Names of these; empty: the name with _low and _high."""
+    """Ends of its 80 % interval, themselves quantities: the name with _low and _high."""
     model_only: bool = False
     """Empty for `scope="block"`, which is one block and not a model."""
     labels: tuple[str, ...] = ()
@@ -53,8 +51,6 @@ class Quantity:
     """Its value in a run under load, from the run's other results."""
     read_row: Callable[[Any], Any] | None = None
     """Its value of a row of a schedule (`plan.schedule_row`)."""
-    variant_of: str = ""
-    """Name of the quantity that this one is an end or the plain value of; a command may list it alone."""
 
     @property
     def on_axis(self) -> str:
@@ -65,14 +61,8 @@ class Quantity:
     def end_quantities(self) -> Iterator[Quantity]:
         """Both ends of the interval, none without one."""
         if (low_high := self.low_high) is not None:
-            for end, name in enumerate(self.ends):
-                yield Quantity(
-                    name=name or f"{self.name}_{_ENDS[end]}", read=_end(low_high, end), variant_of=self.name,
-                    model_only=self.model_only,
-                )  # fmt: skip
-
-
-_ENDS = ("low", "high")
+            for end, name in enumerate(both_ends(self.name)):
+                yield Quantity(name=name, read=_end(low_high, end), model_only=self.model_only)
 
 
 def _end(low_high: Callable[[Cells], Band], end: int) -> Callable[[Cells], Any]:
@@ -92,19 +82,19 @@ def declare(*quantities: Quantity) -> tuple[Quantity, ...]:
 
 
 def listed(*names: str) -> tuple[str, ...]:
-    """The columns of a command's rows, in their order."""
-    _LISTED.update(names)
+    """The columns of a command's rows, in their order; both ends of what is listed need not be."""
+    _LISTED.update(names, both_ends(*names))
     return names
 
 
 def both_ends(*names: str) -> tuple[str, ...]:
     """Names of both ends of the 80 % intervals of quantities."""
-    return tuple(f"{name}_{end}" for name in names for end in _ENDS)
+    return tuple(f"{name}_{end}" for name in names for end in ("low", "high"))
 
 
 def unlisted() -> list[Quantity]:
     """Quantities that no command lists."""
-    return [quantity for name, quantity in BY_NAME.items() if not {name, quantity.variant_of} & _LISTED]
+    return [quantity for name, quantity in BY_NAME.items() if name not in _LISTED]
 
 
 def with_unlisted(names: Iterable[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from medusa_sim.grid import columns, quantities
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.costs import watts_band
 from medusa_sim.grid.quantities import values
-from medusa_sim.grid.quantity import BY_NAME, Quantity
+from medusa_sim.grid.quantity import BY_NAME, Quantity, both_ends
 from medusa_sim.load import quantities as of_runs
 from medusa_sim.plan import quantities as of_plans
 from medusa_sim.setups import quantities as of_setups
@@ -130,7 +130,7 @@ def test_every_interval_holds_its_value(gpu, traffic):
     cells = price(scenario, [1, 16, 300], [scenario.length])
     for quantity in DECLARED:
         if quantity.low_high is not None:
-            found = values(cells, [quantity.name, *ends_of(quantity)])
+            found = values(cells, [quantity.name, *both_ends(quantity.name)])
             value, low, high = (np.broadcast_to(each, cells.shape) for each in found.values())
             known = np.isfinite(value)
             assert (low[known] <= value[known]).all(), quantity.name
@@ -143,9 +143,3 @@ def test_a_recommendation_tells_the_ends_of_what_it_promises():
     row = ms.recommend(batch=8, **WHERE, prompt_tokens=1024, output_tokens=256).to_dict()["schedule"][0]
     for name in ("itl_us", "tpot_us", "ttft_ms", "usd_per_million_tokens", "watts", "joule_per_token"):
         assert row[f"{name}_low"] < row[name] < row[f"{name}_high"], name
-
-
-def ends_of(quantity: Quantity) -> list[str]:
-    return [
-        name or f"{quantity.name}_{end}" for name, end in zip(quantity.ends, ("low", "high"), strict=True)
-    ]
