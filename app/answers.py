@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import notes
 import uploads
+from answer_cache import LONG_BYTES, AnswerCache
 from chosen import SetUp
-from kept import LONG_BYTES, Kept
 
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names, acceptance_path
@@ -83,8 +83,8 @@ def _version_at(second: int, data_dir: str | None) -> float:
     return newest
 
 
-KEPT = Kept(version=data_version)
-LONG = Kept(LONG_BYTES, version=data_version)
+KEPT = AnswerCache(version=data_version)
+LONG = AnswerCache(LONG_BYTES, version=data_version)
 """Loads and searches of cards, computed by `jobs`."""
 
 

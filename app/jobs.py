@@ -259,7 +259,7 @@ def _process() -> subprocess.Popen[bytes]:
 def _started() -> subprocess.Popen[bytes]:
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return subprocess.Popen(  # noqa: S603  # this Python, a file of the app
-        [sys.executable, "-P", str(Path(__file__).with_name("job.py")), str(MOST_BYTES)],
+        [sys.executable, "-P", str(Path(__file__).with_name("worker.py")), str(MOST_BYTES)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},

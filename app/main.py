@@ -50,7 +50,7 @@ def main() -> None:
     import bar
     import guard
     import inputs
-    import keep
+    import kept_answers
     import presets
     import show
     from chosen import set_up_of
@@ -59,9 +59,9 @@ def main() -> None:
     guard.stand()
 
     with show.errors():
-        page = _navigated(trees=bar.runs_trees(), beside=keep.is_any())
+        page = _navigated(trees=bar.runs_trees(), beside=kept_answers.is_any())
         inputs.take_words(page.url_path)
-        keep.all_kept()
+        kept_answers.all_kept()
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
         if show.embedded():
             said = st.query_params.to_dict()

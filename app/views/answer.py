@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import answers
 import inputs
-import keep
+import kept_answers
 import notes
 import show
 import streamlit as st
@@ -140,7 +140,7 @@ def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: lis
     ]
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.button(
-            "Keep this answer", on_click=keep.keep, args=(keep.this(),), type="tertiary",
+            "Keep this answer", on_click=kept_answers.keep, args=(kept_answers.this(),), type="tertiary",
             icon=":material/bookmark_add:", help="To compare it with another on the page Side by side.",
         )  # fmt: skip
         link = show.link()

@@ -7,7 +7,7 @@ from typing import Any
 
 import answers
 import inputs
-import keep
+import kept_answers
 import numpy as np
 import show
 import streamlit as st
@@ -49,7 +49,7 @@ def page(set_up: SetUp) -> None:
     del set_up  # its words are those of the link
     st.title("Side by side", anchor=False)
     inputs.said("batch", "look")
-    kept = list(dict.fromkeys([*keep.all_kept(), keep.this()]))
+    kept = list(dict.fromkeys([*kept_answers.all_kept(), kept_answers.this()]))
     show.ignored_note()
     if len(kept) < 2:
         st.info("Keep an answer on the page Answer, then change the question above: both stand here.")
@@ -74,7 +74,7 @@ def page(set_up: SetUp) -> None:
         ],
         alt="Speedup against the batch, one line for each of the two",
     )  # fmt: skip
-    st.button("Forget what is kept", on_click=keep.forget, type="tertiary", icon=":material/delete:")
+    st.button("Forget what is kept", on_click=kept_answers.forget, type="tertiary", icon=":material/delete:")
 
 
 def names_of(kept: list[str]) -> dict[str, str]:
@@ -87,7 +87,7 @@ def names_of(kept: list[str]) -> dict[str, str]:
 
 def _said(words: str) -> list[str]:
     """Parts of a kept answer's question."""
-    said = keep.words_of(words)
+    said = kept_answers.words_of(words)
     try:
         return [*set_up_of(said).line.split(POINT), f"{said.get('batch', '1')} at once"]
     except (MedusaSimError, ValueError):
@@ -95,7 +95,7 @@ def _said(words: str) -> list[str]:
 
 
 def _side(name: str, words: str) -> Side:
-    said = keep.words_of(words)
+    said = kept_answers.words_of(words)
     set_up = set_up_of(said)
     answer = answers.planned(set_up)
     typed = said.get("batch", "1")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import answers
 import bar
+import compared
 import inputs
 import show
 import streamlit as st
-import which
 from charts.draw import lines_spec
 from chosen import MORE, SetUp, set_up_of
 
@@ -71,7 +71,7 @@ def page(set_up: SetUp) -> None:
         try:
             with show.progress("set-ups") as watch:
                 partly = st.empty()
-                answer = which.set_ups_for(set_up, asked, choices, prices, watch, _drawn_in(partly))
+                answer = compared.set_ups_for(set_up, asked, choices, prices, watch, _drawn_in(partly))
                 partly.empty()
         finally:  # where nothing can run, too
             st.caption(f"{_target(asked)} {_searched(choices)}")
@@ -79,11 +79,12 @@ def page(set_up: SetUp) -> None:
     for gpu, place in places.items():
         place.markdown(card_text(answer, gpu), unsafe_allow_html=True)
     _chart(
-        answer, show.command(["compare", *which.options(set_up, asked, choices, prices), "--format", "csv"])
+        answer,
+        show.command(["compare", *compared.options(set_up, asked, choices, prices), "--format", "csv"]),
     )
     if answer.chosen is not None:
         nearest(set_up_of(_words(answer, answer.chosen)))
-    _launch(answer, lambda: which.launch_of(set_up, asked, choices, prices))
+    _launch(answer, lambda: compared.launch_of(set_up, asked, choices, prices))
     st.subheader(frontier_title(answer), anchor=False)
     show.text_table(frontier_table(answer), phone=_PHONE)
     with st.expander(f"Refused: {len(answer.refused)}"):

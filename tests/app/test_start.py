@@ -13,8 +13,8 @@ import bar
 import inputs
 import numpy as np
 import pytest
+from answer_cache import KEPT_BYTES, AnswerCache, array_bytes
 from chosen import OPENS, PRESETS, Preset, SetUp
-from kept import KEPT_BYTES, Kept, array_bytes
 from one_line import one_line
 from pages_read import (
     APP,
@@ -269,7 +269,7 @@ def test_a_set_up_is_one_line() -> None:
 
 def test_an_answer_is_made_once() -> None:
     made: list[int] = []
-    kept = Kept()
+    kept = AnswerCache()
 
     @kept
     def squared(value: int) -> int:
@@ -294,7 +294,7 @@ def test_a_file_of_any_folder_changes_the_version(name: str, tmp_path: Path, mon
 
 def test_the_least_lately_used_go_first() -> None:
     made: list[int] = []
-    kept = Kept(most_bytes=25_000)
+    kept = AnswerCache(most_bytes=25_000)
 
     @kept
     def row(value: int) -> np.ndarray:
@@ -305,14 +305,14 @@ def test_the_least_lately_used_go_first() -> None:
         assert row(value)[0] == value
     assert made == [1, 2, 3, 4, 2]
     assert kept.held_bytes <= 25_000
-    huge = Kept(most_bytes=10)(lambda: np.zeros(1_000))
+    huge = AnswerCache(most_bytes=10)(lambda: np.zeros(1_000))
     assert huge() is huge()  # the last one stays, however large
 
 
 def test_small_results_outlive_large_ones() -> None:
     """Sentences of the example cards stay, though the answers that they tell of have gone."""
     made: list[str] = []
-    kept = Kept(most_bytes=200_000)
+    kept = AnswerCache(most_bytes=200_000)
 
     @kept
     def result(name: str, size: int) -> np.ndarray:
@@ -341,7 +341,7 @@ def test_a_move_of_the_first_page_asks_for_nothing_anew(monkeypatch) -> None:
 def test_a_failure_is_not_kept() -> None:
     asked: list[int] = []
 
-    @Kept()
+    @AnswerCache()
     def fails() -> None:
         asked.append(1)
         raise ValueError("no")

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import answer_cache
 import guard
 import jobs
-import kept
 import pytest
 import show
 import uploads
@@ -332,7 +332,8 @@ def test_either_way_of_starting_lets_this_machine_in_alone(way: str, tmp_path: P
 def test_the_page_on_running_it_tells_the_truth() -> None:
     numbers = {
         "processor": f"{jobs.MOST_S:.0f} s of a processor, {jobs.MOST_BYTES >> 30} GB",
-        "kept": f"{kept.KEPT_BYTES / 1e6:.0f} MB, and {kept.LONG_BYTES / 1e6:.0f} MB of those that took long",
+        "kept": f"{answer_cache.KEPT_BYTES / 1e6:.0f} MB, and {answer_cache.LONG_BYTES / 1e6:.0f} MB of "
+        "those that took long",
         "config": f"{limits.CONFIG_BYTES / 1e6:.0f} MB for a config.json",
         "header": f"the first {limits.SENT_HEADER_BYTES / 1e6:.0f} MB of a GGUF file",
         "uploads": f"{limits.UPLOAD_BYTES / 1e6:.0f} MB otherwise",

@@ -4,9 +4,9 @@ import dataclasses
 import math
 import shlex
 
+import compared
 import pytest
 import show
-import which
 from chosen import SetUp
 from pages_drawn import EIGHT_B, FEW, drawn
 from pages_read import (
@@ -41,7 +41,7 @@ def test_which_gpu_is_the_commands_answer_and_another_target_prices_nothing(
     page = opened("compare", **EIGHT_B, **FEW, target=60)
     usd = shlex.split(next(told for told in commands(page) if "--price" in told))
     asked = (*ASKED, usd[usd.index("--price") + 1])
-    found = which.set_ups_for(set_up(**EIGHT_B), *asked)
+    found = compared.set_ups_for(set_up(**EIGHT_B), *asked)
     assert found.chosen is not None
     said = page.success[0].value.replace("**", "")
     assert said.startswith(f"1 x {found.chosen['gpu']}, bf16, vllm, ")
@@ -61,9 +61,9 @@ def test_which_gpu_is_the_commands_answer_and_another_target_prices_nothing(
     costs = [float(row["usd_per_million_tokens"]) for row in rows]
     assert costs == pytest.approx(found.table.usd_per_million_tokens.tolist())
     assert [row["gpu"] for row in rows if row["chosen"].lower() == "true"] == [found.chosen["gpu"]]
-    monkeypatch.setattr(which, "compare", lambda *_, **__: pytest.fail("priced again"))
+    monkeypatch.setattr(compared, "compare", lambda *_, **__: pytest.fail("priced again"))
     other = dataclasses.replace(ASKED[0], tokens_per_s_per_user=30.0, measure="throughput")
-    moved = which.set_ups_for(set_up(**EIGHT_B), other, *asked[1:])
+    moved = compared.set_ups_for(set_up(**EIGHT_B), other, *asked[1:])
     assert moved.scenarios is found.scenarios
     assert (moved.column, moved.question.tokens_per_s_per_user) == ("tokens_per_s_per_gpu", 30.0)
 
@@ -76,7 +76,7 @@ def test_which_gpu_searches_copies_of_every_size_and_says_what_it_rests_on(opene
     assert "**l40s**: nothing can run; 8 x l40s" in text
     command = next(told for told in commands(page) if told.startswith("medusa-sim compare"))
     assert "--gpus" not in command or "--gpus 1,2,4,8" in command
-    comparison = which.set_ups_for(
+    comparison = compared.set_ups_for(
         SetUp(model="deepseek-r1", drafter="mtp"),
         SetupQuestion(tokens_per_s_per_user=50),
         SetupChoices(

@@ -25,7 +25,7 @@ _SHARED = ("Gpu", "Model", "Runtime")
 """What many answers refer to: counted for none."""
 
 
-class Kept:
+class AnswerCache:
     """Results of functions by their arguments, shared between sessions and never changed.
 
     version: of what results are computed from besides the arguments.
