@@ -17,6 +17,8 @@ from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versi
 _SYNTHETIC = "b10734"
 _DIGITS = 4
 """Of synthetic acceptance rates."""
+_MATCH = 3
+"""Tokens of a match that is looked up, among the 2 to 5 of vLLM, whose look-ups told what is accepted."""
 
 
 class LlamaCpp(EngineExport):
@@ -28,11 +30,16 @@ class LlamaCpp(EngineExport):
         if chosen.draft_path is not None:
             flags += ["--spec-draft-model", chosen.draft_path]
         if chosen.drafter == "ngram":
-            flags += ["--spec-ngram-simple-size-m", drafts]
+            flags += ["--spec-ngram-simple-size-n", str(_MATCH), "--spec-ngram-simple-size-m", drafts]
         else:
             p_min = f"{chosen.answer.scenario.arguments.p_min:g}"
             flags += ["--spec-draft-n-max", drafts, "--spec-draft-p-min", p_min]
         return f"{shlex.join(flags)}\n"
+
+    def remarks(self, chosen: Chosen) -> Iterator[str]:
+        """Notes on single methods."""
+        if chosen.drafter == "ngram":
+            yield f"matches of {_MATCH} tokens are looked up; the engine's own default, 12, finds far fewer"
 
     def synthetic(self, chosen: Chosen, length: float) -> Iterator[str]:
         """`--spec-synth-rates` takes unconditional rates by position.

@@ -16,6 +16,7 @@ from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.export import ab, chains
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.launch import _longest_request, launch_command, launch_values
+from medusa_sim.export.llama_cpp import LLAMA_CPP
 from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes
 from medusa_sim.export.sglang import BLOCKS, SGLANG, SglangFlags, SglangSlot, flags_of
 from medusa_sim.export.tensorrt_llm import TENSORRT_LLM, TensorrtLlm, TensorrtSpeculativeConfig
@@ -256,6 +257,22 @@ def test_vllm_looks_up_two_to_five_tokens(drafter):
         (2, 5) if drafter == "ngram" else (None, None)
     )
     assert found.num_speculative_tokens == 3
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "eagle3"])
+def test_llama_cpp_looks_up_three_tokens_where_its_default_is_told_to_find_fewer(drafter):
+    scenario = SimpleNamespace(arguments=SimpleNamespace(p_min=0.5))
+    chosen = SimpleNamespace(
+        drafter=drafter, method=SimpleNamespace(name="way"), plan=SimpleNamespace(drafts=6), draft_path=None,
+        answer=SimpleNamespace(scenario=scenario),
+    )  # fmt: skip
+    flags, notes = LLAMA_CPP.write(chosen).split(), list(LLAMA_CPP.remarks(chosen))
+    if drafter == "ngram":
+        assert flags[2:] == ["--spec-ngram-simple-size-n", "3", "--spec-ngram-simple-size-m", "6"]
+        assert [re.findall(r"\d+", note) for note in notes] == [["3", "12"]]
+    else:
+        assert flags[2:] == ["--spec-draft-n-max", "6", "--spec-draft-p-min", "0.5"]
+        assert notes == []
 
 
 @pytest.mark.parametrize(("steps", "is_taken"), [([1], True), ([2, 1], True), ([2, 0], False), ([], False)])
