@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from medusa_sim.doubts.of_scenario import prompts_beyond_a_step
 from medusa_sim.export.chains import TreeShape
 from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions, require
 from medusa_sim.outside.escaping import for_comment
@@ -24,6 +25,7 @@ LARGEST_BATCH = 2048
 """`max_batch_size` of the engine by default: a schedule that shall not end goes on to here."""
 _CONFIG = "serve.yaml"
 _DATA_PARALLEL = "enable_attention_dp: true"
+_CHUNKS = "enable_chunked_prefill: true"
 SYNCHRONOUS = ("ngram", "draft-model")
 """Methods whose documentation asks for `disable_overlap_scheduler: true`."""
 
@@ -167,7 +169,8 @@ class TensorrtLlm(EngineExport):
         """The configuration file that it reads, where there is anything to say."""
         cache = ["kv_cache_config:", "  dtype: fp8"] if scenario.model.kv_dtype == "fp8" else []
         data_parallel = [_DATA_PARALLEL] if scenario.parallel.dp_attention else []
-        lines = [*speculation, *data_parallel, *cache]
+        chunks = [_CHUNKS] if any(prompts_beyond_a_step(scenario)) else []
+        lines = [*speculation, *data_parallel, *chunks, *cache]
         return [f"cat > {_CONFIG} <<'EOF'", *lines, "EOF", f"--config {_CONFIG}"] if lines else []
 
     def synthetic(self, chosen: Chosen, length: float) -> Iterator[str]:

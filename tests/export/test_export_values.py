@@ -25,6 +25,8 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.memory import step_memory_bytes
 
 
@@ -405,14 +407,17 @@ def test_batches_at_which_a_plan_of_one_draft_loses_or_is_unsure_are_told(monkey
     assert (plan.drafts, plan.unsure, plan.loses, plan.rates) == (1, ((2, 4),), ((8, 16),), (0.8,))
 
 
-@pytest.mark.parametrize(("kv_dtype", "spread", "lines"), [
-    ("bf16", False, []), ("fp8", False, ["kv_cache_config:", "  dtype: fp8"]),
-    ("bf16", True, ["enable_attention_dp: true"]),
+@pytest.mark.parametrize(("kv_dtype", "spread", "prompt_tokens", "lines"), [
+    ("bf16", False, None, []), ("fp8", False, 8192.0, ["kv_cache_config:", "  dtype: fp8"]),
+    ("bf16", True, None, ["enable_attention_dp: true"]),
+    ("bf16", False, 8193.0, ["enable_chunked_prefill: true"]),
 ])  # fmt: skip
-def test_a_file_of_tensorrt_says_what_is_not_its_default(kv_dtype, spread, lines):
+def test_a_file_of_tensorrt_says_what_is_not_its_default(kv_dtype, spread, prompt_tokens, lines):
     scenario = SimpleNamespace(
-        model=SimpleNamespace(kv_dtype=kv_dtype), parallel=SimpleNamespace(dp_attention=spread)
-    )
+        model=SimpleNamespace(kv_dtype=kv_dtype), parallel=SimpleNamespace(dp_attention=spread),
+        runtime=load_runtime("tensorrt-llm"), gpu=load_gpu("h100-sxm"),
+        traffic=None if prompt_tokens is None else SimpleNamespace(prompt_tokens=prompt_tokens),
+    )  # fmt: skip
     for speculation in ([], ["speculative_config:", "  decoding_type: MTP"]):
         found = TensorrtLlm.launch_lines(None, scenario, speculation)  # type: ignore[arg-type]
         assert found[1:-2] == speculation + lines
