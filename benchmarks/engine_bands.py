@@ -8,6 +8,8 @@ fit without its source, hold 80 % on average over sources, and no source of LARG
 LEAST_HELD; look-ups and passes apart, mixtures as well where they need more. A version with fewer than LARGE
 such cells takes what all versions of its engine need on average over sources, an engine without any what all
 engines need so.
+Sources of few cells hold all at any width, and a share sees the sources that it is told by: the second table
+has each source by a share that was found without it.
 The newest vLLM, of which nothing was measured, is judged by what older ones measured, priced as the newest:
 speedups, and for `between_share` plain steps and rounds, on average over sources alone.
 """
@@ -139,9 +141,37 @@ def mixture_cells() -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def told_by(speedups: pd.DataFrame, version: str) -> tuple[pd.DataFrame, float]:
+    """The cells by which a version's share is told, and how much their large sources must hold at least."""
+    of_version = speedups[speedups.runtime == version]
+    if len(of_version) >= LARGE:
+        return of_version, LEAST_HELD
+    of_engine = speedups[speedups.engine == version.partition("-")[0]]
+    return (of_engine if len(of_engine) else speedups), 0.0
+
+
+def nested_table(own: pd.DataFrame) -> str:
+    """What intervals hold of a source by a share that was found without it too: passes, dense models."""
+    speedups = own[(own.kind == "speedup") & ~own.drafter.isin(lookups())]
+    dense = speedups[~speedups.source.str.contains(MIXTURES)]
+    dense = dense.assign(engine=dense.runtime.str.partition("-")[0])
+    lines, every = [], []
+    for source, part in dense.groupby("source", sort=False):
+        version = str(part.runtime.iloc[0])
+        share = needed(*told_by(dense[dense.source != source], version))
+        every.append((len(part), float(held(part, share).iloc[0])))
+        lines.append((source, version, len(part), f"{share:.3f}", f"{every[-1][1]:.0%}"))
+    cells, sources = np.array(every).T
+    large = sources[cells >= LARGE]
+    lines.append(("mean over sources", "", len(sources), "", f"{sources.mean():.0%}"))
+    lines.append((f"mean over those of {LARGE} cells and more", "", len(large), "", f"{large.mean():.0%}"))
+    return table("source | runtime | cells | share without it | held %", 2, lines)
+
+
 def shares(own: pd.DataFrame, newest: pd.DataFrame, published: pd.DataFrame) -> Iterator[Share]:
     """What each runtime needs. own, newest: of `found_rows`; published: mixtures."""
-    speedups = own[own.kind == "speedup"].assign(engine=own.runtime.str.partition("-")[0])
+    speedups = own[own.kind == "speedup"]
+    speedups = speedups.assign(engine=speedups.runtime.str.partition("-")[0])
     mixtures = {passes: published[published.looks_up != passes] for passes in (True, False)}
     as_newest = newest[newest.kind == "speedup"]
     steps = [newest[newest.kind == kind] for kind in ("plain", "round")]
@@ -154,11 +184,9 @@ def shares(own: pd.DataFrame, newest: pd.DataFrame, published: pd.DataFrame) -> 
         dense = kind[~kind.source.str.contains(MIXTURES)]
         sparse = pd.concat([kind[kind.source.str.contains(MIXTURES)], mixtures[not looks_up]])
         of_sparse = needed(sparse, 0.0) if len(sparse) else 0.0
-        for version, few in dense.groupby("runtime"):
-            alike = len(few) < LARGE
-            cells = dense[dense.engine == few.engine.iloc[0]] if alike else few
-            least = 0.0 if alike else LEAST_HELD
-            yield Share(str(version), term, needed(cells, least), of_sparse, ALIKE if alike else GAIN, cells)
+        for version in sorted(set(dense.runtime)):
+            cells, least = told_by(dense, version)
+            yield Share(version, term, needed(cells, least), of_sparse, GAIN if least else ALIKE, cells)
         seen = as_newest[as_newest.drafter.isin(lookups()) == looks_up]
         yield Share(NEWEST, term, needed(seen, 0.0), of_sparse, GAIN_NEWEST, seen)
         for runtime in OTHERS:
@@ -197,8 +225,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the shares into runtimes.toml")
     asked = parser.parse_args()
-    found = list(shares(*found_rows(), mixture_cells()))
+    own, newest = found_rows()
+    found = list(shares(own, newest, mixture_cells()))
     print(shares_table(found))
+    print(nested_table(own))
     if asked.write:
         write(found)
 
