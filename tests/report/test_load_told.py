@@ -12,6 +12,8 @@ from told import numbers
 
 from medusa_sim.load.carried import SURELY_STEADY
 from medusa_sim.load.goals import Goals
+from medusa_sim.report.blocks import Picture
+from medusa_sim.report.load import page as load_page
 from medusa_sim.report.load import screen as loaded
 from medusa_sim.report.load import sentences as load_sentences
 from medusa_sim.report.load import warnings as load_warnings
@@ -194,3 +196,29 @@ def test_a_run_is_doubted_at_the_most_requests_that_decoded_and_lost_caches_are_
     assert "first tokens" not in lines
     assert "first tokens" in warned(tpot_s=0.02, ttft_s=1.0)
     assert "first tokens" in warned(tpot_s=0.02, e2e_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("rates", "limits", "names"),
+    [
+        ((2.0, 4.0), True, ["latency", "goodput", "timeline"]), ((2.0, 4.0), False, ["latency", "timeline"]),
+        ((4.0,), True, ["timeline"]), ((2.0, math.inf), True, ["timeline"]),
+    ],
+)  # fmt: skip
+def test_a_page_of_a_load_draws_rates_where_there_are_several_and_time_at_the_last(
+    monkeypatch, rates, limits, names
+):
+    titled: list[str] = []
+    monkeypatch.setattr(load_page, "rate_chart", lambda *given: None)
+    monkeypatch.setattr(load_page, "time_chart", lambda points, field, title: titled.append(title))
+    monkeypatch.setattr(load_page, "_title", lambda answer: "made")
+    points = [run(rate=rate) for rate in rates]
+    answer = SimpleNamespace(
+        points=points, last=points[-1:], test=SimpleNamespace(goals=SimpleNamespace(given=limits))
+    )
+    blocks = load_page._plots(answer)  # type: ignore[arg-type]
+    assert [block.name for block in blocks if isinstance(block, Picture)] == names
+    whole, *others = titled  # above the first of the charts in time alone
+    assert whole.startswith("made")
+    assert numbers(whole) == ([f"{rates[-1]:.2f}"] if math.isfinite(rates[-1]) else [])
+    assert set(others) == {""}
