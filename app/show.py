@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import inputs
 import streamlit as st
+from charts.style import HALO
 from jobs import Watch
 
 from medusa_sim.cli.progress import QUIET_S, time_left
@@ -380,9 +381,11 @@ def picture(spec: dict[str, Any], form: str) -> bytes | str:
     import vl_convert
 
     whole = {**spec, "background": "white", "width": 760, "padding": 6}
-    if form == "svg":
-        return str(vl_convert.vegalite_to_svg(json.dumps(whole), vl_version=VEGA_LITE))
-    return bytes(vl_convert.vegalite_to_png(json.dumps(whole), vl_version=VEGA_LITE, scale=2))
+    svg = str(vl_convert.vegalite_to_svg(json.dumps(whole), vl_version=VEGA_LITE))
+    # as `look.css` does on the page: else the stroke would lie over the text
+    halo = f'stroke="{HALO["stroke"]}"'
+    svg = svg.replace(halo, f'{halo} stroke-width="3" paint-order="stroke"')
+    return svg if form == "svg" else bytes(vl_convert.svg_to_png(svg, scale=2))
 
 
 def csv_bytes(rows: Any) -> bytes:

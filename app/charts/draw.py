@@ -43,6 +43,8 @@ _NUMBERS = re.compile(r"-?[0-9.]+")
 _ON_A_LINE = 42
 _ON_PHONE = 5
 """Markers of a line there, about."""
+_NAMES_ON_PHONE = 6
+"""Names of points for which a phone has room."""
 
 
 def lines_spec(chart: LineChart, height: int = 320) -> Spec:
@@ -122,7 +124,8 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     # what the pointer meets where no marker is
     met = _values((each for each in lines if each.rows and (not each.marker or each.every > 1)), told)
     texts = [value for value in _values(named) if value.get("text")]
-    seen: Spec = {"opacity": {"expr": on_phone(0, 1)}} if crowded else {}
+    has_no_room = crowded or len(texts) > _NAMES_ON_PHONE
+    seen: Spec = {"opacity": {"expr": on_phone(0, 1)}} if has_no_room else {}
     layers += [
         tick,
         layer("point", {**at, "tooltip": tips}, met, opacity=0, size=80),

@@ -118,6 +118,21 @@ def test_text_of_charts_follows_the_page() -> None:
     assert f'fill="{TEXT}"' in (APP / "look.css").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("names", "on_phones"), [(3, True), (20, False)])
+def test_names_of_points_lie_over_lines_and_leave_a_phone_where_they_are_many(
+    names: int, on_phones: bool
+) -> None:
+    x = np.arange(1, names + 1)
+    named = Series(name="a", x=x, y=x * 1.0, line="-", marker="o", texts=[f"{each}/3" for each in x])
+    spec = lines_spec(LineChart(title="", x=Axis(title="x"), y=Axis(title="y"), series=[named]))
+    (mark,) = (layer["mark"] for layer in spec["layer"] if layer["mark"]["type"] == "text")
+    assert ("opacity" not in mark) == on_phones
+    picture = show.picture(spec, "svg")
+    texts = re.findall(r"<text[^>]*stroke=[^>]*>", str(picture))
+    assert len(texts) == names
+    assert all('paint-order="stroke"' in text for text in texts)
+
+
 @pytest.mark.parametrize(
     "url", [{}, {"model": "qwen3-30b-a3b", "drafter": "eagle3", "tp": 2, "gpu": "h100-sxm"}]
 )
