@@ -55,7 +55,7 @@ GROUPS = (
     ),
     _group(
         "Do answers stay right, and fast",
-        "every_setup answer_agrees pairs scan recorded_answers mutations guards app_feel",
+        "every_setup answer_agrees pairs scan roads recorded_answers mutations guards app_feel",
     ),
     _group(
         "Pages and releases",

@@ -3,16 +3,14 @@
     python benchmarks/scan.py                     # all, five minutes; one line a finding at the end
     python benchmarks/scan.py --sample 12         # every so many-th, for a quick look
     python benchmarks/scan.py --each              # with a line for each set-up
-    python benchmarks/scan.py --load 40           # set-ups whose sweep is set beside the simulator, 40
     python benchmarks/scan.py --random 200        # drawn from all GPUs, models, engines, drafters
 
 Each set-up serves requests of 512 + 256 tokens, 1 to 512 at once, plain and with one to three drafts.
 Counted: batches at which speculation pays that lie in several ranges; one request more that lowers the
 throughput of plain decoding by over 3 %; a prompt 2 % longer that moves a speedup by over 3 %; a draft
-accepted more often that lowers throughput; a band that narrows beyond the largest measured batch (256). The
-simulator beside: mean and worst difference of speedup, throughput, median gap and first token. Random ones
-are seen at some twenty batches and six lengths: verdicts that come again after they went, along either, and
-watts beyond what a GPU draws at least and at most, or that fall with more requests.
+accepted more often that lowers throughput; a band that narrows beyond the largest measured batch (256).
+Random ones are seen at some twenty batches and six lengths: verdicts that come again after they went, along
+either, and watts beyond what a GPU draws at least and at most, or that fall with more requests.
 """
 
 from __future__ import annotations
@@ -64,7 +62,6 @@ SMALL = 2e9
 """Bytes of weights below which a model is not drawn."""
 LAST_MEASURED = 256
 """Requests at once up to which engines' terms were measured."""
-USERS = (4, 32, 96)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,26 +217,6 @@ def scanned(each: SetUp) -> dict[str, float]:
     }
 
 
-def beside_load(each: SetUp, users: int) -> dict[str, float]:
-    """Sweep over simulator, less 1: speedup of two drafts, throughput, gaps and first token."""
-    scenario = each.scenario()
-    cells = by_count_of(scenario, [users], [1, 3])
-    found = scenario.simulate(
-        ["none", "2"], search=False, users=users, max_num_seqs=users, seeds=1, requests=max(300, 12 * users),
-        prompt_tokens=PROMPT, output_tokens=OUTPUT, length_cv=0.6,
-    )  # fmt: skip
-    plain, drafting = (point.mean for point in found.answer.points)
-    gain = drafting["tokens_per_s"] / plain["tokens_per_s"]
-    gaps, seen = [point["itl_p50_s"] for point in (plain, drafting)], cells.served
-    return {
-        "speedup": float(cells.speedup[0, 0, 1]) / gain - 1.0,
-        "rate": float(cells.tokens_per_s[0, 0, 0]) / plain["tokens_per_s"] - 1.0,
-        "gap": 1e-6 * float(seen.itl_us[0, 0, 0]) / gaps[0] - 1.0,
-        "drafted gap": 1e-6 * float(seen.itl_us[0, 0, 1]) / gaps[1] - 1.0,
-        "first token": 1e-6 * float(seen.first_token_us[0, 0, 0]) / plain["ttft_mean_s"] - 1.0,
-    }
-
-
 COUNTED: tuple[tuple[str, Callable[[pd.DataFrame], pd.Series[bool]], str, str], ...] = (
     ("several paying ranges", lambda t: t.ranges > 1, "ranges", "max"),
     ("several runs of speedups above 1, within their doubt", lambda t: t.gaining > 1, "gaining", "max"),
@@ -297,7 +274,6 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--sample", type=int, default=1, metavar="N", help="every N-th set-up alone")
     options.add_argument("--each", action="store_true", help="a line for each set-up")
-    options.add_argument("--load", type=int, default=24, metavar="N", help="simulated beside the sweep")
     options.add_argument("--random", type=int, default=0, metavar="N", help="random set-ups instead")
     options.add_argument("--seed", type=int, default=1, help="of the draws")
     asked = options.parse_args()
@@ -310,23 +286,6 @@ def main() -> None:
     table = every_row(every, scanned, each_too=asked.each)
     print(f"{len(table)} set-ups, one to {MOST} requests of {PROMPT:g} + {OUTPUT:g} tokens")
     tell(table, COUNTED)
-    if asked.load:
-        beside(every, asked.load)
-
-
-def beside(every: list[SetUp], count: int) -> None:
-    """The simulator beside some set-ups, spread over all."""
-    chosen = every[:: max(len(every) // count, 1)][:count]
-    found = []
-    for index, each in enumerate(chosen):
-        users = min(USERS[index % len(USERS)], int(0.9 * by_count_of(each.scenario()).max_batch.min()))
-        found.append(beside_load(each, users) | {"set-up": f"{each}, {users}"})
-        print(f"\r{index + 1} of {len(chosen)} simulated ", end="", file=sys.stderr)
-    table = pd.DataFrame(found).set_index("set-up")
-    print(f"\nsweep beside load, {len(table)} runs: mean and worst difference, %")
-    for name, values in table.items():
-        size = 100.0 * values.abs()
-        print(f"  {name:12} {size.mean():5.1f} {size.max():6.1f}  ({size.idxmax()})")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 """Times to the first token: of a server that stays full, and of a load test whose clients begin at once.
 
     (N17)  ttft     = I mean of t over the steps on which its prompt does not begin + W mean of t + H t(0)
-                      + mean of t over those that its prompt rides on, or of its own passes
+                      + mean of t over those until its prompt is read, in its turn, or of its passes alone
     (N19)  ttft of a load test whose b clients begin at once, m requests each:
            ((m - 1) again + start) / m + later
            again    = mean of (N17) over pi(x), with which prompts of such clients begin (`step.gathering`)
-           start    = server + (time to read b prompts + time to read as many as a step has room for) / 2
+           start    = server + time until one of b prompts is read, one after the other
            later    = load_test_us + load_test_steps mean t
 
-`step.request_cycle` says what each letter is. In numbers: a request is away for I = 1.5 steps of 13 ms,
+`step.request_cycle` says what each letter is. In numbers: a request is away for I = 2 steps of 13 ms,
 queues for none, is not held, and its prompt rides on steps of 22 ms: its first token comes after
-1.5 x 13 + 22 = 41.5 ms.
+2 x 13 + 22 = 48 ms.
 """
 
 from __future__ import annotations
@@ -54,9 +54,5 @@ def following_us(law: MixedStepLaw) -> FloatArray:
 def starting_us(law: MixedStepLaw) -> FloatArray:
     """(cells,) microseconds: start of (N19), of requests that begin at once on an idle server."""
     requests = law.cycle.requests
-    together = np.clip(law.cycle.prompts_in_room, 1.0, requests)
-    both_us = [
-        law.steps(cells, requests[cells]).reading_us + law.steps(cells, together[cells]).reading_us
-        for cells in blocks_of_cells(law)
-    ]
-    return np.asarray(server_us(law.setting) + np.concatenate(both_us) / 2.0)
+    read_us = [law.steps(cells, requests[cells]).reading_us for cells in blocks_of_cells(law)]
+    return np.asarray(server_us(law.setting) + np.concatenate(read_us))

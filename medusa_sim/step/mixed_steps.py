@@ -4,7 +4,7 @@
 (`step.begun_prompts`), which bring S prefill tokens, while d requests decode:
 
     S       log-normal with mean n P and variance n (cv P)^2
-    d(n)    = (b - n) (D - apart) / (D - apart + I + H)                requests that decode all the while
+    d(n)    = running (1 - n / b) (D - apart) / (D - apart + I + H)      requests that decode all the while
     absent  = (I + H) / (D + I + H)     share of requests that do not, while no prompt rides or queues
 
     (N8)  t(0)    = step(b) - b absent attend - decode(b) + mean of decode over how many are absent
@@ -21,8 +21,10 @@ the rows of the step as an engine pads it; a mixed step is not padded. GPUs that
 share n prompts; where these are fewer than GPUs, one GPU has a whole one and the layers around its attention
 too: imbalance(S).
 
-A prompt longer than the room of a step is read in chunks: floor(S / room) steps that it fills, then its last
-one. Full ones take the place of steps that would carry nothing (`step.step_means`).
+Prompts longer together than the room of a step are read in chunks: floor(S / room) steps that they fill,
+then the last one. Full ones take the place of steps that would carry nothing (`step.step_means`). One is read
+after the other, the j-th of n behind floor(j S / (n room)) full ones; where they have passes of their own it
+waits for the rest of these before it decodes.
 
 A step's time is convex in what it carries, with cliffs: it is averaged over n and S, never taken at their
 means. In order: what is priced once for all steps (`mixed_step_law`), then each step from it
@@ -58,10 +60,13 @@ from medusa_sim.step.prompt_kernels import (
     timed_rows,
 )
 from medusa_sim.step.prompts import PromptHost, PromptTerms, prompt_hosts, prompt_terms
-from medusa_sim.step.request_cycle import RequestCycle
+from medusa_sim.step.request_cycle import RequestCycle, StepTimes
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import step_rows
 from medusa_sim.step.traffic import Traffic
+
+_TURNS = (np.arange(16) + 0.5) / 16
+"""Of prompts that are read one after the other, equally likely ones."""
 
 
 def mixed_step_law(
@@ -121,7 +126,9 @@ class MixedSteps(NamedTuple):
     chunk_us: FloatArray
     """Time of each of these; broadcasts with `chunk_steps`."""
     reading_us: FloatArray
-    """(steps,) mean time until these prompts are read: of all these steps, or of their own passes alone."""
+    """(steps,) mean time until one of these prompts is read, in its turn: of steps, or of passes alone."""
+    rest_us: FloatArray
+    """(steps,) mean time of the passes behind it, for which its first step waits."""
     launching_half_us: FloatArray
     """(steps,) mean half-width of these steps' time, of the host that launches them: one error of all."""
 
@@ -158,6 +165,18 @@ class MixedStepLaw:
     def logits_us(self) -> float:
         """Of sampling first tokens, in passes of prompts."""
         return logits_us(self.setting)
+
+    @cached_property
+    def step_times(self) -> StepTimes:
+        """Of (N8), as many prompts beginning as do on average where any do; averaged over their lengths."""
+        cycle = self.cycle
+        begins = np.maximum(1.0 - (1.0 - cycle.begin_chance) ** cycle.running, LEAST_PROMPTS)
+        steps = self.steps(np.arange(cycle.running.size), cycle.running * cycle.begin_chance / begins)
+        chunk_us = steps.chunk_steps * (steps.chunk_us - self.decode_only_us[:, None])
+        time_us = (steps.time_us + chunk_us).mean(axis=1)
+        if self._terms.are_apart:
+            return StepTimes(self.decode_only_us, time_us - self.decode_only_us, begins / (1.0 + begins))
+        return StepTimes(self.decode_only_us, time_us, begins)
 
     @cached_property
     def prompt_half(self) -> FloatArray:
@@ -204,9 +223,13 @@ class MixedStepLaw:
         if chunk_steps.any():
             chunk = carrying(cells, prompts, room_tokens)
         time_us = np.where(begins, last.time_us, decode_only_us)
-        reading_us = time_us + chunk_steps * chunk.time_us
-        if self._terms.are_apart:  # passes in a row, without the steps that follow them
-            reading_us = reading_us - (1.0 + chunk_steps) * decode_only_us
+        in_turn = _in_turn(prompts, prompt_tokens / room_tokens, chunk_steps)
+        end_us = in_turn.last_share * time_us + (1.0 - in_turn.last_share) * chunk.time_us
+        reading_us, rest_us = end_us + in_turn.full_steps * chunk.time_us, np.zeros_like(time_us)
+        if self._terms.are_apart:  # passes in a row, without the step that follows them
+            reading_us = reading_us - (1.0 + in_turn.full_steps) * decode_only_us
+            passes_us = time_us + chunk_steps * chunk.time_us - (1.0 + chunk_steps) * decode_only_us
+            rest_us = np.maximum(passes_us - reading_us, 0.0)
         launching_half_us = begins * last.half_us + chunk_steps * chunk.half_us
         return MixedSteps(
             decoding=self._decoding(cells, prompts),
@@ -214,12 +237,15 @@ class MixedStepLaw:
             chunk_steps=chunk_steps,
             chunk_us=chunk.time_us,
             reading_us=reading_us.mean(axis=1),
+            rest_us=rest_us.mean(axis=1),
             launching_half_us=launching_half_us.mean(axis=1),
         )
 
     def _decoding(self, cells: IntArray, prompts: FloatArray) -> FloatArray:
         """(steps,) d(n)."""
-        return np.maximum(self.cycle.running[cells] - prompts, 0.0) * self.cycle.decoding_share[cells]
+        cycle = self.cycle
+        others = np.maximum(1.0 - prompts / cycle.requests[cells], 0.0)
+        return cycle.running[cells] * others * cycle.decoding_share[cells]
 
     @cached_property
     def decode_only_us(self) -> FloatArray:
@@ -268,3 +294,24 @@ class MixedStepLaw:
     def _is_drafting(self, cells: IntArray) -> BoolArray:
         """(steps,) whether these cells draft."""
         return np.asarray(self.cycle.verified_tokens > 1.0)[cells]
+
+
+class _InTurn(NamedTuple):
+    """(steps, lengths) means over prompts that are read one after the other."""
+
+    full_steps: FloatArray
+    """Steps that are filled before the one with a prompt's last tokens."""
+    last_share: FloatArray
+    """Share of prompts that end in the last step, which is not full."""
+
+
+def _in_turn(prompts: FloatArray, rooms: FloatArray, chunk_steps: FloatArray) -> _InTurn:
+    """Of (steps,) prompts that fill (steps, lengths) rooms of steps together."""
+    full_steps, last_share = np.zeros_like(chunk_steps), np.ones_like(chunk_steps)
+    several = np.flatnonzero(chunk_steps.any(axis=1))
+    if several.size:
+        whole, most = np.maximum(prompts[several], 1.0)[:, None], chunk_steps[several][..., None]
+        turn = (np.ceil(whole * _TURNS) / whole)[:, None, :]
+        full = np.minimum(np.floor(rooms[several][..., None] * turn), most)
+        full_steps[several], last_share[several] = full.mean(axis=-1), (full >= most).mean(axis=-1)
+    return _InTurn(full_steps, last_share)

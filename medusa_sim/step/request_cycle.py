@@ -16,8 +16,12 @@ The b requests of a server go around for ever: one that ends comes back as its c
 In steps, a request
 
     D    = (N - 1 + surplus) / tau          decodes (N20)
-    I    = ahead + server_us / step + 1/2   is away: steps that the engine has scheduled ahead, the way to the
-                                            client and back, half a running step; 0 of a single request
+    I    = (ahead + M) / (1 + q)            is away: steps that the engine has scheduled ahead, and M until
+                                            the way to its client and back is over; 0 of a single request
+    M    = 1 + mean of (way - first) / t, rounded up        first: the step that runs meanwhile, with prompts
+                                            or without; 1 where the way is shorter
+    way  = server_us + server_us_per_request (b - 1)        tokens of all are sent one after the other
+    q    = 1 - (1 - pi)^(b - 1)             passes of others' prompts a step, where they have such; else 0
     W                                       queues for the room of a step (`step.running`)
     R    = 1 + mean floor(P / room)         has its prompt read
     room                                    what requests that decode leave of C; C where prompts have passes
@@ -27,15 +31,18 @@ In steps, a request
     J    = (running - 1) (1 - (1 - pi)^hold)      how many others join it
     (N7) pi = 1 / (D + I + H + R)           probability that it begins its prompt on a given step
 
-Without a way to the client (server_us = 0) I has no half step. Where prompts have passes of their own no step
-is queued for or read on: all requests run, R = 0, and the first of the D steps is the one after its own pass
-(apart = 1; elsewhere 0). H depends on pi and pi on H: both are found by iteration.
+The way is spread by 30 %, so that a whole number of steps is no edge; without one (server_us = 0) M is 0. Of
+ahead + M steps and passes 1 / (1 + q) are steps, on which others decode. t is first that of steps without
+prompts, then that of the law that follows (`MixedStepLaw.step_times`). Where prompts have passes of their own
+no step is queued for or read on: all requests run, R = 0, and the first of the D steps is the one after its
+own pass (apart = 1; elsewhere 0). H depends on pi and pi on H: both are found by iteration.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,8 +55,26 @@ from medusa_sim.step.traffic import Traffic, step_tokens
 
 _LEAST = 1e-9
 """Steps of a request that neither decodes nor is away."""
+_TRIP_SPREAD = 0.3
+"""Of one way to the client and back: it is this much longer or shorter at most, all alike."""
 _ITERATIONS = 12
 """After which pi stands to 1e-9, where prompts are held for 100 steps too."""
+
+
+class StepTimes(NamedTuple):
+    """(cells,) microseconds of steps, and of passes that only read prompts, of a server."""
+
+    alone_us: FloatArray
+    """Of a step without prompts."""
+    carrying_us: FloatArray
+    """Of one that carries some, on average, or of a pass of prompts."""
+    carrying_share: FloatArray
+    """How many of all are such."""
+
+
+def steps_alone(step_us: FloatArray) -> StepTimes:
+    """As if no step carried prompts."""
+    return StepTimes(step_us, step_us, np.zeros_like(step_us))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,6 +171,7 @@ def request_cycle(
     traffic: Traffic,
     *,
     step_us: FloatArray,
+    seen: StepTimes,
     requests: FloatArray,
     candidates: FloatArray,
     verified_tokens: FloatArray,
@@ -159,7 +185,7 @@ def request_cycle(
     """
     engine, apart = setting.runtime.engine, prompts_apart(setting)
     others = _others(requests)
-    away_steps = _away_steps(setting, step_us, requests, verified_tokens)
+    away_steps = _away_steps(setting, seen, requests, verified_tokens, decode_steps)
     queue = _queue(
         setting,
         traffic,
@@ -216,7 +242,9 @@ def running_requests(
         requests=each_requests,
         verified_tokens=each_verified,
         decode_steps=each_decode_steps,
-        away_steps=_away_steps(setting, each_us, each_requests, each_verified),
+        away_steps=_away_steps(
+            setting, steps_alone(each_us), each_requests, each_verified, each_decode_steps
+        ),
         prompt_tokens=each_prompt,
     )
     return queue.running.reshape(columns[0].shape)
@@ -262,13 +290,57 @@ def _others(requests: FloatArray) -> FloatArray:
 
 
 def _away_steps(
-    setting: Setting, step_us: FloatArray, requests: FloatArray, verified_tokens: FloatArray
+    setting: Setting,
+    seen: StepTimes,
+    requests: FloatArray,
+    verified_tokens: FloatArray,
+    decode_steps: FloatArray,
 ) -> FloatArray:
     """I."""
-    trip_us = server_us(setting)
-    trip_steps = trip_us / step_us + 0.5 if trip_us else 0.0
+    engine = setting.runtime.engine
+    if engine is None:
+        return np.zeros(requests.size)
+    trip_us = engine.server_us.value + engine.server_us_per_request.value * (requests - 1.0)
+    trip_steps = _steps_until(trip_us, seen) if engine.server_us.value else 0.0
     ahead = _steps_ahead(setting, is_drafting=verified_tokens > 1.0)
-    return np.asarray(_others(requests) * (ahead + trip_steps))
+    away_steps = np.asarray(_others(requests) * (ahead + trip_steps))
+    return _among_passes(requests, decode_steps, away_steps) if engine.prompts_apart else away_steps
+
+
+def _steps_until(trip_us: FloatArray, seen: StepTimes) -> FloatArray:
+    """M: how many steps have begun when a trip from the end of a step is over.
+
+    The trip is spread by _TRIP_SPREAD, so that a whole number of steps is no edge.
+    """
+    mean_us = seen.carrying_share * seen.carrying_us + (1.0 - seen.carrying_share) * seen.alone_us
+    least, most = trip_us * (1.0 - _TRIP_SPREAD), trip_us * (1.0 + _TRIP_SPREAD)
+
+    def further(first_us: FloatArray) -> FloatArray:
+        """Beside the first one."""
+        ends = [_rounded_up(np.maximum(trip - first_us, 0.0) / mean_us) for trip in (least, most)]
+        return (ends[1] - ends[0]) * mean_us / (most - least)
+
+    return np.asarray(
+        1.0
+        + seen.carrying_share * further(seen.carrying_us)
+        + (1.0 - seen.carrying_share) * further(seen.alone_us)
+    )
+
+
+def _rounded_up(ends: FloatArray) -> FloatArray:
+    """The integral of numbers rounded up, from 0 on."""
+    whole = np.floor(ends)
+    return (whole + 1.0) * (ends - whole / 2.0)
+
+
+def _among_passes(requests: FloatArray, decode_steps: FloatArray, passed: FloatArray) -> FloatArray:
+    """I where `passed` steps and passes of others' prompts together have to end; a step has q of them."""
+    away_steps = passed
+    for _ in range(_ITERATIONS):
+        begin_chance = 1.0 / np.maximum(decode_steps + away_steps, 1.0)
+        has_pass = 1.0 - (1.0 - begin_chance) ** (requests - 1.0)
+        away_steps = passed / (1.0 + has_pass)
+    return away_steps
 
 
 def _held(unheld: RequestCycle) -> RequestCycle:

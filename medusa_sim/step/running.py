@@ -6,13 +6,15 @@ prompts as the budget C leaves. Of `rate` prompts that begin on a step, each dec
     room    = C - c rate D                      tokens of prompts that a step has room for
     s       = P / room                          part of it that a prompt takes
     R       = 1 + mean floor(length / room)     steps in which a prompt is read
-    W       = (b - 1) / b rate s^2 (1 + cv^2) / (2 (1 - rate s))        steps that it queues before
+    W       = (b - 1) / b rate s / 2 max(0, s (1 + cv^2) / (1 - rate s) - 1)       steps that it queues before
     b       = rate (D + I + W + R)              requests go around for ever
     running = rate (D + I + R)                  of them, all but those that queue
 
-W is that of an M/G/1 queue, whose customers are the other requests. However many requests there are, prompts
-begin more rarely than C / (P + c D) a step, which fills every one: of 256 requests that verify 6 tokens each
-at 2,048 tokens a step, with prompts of 512 tokens and 21.5 steps to decode, 76 run and the others queue.
+W is what an M/G/1 queue, whose customers are the other requests, carries over to the next step: prompts that
+begin on one step are read in turn, half of them before a request's own (`step.mixed_steps`). However many
+requests there are, prompts begin more rarely than C / (P + c D) a step, which fills every one: of 256
+requests that verify 6 tokens each at 2,048 tokens a step, with prompts of 512 tokens and 21.5 steps to
+decode, 76 run and the others queue.
 
 >>> queue = in_queue(
 ...     requests=np.array([256.0]), verified_tokens=np.array([6.0]), decode_steps=np.array([21.5]),
@@ -60,14 +62,15 @@ def in_queue(
 ) -> Queue:
     """The queue where prompts ride on steps; all (cells,)."""
     lengths = prompt_tokens[:, None] * log_normal(np.full(1, prompt_cv))
-    half_square = (1.0 + prompt_cv**2) / 2.0 * (requests - 1.0) / requests
+    others, square = (requests - 1.0) / requests, 1.0 + prompt_cv**2
     other_steps = decode_steps + away_steps
 
     def steps(rate: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(room, R, W)."""
         room = budget - verified_tokens * decode_steps * rate
         part = prompt_tokens / room
-        queued = half_square * rate * part**2 / np.maximum(1.0 - rate * part, _LEAST)
+        carried = np.maximum(square * part / np.maximum(1.0 - rate * part, _LEAST) - 1.0, 0.0)
+        queued = others * rate * part / 2.0 * carried
         return room, 1.0 + np.floor(lengths / room[:, None]).mean(axis=1), queued
 
     most_rate = budget / (prompt_tokens + verified_tokens * decode_steps)

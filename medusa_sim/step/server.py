@@ -1,7 +1,7 @@
 """A step seen by the requests of a server that stays full: time per token, gaps, time to the first token.
 
 In numbers: 64 requests with 512 tokens of prompt and 256 of output, one token a step, decode for D = 255
-steps. With I = 1.5, W = 0 and R = 1 each begins a prompt every 257.5 steps: pi = 0.00388, n has the mean
+steps. With I = 2, W = 0 and R = 1 each begins a prompt every 258 steps: pi = 0.00388, n has the mean
 0.25, and four steps of five carry none. Where such a step takes 10 ms and each prompt adds 12, the mean t is
 13 ms, so is tpot, and token is 13 / (0.00388 * 256) = 13.1 ms: 64 requests emit 4,900 tokens/s.
 
@@ -22,7 +22,7 @@ and (N19) of `step.first_tokens`. With it requests are in flight as long as b of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
 
@@ -34,7 +34,7 @@ from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.first_tokens import first_token_us, load_test_first_token_us
 from medusa_sim.step.host import Added
 from medusa_sim.step.mixed_steps import MixedStepLaw, mixed_step_law
-from medusa_sim.step.request_cycle import RequestCycle, request_cycle
+from medusa_sim.step.request_cycle import RequestCycle, StepTimes, request_cycle, steps_alone
 from medusa_sim.step.request_steps import chain_chances
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
@@ -202,9 +202,13 @@ class FullServer(Server):
 
     # The cycle, its steps, and means over them.
 
-    @cached_property
+    @property
     def _cycle(self) -> RequestCycle:
         """(cells,) in a row."""
+        return self._law.cycle
+
+    def _cycle_of(self, seen: StepTimes | None = None) -> RequestCycle:
+        """(cells,) in a row. seen: times of their steps; None: as if none carried prompts."""
         step_us, requests, candidates, verified_tokens, decode_steps, attention_us, prompt_tokens = (
             values.ravel() for values in np.broadcast_arrays(*self._inputs)
         )
@@ -212,6 +216,7 @@ class FullServer(Server):
             self.setting,
             self.traffic,
             step_us=step_us,
+            seen=steps_alone(step_us) if seen is None else seen,
             requests=requests,
             candidates=candidates,
             verified_tokens=verified_tokens,
@@ -222,7 +227,8 @@ class FullServer(Server):
 
     @cached_property
     def _law(self) -> MixedStepLaw:
-        return mixed_step_law(self.setting, self.traffic, self.drafter, self._cycle)
+        law = mixed_step_law(self.setting, self.traffic, self.drafter, self._cycle_of())
+        return replace(law, cycle=self._cycle_of(law.step_times))
 
     @cached_property
     def _means(self) -> StepMeans:

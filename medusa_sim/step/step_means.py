@@ -116,7 +116,7 @@ def _cases(law: MixedStepLaw, cells: IntArray) -> _Cases:
         place=begun.place,
         chance=begun.weight,
         prompts=begun.number,
-        requests=law.cycle.running[cell],
+        requests=law.cycle.requests[cell],
         decode_only_us=law.decode_only_us[cell],
         first_decoding=begun.number * law.cycle.after_prefill_steps[cell],
         steps=law.steps(cell, begun.number),
@@ -127,7 +127,8 @@ def _means(cases: _Cases) -> StepMeans:
     """Of the cells of a block."""
     time_us, steps = cases.time_us, cases.steps
     decoding = steps.decoding + cases.first_decoding
-    decoded_us = steps.decoding * time_us + cases.first_decoding * cases.decode_only_us
+    first_us = steps.rest_us + cases.decode_only_us
+    decoded_us = steps.decoding * time_us + cases.first_decoding * first_us
     return StepMeans(
         step_us=cases.mean(time_us),
         decoding_us=cases.mean_by(decoding, decoded_us / np.maximum(decoding, _LEAST_WEIGHT)),
@@ -154,7 +155,7 @@ def _quantile_us(cases: _Cases, share: float) -> FloatArray:
     first = cases.chance * cases.first_decoding
     counted = [(steps.time_us, own[:, None] / shape[1])]
     if first.any():
-        counted.append((cases.decode_only_us[:, None], first[:, None] / shape[1]))
+        counted.append(((steps.rest_us + cases.decode_only_us)[:, None], first[:, None] / shape[1]))
     if filled.any():
         counted.append((steps.chunk_us, filled))
     times_us, weights = (

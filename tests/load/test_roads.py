@@ -60,7 +60,25 @@ def waiting(name: str, steps: int) -> Runtime:
 def test_both_roads_give_the_same_times(runtime, users):
     scenario = asked(runtime)
     seen, test = swept(scenario, users), loaded(scenario, users)
-    assert seconds(seen.tpot_us) == pytest.approx(mean_s(test, "tpot"), rel=0.03)
+    assert seconds(seen.tpot_us) == pytest.approx(mean_s(test, "tpot"), rel=0.01)
+    assert seconds(seen.first_token_us) == pytest.approx(mean_s(test, "ttft"), rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "users", "prompt", "output"),
+    [
+        ("sglang", 32, 60.0, 24.0),  # passes of prompts are half of what a client waits for
+        ("vllm", 256, 1000.0, 60.0),  # tokens are sent for longer than a step takes
+    ],
+)
+def test_both_roads_give_the_same_times_of_short_requests(runtime, users, prompt, output):
+    scenario = asked(runtime, prompt_tokens=prompt, output_tokens=output)
+    test = load_test(
+        scenario, users=users, requests=20 * users, prompt_tokens=prompt, output_tokens=output,
+        policies=("none",), seeds=1, max_num_seqs=users,
+    )  # fmt: skip
+    seen = swept(scenario, users)
+    assert seconds(seen.tpot_us) == pytest.approx(mean_s(test, "tpot"), rel=0.05)
     assert seconds(seen.first_token_us) == pytest.approx(mean_s(test, "ttft"), rel=0.1)
 
 
@@ -69,8 +87,8 @@ def test_both_roads_give_the_same_times_with_drafts(runtime):
     scenario = asked(runtime, drafter="eagle3")
     drafts = 2
     seen, test = swept(scenario, 16, [chains(scenario)[drafts - 1]]), loaded(scenario, 16, str(drafts))
-    assert seconds(seen.tpot_us) == pytest.approx(mean_s(test, "tpot"), rel=0.06)
-    assert seconds(seen.first_token_us) == pytest.approx(mean_s(test, "ttft"), rel=0.12)
+    assert seconds(seen.tpot_us) == pytest.approx(mean_s(test, "tpot"), rel=0.02)
+    assert seconds(seen.first_token_us) == pytest.approx(mean_s(test, "ttft"), rel=0.04)
 
 
 def test_both_roads_give_the_same_times_where_prompts_wait_for_each_other():
@@ -145,5 +163,5 @@ def test_both_roads_give_the_same_times_where_the_tokens_of_a_step_keep_requests
         policies=(str(drafts or "none"),), seeds=1, max_num_seqs=users,
     )  # fmt: skip
     assert seen._cycle.running[-1] < 0.97 * users
-    assert seconds(seen.tpot_us) == pytest.approx(mean_s(test, "tpot"), rel=0.05)
+    assert seconds(seen.tpot_us) == pytest.approx(mean_s(test, "tpot"), rel=0.06)
     assert seconds(seen.first_token_us) == pytest.approx(mean_s(test, "ttft"), rel=0.12)

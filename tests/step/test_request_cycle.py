@@ -18,7 +18,7 @@ from medusa_sim.step.chance import log_normal
 from medusa_sim.step.first_tokens import following_us, starting_us
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms
-from medusa_sim.step.request_cycle import RequestCycle
+from medusa_sim.step.request_cycle import _TRIP_SPREAD, RequestCycle, StepTimes, _steps_until
 from medusa_sim.step.running import Queue, in_queue
 from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.verified import _binomial_parts
@@ -97,7 +97,8 @@ def test_prompts_that_wait_for_each_other_begin_as_often_as_others():
     held = replace(runtime, engine=with_fields(runtime.engine, prompt_wait_steps=20))
     law = full(setting(runtime=held), 64, CHAT)._law
     unheld = full(setting(runtime=runtime), 64, CHAT)._law.cycle
-    assert 1.0 / law.cycle.begin_chance - 1.0 / unheld.begin_chance == pytest.approx(law.cycle.held_steps)
+    longer = 1.0 / law.cycle.begin_chance - 1.0 / unheld.begin_chance
+    assert longer - (law.cycle.away_steps - unheld.away_steps) == pytest.approx(law.cycle.held_steps)
     begun = law.begun_prompts(np.zeros(1, dtype=np.int64))
     assert begun.weight.sum() == pytest.approx(1.0)
     assert begun.weight @ begun.number == pytest.approx(64.0 * float(law.cycle.begin_chance[0]), rel=1e-3)
@@ -127,24 +128,50 @@ def queue(requests: float, prompt: float, budget: float, cv: float = 0.0, **more
     return Queue(*(each.item() for each in found))
 
 
-@pytest.mark.parametrize(("requests", "prompt", "cv", "budget"), [(8, 500, 0.0, 8000), (64, 2000, 0.5, 9000)])
+@pytest.mark.parametrize(
+    ("requests", "prompt", "cv", "budget"), [(8, 500, 0.0, 8000), (200, 8000, 0.5, 16000)]
+)
 def test_prompts_queue_for_room_as_in_an_mg1_queue(requests, prompt, cv, budget):
-    """b = rate (others + reading + wait), wait that of Pollaczek and Khinchine in steps; by bisection."""
+    """b = rate (others + reading + wait), wait that of Pollaczek and Khinchine in steps; by bisection.
+
+    Of it what is read before on the same step, half of what begins there, is no wait.
+    """
 
     def wait(rate):
         of_step = prompt / (budget - rate * 150.0)
         others = (requests - 1) / requests
-        return others * rate * of_step**2 * (1 + cv**2) / 2 / (1 - rate * of_step)
+        whole = others * rate * of_step**2 * (1 + cv**2) / 2 / (1 - rate * of_step)
+        return max(whole - others * rate * of_step / 2, 0.0)
+
+    def read(rate):
+        lengths = prompt * log_normal(np.array([cv]))
+        return 1.0 + float(np.floor(lengths / (budget - rate * 150.0)).mean())
 
     def missing(rate):
-        return rate * (151.0 + wait(rate)) - requests  # no prompt fills a step
+        return rate * (150.0 + read(rate) + wait(rate)) - requests
 
     rate = brentq(missing, 1e-9, 0.999 * budget / (prompt + 150.0), xtol=1e-14)
     found = queue(requests, prompt, budget, cv)
-    assert found.running == pytest.approx(151.0 * rate, rel=1e-6)
-    assert found.queued_steps == pytest.approx(wait(rate), rel=1e-4)
+    assert found.running == pytest.approx((150.0 + read(rate)) * rate, rel=1e-6)
+    assert found.queued_steps == pytest.approx(wait(rate), rel=1e-4, abs=1e-6)
     assert found.room_tokens == pytest.approx(budget - 150.0 * rate, rel=1e-6)
-    assert found.read_steps == 1.0
+    assert found.read_steps == pytest.approx(read(rate))
+    assert (found.queued_steps > 0.1) == (prompt == 8000)
+
+
+@pytest.mark.parametrize(
+    ("alone", "carrying", "share"), [(10.0, 10.0, 0.0), (6.0, 20.0, 0.3), (25.0, 12.0, 0.4)]
+)
+@pytest.mark.parametrize("trip", [1.0, 9.0, 15.0, 60.0])
+def test_a_trip_ends_in_as_many_steps_as_counted(trip, alone, carrying, share):
+    """Steps and passes in any order, one after the other from the end of a step on, until it is over."""
+    draw = np.random.default_rng(3)
+    lengths = np.where(draw.random((20_000, 200)) < share, carrying, alone)
+    trips = trip * draw.uniform(1.0 - _TRIP_SPREAD, 1.0 + _TRIP_SPREAD, 20_000)
+    counted = 1.0 + (lengths.cumsum(axis=1) < trips[:, None]).sum(axis=1)
+    seen = StepTimes(*(np.full(1, time) for time in (alone, carrying, share)))
+    found = float(_steps_until(np.full(1, trip), seen)[0])
+    assert found == pytest.approx(counted.mean(), rel=0.01 if share == 0.0 else 0.1)
 
 
 @given(

@@ -56,7 +56,7 @@ def test_times_are_those_of_steps_that_are_drawn():
     whole = decode_step(of, np.asarray(batch), np.asarray(length))
     added = float(sampled(of, batch, 1, 1.0).time_us)
     sigma = np.sqrt(np.log1p(CHAT.prompt_cv**2))
-    away = (server_us(of) / (float(whole.time_us) + added)) + 0.5
+    away = float(server._cycle.away_steps[0])
     decodes = CHAT.output_tokens - 1.0
     share = 1.0 / (decodes + 1.0 + away)
     begin = random.binomial(batch, share, draws)
@@ -319,7 +319,7 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
     share, beside_us, apart = prompt_terms(of)
     decodes, others = output - 1.0, min(batch - 1.0, 1.0)
     way_us = server_us(of)
-    away = others * (engine.steps_ahead.value + way_us / step_us + 0.5 * (way_us > 0.0))
+    away = float(seen._cycle.away_steps[0])
     most, budget = step_limits(of.runtime, LATENCY.gpu)
     assert batch <= most
     pi, queued, room, running = 1 / max(decodes + away, 1.0), 0.0, budget, float(batch)
@@ -369,7 +369,14 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
         whole_us += chance(begin) * mean_us
         waiting_us += chance(begin) * (batch - begin) * mean_us
         decoding_us += chance(begin) * ((batch - begin) * goes_on * mean_us + apart * begin * empty_us)
-        riding_us += chance(begin) * begin * ((mean_us - empty_us) if apart else last_us + full_us)
+        # one is read after the other, and where they have passes of their own decodes behind the last of them
+        filled_us = (carrying_us(begin, room) if further else 0.0) - apart * empty_us
+        passes_us = last_us - empty_us + further * filled_us
+        for turn in range(1, begin + 1):
+            full = min(turn * prompt // room, further)
+            read_us = full * filled_us + (last_us - apart * empty_us if full == further else filled_us)
+            riding_us += chance(begin) * read_us
+            decoding_us += chance(begin) * apart * (passes_us - read_us)
     alone_us = (1 - others) * way_us
     assert float(seen.token_us) == pytest.approx((whole_us * (1 / pi + queued) + alone_us) / output, rel=3e-3)
     decode = batch * (goes_on * (1 - pi) + apart * pi)
