@@ -194,6 +194,8 @@ def test_the_longest_context_is_the_last_that_fits():
             fits = price(scenario, [batch], [length, length + 1], options).fits[0, :, 1:].any(axis=-1)
             assert fits.tolist() == [True, False]
     assert lengths[0] == lengths[1] > 1.9 * lengths[2]  # two requests on one of eight GPUs
+    large = SMALL.but(model="llama-3.1-70b")  # 141 GB of weights in 24 GB
+    assert longest_context(large, large.options(4), 1) == 0
 
 
 def test_gains_batch_by_batch_are_those_of_the_schedule():
