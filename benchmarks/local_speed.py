@@ -77,7 +77,7 @@ def plain_speeds() -> Iterator[Speed]:
     for key, group in rows.groupby(["device", "backend", "model", "quant", "depth"]):
         device, backend, model, quant, depth = key
         name = known(str(model))
-        if name is None or "AMDVLK" in str(backend):
+        if name is None or "amdvlk" in str(backend).lower():
             continue
         newest = group[group["date"] == max(group["date"])]
         made, threads = float(newest["n"].iloc[0]), re.match(r"(\d+) threads", str(newest["note"].iloc[0]))
