@@ -28,7 +28,7 @@ from medusa_sim.step.memory import (
 from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import GRAPHS, PromptHost, PromptTerms, prompt_terms
-from medusa_sim.step.request_cycle import request_cycle
+from medusa_sim.step.request_cycle import request_cycle, steps_alone
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import prefill_step
 from medusa_sim.step.traffic import Traffic
@@ -251,8 +251,8 @@ def test_steps_that_carry_a_prompt_are_the_servers_however_they_would_be_padded(
     # one request more, which reads its prompt and has no attention in the step
     setting, traffic = SCENARIO.setting, Traffic(prompt_tokens=prompt, output_tokens=1e9)
     cycle = request_cycle(
-        setting, traffic, step_us=np.array([1e6 * step_s]), requests=np.array([requests + 1.0]),
-        candidates=np.array([drafts + 1.0]),
+        setting, traffic, step_us=np.array([1e6 * step_s]), seen=steps_alone(np.array([1e6 * step_s])),
+        requests=np.array([requests + 1.0]), candidates=np.array([drafts + 1.0]),
         verified_tokens=np.array([drafts + 1.0]), decode_steps=np.array([1e9]), attention_us=np.zeros(1),
         prompt_tokens=np.array([float(prompt)]),
     )  # fmt: skip
