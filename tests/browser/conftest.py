@@ -18,11 +18,12 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 WAIT_S = 40.0
+HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "browser" in str(item.path):
+        if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.browser)
 
 
