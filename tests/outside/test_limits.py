@@ -60,9 +60,10 @@ READERS = {
 
 
 @pytest.mark.parametrize(("read", "text"), READERS.values(), ids=READERS)
-def test_a_hundred_kilobytes_take_less_than_a_second(read, text):
+def test_a_hundred_kilobytes_take_seconds_at_most(read, text):
+    # 0.4 s on an idle machine, three times that on a shared one; what grows with the square takes minutes
     name = "given.csv" if read is read_bench else "given.txt"
-    with fuzzer.limited(1.0), held(name, text.encode()) as path, contextlib.suppress(MedusaSimError):
+    with fuzzer.limited(4.0), held(name, text.encode()) as path, contextlib.suppress(MedusaSimError):
         read(path)
 
 
