@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -47,6 +48,12 @@ def step_limits(runtime: Runtime, gpu: Gpu, *, schedulers: int = 1) -> tuple[int
     limit = engine.step_limit(gpu.name, gpu.memory_bytes)
     limited = engine.limited(schedulers)
     return limited * limit.requests, limited * limit.tokens
+
+
+def longest_prompt(runtime: Runtime, gpu: Gpu) -> float:
+    """Tokens of a prompt that an engine takes by default; infinite where it reads longer ones in chunks."""
+    engine = runtime.engine
+    return inf if engine is None or not engine.whole_prompts else float(step_limits(runtime, gpu)[1])
 
 
 def step_tokens(runtime: Runtime, gpu: Gpu, requests: Size, *, schedulers: int = 1) -> FloatArray:
