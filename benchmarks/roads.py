@@ -13,14 +13,13 @@ together. The simulator is right but for chance: some 1 % of its rates, 3 % of i
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scan import CARDS, ENGINES, GPUS, MODELS, TOKENS
+from scan import CARDS, ENGINES, GPUS, MODELS, TOKENS, every_row
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.cells import Cells, price
@@ -38,7 +37,8 @@ MOST_DRAFTS = 3
 ROOM = 0.6
 """Most of the requests that fit at their mean length: beyond, lengths of chance decide who waits."""
 LEAST_REQUESTS, OF_A_USER = 600, 30
-QUANTITIES = ("tokens/s", "TPOT", "TTFT")
+QUANTITIES = ("tokens/s", "TPOT", "ITL", "TTFT")
+"""ITL: the median of gaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +127,7 @@ def differences(each: Server) -> dict[str, float]:
     pairs = {
         "tokens/s": (cells.tokens_per_s, record.inside.emitted / record.inside.span_s),
         "TPOT": (seen.tpot_us / US_PER_S, further_s.sum() / (output - 1).sum()),
+        "ITL": (seen.itl_us / US_PER_S, record.inside.gap_quantile_s(0.5)),
         "TTFT": (
             seen.first_token_us / US_PER_S,
             (record.first_token_s - record.arrival_s)[inside].mean(),
@@ -153,15 +154,8 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1, help="of the draws")
     options.add_argument("--each", action="store_true", help="a line for each set-up")
     asked = options.parse_args()
-    rows, names = [], []
-    for each in drawn(asked.count, asked.seed):
-        rows.append({"family": each.family} | differences(each))
-        names.append(str(each))
-        print(f"\r{len(rows)} of {asked.count} ", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    table = pd.DataFrame(rows, index=names)
-    if asked.each:
-        print(table.to_string(float_format=lambda value: f"{value:+.3f}"))
+    every = list(drawn(asked.count, asked.seed))
+    table = every_row(every, differences, each_too=asked.each).assign(family=[each.family for each in every])
     print(f"sweep beside load, {len(table)} servers: %, median, nine of ten, worst")
     print("\n".join(summary(table)))
 

@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -62,6 +62,9 @@ SMALL = 2e9
 """Bytes of weights below which a model is not drawn."""
 LAST_MEASURED = 256
 """Requests at once up to which engines' terms were measured."""
+
+
+_Each = TypeVar("_Each")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +255,7 @@ def tell(
 
 
 def every_row(
-    every: Sequence[SetUp], of: Callable[[SetUp], dict[str, float]], *, each_too: bool
+    every: Sequence[_Each], of: Callable[[_Each], dict[str, float]], *, each_too: bool
 ) -> pd.DataFrame:
     """What each set-up shows, with progress; each_too: printed as well."""
     began, rows = time.monotonic(), []
@@ -270,7 +273,7 @@ def every_row(
 
 
 def main() -> None:
-    """Scan, and set beside the simulator."""
+    """Scan, and tell."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--sample", type=int, default=1, metavar="N", help="every N-th set-up alone")
     options.add_argument("--each", action="store_true", help="a line for each set-up")

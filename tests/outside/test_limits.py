@@ -60,11 +60,17 @@ READERS = {
 
 
 @pytest.mark.parametrize(("read", "text"), READERS.values(), ids=READERS)
-def test_a_hundred_kilobytes_take_seconds_at_most(read, text):
-    # 0.4 s on an idle machine, three times that on a shared one; what grows with the square takes minutes
+def test_a_hundred_kilobytes_take_less_than_a_second(read, text):
     name = "given.csv" if read is read_bench else "given.txt"
-    with fuzzer.limited(4.0), held(name, text.encode()) as path, contextlib.suppress(MedusaSimError):
-        read(path)
+
+    def read_in_time():
+        with fuzzer.limited(1.0), held(name, text.encode()) as path, contextlib.suppress(MedusaSimError):
+            read(path)
+
+    try:
+        read_in_time()
+    except fuzzer.OutOfTimeError:  # once may be the machine: slow is what is so again
+        read_in_time()
 
 
 @pytest.mark.parametrize(
