@@ -7,41 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from medusa_sim.lab.decoder.candidates import Draft
-from medusa_sim.lab.decoder.generation import Generation
 from medusa_sim.lab.decoder.model import Llama
-from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
-
-
-def earliest_continuation(text: Sequence[int], length: int, sizes: Sequence[int]) -> list[int]:
-    """Up to `length` tokens that followed the earliest copy of the last n tokens, largest n of `sizes` first.
-
-    vLLM's rule (vllm/v1/spec_decode/ngram_proposer.py, 0.32); the decoder's own takes the latest copy.
-    """
-    tokens = list(text)
-    for size in range(min(sizes[1], len(tokens) - 1), sizes[0] - 1, -1):
-        pattern = tokens[-size:]
-        for start in range(len(tokens) - size):
-            if tokens[start : start + size] == pattern:
-                return tokens[start + size : start + size + length]
-    return []
-
-
-class EarliestNgram(NgramDrafter):
-    """Prompt lookup as vLLM does it."""
-
-    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
-        """A chain per sequence; unused nodes where nothing was found."""
-        sizes = (1, self.ngram_max)
-        found = [earliest_continuation(s.prompt + s.token_ids, self.length, sizes) for s in sequences]
-        drafted = torch.tensor([f + [0] * (self.length - len(f)) for f in found])
-        lengths = torch.tensor([len(f) for f in found])
-        order = torch.arange(self.length + 1)
-        parents = torch.where(order <= lengths[:, None], order - 1, torch.full_like(order, -1))
-        mask = torch.from_numpy(self.tree.mask)
-        return Draft(tokens=torch.cat((roots[:, None], drafted), 1), parents=parents, depths=order, mask=mask)
+from medusa_sim.lab.decoder.ngram_drafter import continuation
 
 
 def chain_rows(
@@ -82,14 +50,17 @@ def walked_draft(
 
 
 def walked_lookup(
-    texts: Sequence[Sequence[int]], prompt_tokens: int, length: int, sizes: Sequence[int]
+    texts: Sequence[Sequence[int]], prompt_tokens: int, length: int, ngram_max: int
 ) -> list[list[int]]:
-    """The same for prompt lookup by the engine's rule; a step without a match accepts nothing."""
+    """The same for prompt lookup; a step without a match accepts nothing.
+
+    The earliest copy counts, as in vLLM (vllm/v1/spec_decode/ngram_proposer.py, 0.32).
+    """
     found = []
     for text in texts:
 
         def ahead(end: int, text: Sequence[int] = text) -> list[bool]:
-            drafted = earliest_continuation(text[:end], length, sizes)
+            drafted = continuation(text[:end], length, ngram_max)
             return [a == b for a, b in zip(drafted, text[end:], strict=False)]
 
         found.append(_walk(len(text), prompt_tokens, ahead))

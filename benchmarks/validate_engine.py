@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agreement import EarliestNgram, chain_rows, walked_draft, walked_lookup
+from agreement import chain_rows, walked_draft, walked_lookup
 from decoder import PROMPT_TOKENS as SHIPPED_PROMPT_TOKENS
 from decoder import heldout_windows
 from engine_page import page
@@ -174,13 +174,13 @@ def decode_shipped(
     drafters: dict[str, list[tuple[str, Drafter]]] = {
         "draft": [("decoder", tree)],
         "ngram": [
-            ("decoder", EarliestNgram(length=length, ngram_max=NGRAM[1])),
-            ("decoder, latest copy", NgramDrafter(length=length, ngram_max=NGRAM[1])),
+            ("decoder", NgramDrafter(length=length, ngram_max=NGRAM[1])),
+            ("decoder, latest copy", NgramDrafter(length=length, ngram_max=NGRAM[1], match="latest")),
         ],
     }
     predicted = {
         "draft": walked_draft(draft.model, calibration, SHIPPED_PROMPT_TOKENS, length),
-        "ngram": walked_lookup(calibration, SHIPPED_PROMPT_TOKENS, length, NGRAM),
+        "ngram": walked_lookup(calibration, SHIPPED_PROMPT_TOKENS, length, NGRAM[1]),
     }
     for method, chosen in drafters.items():
         engine = [[count - 1 for count in text[1:]] for text in seen[method]["emitted"]]

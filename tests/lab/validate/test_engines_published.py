@@ -18,6 +18,7 @@ from decoder_models import tiny_llama
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.model_drafter import TreeDrafter
+from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter, continuation
 from medusa_sim.lab.validate.operators import scores
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.pass_time import timed_pass
@@ -118,12 +119,11 @@ LENGTH, NEW_TOKENS = 4, 40
 
 
 def test_the_earliest_copy_of_the_longest_ending_is_continued():
-    continuation = agreement.earliest_continuation
-    assert continuation([7, 1, 2, 3, 7, 1, 9, 7, 1], 2, (1, 3)) == [2, 3]
-    assert continuation([1, 5, 8, 1, 6, 5, 8, 1], 3, (1, 3)) == [6, 5, 8]
-    assert continuation([1, 2, 3], 3, (1, 3)) == []
-    assert continuation([4, 4], 3, (1, 3)) == [4]
-    assert continuation([1, 2, 1], 3, (2, 3)) == []
+    assert continuation([7, 1, 2, 3, 7, 1, 9, 7, 1], 2, 3) == [2, 3]
+    assert continuation([1, 5, 8, 1, 6, 5, 8, 1], 3, 3) == [6, 5, 8]
+    assert continuation([1, 2, 3], 3, 3) == []
+    assert continuation([4, 4], 3, 3) == [4]
+    assert continuation([1, 2, 1], 3, 1) == [2, 1]
 
 
 @pytest.mark.parametrize("method", ["draft", "ngram"])
@@ -139,8 +139,8 @@ def test_walking_along_a_plain_text_takes_the_steps_of_a_run(method):
         drafter = TreeDrafter(draft, [1] * LENGTH, temperature=0.0, rejection_rule="multi-round")
         walked = agreement.walked_draft(draft, texts, len(prompts[0]), LENGTH)
     else:
-        drafter = agreement.EarliestNgram(length=LENGTH, ngram_max=3)
-        walked = agreement.walked_lookup(texts, len(prompts[0]), LENGTH, (1, 3))
+        drafter = NgramDrafter(length=LENGTH, ngram_max=3)
+        walked = agreement.walked_lookup(texts, len(prompts[0]), LENGTH, 3)
     run = [s.accepted_lengths for s in generate(target, prompts, settings, drafter).sequences]
     assert [steps[:-1] for steps in walked] == [steps[:-1] for steps in run]
     assert sum(map(sum, run)) > 0
