@@ -10,7 +10,6 @@ out of every fit. One row of that evaluation needs the public trees, which lie b
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 import pandas as pd
@@ -18,7 +17,8 @@ import torch
 from decoder import fresh_sets
 from draft_pairs import TREE, compared
 from pages import write_tables
-from study import ROOT, measured, named_rows, table
+from script import ROOT, command_line
+from study import measured, named_rows, table
 
 from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
@@ -114,7 +114,7 @@ def tables(seeds: Sequence[int]) -> list[str]:
 
 def main() -> None:
     """Count, compare, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[16, 17, 18, 19])
     parser.add_argument("--print", action="store_true", help="print the tables instead of writing them")
     given = parser.parse_args()

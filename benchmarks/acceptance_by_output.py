@@ -10,12 +10,11 @@ the other GPUs; the shares stand in profiles/acceptance/mtp-deepseek-r1.toml.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import pandas as pd
 from deepseek_rows import STATED_SHARE, drafts_of, newest, tokens_per_round
 from scipy.optimize import minimize_scalar
+from script import command_line
 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.arrays import FloatArray
@@ -47,7 +46,7 @@ def fitted(rows: pd.DataFrame) -> float:
 
 def main() -> None:
     """Print shares by output length, and errors with each GPU held out."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    command_line(__doc__).parse_args()
     for length, part in rounds().groupby("output_tokens"):
         told = f"outputs of {STATED_SHARE * float(str(length)):.0f} tokens"
         print(f"{told}: share {fitted(part):.2f}, {len(part)} cells")

@@ -14,7 +14,6 @@ stops the command, unless --accept says that this is meant.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import math
 import sys
@@ -28,7 +27,8 @@ from evidence_rule import rule
 from measured_pairs import KEYS, grouped, joined
 from page_commands import pages_by_command, sources_of
 from pages import DOCS, filled
-from study import ROOT, table
+from script import ROOT, command_line
+from study import table
 
 from medusa_sim.report.table import markdown
 from medusa_sim.report.words.numbers import NOTHING, percent
@@ -220,7 +220,7 @@ def lines_of_rows(pairs: pd.DataFrame) -> Iterator[str]:
 
 def main() -> None:
     """Compare, and write or check."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     every = tuple(SCRIPTS)
     parser.add_argument("--only", nargs="+", choices=every, default=every, help="these scripts alone")
     parser.add_argument("--check", action="store_true", help="say what slid since, and write nothing")

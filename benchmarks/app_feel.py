@@ -16,7 +16,6 @@ page Answer, and one sheet a theme with every page as wide as a screen and as a 
 
 from __future__ import annotations
 
-import argparse
 import io
 import itertools
 import os
@@ -34,6 +33,7 @@ from functools import partial
 from pathlib import Path
 
 from PIL import Image
+from script import command_line
 
 try:
     from selenium import webdriver
@@ -301,7 +301,7 @@ def _picture(address: str, path: str, width: int, height: int, *, dark: bool) ->
 
 def main() -> None:
     """Time, or take pictures."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options = command_line(__doc__)
     options.add_argument("repeats", type=int, nargs="?", default=7, help="openings and moves of each kind")
     options.add_argument("--memory", type=int, nargs="?", const=150, metavar="LOADS")
     options.add_argument("--cards", nargs="?", const="llama-3.3-70b", metavar="MODEL")

@@ -10,7 +10,6 @@ tree: a changed file stops the build.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import subprocess
@@ -18,7 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from script import ROOT, command_line
+
 TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)")
 VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 
@@ -73,9 +73,7 @@ def build(releases: Path) -> Path:
 
 def main() -> None:
     """Read the command line and build."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("releases", type=Path, nargs="?", default=Path("out/release"))
     folder = build(parser.parse_args().releases)
     for file in sorted(folder.iterdir()):

@@ -10,7 +10,6 @@ no server and no network.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -20,9 +19,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from script import ROOT, command_line
+
 import medusa_sim
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
 FRONT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -155,9 +155,7 @@ def build(site: Path) -> None:
 
 def main() -> None:
     """Read the command line and build."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("site", type=Path, nargs="?", default=Path("out/site"))
     parser.add_argument("--pages", type=Path, help="write the Markdown here and stop")
     arguments = parser.parse_args()

@@ -21,7 +21,6 @@ prediction and keeps the bands, and neighbours on the measured frontier lie some
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +28,7 @@ import numpy as np
 import pandas as pd
 from deepseek_rows import GPUS, RUNTIMES, STATED_SHARE, drafts_of, newest, tokens_per_round
 from deepseek_rows import predicted as time_per_token
+from script import command_line
 from study import named_rows
 
 import medusa_sim as ms
@@ -228,7 +228,7 @@ def passed_over(table: pd.DataFrame) -> Iterator[str]:
 
 def main() -> None:
     """Print scores of all cells and of each GPU and format alone, and every choice."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    command_line(__doc__).parse_args()
     rows = measured()
     for how, found in (
         ("shipped acceptance", predicted(rows)),

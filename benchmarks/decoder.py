@@ -12,7 +12,6 @@ start. Prompts come from files that training held out.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from script import command_line
 from study import table
 
 from medusa_sim.acceptance.heads import (
@@ -225,7 +225,7 @@ def design_effect(each: Sequence[HeadCounts], sizes: Sequence[int]) -> float:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--profile", type=Path, help="write the greedy accuracies as an acceptance profile")
     parser.add_argument("--model-error", type=float, default=0.0, help="of that profile, relative")

@@ -9,7 +9,6 @@ counts, so that it holds on a machine that others use; times do not. Prints Mark
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from unittest import mock
 
 import torch
 from decoder import heldout_windows
+from script import command_line
 from study import table
 from torch import Tensor
 from torch.nn import functional
@@ -187,7 +187,7 @@ def _steps(target: Checkpoint, prompt: list[int], sizes: list[int], new_tokens: 
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--new-tokens", type=int, default=17)

@@ -10,7 +10,6 @@ chains in vLLM and SGLang, which are compared where the rows are.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from depth_profiles import BUNDLE
 from scipy.optimize import brentq
+from script import command_line
 from study import PROMISED, mean_bias_worst, measured_rows, table
 
 from medusa_sim.acceptance.deeper import DEEPEST, FALLS, Fall, fall_of, fallen
@@ -165,7 +165,7 @@ def _longer(whose: str, by_drafts: Mapping[Any, Any]) -> Iterator[tuple[str, flo
 
 def main() -> None:
     """Print the fits, what they err on models left out, and on lengths in engines."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    command_line(__doc__).parse_args()
     rows: list[Sequence[object]] = []
     for kind in FALLS:
         fall, own, left = refitted(kind)

@@ -18,7 +18,6 @@ over GPUs, nvfp4 TensorRT-LLM's own, with data-parallel attention CUTLASS's.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -29,6 +28,7 @@ import pandas as pd
 from measured_pairs import pairs_of
 from recipes import UNSAID_BEFORE, unsaid_split
 from scipy.optimize import OptimizeResult, brentq
+from script import command_line
 from study import left_out, mean_bias_worst, measured_rows, named_rows, table
 from terms import Fitted, engine_of, print_terms, priors, solved, stored, terms_table, with_values
 
@@ -302,7 +302,7 @@ def borrowed_table() -> str:
 
 def main() -> None:
     """Print errors, terms and, where asked, every row."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--rows", action="store_true", help="print every row")
     asked = parser.parse_args()
     found, fitted = compared()

@@ -12,7 +12,6 @@ published/single_lengths.toml.
 
 from __future__ import annotations
 
-import argparse
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 from scipy.optimize import brentq, least_squares
-from study import ROOT, measured_rows
+from script import ROOT, command_line
+from study import measured_rows
 
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile, read_profile
@@ -202,7 +202,7 @@ def single() -> Iterator[Fitted]:
 
 def main() -> None:
     """Print the profiles; with --write, write them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--write", action="store_true", help="into profiles/acceptance")
     is_written = parser.parse_args().write
     worst, apart = 0.0, []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 from measured_pairs import joined, pairs_of
-from study import ROOT
+from script import ROOT
 
 from medusa_sim.lab.draft_model.predict import prediction_band
 from medusa_sim.lab.reproduce.recursive import own_pair_table, pair_comparison, published_table

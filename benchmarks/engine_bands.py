@@ -16,7 +16,6 @@ speedups, and for `between_share` plain steps and rounds, on average over source
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from collections.abc import Iterator
@@ -28,7 +27,8 @@ import pandas as pd
 from engine_fit import TERMS, errors, fit
 from engine_rows import Kernels, banded, published_rows
 from moe_speculation import case_of, published_ratio
-from study import PROMISED, ROOT, left_out, measured_rows, table
+from script import ROOT, command_line
+from study import PROMISED, left_out, measured_rows, table
 from terms import stored
 
 from medusa_sim.api import Scenario
@@ -222,7 +222,7 @@ def write(found: list[Share]) -> None:
 
 def main() -> None:
     """Print, and write where asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--write", action="store_true", help="write the shares into runtimes.toml")
     asked = parser.parse_args()
     own, newest = found_rows()

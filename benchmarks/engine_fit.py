@@ -10,7 +10,6 @@ leaving out the only source of a version is no clean hold-out.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 import deepseek_rows
@@ -20,6 +19,7 @@ from engine_rows import Kernels, banded, published_rows
 from measured_pairs import joined, pairs_of
 from pages import filled, write_section
 from scipy.optimize import OptimizeResult
+from script import command_line
 from study import left_out, named_rows, table
 from terms import Fitted, determined, print_terms, priors, solved, stored, terms_table, with_values
 
@@ -248,7 +248,7 @@ def transfer_table(rows: Sequence[Kernels]) -> str:
 
 def main() -> None:
     """Print what was asked for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--terms", action="store_true", help="print fitted terms beside those stored")
     parser.add_argument("--print", action="store_true", help="print the page instead of writing it")
     asked = parser.parse_args()

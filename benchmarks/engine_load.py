@@ -10,7 +10,6 @@ Writes OUT/validation-engine-load.md and OUT/engine-load.json. Some five minutes
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from itertools import product
@@ -22,7 +21,8 @@ import torch
 from agreement import walked_draft
 from pages import filled
 from scipy.optimize import nnls
-from study import ROOT, table
+from script import ROOT, command_line
+from study import table
 from validate_engine import run_engine, shipped_pair, shipped_plan
 
 from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spread
@@ -151,7 +151,7 @@ def loads(full_per_s: float) -> dict[str, Requests]:
 
 def main() -> None:
     """Time steps, predict, serve, compare."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
     parser.add_argument("--threads", type=int, default=1)

@@ -5,12 +5,12 @@ python benchmarks/engine_page.py profiles/engines/*
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from pages import filled, write_section
+from script import command_line
 from steps_compared import FIT_BATCHES, FIT_DRAFTS, EngineValidation, tokens_per_step, validate_engine
 from study import table
 
@@ -95,7 +95,7 @@ def _acceptance(found: EngineValidation) -> str:
 
 def main() -> None:
     """Write the section from the records that are named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("records", nargs="+", type=Path, metavar="FOLDER", help="of make validate-engine")
     text = "\n".join(page(validate_engine(folder)) for folder in parser.parse_args().records)
     write_section("validation-engines.md", "run", f"# A served engine on a CPU\n\n{text}")

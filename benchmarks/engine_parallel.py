@@ -9,12 +9,12 @@ are assumed (`engine_rows.TYPICAL_PROMPTS`).
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from engine_rows import SERVED_MODELS, TYPICAL_PROMPTS
+from script import command_line
 from study import measured_rows, named_rows, table
 
 from medusa_sim.grid.axes import Grid
@@ -62,5 +62,5 @@ def scores(rows: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    command_line(__doc__).parse_args()
     print(scores(served()))

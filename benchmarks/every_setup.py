@@ -23,7 +23,6 @@ where anything failed.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import itertools
 import json
@@ -41,6 +40,7 @@ from typing import Any
 
 from answer_agrees import failures
 from pairs import Pairs
+from script import command_line
 
 import medusa_sim as ms
 from medusa_sim.errors import MedusaSimError
@@ -306,9 +306,7 @@ def every_pair(path: Path, seed: int, jobs: int, minutes: float) -> int:
 def main() -> int:
     """Ask about all, a sample or every pair; the exit code."""
     everything = math.prod(len(values) for name, values in AXES.items() if name != "gpu")
-    parser = argparse.ArgumentParser(
-        description=f"{(__doc__ or '').splitlines()[0]} These are {everything:,}, two or three a second."
-    )
+    parser = command_line(f"{__doc__}\nThese are {everything:,}, two or three a second.")
     parser.add_argument("--sample", type=int, default=0, help="so many, drawn at random [all]")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many, that ran before")
     parser.add_argument("--seed", type=int, default=0, help="draws the order [0]")

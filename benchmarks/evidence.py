@@ -14,7 +14,6 @@ Exit 3 where something differs. Other scripts take the rows too: MEDUSA_SIM_DATA
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -26,7 +25,7 @@ import pandas as pd
 from evidence_rows import LAYOUTS, Place
 from evidence_rule import holds, read, rule
 from evidence_wheel import OUT, fetched, unzipped
-from study import ROOT
+from script import ROOT, command_line
 
 
 def lay_out(tables: Path, data: Path) -> Iterator[tuple[str, int]]:
@@ -102,7 +101,7 @@ class Progress:
 
 def main() -> None:
     """Fetch, lay out, compare."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--wheel", type=Path, metavar="FILE", help="take this file instead of fetching it")
     asked = parser.parse_args()
     told, data = Progress(), OUT / "data"

@@ -9,7 +9,6 @@ The others are an exam: the rule never names one, and nothing prints or keeps th
 
 from __future__ import annotations
 
-import argparse
 import base64
 import hashlib
 import json
@@ -24,6 +23,7 @@ import pandas as pd
 from evidence_rows import LAYOUTS, TIME, Layout, Place
 from evidence_wheel import fetched, unzipped
 from numpy.typing import NDArray
+from script import command_line
 from study import GPU_OF_ROWS, measured
 
 from medusa_sim.arrays import BoolArray
@@ -244,7 +244,7 @@ def write(folder: Path, told: Callable[[str], None]) -> None:
 
 def main() -> None:
     """Write the rule from a wheel."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("wheel", type=Path, metavar="FILE.whl")
     write(unzipped(fetched(parser.parse_args().wheel)), lambda line: print(line, flush=True))
 

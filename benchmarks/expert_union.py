@@ -8,11 +8,10 @@ that choose independently.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import pandas as pd
 from scipy.optimize import minimize_scalar
+from script import command_line
 from study import left_out, measured_rows
 
 from medusa_sim.arrays import FloatArray
@@ -37,7 +36,7 @@ def fitted_beta(rows: pd.DataFrame) -> float:
 
 def main() -> None:
     """Print one line for chains and one for trees."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    command_line(__doc__).parse_args()
     for kind, every in measured_rows("moe_expert_union").groupby("kind"):
         rows, law = every, OVERLAPS[str(kind)]
         held = left_out(

@@ -10,7 +10,6 @@ of InferenceX ask of an engine (`as_served`) or make a client wait besides, in s
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 from msgspec.structs import replace as with_fields
+from script import command_line
 from served_rows import GROUP, served_cells, set_ups
 from study import named_rows, table
 
@@ -143,7 +143,7 @@ def full_server(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Print the table."""
-    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
+    command_line(__doc__).parse_args()
     cells = pd.DataFrame(full_server(served_cells()))
     ways = ["full", "test", "recipe"]
     errors = 100.0 * (cells[ways].div(cells.measured, axis=0) - 1.0)

@@ -39,13 +39,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1])
-)  # a CUDA torch's Python need not have the package
+from script import ROOT, command_line
+
+sys.path.insert(0, str(ROOT))  # a CUDA torch's Python need not have the package
 
 from medusa_sim.writing import write_text
 
-ROOT = Path(__file__).resolve().parents[1]
 GRACE_S = 20.0
 """For a stage that is told to end, to keep its rows."""
 CALL_S = 510.0
@@ -351,7 +350,7 @@ def show(waiting: Sequence[Stage], scale: float, call_s: float) -> None:
 
 def main() -> int:
     """One call."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("out", type=lambda text: Path(text).absolute())
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", help="fp16 on a GPU, fp32 on a CPU")

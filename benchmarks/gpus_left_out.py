@@ -15,7 +15,6 @@ is no part of.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import tomllib
 from collections import Counter
@@ -28,8 +27,9 @@ import pandas as pd
 import tomlkit
 from hierarchy_cells import parts_of
 from hierarchy_fit import Fit
+from script import ROOT, command_line
 from served_rows import GROUP, served_cells, set_ups
-from study import PROMISED, ROOT, mean_bias_worst, table
+from study import PROMISED, mean_bias_worst, table
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray, FloatArray
@@ -249,7 +249,7 @@ def served_table(folders: dict[str, Path]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("gpus", nargs="*", metavar="GPU", help="those alone; without any, all of LENDERS")
     parser.add_argument("--served", action="store_true", help="beside served steps as well")
     asked = parser.parse_args()

@@ -36,7 +36,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+from script import ROOT, command_line
+
 REFERENCE = "4955e346"
 ALLOWED = 1.15
 COMPILED = Path(tempfile.gettempdir()) / "medusa-sim-guards"
@@ -357,7 +358,7 @@ def timed_alone(names: list[str], repeats: int) -> None:
 
 def main() -> None:
     """Print a row a question; fail where one slides."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     told_rows = f"beginnings of rows; all: {', '.join(QUESTIONS)}; with --alone also {', '.join(ALONE)}"
     parser.add_argument("rows", nargs="*", metavar="ROW", help=told_rows)
     parser.add_argument("--against", default=last_release(), help="commit, default the last release")

@@ -20,7 +20,6 @@ what bands make of it in `hierarchy_bands.py`, where it goes in `hierarchy_writt
 
 from __future__ import annotations
 
-import argparse
 from itertools import chain
 
 import numpy as np
@@ -28,6 +27,7 @@ from hierarchy_bands import ends_table, errors_by_kind, kinds_of, kinds_table, s
 from hierarchy_cells import deepseek_set_ups, parts_of
 from hierarchy_fit import GROUP, Fit, Found, LeftOut, covariance, held_out
 from hierarchy_written import write, write_nearness
+from script import command_line
 from served_rows import served_cells, set_ups
 from study import table
 
@@ -67,7 +67,7 @@ def terms_table(fit: Fit, found: Found) -> str:
 
 def main() -> None:
     """Fit, hold out, print; write where asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--write", action="store_true", help="write the terms into runtimes.toml")
     parser.add_argument("--fit", action="store_true", help="without holding groups out")
     asked = parser.parse_args()

@@ -14,8 +14,9 @@ from engine_rows import published_rows
 from hierarchy_cells import place_of
 from hierarchy_fit import Fit, Found, covariance
 from hierarchy_terms import EFFECTS, GROUPED, HOST, MANY, OWN_HOST, SHARES, Effect
+from script import ROOT
 from serving_validation import RUNTIME as SERVER
-from study import ROOT, measured_rows, named_rows
+from study import measured_rows, named_rows
 
 import medusa_sim as ms
 from medusa_sim.specs.place import Kind, Place

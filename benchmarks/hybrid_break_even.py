@@ -8,7 +8,6 @@ costs one EAGLE-3 layer of its width. Batches are those of one step, whether so 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from pages import DOCS, write_tables
+from script import command_line
 from study import table
 
 from medusa_sim.arrays import FloatArray
@@ -119,7 +119,7 @@ def draw(found: dict[str, dict[Case, FloatArray]], file: Path) -> None:
 
 def main() -> None:
     """Write both files and say where."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    command_line(__doc__).parse_args()
     found = {title: {case: speedups(case) for case in cases} for title, cases in PANELS.items()}
     draw(found, DOCS / "images" / "hybrids.svg")
     write_tables("hybrids.md", "tables", list(tables(found)))

@@ -59,7 +59,7 @@ GROUPS = (
     ),
     _group(
         "Pages and releases",
-        "refresh_docs pages index house worked_example hybrid_break_even build_site build_release",
+        "refresh_docs script pages index house worked_example hybrid_break_even build_site build_release",
     ),
 )
 

@@ -21,7 +21,6 @@ of weights or more, ramp and bandwidth of its bf16 kernel, since the plugin's la
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 from collections import defaultdict
@@ -35,7 +34,8 @@ import pandas as pd
 from kernel_rows import SOURCE, Measured, experts, is_sound, linear, mixers, serving_kernels
 from mixer_rows import left_out_mixers, transfer_mixers
 from operator_rows import GPU_OF_FILE
-from study import GPU_OF_ROWS, ROOT, Beside, left_out_us, measured, table, width_to_add
+from script import ROOT, command_line
+from study import GPU_OF_ROWS, Beside, left_out_us, measured, table, width_to_add
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.calibrate.collective import fit_collective
@@ -445,7 +445,7 @@ ACTIONS: dict[str, dict[str, Callable[[list[str]], None]]] = {
 def main() -> None:
     """Run a study on the GPUs that are named, by their hardware file; on all without a name."""
     known = sorted(GPU_OF_ROWS.values())
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     actions = parser.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
     for action, studies in ACTIONS.items():
         told = actions.add_parser(action)

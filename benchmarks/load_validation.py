@@ -8,7 +8,6 @@ Rows of the ML.ENERGY benchmark (leaderboard 3.0, vLLM 0.11.1 through its server
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +17,7 @@ import pandas as pd
 from engine_fit import engines_of, fit
 from engine_rows import PROMPT_CV, PROMPTS, SERVED_MODELS, Kernels, published_rows
 from pages import filled, write_section
+from script import command_line
 from study import mean_bias_worst, measured_rows, named_rows, table
 
 from medusa_sim.arrays import IntArray
@@ -209,7 +209,7 @@ def page(rows: pd.DataFrame, left: list[str]) -> str:
 
 def main() -> None:
     """Write or print the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--print", action="store_true", help="print the page instead of writing it")
     text = page(*compared())
     if parser.parse_args().print:

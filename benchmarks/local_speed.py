@@ -9,7 +9,6 @@ benchmarks of 2024 to 2026 (`local/`). Kernels that were replaced since are left
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -32,6 +31,7 @@ from local_curves import (
 )
 from measured_pairs import joined, pairs_of
 from pages import write_section
+from script import command_line
 from study import measured, table
 
 from medusa_sim.api import Scenario as ApiScenario
@@ -341,7 +341,7 @@ def page() -> str:
 
 def main() -> None:
     """Print the tables, or write them into the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--write", action="store_true", help="into docs/local.md")
     is_written = parser.parse_args().write
     text = page()

@@ -9,15 +9,14 @@ r is the mean run of steps that find drafts over that of as many independent one
 
 from __future__ import annotations
 
-import argparse
 import re
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from script import ROOT, command_line
 
-ROOT = Path(__file__).resolve().parents[1]
 TEXTS = {
     "code": sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[::4],
     "prose": sorted((ROOT / "docs").glob("*.md")),
@@ -50,7 +49,7 @@ def replayed(text: Sequence[str], sizes: Sequence[int], drafts: int) -> tuple[li
 
 def main() -> None:
     """Print a line a kind of text and rule."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--texts", type=int, help="of each kind, so many at most")
     most = parser.parse_args().texts
     print("text   n     K  found  first accepted  tokens/step  run   r")

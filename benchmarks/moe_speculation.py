@@ -15,7 +15,6 @@ to dense models on one GPU. Only vLLM PR 12755 has a date of its own; MoESD does
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
-from study import ROOT, measured_rows, named_rows
+from script import ROOT, command_line
+from study import measured_rows, named_rows
 
 from medusa_sim.api import Scenario
 from medusa_sim.latency.by_name import LatencyName
@@ -123,7 +123,7 @@ def contradictions(table: pd.DataFrame) -> Iterator[str]:
 
 def main() -> None:
     """Print the rows, the errors by source, and what contradicts what."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--roofline", action="store_true", help="kernels at the limits of the GPU")
     latency: LatencyName = "roofline" if parser.parse_args().roofline else "calibrated"
     found = pd.DataFrame(list(rows(latency)))

@@ -14,7 +14,6 @@ and the file says why: one that is drawn is not run and counted apart.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import os
 import random
@@ -28,7 +27,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from script import ROOT, command_line
+
 PACKAGE = ROOT / "medusa_sim"
 SAME = Path(__file__).with_name("equivalent_mutations.toml")
 LEFT_OUT = {"__main__.py", "py.typed"}
@@ -378,7 +378,7 @@ def run(mutations: Sequence[Mutation], limit_s: float) -> list[Mutation]:
 
 def main() -> None:
     """The command line: exit 3 where a mutation survives."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--count", type=int, default=1, help="mutations to try, drawn room after room")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pandas as pd
 from measured_pairs import joined, kernel_pairs
 from pages import write_tables
+from script import command_line
 from study import measured, table
 
 from medusa_sim.acceptance.profile import load_acceptance
@@ -155,7 +155,7 @@ def tables_of_files() -> Iterator[str]:
 
 def main() -> None:
     """Write the tables: scores, linear layers by range of m, regrets, the papers."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    command_line(__doc__).parse_args()
     tables = [
         *tables_of_files(),
         table("GPU | file | models | mean | worst | roofline: mean | roofline: worst", 2, regret_rows()),

@@ -8,7 +8,6 @@ RSD-S at two temperatures. `error` is the standard error of block_efficiency bet
 
 from __future__ import annotations
 
-import argparse
 import csv
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from decoder import PROMPT_TOKENS, heldout_windows
+from script import command_line
 
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
 from medusa_sim.lab.decoder.generate import generate
@@ -47,7 +47,7 @@ def efficiency(sequences: Sequence[Generation]) -> tuple[float, float]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--prompts", type=int, default=96)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS, help="of each text")

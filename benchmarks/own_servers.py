@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 from measured_pairs import joined, pairs_of
-from study import ROOT
+from script import ROOT
 
 from medusa_sim.lab.validate.served import compared, read_served
 

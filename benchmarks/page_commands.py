@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from measured_pairs import SOURCES, WHEEL, source_of
-from study import ROOT
+from script import ROOT
 
 PAGES = ("README.md", "docs/accuracy.md", "docs/validation.md", "docs/validation-engines.md", "docs/local.md")
 CLONE = "clone"

@@ -8,7 +8,6 @@ is taken within each round and its median counts. Prints Markdown, and nothing w
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ from unittest import mock
 
 import torch
 from decoder_speed import Rounds
+from script import command_line
 from study import table
 
 from medusa_sim.lab.decoder.checkpoint import DTYPES
@@ -65,7 +65,7 @@ PEERS: dict[str, Callable[[Llama, list[int], int], Turn]] = {"transformers": tra
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("model", type=Path, help="folder of a config.json")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--rounds", type=int, default=7)

@@ -8,8 +8,6 @@ Rows: watts of the ML.ENERGY benchmark and the tokens/s of the same runs (vLLM 0
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import pandas as pd
 from engine_parallel import MODELS
 from engine_rows import PROMPTS
 from scipy.optimize import least_squares
+from script import command_line
 from study import left_out, measured_rows, named_rows, table
 
 from medusa_sim.arrays import BoolArray, FloatArray
@@ -163,11 +162,11 @@ def power_fit(found: pd.DataFrame, limit: float) -> PowerFit:
     )  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Print the table and the parameters; with --write store them."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     gpu = load_gpu(CARD)
     assert gpu.power is not None
     limit = gpu.power.limit_watts

@@ -16,7 +16,6 @@ speedup: all of them count.
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ import numpy as np
 import pandas as pd
 from measured_pairs import format_of, pairs_of
 from pages import filled, write_section
+from script import command_line
 from study import mean_bias_worst, measured_rows, named_rows, table
 
 import medusa_sim as ms
@@ -362,7 +362,7 @@ def page(rows: pd.DataFrame) -> str:
 
 def main() -> None:
     """Print the table, and where asked every row; write the section of the page where asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--write", action="store_true", help="write the section of the page instead")
     asked = parser.parse_args()

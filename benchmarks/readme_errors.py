@@ -8,11 +8,11 @@ about.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable, Sequence
 
 from pages import DOCS, write_section
+from script import command_line
 
 README = "../README.md"
 """As seen from docs/."""
@@ -111,7 +111,7 @@ def errors_section() -> str:
 
 def main() -> None:
     """Write the section."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    command_line(__doc__).parse_args()
     write_section(README, "errors", errors_section())
 
 

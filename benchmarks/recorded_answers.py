@@ -9,7 +9,6 @@ must agree to 1e-9, words exactly; `command` lines and versions are left out. Ex
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -23,6 +22,7 @@ from typing import Any
 
 import pandas as pd
 from click.testing import CliRunner
+from script import command_line
 
 import medusa_sim as ms
 from medusa_sim.cli import cli
@@ -179,7 +179,7 @@ def same(old: Any, new: Any) -> bool:
 
 def main() -> None:
     """Record or compare."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     alone = commands.add_parser("record")
     alone.add_argument("file", type=Path)

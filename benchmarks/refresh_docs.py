@@ -9,7 +9,6 @@ as many paragraphs as it had.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import io
@@ -26,11 +25,11 @@ import click
 from click.testing import CliRunner
 from house import END, START, house_text
 from index import PAGE, index_text
+from script import ROOT, command_line
 
 from medusa_sim.cli import cli
 from medusa_sim.writing import write_text
 
-ROOT = Path(__file__).resolve().parents[1]
 _WIDTH = 100
 """Of help pages."""
 _INSIDE = r"(?:(?!```).)*"
@@ -132,7 +131,7 @@ def _filled(printed: str, text: str | None) -> str:
 
 def main() -> None:
     """Write the pages, or docs/cli.md alone."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--cli", action="store_true", help="docs/cli.md alone, seconds instead of minutes")
     is_cli_alone = parser.parse_args().cli
     write_text(ROOT / "docs" / "cli.md", reference())

@@ -12,7 +12,6 @@ together. The simulator is right but for chance: some 1 % of its rates, 3 % of i
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scan import CARDS, ENGINES, GPUS, MODELS, TOKENS, every_row
+from script import command_line
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.cells import Cells, price
@@ -149,7 +149,7 @@ def summary(table: pd.DataFrame) -> Iterator[str]:
 
 def main() -> None:
     """Draw, price both ways, and tell."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options = command_line(__doc__)
     options.add_argument("--count", type=int, default=60, metavar="N", help="set-ups")
     options.add_argument("--seed", type=int, default=1, help="of the draws")
     options.add_argument("--each", action="store_true", help="a line for each set-up")

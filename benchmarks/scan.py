@@ -15,7 +15,6 @@ either, and watts beyond what a GPU draws at least and at most, or that fall wit
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+from script import command_line
 
 from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError
@@ -274,7 +274,7 @@ def every_row(
 
 def main() -> None:
     """Scan, and tell."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options = command_line(__doc__)
     options.add_argument("--sample", type=int, default=1, metavar="N", help="every N-th set-up alone")
     options.add_argument("--each", action="store_true", help="a line for each set-up")
     options.add_argument("--random", type=int, default=0, metavar="N", help="random set-ups instead")

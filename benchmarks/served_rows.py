@@ -14,7 +14,6 @@ whose prompts lay in its cache (vLLM 0.12 with an 8B: 8,000 tokens in 0.4 s at 4
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 import pandas as pd
 from measured_pairs import pairs_of
 from recipes import UNSAID_BEFORE, unsaid_split
+from script import command_line
 from study import measured, named_rows, table
 
 from medusa_sim.lab.validate import served
@@ -193,7 +193,7 @@ def ends_table(cells: pd.DataFrame) -> str:
 
 def main() -> None:
     """Print what was asked for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--rows", action="store_true", help="print every cell as well")
     asked = parser.parse_args()
     cells = scored(served_cells())

@@ -16,7 +16,6 @@ is simulated with them.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +25,7 @@ import pandas as pd
 from measured_pairs import joined, pairs_of
 from pages import filled, write_section
 from scipy.optimize import nnls
+from script import command_line
 from study import mean_bias_worst, measured_rows, named_rows, table
 from terms import with_values
 
@@ -212,7 +212,7 @@ def page(shipped: pd.DataFrame, others: pd.DataFrame) -> str:
 
 def main() -> None:
     """Print the means, what others published, and every row where asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--runtime", default=RUNTIME, help="[%(default)s]")
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--write", action="store_true", help="write the section of the page instead")

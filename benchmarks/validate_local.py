@@ -29,7 +29,7 @@ from decoder import PROMPT_TOKENS, heldout_windows
 from llama_runs import OPTIONS, QUIET_SHARE, Text, bench, continued, has_clock, passes, plain, run
 from local_page import Record, Round, Verification, draw, page
 from near_ties import part_at_tie
-from study import ROOT
+from script import ROOT, command_line
 
 from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError
@@ -55,7 +55,7 @@ AGAIN = 2
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine", type=Path, default=ROOT / ".venv-llama", help="where llama.cpp was built")
     parser.add_argument("--gpu", default=GPU, help="device whose prior the rows correct")

@@ -7,13 +7,13 @@ the project: profiles/operators and profiles/decoder hold what was measured, pro
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 from pages import write_tables
+from script import command_line
 from study import table
 
 from medusa_sim import data
@@ -115,7 +115,7 @@ def _best_length(found: pd.DataFrame, of: str) -> str:
 
 def main() -> None:
     """Write the sections."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    command_line(__doc__).parse_args()
     write_tables("validation.md", "steps", list(decoder_tables()))
     write_tables("validation.md", "published", list(published_tables()))
 

@@ -12,14 +12,14 @@ no kernels here are left out. Fits of the latent kernels hold whole numbers of h
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from msgspec.structs import replace
-from study import ROOT, measured_rows, named_rows, table
+from script import ROOT, command_line
+from study import measured_rows, named_rows, table
 
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel, write_kernels
 from medusa_sim.lab.calibrate.kind_rows import Rows
@@ -115,7 +115,7 @@ def fitted(rows: pd.DataFrame, card: str) -> Iterator[FittedKernel]:
 
 def main() -> None:
     """Print errors, or fit and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--fit", action="store_true", help="fit vLLM's latent kernels and write them")
     asked = parser.parse_args()

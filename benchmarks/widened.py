@@ -10,12 +10,12 @@ tokens per step stay, the cost of a step changes.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import re
 from pathlib import Path
 
 import torch
+from script import command_line
 from torch import Tensor
 
 from medusa_sim.errors import MedusaSimError, UsageError
@@ -69,7 +69,7 @@ def _laid(name: str, weight: Tensor, times: int) -> Tensor:
 
 def main() -> None:
     """Read, widen, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("save", type=Path)
     parser.add_argument("--times", type=int, default=4)

@@ -7,12 +7,12 @@ Every figure of the section comes from one scenario; tests/test_method.py comput
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
 from pages import DOCS, filled, write_section
+from script import command_line
 from study import table
 
 from medusa_sim.api import Scenario, time_rows
@@ -209,7 +209,7 @@ def _label_end(axis: Axes, x: float, y: float, text: str, colour: str) -> None:
 
 def main() -> None:
     """Write the section and the pictures."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    command_line(__doc__).parse_args()
     write_section("method.md", "example", section())
     for name, figure in (("step", step_figure()), ("staircase", staircase_figure())):
         figure.savefig(DOCS / "images" / f"{name}.png", dpi=110)
