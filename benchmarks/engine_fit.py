@@ -16,7 +16,7 @@ import deepseek_rows
 import numpy as np
 import pandas as pd
 from engine_rows import Kernels, banded, published_rows
-from measured_pairs import joined, pairs_of
+from measured_pairs import PAIR_OF_STEP, joined, pairs_of
 from pages import filled, write_section
 from scipy.optimize import OptimizeResult
 from script import command_line
@@ -136,8 +136,6 @@ DATA = {
     "nightly": "engines/plain_decode_misc.csv",
 }
 """How a source begins -> its file of rows."""
-KINDS = {"plain": ("step", "plain step"), "round": ("round", "round"), "speedup": ("speedup", "speedup")}
-"""Kind of a banded row -> kind of a pair, and what it is."""
 
 
 def data_of(source: str) -> str:
@@ -160,7 +158,7 @@ def pairs() -> pd.DataFrame:
             ).drop(columns=["low", "high"]),
             kind=kind, what=what, fitted="yes",
         )
-        for of, own in found.groupby("kind", sort=False) for kind, what in [KINDS[str(of)]]
+        for of, own in found.groupby("kind", sort=False) for kind, what in [PAIR_OF_STEP[str(of)]]
     )  # fmt: skip
 
 

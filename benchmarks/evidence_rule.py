@@ -237,7 +237,7 @@ def write(folder: Path, told: Callable[[str], None]) -> None:
         if lacking:
             sys.exit(f"{layout.file}: {lacking} rows are in none of the wheel's tables")
         told(f"{layout.file}: {len(ours):,} rows of {len(parts)} tables")
-    text = json.dumps(found, separators=(",", ":")).replace('],"', '],\n"')
+    text = json.dumps(found, separators=(",", ":")).replace("},{", "},\n{").replace('}]},"', '}]},\n"')
     RULE.write_text(f"{text}\n", encoding="utf-8")
     told(f"{RULE.name}: {RULE.stat().st_size / 1e3:.0f} kB")
 

@@ -8,7 +8,7 @@ it (`specs/inheritance.py`). Beside its own kernels engines' terms are the same 
 come from a fit without the GPU's cells (`hierarchy.py`), and the band from what is then new about it.
 
 What borrowed kernels of one kind are off by together (`inheritance.TOGETHER`) follows from all pairs of
-LENDERS and OTHERS: the part of single rows' bands with which bands of steps hold 80 % on average over pairs,
+RELATIVES: the part of single rows' bands with which bands of steps hold 80 % on average over pairs,
 of the same architecture and of another one. Held out: what a GPU's bands hold by the part of pairs that it
 is no part of.
 """
@@ -20,7 +20,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -43,37 +43,29 @@ from medusa_sim.step.kernel_sums import TimedLaunches
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.step import decode_step
 
-LENDERS = {
-    "h100-sxm": "h200-sxm",
-    "h200-sxm": "h100-sxm",
-    "b200": "h200-sxm",
-    "gb200": "b200",
-    "l40s": "a100-80gb-sxm",
-    "a100-80gb-sxm": "h100-sxm",
-    "rtx-pro-6000": "l40s",
+
+class Relatives(NamedTuple):
+    """Who could lend a GPU its kernels, the one that its file would name first.
+
+    norms: who lends norms and rope, which few GPUs were measured with.
+    """
+
+    lenders: tuple[str, ...]
+    norms: str
+
+
+RELATIVES = {
+    "h100-sxm": Relatives(("h200-sxm", "l40s"), norms="a100-80gb-pcie"),
+    "h200-sxm": Relatives(("h100-sxm", "l40s"), norms="h100-sxm"),
+    "b200": Relatives(("h200-sxm", "h100-sxm", "l40s"), norms="h100-sxm"),
+    "gb200": Relatives(("b200", "h200-sxm", "h100-sxm", "l40s"), norms="h100-sxm"),
+    "l40s": Relatives(("a100-80gb-sxm", "h100-sxm", "h200-sxm"), norms="a40"),
+    "a100-80gb-sxm": Relatives(("h100-sxm", "h200-sxm", "l40s"), norms="h100-sxm"),
+    "rtx-pro-6000": Relatives(("l40s", "h100-sxm", "h200-sxm"), norms="a40"),
 }
-"""GPU -> who lends it kernels, as its file would say it."""
-OTHERS = {
-    "h100-sxm": ("l40s",),
-    "h200-sxm": ("l40s",),
-    "b200": ("h100-sxm", "l40s"),
-    "gb200": ("h200-sxm", "h100-sxm", "l40s"),
-    "l40s": ("h100-sxm", "h200-sxm"),
-    "a100-80gb-sxm": ("h200-sxm", "l40s"),
-    "rtx-pro-6000": ("h100-sxm", "h200-sxm"),
-}
-"""GPU -> who could as well. An A100's kernels lend to no GPU newer than an L40S: none shipped borrows them,
-since their attention is FlashAttention 2."""
-SMOOTH = {
-    "h100-sxm": "a100-80gb-pcie",
-    "h200-sxm": "h100-sxm",
-    "b200": "h100-sxm",
-    "gb200": "h100-sxm",
-    "l40s": "a40",
-    "a100-80gb-sxm": "h100-sxm",
-    "rtx-pro-6000": "a40",
-}
-"""GPU -> who lends it norms and rope, which few GPUs were measured with."""
+"""An A100's kernels lend to no GPU newer than an L40S: none shipped borrows them, since their attention is
+FlashAttention 2."""
+REASON = "as if nobody had measured the GPU"
 PARTS = np.arange(0.01, 1.0, 0.01)
 SET_UPS: tuple[dict[str, Any], ...] = (
     {"model": "llama-3.1-8b"},
@@ -92,7 +84,7 @@ def borrowing(gpu: str, lender: str) -> str:
 
     What its lender borrows itself comes from there: attention of a B200 from an H200.
     """
-    smooth = SMOOTH[gpu]
+    norms = f"{RELATIVES[gpu].norms}:torch"
     own, lent = (
         tomllib.loads((ROOT / f"hardware/{name}.toml").read_text(encoding="utf-8")) for name in (gpu, lender)
     )
@@ -107,16 +99,16 @@ def borrowing(gpu: str, lender: str) -> str:
             gemm = {form: f"{lender}:{name}:{form}" for form in forms}
             named["gemm"] = gemm | {half: gemm.get(half, gemm[forms[0]]) for half in HALVES}
         if name == "sglang":
-            named["elementwise"] = f"{smooth}:torch"
+            named["elementwise"] = norms
             attention = named.setdefault("attention", sections.get("inherit", {}).get("attention", attention))
         if named:
-            kernels[name] = {"inherit": {"reason": "as if nobody had measured the GPU", **named}}
+            kernels[name] = {"inherit": {"reason": REASON, **named}}
     kernels["torch"] = {
         "inherit": {
-            "reason": "as if nobody had measured the GPU",
+            "reason": REASON,
             "gemm": dict.fromkeys(HALVES, f"{lender}:sglang:bf16"),
             "attention": attention if ":" in attention else f"{attention}:sglang",
-            "elementwise": f"{smooth}:torch",
+            "elementwise": norms,
         }
     }
     return tomlkit.dumps(own | {"kernels": kernels})
@@ -250,15 +242,15 @@ def served_table(folders: dict[str, Path]) -> str:
 def main() -> None:
     """Print the tables."""
     parser = command_line(__doc__)
-    parser.add_argument("gpus", nargs="*", metavar="GPU", help="those alone; without any, all of LENDERS")
+    parser.add_argument("gpus", nargs="*", metavar="GPU", help="those alone; without any, all of RELATIVES")
     parser.add_argument("--served", action="store_true", help="beside served steps as well")
     asked = parser.parse_args()
-    if unknown := sorted(set(asked.gpus) - LENDERS.keys()):
-        parser.error(f"{', '.join(unknown)}: no GPU that can be left out (allowed: {', '.join(LENDERS)})")
+    if unknown := sorted(set(asked.gpus) - RELATIVES.keys()):
+        parser.error(f"{', '.join(unknown)}: no GPU that can be left out (allowed: {', '.join(RELATIVES)})")
     found, folders = list[pd.DataFrame](), dict[str, Path]()
     with tempfile.TemporaryDirectory() as name:
-        for gpu in asked.gpus or LENDERS:
-            for lender in (LENDERS[gpu], *OTHERS[gpu]):
+        for gpu in asked.gpus or RELATIVES:
+            for lender in RELATIVES[gpu].lenders:
                 folder = Path(name) / f"{gpu} {lender}"
                 folders.setdefault(gpu, folder)
                 (folder / "hardware").mkdir(parents=True)
@@ -275,7 +267,7 @@ def main() -> None:
             mean_bias_worst(part.error),
             *(f"{100 * part[name].mean():.0f}" for name in ("half", "held", "with_engines")),
         )
-        for gpu, lender in LENDERS.items()
+        for gpu, ((lender, *_), _) in RELATIVES.items()
         if len(part := cells[(cells.gpu == gpu) & (cells.lender == lender)])
     ]
     words = "GPU | lender | steps | mean % (bias; worst) | half-width % | held % | with engines' %"

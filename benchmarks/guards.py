@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -60,27 +60,14 @@ class Cost(NamedTuple):
     said: str
 
 
-def found(name: str, *modules: str) -> Any:
-    """A name of the package in the first of these modules that has it: releases had some elsewhere."""
-    for module in modules:
-        with suppress(ModuleNotFoundError, AttributeError):
-            return getattr(import_module(f"medusa_sim.{module}"), name)
-    raise ImportError(f"no {name} in {' or '.join(modules)}")
-
-
-def scenario(**given: Any) -> Any:
-    """What is run where."""
-    return found("Scenario", "scenario.scenario", "plan.scenario")(**given)
-
-
 def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated") -> Act:
     """Every column of 2 GPUs x the models x 64 batches x 64 lengths x 128 counts."""
-    sweep = found("sweep", "grid.sweep", "plan.sweep")
-    grid = found("Grid", "grid.axes", "step.axes", "step.workload", "step.grid").of(
-        range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129)
-    )
+    from medusa_sim.scenario.scenario import Scenario
+
+    room = import_module("medusa_sim.grid.sweep")  # with Grid, which lies elsewhere in the reference
+    grid = room.Grid.of(range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129))
     scenarios = [
-        scenario(gpu=gpu, model=model, runtime="cuda-graph", latency=latency)
+        Scenario(gpu=gpu, model=model, runtime="cuda-graph", latency=latency)
         for gpu in ("a100-80gb-pcie", "h100-sxm")
         for model in models.split(",")
     ]
@@ -91,20 +78,20 @@ def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated")
         assert all(each.size == table.rows for each in (*table.numbers.values(), *table.codes.values()))
         return int(table.rows)
 
-    return lambda: f"{sum(complete(table) for table in sweep(scenarios, grid)):,} rows"
+    return lambda: f"{sum(complete(table) for table in room.sweep(scenarios, grid)):,} rows"
 
 
 def search(model: str = "vicuna-7b") -> Act:
     """A recommendation over 64 batches x 4 lengths x 256 counts, ten times."""
     from medusa_sim.plan.recommend import recommend
+    from medusa_sim.scenario.question import Question
+    from medusa_sim.scenario.scenario import Scenario
 
-    question = found("Question", "scenario.question", "plan.question")(
-        batch_max=64, seq_len=(512, 1024, 2048, 4096), candidates_max=256
-    )
+    question = Question(batch_max=64, seq_len=(512, 1024, 2048, 4096), candidates_max=256)
 
     def act() -> str:
         for _ in range(10):
-            asked = scenario(gpu="a100-80gb-pcie", model=model, acceptance="medusa1-vicuna-7b")
+            asked = Scenario(gpu="a100-80gb-pcie", model=model, acceptance="medusa1-vicuna-7b")
             recommend(asked, question)
         return "10 recommendations"
 
@@ -113,19 +100,21 @@ def search(model: str = "vicuna-7b") -> Act:
 
 def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
     """Drawn requests under load, or those of a trace ($MEDUSA_SIM_DATA)."""
+    from medusa_sim.load.lengths import Lengths
+    from medusa_sim.load.load_test import LoadTest
+    from medusa_sim.load.sources import Drawn, Traced
     from medusa_sim.load.trace import read_trace
+    from medusa_sim.scenario.scenario import Scenario
 
-    if trace:
-        traced = found("Traced", "load.sources", "load.arrivals")
-        source = traced(read_trace(import_module("study").measured(trace)))
-    else:
-        lengths = found("Lengths", "load.lengths", "load.arrivals")(prompt_tokens=1155, output_tokens=211)
-        source = found("Drawn", "load.sources", "load.arrivals")(lengths=lengths, count=count)
-    served = scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
-    load_test = found("LoadTest", "load.load_test", "load.simulate")
-    test = load_test(scenario=served, source=source, policies=(policy,), seeds=1)
+    source = (
+        Traced(read_trace(import_module("study").measured(trace)))
+        if trace
+        else Drawn(lengths=Lengths(prompt_tokens=1155, output_tokens=211), count=count)
+    )
+    served = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
+    test = LoadTest(scenario=served, source=source, policies=(policy,), seeds=1)
     drawn, _ = test.requests(None if trace else 5.5, 0)
-    server, *_ = test.servers if hasattr(test, "servers") else test.served  # as releases called them
+    server, *_ = test.servers
 
     def act() -> str:
         server.run(drawn, 0)
@@ -144,14 +133,13 @@ def set_ups(
     from medusa_sim.setups.search import compare
 
     asked = import_module("medusa_sim.setups.question")
-    renamed = hasattr(asked, "SetupQuestion")  # releases called them Question and Choices
-
+    prefix = "Setup" if hasattr(asked, "SetupQuestion") else ""  # the reference has shorter names
     cards = "a100-80gb-sxm h100-sxm h100-pcie h100-nvl h200-sxm b200 b300 gb200 gb300 l40s a40 l4"
-    choices = getattr(asked, "SetupChoices" if renamed else "Choices")(
+    choices = getattr(asked, f"{prefix}Choices")(
         gpus=tuple(cards.split()), counts=tuple(range(1, 9)), engines=tuple(engines.split()),
         drafters=tuple(drafters.split()), weight_dtypes=tuple(formats.split()),
     )  # fmt: skip
-    question = getattr(asked, "SetupQuestion" if renamed else "Question")(
+    question = getattr(asked, f"{prefix}Question")(
         prompt_tokens=1000, output_tokens=500, tokens_per_s_per_user=50
     )
 

@@ -66,6 +66,10 @@ SOURCES = {
 """How a file of rows begins -> where anybody finds them; the first that fits."""
 JOINED = (("model",), ("version",), ("gpu", "family"), ("weights",))
 """What small groups of one kind are told apart by no more, in this order."""
+PAIR_OF_STEP = {
+    "plain": ("step", "plain step"), "round": ("round", "round"), "speedup": ("speedup", "speedup"),
+}  # fmt: skip
+"""What was measured of a step -> kind of a pair, and what it is."""
 KEYS = ("kind", "what", "engine", "gpu", "model", "family", "weights", "data")
 
 

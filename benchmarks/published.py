@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from measured_pairs import format_of, pairs_of
+from measured_pairs import PAIR_OF_STEP, format_of, pairs_of
 from pages import filled, write_section
 from script import command_line
 from study import mean_bias_worst, measured_rows, named_rows, table
@@ -299,10 +299,6 @@ def compared() -> pd.DataFrame:
     return rows
 
 
-KINDS = {"plain": ("step", "plain step"), "round": ("round", "round"), "speedup": ("speedup", "speedup")}
-"""What a line is -> kind of a pair, and what it is."""
-
-
 def pairs() -> pd.DataFrame:
     """Every line that counts as a pair (`measured_pairs.py`)."""
     rows = compared().query("counts")
@@ -314,7 +310,8 @@ def pairs() -> pd.DataFrame:
     ]
     return pairs_of(
         rows.assign(
-            kind=[KINDS[what][0] for what in rows.what], what=[KINDS[what][1] for what in rows.what],
+            kind=[PAIR_OF_STEP[what][0] for what in rows.what],
+            what=[PAIR_OF_STEP[what][1] for what in rows.what],
             engine=rows.engine, version=rows.runtime.str.rpartition("-")[2], weights=formats, cell=rows.id,
         ),
         fitted="no", data="engines/published_2026.csv",
