@@ -17,7 +17,6 @@ speedups, and for `between_share` plain steps and rounds, on average over source
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -29,7 +28,7 @@ from engine_rows import Kernels, banded, published_rows
 from moe_speculation import case_of, published_ratio
 from script import ROOT, command_line
 from study import PROMISED, left_out, measured_rows, table
-from terms import stored
+from terms import stored, with_term_line
 
 from medusa_sim.api import Scenario
 from medusa_sim.specs.runtime import Runtime, load_runtime
@@ -206,17 +205,13 @@ def shares_table(found: list[Share]) -> str:
 
 
 def write(found: list[Share]) -> None:
-    """The shares into runtimes.toml, each at the end of its engine's terms."""
+    """The shares into runtimes.toml."""
     path = ROOT / "medusa_sim/specs/runtimes.toml"
     text = path.read_text(encoding="utf-8")
     for runtime, term, share, more, source, _ in found:
         forms = f", deviations = [{{ forms = {FORMS}, plus = {more - share:g} }}]" if more > share else ""
-        line = f'{term} = {{ value = {share:g}, band = 0, source = "{source}"{forms} }}\n'
-        start = text.index(f'["{runtime}".engine]\n')
-        end = text.find("\n[", start)
-        end = len(text) if end < 0 else end + 1
-        block = re.sub(rf"(?m)^{term} = .*\n", "", text[start:end]).rstrip("\n") + "\n" + line + "\n"
-        text = text[:start] + block + text[end:]
+        line = f'{term} = {{ value = {share:g}, band = 0, source = "{source}"{forms} }}'
+        text = with_term_line(text, runtime, line)
     write_text(path, text.rstrip("\n") + "\n")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from msgspec.structs import replace as with_fields
 from study import named_rows
 
 import medusa_sim as ms
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.specs.case import form_of, weight_formats
 from medusa_sim.specs.place import Place
 from medusa_sim.specs.runtime import Runtime, load_runtime
@@ -29,7 +29,8 @@ INFERENCEX = 1024
 """Its lengths are multiples of this; NVIDIA's own rows of two dense models are too, with lengths as named."""
 NVIDIA = ("llama-3.1-8b", "qwen3-32b")
 A_LAYER_US = 10.0
-"""Of the host in steps with prompts, by which it is told what a microsecond of it adds."""
+PROMPT_TERMS = {"prompt_share": 2.0, "prompt_us_per_layer": A_LAYER_US}
+"""Terms of prompts and the values by which it is told what a share, and a microsecond of the host, adds."""
 PARTS = ("linear", "attention", "experts", "exchange", "prompt")
 
 
@@ -99,108 +100,116 @@ def parts_of(set_ups: Iterable[tuple[dict[str, Any], pd.DataFrame]]) -> pd.DataF
     as_named: by how much more, in the log, it is priced at with the lengths that the test's command names, of
     which STATED_SHARE was drawn.
     """
-    found: list[dict[str, Any]] = []
-    for named, own in by_recipe(set_ups):
-        name, model = named["runtime"], named["model"]
-        is_drawn = int(named["prompt_tokens"]) % INFERENCEX == 0 and model not in NVIDIA
-        share = STATED_SHARE if is_drawn else 1.0
-        arguments = named | {key: share * named[key] for key in ("prompt_tokens", "output_tokens")}
-        is_test = model not in NVIDIA and "ttft_mean_ms" in own
-        runtimes = (
-            as_served(bare(name, **changed), own.iloc[0], named) if is_test else bare(name, **changed)
-            for changed in ({}, {"prompt_share": 2.0}, {"prompt_us_per_layer": A_LAYER_US})
-        )
-        scenario, *changed = (ms.Scenario(**arguments | {"runtime": runtime}) for runtime in runtimes)
-        batch = np.array(sorted({int(count) for count in own.concurrency}))
-        swept, slower, waiting = (
-            each.sweep(batch=batch.tolist(), candidates=[1]) for each in (scenario, *changed)
-        )
-        first_us, first_slower_us, first_waiting_us = (
-            US_PER_MS * rows.benchmark_ttft_ms.to_numpy() for rows in (swept, slower, waiting)
-        )
-        prompt_layers = (waiting.tpot_us - swept.tpot_us).to_numpy() / A_LAYER_US
-        every = dataclasses.replace(scenario.setting.runtime, kernels_half_share=1.0)
-        setting = dataclasses.replace(scenario.setting, runtime=every)
-        step = decode_step(setting, batch, np.asarray(scenario.length))
-        parts = {part: np.zeros(batch.size) for part in PARTS}
-        for part, time_us in step.parts_us.items():
-            place = "linear" if part in ("qkv", "o_proj", "mlp") else part
-            if place in parts:
-                parts[place] = parts[place] + time_us
-        parts["prompt"] = (swept.tpot_us - swept.decode_step_us).to_numpy()
-        rest = swept.tpot_us.to_numpy() - sum(parts.values())
-        as_named = np.zeros(batch.size)
-        if is_drawn:
-            longer = ms.Scenario(**named | {"runtime": scenario.runtime})
-            longer_us = longer.sweep(batch=batch.tolist(), candidates=[1]).tpot_us.to_numpy()
-            as_named = np.log(longer_us / swept.tpot_us.to_numpy())
-        of, form = scenario.model, form_of(scenario.model)
-        formats = weight_formats(of)
-        expert_layers = of.layers if of.experts is not None else 0
-        cost = dataclasses.replace(step.cost, setup_half_us=np.zeros(()))
-        early = np.broadcast_to(np.log(cost.time_us / cost.low_us), batch.shape)
-        late = np.broadcast_to(np.log(cost.high_us / cost.time_us), batch.shape)
-        of_kernels = [
-            np.broadcast_to(square / np.maximum(square + cost.engine_square, 1e-9), batch.shape)
-            for square in (cost.below_square, cost.above_square)
-        ]
-        experts_in = formats[0] if of.experts is None else FORMATS[of.experts.form or of.form].weight_dtype
-        version = "old" if name in OLDER else "new"
-        for line in named_rows(own):
-            at = int(np.searchsorted(batch, line.concurrency))
-            found.append(
-                {
-                    "engine": line.backend,
-                    "gpu": arguments["gpu"],
-                    "generation": scenario.gpu.architecture,
-                    "weights": formats[0],
-                    "experts_in": experts_in,
-                    "layers_of": "dense" if of.experts is None else experts_in,
-                    "form": form,
-                    "version": version,
-                    "model": model,
-                    "family": model.replace("-r1", "-v3"),
-                    "experts_by": experts_by(
-                        line.backend,
-                        scenario.gpu.architecture,
-                        version,
-                        experts_in,
-                        splits=scenario.parallel.dp_attention,
-                    ),
-                    "every": "all",
-                    "gpus": "many" if arguments["tp"] >= MANY else "few",
-                    "runtime": name,
-                    "tokens": round(named["prompt_tokens"] + named["output_tokens"] / 2.0),
-                    "place": place_of(scenario)._replace(runtime=name),
-                    "faster": early[at],
-                    "slower": late[at],
-                    "kernels_faster": of_kernels[0][at],
-                    "kernels_slower": of_kernels[1][at],
-                    "tp": arguments["tp"],
-                    "ep": arguments["ep"],
-                    "requests_at": int(line.concurrency),
-                    "as_named": as_named[at],
-                    "measured": US_PER_MS * line.tpot_mean_ms,
-                    "first_measured": US_PER_MS * line.ttft_mean_ms
-                    if is_test and is_steady(line, arguments)
-                    else np.nan,
-                    "first_prompts": first_slower_us[at] - first_us[at],
-                    "first_layers": (first_waiting_us[at] - first_us[at]) / A_LAYER_US,
-                    "first_steps": (2.0 * first_us[at] - first_slower_us[at]) / swept.tpot_us[at]
-                    + waited_steps(line, arguments),
-                    "tests": 1.0,
-                    "rest": rest[at],
-                    **{part: values[at] for part, values in parts.items()},
-                    "kernels": 1.0,
-                    "steps": 1.0,
-                    "requests": np.ceil(line.concurrency / scenario.parallel.schedulers),
-                    "prompt_layers": prompt_layers[at],
-                    "layers_shared": float((arguments["tp"] > 1) * of.layers),
-                    "expert_layers": float(expert_layers),
-                    "spread_layers": float((arguments["ep"] > 1) * expert_layers),
-                }
-            )
-    return pd.DataFrame(found)
+    return pd.concat([_cells(named, rows) for named, rows in by_recipe(set_ups)], ignore_index=True)
+
+
+def _cells(named: dict[str, Any], rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells of one set-up. named: arguments of its scenario, with the lengths that its command names."""
+    is_drawn = int(named["prompt_tokens"]) % INFERENCEX == 0 and named["model"] not in NVIDIA
+    share = STATED_SHARE if is_drawn else 1.0
+    arguments = named | {key: share * named[key] for key in ("prompt_tokens", "output_tokens")}
+    is_test = named["model"] not in NVIDIA and "ttft_mean_ms" in rows
+    batch = np.array(sorted({int(count) for count in rows.concurrency}))
+
+    def scenario_with(**terms: float) -> ms.Scenario:
+        runtime = bare(named["runtime"], **terms)
+        runtime = as_served(runtime, rows.iloc[0], named) if is_test else runtime
+        return ms.Scenario(**arguments | {"runtime": runtime})
+
+    def swept(scenario: ms.Scenario) -> pd.DataFrame:
+        return scenario.sweep(batch=batch.tolist(), candidates=[1])
+
+    scenario = scenario_with()
+    sweep = swept(scenario)
+    slower, waiting = (swept(scenario_with(**{name: value})) for name, value in PROMPT_TERMS.items())
+    by_batch = _times(sweep, slower, waiting) | _step_parts(scenario, batch)
+    by_batch["prompt"] = (sweep.tpot_us - sweep.decode_step_us).to_numpy()
+    by_batch["rest"] = sweep.tpot_us.to_numpy() - sum(by_batch[part] for part in PARTS)
+    by_batch["as_named"] = np.zeros(batch.size)
+    if is_drawn:
+        longer = swept(ms.Scenario(**named | {"runtime": scenario.runtime}))
+        by_batch["as_named"] = np.log(longer.tpot_us.to_numpy() / sweep.tpot_us.to_numpy())
+    lines = list(named_rows(rows))
+    place: Any = place_of(scenario)._replace(runtime=named["runtime"])
+    steady = np.array([is_test and is_steady(line, arguments) for line in lines])
+    cells = pd.DataFrame(by_batch).iloc[np.searchsorted(batch, rows.concurrency)].reset_index(drop=True)
+    return cells.assign(
+        **_levels(scenario, named, str(rows.backend.iloc[0])),
+        place=[place] * len(lines),
+        requests_at=[int(line.concurrency) for line in lines],
+        requests=[np.ceil(line.concurrency / scenario.parallel.schedulers) for line in lines],
+        measured=[US_PER_MS * line.tpot_mean_ms for line in lines],
+        first_measured=np.where(steady, US_PER_MS * rows.get("ttft_mean_ms", np.nan), np.nan),
+        first_steps=cells.first_steps + [waited_steps(line, arguments) for line in lines],
+    )
+
+
+def _times(sweep: pd.DataFrame, slower: pd.DataFrame, waiting: pd.DataFrame) -> dict[str, FloatArray]:
+    """By batch what a first token waits for, and layers of prompts, from sweeps with each of PROMPT_TERMS."""
+    first_us, slower_us, waiting_us = (
+        US_PER_MS * each.benchmark_ttft_ms.to_numpy() for each in (sweep, slower, waiting)
+    )
+    return {
+        "prompt_layers": (waiting.tpot_us - sweep.tpot_us).to_numpy() / A_LAYER_US,
+        "first_prompts": slower_us - first_us,
+        "first_layers": (waiting_us - first_us) / A_LAYER_US,
+        "first_steps": (2.0 * first_us - slower_us) / sweep.tpot_us.to_numpy(),
+    }
+
+
+def _step_parts(scenario: ms.Scenario, batch: IntArray) -> dict[str, FloatArray]:
+    """By batch the parts of a plain step, and its band: ends in the log, kernels in their squares."""
+    runtime = replace(scenario.setting.runtime, kernels_half_share=1.0)
+    step = decode_step(replace(scenario.setting, runtime=runtime), batch, np.asarray(scenario.length))
+    found = {part: np.zeros(batch.size) for part in PARTS}
+    for part, time_us in step.parts_us.items():
+        place = "linear" if part in ("qkv", "o_proj", "mlp") else part
+        if place in found:
+            found[place] = found[place] + time_us
+    cost = replace(step.cost, setup_half_us=np.zeros(()))
+    band = {
+        "faster": np.log(cost.time_us / cost.low_us),
+        "slower": np.log(cost.high_us / cost.time_us),
+        "kernels_faster": cost.below_square / np.maximum(cost.below_square + cost.engine_square, 1e-9),
+        "kernels_slower": cost.above_square / np.maximum(cost.above_square + cost.engine_square, 1e-9),
+    }
+    return found | {name: np.broadcast_to(values, batch.shape) for name, values in band.items()}
+
+
+def _levels(scenario: ms.Scenario, named: dict[str, Any], engine: str) -> dict[str, Any]:
+    """What all cells of a set-up have: the levels that they belong to, and the counts that terms work on."""
+    model, tp, ep = scenario.model, named["tp"], named["ep"]
+    weights, generation = weight_formats(model)[0], scenario.gpu.architecture
+    experts_in, expert_layers = weights, 0
+    if model.experts is not None:
+        experts_in, expert_layers = FORMATS[model.experts.form or model.form].weight_dtype, model.layers
+    version = "old" if named["runtime"] in OLDER else "new"
+    kernel = experts_by(engine, generation, version, experts_in, splits=scenario.parallel.dp_attention)
+    return {
+        "engine": engine,
+        "gpu": named["gpu"],
+        "generation": generation,
+        "weights": weights,
+        "experts_in": experts_in,
+        "experts_by": kernel,
+        "layers_of": experts_in if expert_layers else "dense",
+        "form": form_of(model),
+        "version": version,
+        "model": named["model"],
+        "family": named["model"].replace("-r1", "-v3"),
+        "every": "all",
+        "gpus": "many" if tp >= MANY else "few",
+        "runtime": named["runtime"],
+        "tokens": round(named["prompt_tokens"] + named["output_tokens"] / 2.0),
+        "tp": tp,
+        "ep": ep,
+        "tests": 1.0,
+        "kernels": 1.0,
+        "steps": 1.0,
+        "layers_shared": float((tp > 1) * model.layers),
+        "expert_layers": float(expert_layers),
+        "spread_layers": float((ep > 1) * expert_layers),
+    }
 
 
 def place_of(scenario: ms.Scenario) -> Place:

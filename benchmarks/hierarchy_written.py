@@ -17,6 +17,7 @@ from hierarchy_terms import EFFECTS, GROUPED, HOST, MANY, OWN_HOST, SHARES, Effe
 from script import ROOT
 from serving_validation import RUNTIME as SERVER
 from study import measured_rows, named_rows
+from terms import engine_table, with_term_line
 
 import medusa_sim as ms
 from medusa_sim.specs.place import Kind, Place
@@ -170,11 +171,7 @@ def _with_term(
     *,
     is_old: bool,
 ) -> str:
-    start = text.index(f'["{runtime}".engine]\n')
-    end = text.find("\n[", start + 1)
-    end = len(text) if end < 0 else end + 1
-    block = text[start:end]
-    line = re.search(rf"(?m)^{effect.term} = \{{ value = ([0-9.]+)(.*)\n", block)
+    line = re.search(rf"(?m)^{effect.term} = \{{ value = ([0-9.]+)(.*)$", engine_table(text, runtime))
     engine = next(engine for engine, places in RUNTIMES.items() if any(runtime == of for of, _ in places))
     if "host" in effect.term and engine not in OWN_HOST:
         value = value + HOST[engine][effect.term]
@@ -185,7 +182,7 @@ def _with_term(
         if line is None:
             return text
         rest = re.sub(r", deviations = \[.*?\](?= \}$)", "", line[2])
-        new = f"{effect.term} = {{ value = {line[1]}{rest.removesuffix(' }')}, {listed} }}\n"
+        new = f"{effect.term} = {{ value = {line[1]}{rest.removesuffix(' }')}, {listed} }}"
     else:
         if effect.term == "layer_us":
             deviations = [f"{{ gpus = [2, 1024], plus = {value:.3g} }}"] * int(value > LEAST_PLUS) + [
@@ -199,7 +196,6 @@ def _with_term(
         ending = f", {listed}" if deviations else ""
         new = (
             f'{effect.term} = {{ value = {value:.4g}, band = {band:.2g}, source = "{SOURCE}", '
-            f"{where.removeprefix(', ')}{ending} }}\n"
+            f"{where.removeprefix(', ')}{ending} }}"
         )
-    block = block.replace(line[0], new) if line is not None else block.rstrip("\n") + "\n" + new + "\n"
-    return text[:start] + block + text[end:]
+    return with_term_line(text, runtime, new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -86,6 +87,20 @@ def terms_table(terms: Sequence[Fitted], found: OptimizeResult) -> str:
          f"{found.x[i]:.3g} ± {deviations[i]:.2g}", f"{100 * shares[i]:.0f}")
         for i in np.argsort(-shares)
     ])  # fmt: skip
+
+
+def engine_table(text: str, runtime: str) -> str:
+    """The table of a runtime's engine in the text of runtimes.toml."""
+    start = text.index(f'["{runtime}".engine]\n')
+    end = text.find("\n[", start)
+    return text[start : len(text) if end < 0 else end + 1]
+
+
+def with_term_line(text: str, runtime: str, line: str) -> str:
+    """The text with this line (`TERM = {...}`) in the table, in place of the term's own or at the end."""
+    table, term = engine_table(text, runtime), line.partition(" ")[0]
+    written, count = re.subn(rf"(?m)^{term} = .*$", lambda _: line, table)
+    return text.replace(table, written if count else f"{table.rstrip()}\n{line}\n\n")
 
 
 def print_terms(terms: Sequence[Fitted], values: FloatArray) -> None:
