@@ -130,12 +130,7 @@ EFFECTS = (
         ),
         plus=True,
     ),
-    Effect(
-        "expert_parallel_us_per_layer",
-        "spread_layers",
-        ((("engine", "experts_in"), 20.0),),
-        plus=True,
-    ),
+    Effect("expert_parallel_us_per_layer", "spread_layers", ((("engine", "experts_in"), 20.0),), plus=True),
 )
 
 

@@ -21,14 +21,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.file_types import named_file
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.scenario.machine_law import (
-    SPREAD,
-    corrected,
-    pass_times,
-    passes,
-    replace_law,
-    scaled,
-)
+from medusa_sim.scenario.machine_law import SPREAD, corrected, pass_times, passes, replace_law, scaled
 from medusa_sim.scenario.machine_rows import MachineRow
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_name

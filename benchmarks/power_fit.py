@@ -129,9 +129,7 @@ def scored(rows: pd.DataFrame, limit: float) -> pd.DataFrame:
 
     held = {
         name: left_out(
-            rows.model,
-            lambda keep: fitted(rows[keep], limit),
-            partial(errors, predicted=name == "predicted"),
+            rows.model, lambda keep: fitted(rows[keep], limit), partial(errors, predicted=name == "predicted")
         )
         for name in ("measured", "predicted")
     }

@@ -265,12 +265,7 @@ def compared() -> pd.DataFrame:
         tokens, _ = tokens_of(line)
         tells_rate = "tok/s" in str(line.unit)
         place = {"id": line.id, "engine": line.engine, "runtime": runtime_of(line), "drafter": line.drafter}
-        place |= {
-            "gpu": line.gpu,
-            "model": line.model,
-            "precision": line.precision,
-            "gpus": int(line.n_gpus),
-        }
+        place |= {"gpu": line.gpu, "model": line.model, "precision": line.precision, "gpus": int(line.n_gpus)}
         place |= {"requests": line.batch}
         if tells_rate and not math.isnan(line.plain) and "open loop" not in line.unit:
             measured = milliseconds(line, line.plain, 1.0)

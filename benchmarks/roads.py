@@ -128,10 +128,7 @@ def differences(each: Server) -> dict[str, float]:
         "tokens/s": (cells.tokens_per_s, record.inside.emitted / record.inside.span_s),
         "TPOT": (seen.tpot_us / US_PER_S, further_s.sum() / (output - 1).sum()),
         "ITL": (seen.itl_us / US_PER_S, record.inside.gap_quantile_s(0.5)),
-        "TTFT": (
-            seen.first_token_us / US_PER_S,
-            (record.first_token_s - record.arrival_s)[inside].mean(),
-        ),
+        "TTFT": (seen.first_token_us / US_PER_S, (record.first_token_s - record.arrival_s)[inside].mean()),
     }
     return {name: float(values[0, 0, -1] / told) - 1.0 for name, (values, told) in pairs.items()}
 

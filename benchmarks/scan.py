@@ -170,7 +170,7 @@ def seen(each: SetUp) -> dict[str, float]:
         }
     low, high = cells.band
     return {name: float(value) for name, value in worst.items()} | {
-        "upside down": float(((low > cells.speedup * 1.0001) | (high < cells.speedup * 0.9999)).any()),
+        "upside down": float(((low > cells.speedup * 1.0001) | (high < cells.speedup * 0.9999)).any())
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
@@ -34,28 +35,12 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 """What coordinate search tries, in this order."""
 
 _STYLES: tuple[dict[str, object], ...] = (
-    {
-        "ctas_per_sm": 1,
-        "split_above": 256,
-        "tile_rows": 128,
-        "tile_keys": 64,
-        "packs_gqa": True,
-    },
-    {
-        "ctas_per_sm": 2,
-        "split_above": 512,
-        "tile_rows": 64,
-        "tile_keys": 64,
-        "packs_gqa": False,
-    },
+    {"ctas_per_sm": 1, "split_above": 256, "tile_rows": 128, "tile_keys": 64, "packs_gqa": True},
+    {"ctas_per_sm": 2, "split_above": 512, "tile_rows": 64, "tile_keys": 64, "packs_gqa": False},
 )
 """Where the search starts: one large tile an SM and longest first, or two small ones."""
 
-_ONE_ROW: dict[str, object] = {
-    "packs_gqa": True,
-    "store_passes": 0.0,
-    "append_ratio": 0.0,
-}
+_ONE_ROW: dict[str, object] = {"packs_gqa": True, "store_passes": 0.0, "append_ratio": 0.0}
 """What rows of one query cannot tell: they always pack and store next to nothing."""
 
 _NARROW_ROWS = 3
@@ -80,10 +65,7 @@ def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) 
     require_rows(rows, source)
     driver: _Driver = FitDriver(gpu, warm(attention_time), _BUDGET)
     return driver.with_fit(
-        _search(rows, driver),
-        rows,
-        lambda kernel, part: _refit(kernel, part, driver),
-        source=source,
+        _search(rows, driver), rows, lambda kernel, part: _refit(kernel, part, driver), source=source
     )
 
 
@@ -93,7 +75,7 @@ def _search(rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
     narrow = _rows_per_head(rows.operator) <= _NARROW_ROWS
     if rows.operator.kind != "decode_attention" or min(narrow.sum(), (~narrow).sum()) < _LEAST_PATH_ROWS:
         return one
-    two = msgspec.structs.replace(
+    two = replace(
         _kernel(_search_path(rows.where(~narrow), driver)),
         narrow=_search_path(rows.where(narrow), driver),
         narrow_rows=_NARROW_ROWS,
@@ -115,7 +97,7 @@ def _coordinate_search(style: dict[str, object], rows: Rows[Attention], driver: 
     start = _least_squares(msgspec.convert(_BOUNDS.starts | style | fixed, AttentionPath), rows, driver)
 
     def changed(path: AttentionPath, name: str, option: object) -> AttentionPath:
-        return _least_squares(msgspec.structs.replace(path, **{name: option}), rows, driver)
+        return _least_squares(replace(path, **{name: option}), rows, driver)
 
     free = {name: options for name, options in _CHOICES.items() if name not in fixed}
     return coordinate_search(start, free, getattr, changed, lambda path: driver.cost(_kernel(path), rows))[0]
@@ -124,11 +106,9 @@ def _coordinate_search(style: dict[str, object], rows: Rows[Attention], driver: 
 def _refit(kernel: AttentionKernel, rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
     """Every path fitted to the rows that it serves."""
     if kernel.narrow is None:
-        return msgspec.structs.replace(
-            kernel, wide=_least_squares(kernel.wide, rows.thin(_BUDGET.fit_rows, *_ORDER), driver)
-        )
+        return replace(kernel, wide=_least_squares(kernel.wide, rows.thin(_BUDGET.fit_rows, *_ORDER), driver))
     narrow = _rows_per_head(rows.operator) <= kernel.narrow_rows
-    return msgspec.structs.replace(
+    return replace(
         kernel,
         wide=_least_squares(kernel.wide, rows.where(~narrow).thin(_BUDGET.fit_rows, *_ORDER), driver),
         narrow=_least_squares(kernel.narrow, rows.where(narrow).thin(_BUDGET.fit_rows, *_ORDER), driver),

@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver
@@ -64,7 +64,7 @@ def fit_collective(rows: Rows[Collective], gpu: Gpu, *, source: str, name: str =
     name: of the kernel in its library. Deterministic, a few seconds. Raises DataError for fewer than 20 rows.
     """
     require_rows(rows, source)
-    kernel = msgspec.structs.replace(_search(rows, gpu, name), name=name)
+    kernel = replace(_search(rows, gpu, name), name=name)
     driver: FitDriver[Collective, CollectiveKernel] = FitDriver(gpu, collective_time, Budget(folds=3))
     return driver.with_fit(kernel, rows, lambda _, part: _search(part, gpu, name), source=source)
 
@@ -105,7 +105,7 @@ def _search(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
             ends = [np.sqrt(of[end - 1] * of[end]) for of, end in zip(sizes, (high, high_most), strict=True)]
             growth = np.log(ends[1] / ends[0]) / np.log(most / fewest) if most > fewest else 0.0
             largest = ends[0] / (fewest / FEWEST_RANKS) ** growth
-            regime = msgspec.structs.replace(regime, bytes_max=float(largest), growth=float(growth))
+            regime = replace(regime, bytes_max=float(largest), growth=float(growth))
         regimes.append(regime)
     return CollectiveKernel(regimes=tuple(regimes), fit=UNFITTED, name=name)
 

@@ -6,7 +6,7 @@ leave out whole groups of the ranks and the width of a token, or of tokens where
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from medusa_sim.arrays import as_float
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver
@@ -33,10 +33,7 @@ def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str, name: str = "")
     driver: _Driver = FitDriver(gpu, dispatch_time, _BUDGET)
     started = [_refit(_start(name, per_expert=each), rows, driver) for each in (False, True)]
     return driver.with_fit(
-        driver.best(started, rows),
-        rows,
-        lambda kernel, part: _refit(kernel, part, driver),
-        source=source,
+        driver.best(started, rows), rows, lambda kernel, part: _refit(kernel, part, driver), source=source
     )
 
 
@@ -51,7 +48,7 @@ def _refit(kernel: DispatchKernel, rows: Rows[Dispatch], driver: _Driver) -> Dis
         return _least_squares(kernel, rows, driver, _BOUNDS)
     kernel = _least_squares(kernel, rows.where(~is_far), driver, _BOUNDS)
     started = {name: getattr(kernel, name) or start for name, start in _FAR_BOUNDS.starts.items()}
-    return _least_squares(msgspec.structs.replace(kernel, **started), rows.where(is_far), driver, _FAR_BOUNDS)
+    return _least_squares(replace(kernel, **started), rows.where(is_far), driver, _FAR_BOUNDS)
 
 
 def _least_squares(
@@ -63,5 +60,5 @@ def _least_squares(
     for size, name in (("ranks", "rank_us"), ("hidden", "width_us"), ("topk", "spread_us")):
         if name in limits and part.labels(size).max() == 0:
             del limits[name]
-            kernel = msgspec.structs.replace(kernel, **{name: 0.0})
+            kernel = replace(kernel, **{name: 0.0})
     return driver.least_squares(kernel, limits, part)

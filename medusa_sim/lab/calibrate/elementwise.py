@@ -43,11 +43,7 @@ def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str, **_: obje
     subset = rows.thin(_BUDGET.search_rows, "m", "n")
     candidates = [refit(_start(rows.operator, rows_per_sm), subset) for rows_per_sm in _ROWS_PER_SM]
     return driver.with_fit(
-        refit(driver.best(candidates, subset), rows),
-        rows,
-        refit,
-        source=source,
-        groups=_groups(rows),
+        refit(driver.best(candidates, subset), rows), rows, refit, source=source, groups=_groups(rows)
     )
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.lab.calibrate.bands import residual_bands
@@ -134,7 +134,7 @@ class FitDriver(Generic[OperatorT, KernelT]):
             heldout_error=mape(heldout_us, rows.time_us),
             residuals=bands,
         )
-        return msgspec.structs.replace(kernel, fit=fit)
+        return replace(kernel, fit=fit)
 
 
 def warm(time: Callable[..., OperatorTime]) -> Callable[[Gpu, Any, Any], OperatorTime]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.errors import DataError
@@ -97,12 +98,7 @@ def merged_repeats(rows: Rows[Gemm]) -> Rows[Gemm]:
 
 
 def fit_gemm(
-    rows: Rows[Gemm],
-    gpu: Gpu,
-    *,
-    source: str,
-    start: GemmKernel | None = None,
-    pinned: Collection[str] = (),
+    rows: Rows[Gemm], gpu: Gpu, *, source: str, start: GemmKernel | None = None, pinned: Collection[str] = ()
 ) -> GemmKernel:
     """Kernel parameters of `rows` (one for each shape, `merged_repeats`), with `fit` filled in.
 
@@ -156,12 +152,12 @@ def _with_hot_weights(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu) -> GemmKer
     """
     operator = rows.operator
     if kernel.hot_copies:
-        return msgspec.structs.replace(kernel, hot_share=1.0, hot_ratio=_HOT_RATIO)
+        return replace(kernel, hot_share=1.0, hot_ratio=_HOT_RATIO)
     is_hot = rows.time_us < operator.bytes / gpu.bandwidth_bytes_per_s * US_PER_S
     if not is_hot.any():
         return kernel
     share = float(np.max(operator.weight_bytes[is_hot])) / gpu.l2_bytes
-    return msgspec.structs.replace(kernel, hot_share=share, hot_ratio=_HOT_RATIO)
+    return replace(kernel, hot_share=share, hot_ratio=_HOT_RATIO)
 
 
 def _time_us(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu) -> FloatArray:
@@ -218,7 +214,7 @@ def _least_squares(
 
 def _replaced(kernel: GemmKernel, names: Iterable[str], log_values: FloatArray) -> GemmKernel:
     """The kernel with the named parameters at exp(log_values)."""
-    return msgspec.structs.replace(kernel, **dict(zip(names, np.exp(log_values).tolist(), strict=True)))
+    return replace(kernel, **dict(zip(names, np.exp(log_values).tolist(), strict=True)))
 
 
 def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:
@@ -227,7 +223,7 @@ def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArr
     tile_of_row = gemm_choice(gpu, kernel, rows.operator) // len(kernel.splits)
 
     def costs(tiles: tuple[GemmTile, ...]) -> FloatArray:
-        trial = msgspec.structs.replace(kernel, tiles=tiles)
+        trial = replace(kernel, tiles=tiles)
         errors = weight * (np.log(_time_us(trial, rows, gpu)) - log_measured)
         return as_float(np.bincount(tile_of_row, weights=soft_costs(errors), minlength=len(tiles)))
 
@@ -243,11 +239,11 @@ def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArr
                 new if better else old for new, old, better in zip(trial, tiles, is_better, strict=True)
             )
             best = np.minimum(best, costs_now)
-    return msgspec.structs.replace(kernel, tiles=tiles)
+    return replace(kernel, tiles=tiles)
 
 
 def _scaled(tile: GemmTile, name: str, factor: float) -> GemmTile:
-    return msgspec.structs.replace(tile, **{name: factor * getattr(tile, name)})
+    return replace(tile, **{name: factor * getattr(tile, name)})
 
 
 def _with_penalties(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:
@@ -274,7 +270,7 @@ def _with_penalties(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: Floa
             if cost_now < best:
                 best, penalties = cost_now * (1.0 - _WORTH_IT), trial
     tiles = tuple(
-        msgspec.structs.replace(tile, selection_penalty=float(penalty))
+        replace(tile, selection_penalty=float(penalty))
         for tile, penalty in zip(kernel.tiles, penalties, strict=True)
     )
-    return msgspec.structs.replace(kernel, tiles=tiles)
+    return replace(kernel, tiles=tiles)

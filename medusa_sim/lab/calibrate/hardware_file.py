@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import OutputError, SpecError, UsageError
@@ -80,7 +81,7 @@ def as_marked(gpu: Gpu, kernel_set: str, fitted: FittedKernel) -> Kernel:
     table = gpu.kernels[kernel_set].table(fitted.section) if kernel_set in gpu.kernels else {}
     before, kernel = table.get(fitted.key), fitted.kernel
     if isinstance(kernel, _MARKED) and isinstance(before, _MARKED) and before.fallback:
-        return msgspec.structs.replace(kernel, fallback=True)
+        return replace(kernel, fallback=True)
     return kernel
 
 

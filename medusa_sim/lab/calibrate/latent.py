@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from medusa_sim.arrays import as_float
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
@@ -62,7 +63,7 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str 
     require_rows(rows, source)
     driver: _Driver = FitDriver(gpu, warm(latent_time), _BUDGET)
     return driver.with_fit(
-        msgspec.structs.replace(_search(rows, driver), name=name),
+        replace(_search(rows, driver), name=name),
         rows,
         lambda kernel, part: _refit(kernel, part, driver),
         source=source,
@@ -77,8 +78,8 @@ def _search(rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
     start = _refit(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, driver)
 
     def changed(kernel: LatentKernel, name: str, option: object) -> LatentKernel:
-        wide = msgspec.structs.replace(kernel.wide, **{name: option})
-        return _refit(msgspec.structs.replace(kernel, wide=wide), subset, driver)
+        wide = replace(kernel.wide, **{name: option})
+        return _refit(replace(kernel, wide=wide), subset, driver)
 
     best, lowest = coordinate_search(
         start,
@@ -93,7 +94,7 @@ def _search(rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
         and projections is None
         and min(alone.sum(), (~alone).sum()) >= _LEAST_PATH_ROWS
     ):
-        two = msgspec.structs.replace(best, narrow=best.wide, narrow_rows=_NARROW_ROWS)
+        two = replace(best, narrow=best.wide, narrow_rows=_NARROW_ROWS)
         two = _refit(two, subset, driver)
         if driver.cost(two, subset) < _NARROW_GAIN * lowest:
             best = two
@@ -122,12 +123,10 @@ def _least_squares(
     around = _PROJECTIONS.limits if kernel.projections is not None else {}
 
     def replaced(values: Sequence[float]) -> LatentKernel:
-        made: dict[str, object] = {
-            place: msgspec.structs.replace(path, **dict(zip(paths, values, strict=False)))
-        }
+        made: dict[str, object] = {place: replace(path, **dict(zip(paths, values, strict=False)))}
         if kernel.projections is not None:
             made["projections"] = Projections(**dict(zip(around, values[len(paths) :], strict=True)))
-        return msgspec.structs.replace(kernel, **made)
+        return replace(kernel, **made)
 
     start = [getattr(path, name) for name in paths]
     start += [getattr(kernel.projections, name) for name in around]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from medusa_sim.arrays import as_float
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
@@ -135,8 +136,8 @@ def _with_slower_tiles(kernel: ExpertKernel, rows: Rows[Experts], driver: _Drive
         start = kernel.default_tiles[place]
         for factor in _FACTORS:
             tiles = list(kernel.default_tiles)
-            tiles[place] = msgspec.structs.replace(start, slower=start.slower * factor)
-            trial = msgspec.structs.replace(kernel, default_tiles=tuple(tiles))
+            tiles[place] = replace(start, slower=start.slower * factor)
+            trial = replace(kernel, default_tiles=tuple(tiles))
             cost = driver.cost(trial, rows)
             if cost < best:
                 best, kernel = cost, trial

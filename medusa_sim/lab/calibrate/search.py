@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from medusa_sim.arrays import FloatArray, as_float
 
@@ -82,7 +83,7 @@ def least_squares(
     """
 
     def replaced(values: Sequence[float]) -> Parameters:
-        return msgspec.structs.replace(kernel, **dict(zip(limits, values, strict=True)))
+        return replace(kernel, **dict(zip(limits, values, strict=True)))
 
     def errors(values: Sequence[float]) -> FloatArray:
         return log_errors(replaced(values))

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from medusa_sim.arrays import as_float
 from medusa_sim.errors import DataError
@@ -118,12 +118,10 @@ def _least_squares(
     def made(values: list[float]) -> KernelT:
         pairs = np.reshape(values[len(own) :], (-1, len(rates))).tolist()
         fitted = (
-            msgspec.structs.replace(line, **dict(zip(rates, pair, strict=True)))
+            replace(line, **dict(zip(rates, pair, strict=True)))
             for line, pair in zip(lines, pairs, strict=True)
         )
-        return msgspec.structs.replace(
-            kernel, **dict(zip(own, values, strict=False)), **placed(tuple(fitted))
-        )
+        return replace(kernel, **dict(zip(own, values, strict=False)), **placed(tuple(fitted)))
 
     start = [getattr(kernel, name) for name in own]
     start += [getattr(line, name) for line in lines for name in rates]

@@ -201,12 +201,7 @@ class _Problem:
         return np.log(time_us) - np.log(self.rows.time_us)
 
     def least(
-        self,
-        begin: list[float],
-        graph_tokens: int,
-        limits: list[tuple[float, float]],
-        *,
-        held: bool = False,
+        self, begin: list[float], graph_tokens: int, limits: list[tuple[float, float]], *, held: bool = False
     ) -> list[float]:
         """The values of the least objective. held: near `_USUAL` where the rows cannot tell."""
         places, usual = list(self.usual), np.array(list(self.usual.values()))

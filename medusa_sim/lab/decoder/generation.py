@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from medusa_sim.errors import UsageError
-from medusa_sim.lab.decoder.accept import (
-    DELTA,
-    EPSILON,
-)
+from medusa_sim.lab.decoder.accept import DELTA, EPSILON
 from medusa_sim.lab.decoder.arguments import ACCEPTANCE_RULE, SEED_MAX, AcceptanceRule
 from medusa_sim.lab.decoder.model import Llama
 

@@ -167,11 +167,7 @@ def compare(
 
 
 def acceptance_counts(
-    model: Llama,
-    prompts: Sequence[Sequence[int]],
-    settings: GenerationSettings,
-    drafter: Drafter,
-    depth: int,
+    model: Llama, prompts: Sequence[Sequence[int]], settings: GenerationSettings, drafter: Drafter, depth: int
 ) -> AcceptanceCounts:
     """What a method accepts at each position of its drafts, and how far texts differ in it (`spread`).
 

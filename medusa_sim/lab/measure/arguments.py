@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.arguments import packed_weights
-from medusa_sim.scenario.declare import (
-    ANY,
-    FOLDER,
-    NUMBER,
-    PATH,
-    REQUIRED,
-    WHOLE,
-    WORD,
-    Declared,
-    argument,
-)
+from medusa_sim.scenario.declare import ANY, FOLDER, NUMBER, PATH, REQUIRED, WHOLE, WORD, Declared, argument
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
 from medusa_sim.data import find
 from medusa_sim.lab.decoder.checkpoint import DTYPES
@@ -45,7 +45,7 @@ def rates(device: torch.device, seen: Environment, dtypes: Sequence[str]) -> Rat
 
 def with_rows(rates: Rates, best: dict[str, float], best_bytes_per_s: float) -> Rates:
     """Rates that no row exceeds: fractions of a peak are to stay below 1."""
-    return msgspec.structs.replace(
+    return replace(
         rates,
         read_bytes_per_s=max(rates.read_bytes_per_s, best_bytes_per_s),
         flops_per_s={dtype: max(rate, best.get(dtype, 0.0)) for dtype, rate in rates.flops_per_s.items()},

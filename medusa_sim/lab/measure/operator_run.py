@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
 from medusa_sim.data import user_data_dir
 from medusa_sim.errors import DataError
@@ -85,7 +85,7 @@ def measure_operators(
     if record.rows == 0:
         raise DataError(f"no shape was measured within {asked.budget or 0:g} s; give a larger --budget")
     reached = hardware.with_rows(meta.rates, outcome.best_flops_per_s, outcome.best_bytes_per_s)
-    write_meta(folder, msgspec.structs.replace(meta, rates=reached))
+    write_meta(folder, replace(meta, rates=reached))
     tell(_outcome_text(outcome, record.rows, folder))
     if (written := hardware.write_hardware(home, seen, reached)) is not None:
         tell(f"wrote {written}")

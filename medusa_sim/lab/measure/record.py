@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from medusa_sim.errors import DataError, UsageError, shown
 from medusa_sim.lab.measure.environment import differences
@@ -146,7 +147,7 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
             f"{folder} was measured elsewhere ({'; '.join(different)}); choose another --out, "
             "or mix them with --allow-different"
         )
-    merged = msgspec.structs.replace(
+    merged = replace(
         meta,
         models=tuple(dict.fromkeys((*before.models, *meta.models))),
         dtypes=tuple(dict.fromkeys((*before.dtypes, *meta.dtypes))),

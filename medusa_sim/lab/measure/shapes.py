@@ -167,10 +167,7 @@ def shape_of(model: Model, operator: Gemm | Elementwise | Attention, level: int)
         return TimedShape(operator=operator, level=level, between_bytes=weights + every_layer)
     written = size * (_WRITTEN_HIDDEN * model.hidden + _WRITTEN_INNER * model.mlp.width)
     return TimedShape(
-        operator=operator,
-        level=level,
-        between_bytes=weights,
-        activation_bytes=float(operator.m) * written,
+        operator=operator, level=level, between_bytes=weights, activation_bytes=float(operator.m) * written
     )
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
 from medusa_sim.data import user_data_dir
 from medusa_sim.errors import UsageError
@@ -272,7 +272,7 @@ def measure_together(
             best = run.best
             reached = hardware.with_rows(rates, best.flops_per_s, best.bytes_per_s)
             beside = {"attention": subject.attention, "reference": run.reference}
-            write_meta(rows, msgspec.structs.replace(meta, rates=reached, **beside))
+            write_meta(rows, replace(meta, rates=reached, **beside))
             hardware.write_hardware(home, seen, reached)
     tell(f"{record.rows} operators in {rows}")
     return run.meta

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from medusa_sim import data
 from medusa_sim.data import DataDir
@@ -103,10 +103,9 @@ def paper_latency(gpu: Gpu, data_dir: DataDir = None) -> CalibratedLatency:
             "fit them: medusa-sim calibrate"
         )
     launch_us = max(0.0, paper.gemm[_DTYPE].ramp_us - measured.gemm[_DTYPE].ramp_us)
-    linear = msgspec.structs.replace(own[_DTYPE], ramp_us=own[_DTYPE].ramp_us + launch_us)
-    products = msgspec.structs.replace(
-        paper.unfused,
-        fit=msgspec.structs.replace(paper.unfused.fit, inherited_from=f"{PAPER_GPU}:{PAPER_SET}"),
+    linear = replace(own[_DTYPE], ramp_us=own[_DTYPE].ramp_us + launch_us)
+    products = replace(
+        paper.unfused, fit=replace(paper.unfused.fit, inherited_from=f"{PAPER_GPU}:{PAPER_SET}")
     )
     stand_in = KernelSet(gemm={_DTYPE: linear}, unfused=products)
     return CalibratedLatency(

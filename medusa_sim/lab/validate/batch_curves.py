@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_sim.acceptance.heads import (
-    chain_tokens_per_step,
-)
+from medusa_sim.acceptance.heads import chain_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError

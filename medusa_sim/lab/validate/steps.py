@@ -20,10 +20,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, read_steps
 from medusa_sim.lab.measure.environment import differences
 from medusa_sim.lab.measure.spread import lower_quartile
-from medusa_sim.lab.validate.comparison import (
-    CountChoice,
-    Deviation,
-)
+from medusa_sim.lab.validate.comparison import CountChoice, Deviation
 from medusa_sim.lab.validate.decoder_step import decoder_model, decoder_step
 from medusa_sim.lab.validate.gaps import Gaps, fitted_gaps
 from medusa_sim.lab.validate.step_scores import StepCell, step_choices, step_comparisons

@@ -23,11 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import (
-    HeadAccuracy,
-    expected_tokens_per_step,
-    optimal_order,
-)
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, optimal_order
 from medusa_sim.acceptance.profile import isotonic_decreasing
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray

@@ -121,12 +121,7 @@ def _compiled(function: Callable[..., Tensor], *, enabled: bool) -> Callable[...
 
 
 def train_backbone(
-    model: Llama,
-    batches: Batches,
-    settings: TrainSettings,
-    *,
-    compiled: bool = False,
-    **run: Unpack[Run],
+    model: Llama, batches: Batches, settings: TrainSettings, *, compiled: bool = False, **run: Unpack[Run]
 ) -> list[dict[str, float]]:
     """Next-token training of every weight, in place. Returns the loss history."""
     model.train().requires_grad_(requires_grad=True)
