@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -116,79 +116,83 @@ def best(rounds: list[Round]) -> tuple[Round, Round, float]:
     return chosen, true, 1.0 - chosen.measured / true.measured
 
 
+Rows = TypeVar("Rows", Verification, Round)
+
+
+def by_place(rows: list[Rows]) -> dict[tuple[Any, ...], list[Rows]]:
+    """By the first three fields: passes by model, file and depth, rounds by model, file and drafter."""
+    found: dict[tuple[Any, ...], list[Rows]] = {}
+    for row in rows:
+        found.setdefault(row[:3], []).append(row)
+    return found
+
+
 def page(record: Record, limit: float) -> tuple[str, bool]:
     """(tables, whether errors are below the limit in per cent, texts the same and the machine quiet)."""
-    groups: dict[tuple[str, str, int], list[Verification]] = {}
-    for each in record.steps:
-        groups.setdefault(each[:3], []).append(each)
-    curves, errors, without = [], [], []
-    for (name, form, depth), rows in groups.items():
-        true = relative(rows, "measured_ms")
-        own, prior = (relative(rows, of) / true - 1.0 for of in ("own_ms", "prior_ms"))
-        times = [row.own_ms / row.measured_ms - 1.0 for row in rows]
-        errors += times
-        without += [row.prior_ms / row.measured_ms - 1.0 for row in rows]
-        shown = {row.columns: ratio for row, ratio in zip(rows, true, strict=True)}
-        curves.append(
-            (name, form, depth, f"{rows[0].measured_ms:.3g}", *(f"{shown[m]:.2f}" for m in (2, 4, 8, 16, 32)),
-             percent(times), percent(own[1:]), percent(prior[1:]),
-             f"{100 * np.mean([spread(row) for row in rows]):.1f}")
-        )  # fmt: skip
+    steady = float(np.median([spread(each) for each in record.steps]))
+    times, without = (
+        [getattr(row, of) / row.measured_ms - 1.0 for row in record.steps] for of in ("own_ms", "prior_ms")
+    )
+    gains = [one.speedup / one.measured - 1.0 for one in record.rounds]
+    decided = [one for one in record.rounds if abs(one.measured - 1.0) > EVEN]
+    right = sum((one.speedup > 1.0) == (one.measured > 1.0) for one in decided)
+    clock = ", which their clock leaves out" if record.has_clock else ""
+    is_quiet = steady <= STEADY
     lines = [
         "Time of a pass of q tokens, milliseconds of one and in multiples of it; errors in per cent, mean / "
         "worst: of times and of T(q)/T(1) with the file's own rows, of T(q)/T(1) without; spread: of the "
-        "passes.",
-        "",
-        table(
-            "model | file | depth | T(1), ms | 2 | 4 | 8 | 16 | 32 | times | T(q)/T(1) | without | spread",
-            2,
-            curves,
-        ),
-        "",
-    ]
-    gains = [each.speedup / each.measured - 1.0 for each in record.rounds]
-    by_way: dict[tuple[str, str, str], list[Round]] = {}
-    for one in record.rounds:
-        by_way.setdefault(one[:3], []).append(one)
-    shown_rounds = [
-        (*one[:3], one.drafts, f"{one.tokens:.2f}", f"{one.measured_tokens:.2f}", f"{one.speedup:.2f}",
-         f"{one.measured:.2f}", f"{100 * (one.speedup / one.measured - 1):+.1f}")
-        for one in record.rounds
-    ]  # fmt: skip
-    lines += [
-        "Speedups over plain decoding, at the acceptance that the engine counts:",
-        "",
-        table(
-            "model | file | drafter | drafts | tokens | measured | speedup | measured | error, %",
-            3,
-            shown_rounds,
-        ),
-        "",
-    ]
-    choices = []
-    for key, rounds in by_way.items():
-        chosen, true_best, lost = best(rounds)
-        choices.append((*key, chosen.drafts, true_best.drafts, f"{100 * lost:.1f}"))
-    lines += [
-        "Best number of drafts:", "",
-        table("model | file | drafter | predicted | measured | speed given up, %", 3, choices), "",
-    ]  # fmt: skip
-    decided = [one for one in record.rounds if abs(one.measured - 1.0) > EVEN]
-    right = sum((one.speedup > 1.0) == (one.measured > 1.0) for one in decided)
-    steady = float(np.median([spread(each) for each in record.steps]))
-    means = [100.0 * float(np.mean(np.abs(some))) if some else 0.0 for some in (errors, gains)]
-    is_quiet = steady <= STEADY
-    clock = ", which their clock leaves out" if record.has_clock else ""
-    texts = f"not {'; '.join(record.differ)}" if record.differ else "all of them"
-    if record.ties:
-        texts += f"; equally good tokens part {'; '.join(record.ties)}"
-    lines += [
-        f"- Times of passes: {percent(errors)} % ({len(errors)} cells); without rows {percent(without)} %.",
+        "passes.\n",
+        f"{passes_table(record.steps)}\n",
+        "Speedups over plain decoding, at the acceptance that the engine counts:\n",
+        f"{rounds_table(record.rounds)}\n",
+        "Best number of drafts:\n",
+        f"{choices_table(record.rounds)}\n",
+        f"- Times of passes: {percent(times)} % ({len(times)} cells); without rows {percent(without)} %.",
         f"- Speedups: {percent(gains)} % ({len(gains)} runs); sign right in {right} of {len(decided)}.",
-        f"- Texts with drafts are those without: {texts}.",
+        f"- Texts with drafts are those without: {texts_told(record)}.",
         f"- {record.runs} runs in {record.seconds:.0f} s on {record.threads} thread(s); {record.waited} had "
         f"to wait for a core{clock}; passes are {100 * steady:.1f} % apart"
         + ("." if is_quiet else ": too far to judge, free the machine and run again."),
     ]
-    is_met = is_quiet and not record.differ and max(means) <= limit
-    return "\n".join(lines), is_met
+    means = [100.0 * float(np.mean(np.abs(some))) if some else 0.0 for some in (times, gains)]
+    return "\n".join(lines), is_quiet and not record.differ and max(means) <= limit
+
+
+def passes_table(steps: list[Verification]) -> str:
+    """T(q) / T(1) of each file and depth, and errors with and without the file's own rows."""
+    lines = []
+    for place, rows in by_place(steps).items():
+        true = relative(rows, "measured_ms")
+        own, prior = (relative(rows, of) / true - 1.0 for of in ("own_ms", "prior_ms"))
+        shown = {row.columns: ratio for row, ratio in zip(rows, true, strict=True)}
+        lines.append(
+            (*place, f"{rows[0].measured_ms:.3g}", *(f"{shown[m]:.2f}" for m in (2, 4, 8, 16, 32)),
+             percent(row.own_ms / row.measured_ms - 1.0 for row in rows), percent(own[1:]),
+             percent(prior[1:]), f"{100 * np.mean([spread(row) for row in rows]):.1f}")
+        )  # fmt: skip
+    words = "model | file | depth | T(1), ms | 2 | 4 | 8 | 16 | 32 | times | T(q)/T(1) | without | spread"
+    return table(words, 2, lines)
+
+
+def rounds_table(rounds: list[Round]) -> str:
+    """Tokens of a round and speedups, predicted and measured."""
+    return table("model | file | drafter | drafts | tokens | measured | speedup | measured | error, %", 3, [
+        (*one[:3], one.drafts, f"{one.tokens:.2f}", f"{one.measured_tokens:.2f}", f"{one.speedup:.2f}",
+         f"{one.measured:.2f}", f"{100 * (one.speedup / one.measured - 1):+.1f}")
+        for one in rounds
+    ])  # fmt: skip
+
+
+def choices_table(rounds: list[Round]) -> str:
+    """The best number of drafts of each way, predicted and measured."""
+    lines = []
+    for place, own in by_place(rounds).items():
+        chosen, true, lost = best(own)
+        lines.append((*place, chosen.drafts, true.drafts, f"{100 * lost:.1f}"))
+    return table("model | file | drafter | predicted | measured | speed given up, %", 3, lines)
+
+
+def texts_told(record: Record) -> str:
+    """Which texts with drafts are not those of plain decoding."""
+    told = f"not {'; '.join(record.differ)}" if record.differ else "all of them"
+    return told + (f"; equally good tokens part {'; '.join(record.ties)}" if record.ties else "")

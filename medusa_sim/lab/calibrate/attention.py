@@ -6,6 +6,8 @@ leave out whole (heads, kv_heads) groups, or whole batches and query lengths whe
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import numpy as np
 from msgspec.structs import replace
@@ -64,9 +66,7 @@ def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) 
         raise DataError(f"{source}: {rows.operator.kind} is not a fused kernel; `fit_unfused` fits it")
     require_rows(rows, source)
     driver: _Driver = FitDriver(gpu, warm(attention_time), _BUDGET)
-    return driver.with_fit(
-        _search(rows, driver), rows, lambda kernel, part: _refit(kernel, part, driver), source=source
-    )
+    return driver.with_fit(_search(rows, driver), rows, partial(_refit, driver=driver), source=source)
 
 
 def _search(rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
@@ -106,27 +106,25 @@ def _coordinate_search(style: dict[str, object], rows: Rows[Attention], driver: 
 def _refit(kernel: AttentionKernel, rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
     """Every path fitted to the rows that it serves."""
     if kernel.narrow is None:
-        return replace(kernel, wide=_least_squares(kernel.wide, rows.thin(_BUDGET.fit_rows, *_ORDER), driver))
+        return replace(kernel, wide=_least_squares(kernel.wide, rows, driver))
     narrow = _rows_per_head(rows.operator) <= kernel.narrow_rows
     return replace(
         kernel,
-        wide=_least_squares(kernel.wide, rows.where(~narrow).thin(_BUDGET.fit_rows, *_ORDER), driver),
-        narrow=_least_squares(kernel.narrow, rows.where(narrow).thin(_BUDGET.fit_rows, *_ORDER), driver),
+        wide=_least_squares(kernel.wide, rows.where(~narrow), driver),
+        narrow=_least_squares(kernel.narrow, rows.where(narrow), driver),
     )
 
 
 def _least_squares(path: AttentionPath, rows: Rows[Attention], driver: _Driver) -> AttentionPath:
     """Least squares on log time over the parameters that the rows can tell apart."""
-    limits = {
-        name: limit for name, limit in _LIMITS.items() if _is_seen(name, path, rows.operator, driver.gpu)
-    }
-    log_time = np.log(rows.time_us)
-    return least_squares(
-        path,
-        limits,
-        lambda trial: np.log(driver.time_us(_kernel(trial), rows)) - log_time,
-        max_nfev=_BUDGET.evaluations,
-    )
+    part = rows.thin(_BUDGET.fit_rows, *_ORDER)
+    seen = {name: limit for name, limit in _LIMITS.items() if _is_seen(name, path, rows.operator, driver.gpu)}
+    log_time = np.log(part.time_us)
+
+    def errors(trial: AttentionPath) -> FloatArray:
+        return np.log(driver.time_us(_kernel(trial), part)) - log_time
+
+    return least_squares(path, seen, errors, max_nfev=_BUDGET.evaluations)
 
 
 def _is_seen(name: str, path: AttentionPath, operator: Attention, gpu: Gpu) -> bool:

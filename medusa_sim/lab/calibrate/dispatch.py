@@ -6,6 +6,8 @@ leave out whole groups of the ranks and the width of a token, or of tokens where
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from medusa_sim.arrays import as_float
@@ -32,9 +34,7 @@ def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str, name: str = "")
     require_rows(rows, source)
     driver: _Driver = FitDriver(gpu, dispatch_time, _BUDGET)
     started = [_refit(_start(name, per_expert=each), rows, driver) for each in (False, True)]
-    return driver.with_fit(
-        driver.best(started, rows), rows, lambda kernel, part: _refit(kernel, part, driver), source=source
-    )
+    return driver.with_fit(driver.best(started, rows), rows, partial(_refit, driver=driver), source=source)
 
 
 def _start(name: str, *, per_expert: bool) -> DispatchKernel:

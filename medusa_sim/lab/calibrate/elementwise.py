@@ -42,9 +42,8 @@ def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str, **_: obje
 
     subset = rows.thin(_BUDGET.search_rows, "m", "n")
     candidates = [refit(_start(rows.operator, rows_per_sm), subset) for rows_per_sm in _ROWS_PER_SM]
-    return driver.with_fit(
-        refit(driver.best(candidates, subset), rows), rows, refit, source=source, groups=_groups(rows)
-    )
+    kernel = refit(driver.best(candidates, subset), rows)
+    return driver.with_fit(kernel, rows, refit, source=source, groups=_groups(rows))
 
 
 def _groups(rows: Rows[Elementwise]) -> IntArray:

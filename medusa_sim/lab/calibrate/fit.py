@@ -93,12 +93,11 @@ class FitDriver(Generic[OperatorT, KernelT]):
         options: of `search.least_squares`.
         """
         log_time = np.log(rows.time_us)
-        return least_squares(
-            kernel,
-            limits,
-            lambda trial: np.log(self.time_us(trial, rows)) - log_time,
-            **{"max_nfev": self.budget.evaluations, **options},
-        )
+
+        def errors(trial: KernelT) -> FloatArray:
+            return np.log(self.time_us(trial, rows)) - log_time
+
+        return least_squares(kernel, limits, errors, **{"max_nfev": self.budget.evaluations, **options})
 
     def with_fit(
         self,
@@ -124,15 +123,12 @@ class FitDriver(Generic[OperatorT, KernelT]):
             held: npt.NDArray[np.bool_] = groups % folds == fold
             heldout_us[held] = self.time_us(refit(kernel, rows.where(~held)), rows.where(held))
         size, widen = as_float(rows.operator.size), 1.0 + unseen / (int(groups.max()) + 1)
-        bands = residual_bands(
-            rows.time_us, heldout_us, size, ends, least_rows=self.budget.band_rows, widen=widen
-        )
         fit = Fit(
             source=source,
             rows=len(rows.time_us),
             fit_error=mape(self.time_us(kernel, rows), rows.time_us),
             heldout_error=mape(heldout_us, rows.time_us),
-            residuals=bands,
+            residuals=residual_bands(rows.time_us, heldout_us, size, ends, self.budget.band_rows, widen),
         )
         return replace(kernel, fit=fit)
 

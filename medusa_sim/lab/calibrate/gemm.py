@@ -9,6 +9,7 @@ heuristic of their own, fixed by the shape, or by counting waves.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -31,6 +32,7 @@ from medusa_sim.units import US_PER_S
 _BOUNDS = Bounds.of("gemm")
 _LIMITS = _BOUNDS.limits
 _BUDGET = Budget(evaluations=25)
+_Driver = FitDriver[Gemm, GemmKernel]
 _ROUNDS = 3
 """Turns of least squares and of the library's choices; a refit has one."""
 _FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4)
@@ -111,14 +113,9 @@ def fit_gemm(
     if shapes.max() < 1:
         raise DataError(f"{source}: one weight shape (n, k) only; a GEMM fit needs two or more")
     begin = start or gemm_start("torch", rows.operator.form, gpu)
-    kernel = unscored_gemm(rows, gpu, begin, pinned=pinned)
-    driver: FitDriver[Gemm, GemmKernel] = FitDriver(gpu, warm(gemm_time), _BUDGET)
-    return driver.with_fit(
-        kernel,
-        rows,
-        lambda each, part: _refit(each, part.where(_thin(part)), gpu, rounds=1, pinned=pinned),
-        source=source,
-    )
+    kernel, driver = unscored_gemm(rows, gpu, begin, pinned=pinned), _driver(gpu)
+    refit = partial(_refit, driver=driver, rounds=1, pinned=pinned)
+    return driver.with_fit(kernel, rows, refit, source=source)
 
 
 def unscored_gemm(
@@ -126,7 +123,11 @@ def unscored_gemm(
 ) -> GemmKernel:
     """Kernel parameters of `rows` from `start`, whose `fit` is left as it is."""
     begin = _with_hot_weights(start, rows, gpu)
-    return _refit(begin, rows.where(_thin(rows)), gpu, rounds=_ROUNDS, pinned=pinned)
+    return _refit(begin, rows, _driver(gpu), rounds=_ROUNDS, pinned=pinned)
+
+
+def _driver(gpu: Gpu) -> _Driver:
+    return FitDriver(gpu, warm(gemm_time), _BUDGET)
 
 
 def _thin(rows: Rows[Gemm]) -> BoolArray:
@@ -160,32 +161,28 @@ def _with_hot_weights(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu) -> GemmKer
     return replace(kernel, hot_share=share, hot_ratio=_HOT_RATIO)
 
 
-def _time_us(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu) -> FloatArray:
-    return gemm_time(gpu, kernel, rows.operator, cold=False).time_us
-
-
 def _refit(
-    kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, *, rounds: int, pinned: Collection[str] = ()
+    kernel: GemmKernel, rows: Rows[Gemm], driver: _Driver, *, rounds: int, pinned: Collection[str] = ()
 ) -> GemmKernel:
     """Physical parameters by least squares and the library's choices by line search, in turn."""
-    weight = 1.0 / np.hypot(1.0, _ROUNDING * _resolution_us(rows) / rows.time_us / _MODEL_ERROR)
+    part = rows.where(_thin(rows))
+    weight = 1.0 / np.hypot(1.0, _ROUNDING * _resolution_us(part) / part.time_us / _MODEL_ERROR)
     for _ in range(rounds):
-        kernel = _least_squares(kernel, rows, gpu, weight, pinned)
+        kernel = _least_squares(kernel, part, driver, weight, pinned)
         refine = _with_paces if kernel.fewest_waves else _with_penalties
-        kernel = refine(kernel, rows, gpu, weight)
+        kernel = refine(kernel, part, driver, weight)
     return kernel
 
 
 def _least_squares(
-    kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray, pinned: Collection[str]
+    kernel: GemmKernel, rows: Rows[Gemm], driver: _Driver, weight: FloatArray, pinned: Collection[str]
 ) -> GemmKernel:
     """The kernel with its physical parameters fitted, at the library's selection penalties.
 
     The derivative holds the choice of tile fixed: it changes at points only, and one choice costs as much
     as all derivatives together.
     """
-    operator = rows.operator
-    log_time = np.log(rows.time_us)
+    operator, gpu = rows.operator, driver.gpu
     limits = {
         name: limit for name, limit in _LIMITS.items() if getattr(kernel, name) > 0.0 and name not in pinned
     }
@@ -204,12 +201,14 @@ def _least_squares(
         return np.stack(columns, axis=1)
 
     return least_squares(
-        kernel,
-        limits,
-        lambda trial: weight * (np.log(_time_us(trial, rows, gpu)) - log_time),
-        jac=slopes,
+        kernel, limits, partial(_errors, rows=rows, driver=driver, weight=weight), jac=slopes,
         max_nfev=_BUDGET.evaluations,
-    )
+    )  # fmt: skip
+
+
+def _errors(kernel: GemmKernel, rows: Rows[Gemm], driver: _Driver, weight: FloatArray) -> FloatArray:
+    """Log errors of the rows, each times its weight."""
+    return as_float(weight * (np.log(driver.time_us(kernel, rows)) - np.log(rows.time_us)))
 
 
 def _replaced(kernel: GemmKernel, names: Iterable[str], log_values: FloatArray) -> GemmKernel:
@@ -217,14 +216,12 @@ def _replaced(kernel: GemmKernel, names: Iterable[str], log_values: FloatArray) 
     return replace(kernel, **dict(zip(names, np.exp(log_values).tolist(), strict=True)))
 
 
-def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:
+def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], driver: _Driver, weight: FloatArray) -> GemmKernel:
     """The paces of each tile that bring its own rows nearest; who counts waves never looks at them."""
-    log_measured = np.log(rows.time_us)
-    tile_of_row = gemm_choice(gpu, kernel, rows.operator) // len(kernel.splits)
+    tile_of_row = gemm_choice(driver.gpu, kernel, rows.operator) // len(kernel.splits)
 
     def costs(tiles: tuple[GemmTile, ...]) -> FloatArray:
-        trial = replace(kernel, tiles=tiles)
-        errors = weight * (np.log(_time_us(trial, rows, gpu)) - log_measured)
+        errors = _errors(replace(kernel, tiles=tiles), rows, driver, weight)
         return as_float(np.bincount(tile_of_row, weights=soft_costs(errors), minlength=len(tiles)))
 
     tiles = kernel.tiles
@@ -246,12 +243,12 @@ def _scaled(tile: GemmTile, name: str, factor: float) -> GemmTile:
     return replace(tile, **{name: factor * getattr(tile, name)})
 
 
-def _with_penalties(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:
+def _with_penalties(kernel: GemmKernel, rows: Rows[Gemm], driver: _Driver, weight: FloatArray) -> GemmKernel:
     """One pass over the tiles: the selection penalty of each that lowers the objective most.
 
     The times do not depend on it, so each trial is one argmin over the candidates' times.
     """
-    log_times = np.log(gemm_candidates_us(gpu, kernel, rows.operator, cold=False))
+    log_times = np.log(gemm_candidates_us(driver.gpu, kernel, rows.operator, cold=False))
     log_measured = np.log(rows.time_us)
     penalties = np.asarray([tile.selection_penalty for tile in kernel.tiles])
     every_row = np.arange(len(log_measured))

@@ -7,6 +7,7 @@ leave out whole numbers of heads, or batches where there is one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -62,12 +63,8 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str 
     """
     require_rows(rows, source)
     driver: _Driver = FitDriver(gpu, warm(latent_time), _BUDGET)
-    return driver.with_fit(
-        replace(_search(rows, driver), name=name),
-        rows,
-        lambda kernel, part: _refit(kernel, part, driver),
-        source=source,
-    )
+    kernel = replace(_search(rows, driver), name=name)
+    return driver.with_fit(kernel, rows, partial(_refit, driver=driver), source=source)
 
 
 def _search(rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
@@ -89,11 +86,8 @@ def _search(rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
         lambda kernel: driver.cost(kernel, subset),
     )
     alone = as_float(subset.operator.q_len) * subset.operator.heads <= _NARROW_ROWS
-    if (
-        rows.operator.is_absorbed
-        and projections is None
-        and min(alone.sum(), (~alone).sum()) >= _LEAST_PATH_ROWS
-    ):
+    is_enough = min(alone.sum(), (~alone).sum()) >= _LEAST_PATH_ROWS
+    if rows.operator.is_absorbed and projections is None and is_enough:
         two = replace(best, narrow=best.wide, narrow_rows=_NARROW_ROWS)
         two = _refit(two, subset, driver)
         if driver.cost(two, subset) < _NARROW_GAIN * lowest:

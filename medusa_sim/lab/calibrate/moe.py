@@ -9,6 +9,7 @@ libraries choose among tiles by what was timed: the fit begins with the common o
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -90,12 +91,8 @@ def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -
         _refit(_start(name, rule, gates_all=gates_all), rows, driver, _BUDGET.evaluations, rounds=_ROUNDS)
         for rule, gates_all in product(rules_of(rows.operator.form, gpu), gates)
     ]
-    return driver.with_fit(
-        driver.best(candidates, rows),
-        rows,
-        lambda kernel, part: refitted_experts(kernel, part, gpu),
-        source=source,
-    )
+    kernel = driver.best(candidates, rows)
+    return driver.with_fit(kernel, rows, partial(refitted_experts, gpu=gpu), source=source)
 
 
 def refitted_experts(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> ExpertKernel:
@@ -121,11 +118,12 @@ def _refit(
     kernel: ExpertKernel, rows: Rows[Experts], driver: _Driver, evaluations: int | None, *, rounds: int
 ) -> ExpertKernel:
     """Least squares; where a rule fixes the tile, in turn with each tile's time over the first's."""
-    kernel = _least_squares(kernel, rows, driver, evaluations)
+    part = rows.thin(_BUDGET.fit_rows, *_ORDER)
+    limits = _seen(part, driver.gpu)
+    kernel = driver.least_squares(kernel, limits, part, max_nfev=evaluations)
     for _ in range(rounds if len(kernel.default_tiles) > 1 else 0):
-        kernel = _least_squares(
-            _with_slower_tiles(kernel, _thin(rows), driver), rows, driver, _REFIT_EVALUATIONS
-        )
+        kernel = _with_slower_tiles(kernel, part, driver)
+        kernel = driver.least_squares(kernel, limits, part, max_nfev=_REFIT_EVALUATIONS)
     return kernel
 
 
@@ -142,18 +140,6 @@ def _with_slower_tiles(kernel: ExpertKernel, rows: Rows[Experts], driver: _Drive
             if cost < best:
                 best, kernel = cost, trial
     return kernel
-
-
-def _least_squares(
-    kernel: ExpertKernel, rows: Rows[Experts], driver: _Driver, evaluations: int | None
-) -> ExpertKernel:
-    """Least squares on log time over the parameters that the rows can tell apart."""
-    part = _thin(rows)
-    return driver.least_squares(kernel, _seen(part, driver.gpu), part, max_nfev=evaluations)
-
-
-def _thin(rows: Rows[Experts]) -> Rows[Experts]:
-    return rows.thin(_BUDGET.fit_rows, *_ORDER)
 
 
 def _seen(rows: Rows[Experts], gpu: Gpu) -> Limits:

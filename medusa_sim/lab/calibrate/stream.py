@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +90,7 @@ def fit_stream(rows: Rows[Stream], gpu: Gpu, *, source: str, name: str = "") -> 
     return driver.with_fit(
         _search(rows, gpu, name),
         rows,
-        lambda kernel, part: refitted_stream(kernel, part, gpu),
+        partial(refitted_stream, gpu=gpu),
         source=source,
         unseen=UNSEEN.get(rows.operator.kind, 1.0),
     )
