@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.decoder.model import Llama
 from medusa_sim.lab.decoder.ngram_drafter import continuation
 
@@ -24,11 +25,16 @@ def chain_rows(
     rows = []
     for i in range(1, length + 1):
         reached = np.array([sum(count >= i for count in text[:-1]) for text in accepted], dtype=float)
-        share = reached.sum() / steps.sum()
-        error = float(np.sqrt(np.sum((reached - share * steps) ** 2)) / steps.sum())
+        share, error = ratio_of_sums(reached, steps)
         counts = {"steps": int(steps.sum()), "accepted": int(reached.sum()), "share": share, "error": error}
         rows.append({"method": method, "source": source, "position": i, **counts})
     return rows
+
+
+def ratio_of_sums(counted: FloatArray, steps: FloatArray) -> tuple[float, float]:
+    """What is counted a step over all texts, and the standard error of that ratio between texts."""
+    rate = counted.sum() / steps.sum()
+    return float(rate), float(np.sqrt(((counted - rate * steps) ** 2).sum()) / steps.sum())
 
 
 @torch.inference_mode()

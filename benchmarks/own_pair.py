@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from agreement import ratio_of_sums
 from decoder import PROMPT_TOKENS, heldout_windows
 from script import command_line
 
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
 from medusa_sim.lab.decoder.generate import generate
-from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
+from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.methods import SHIPPED_DRAFT, make_method
 
 ROOT = Path(__file__).resolve().parents[1] / "profiles" / "checkpoints"
@@ -34,15 +34,6 @@ SHAPES = {
     "rsd-s": ("2x2", "2x3", "4x3", "8x4"),
 }
 COLUMNS = "target draft task experiment decoder spec block_efficiency error draft_ratio"
-
-
-def efficiency(sequences: Sequence[Generation]) -> tuple[float, float]:
-    """Tokens per step over all texts, and the standard error of that ratio between texts."""
-    steps = np.array([len(s.accepted_lengths) for s in sequences], dtype=float)
-    tokens = np.array([len(s.accepted_lengths) + sum(s.accepted_lengths) for s in sequences], dtype=float)
-    rate = tokens.sum() / steps.sum()
-    residual = tokens - rate * steps
-    return float(rate), float(np.sqrt((residual**2).sum()) / steps.sum())
 
 
 def main() -> None:
@@ -67,7 +58,9 @@ def main() -> None:
         for name, spec in ((name, spec) for name, shapes in SHAPES.items() for spec in shapes):
             method = make_method(name, target, draft=draft.model, tree=spec, temperature=temperature)
             found = generate(target.model, prompts, settings, method.drafter)
-            rate, error = efficiency(found.sequences)
+            accepted = [text.accepted_lengths for text in found.sequences]
+            steps = np.array([len(each) for each in accepted], dtype=float)
+            rate, error = ratio_of_sums(steps + [sum(each) for each in accepted], steps)
             experiment = "length" if name == "sd" else "budget"
             row = (TARGET, SHIPPED_DRAFT, f"standard library T {temperature:g}", experiment, DECODERS[name])
             out.writerow((*row, spec, f"{rate:.4f}", f"{error:.4f}", f"{ratio:.4f}"))

@@ -25,6 +25,7 @@ from medusa_sim.lab.measure.spread import Timing, timing_of
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 _WARM_UP_CALLS = 3
+"""Before a capture, and on a CPU at the fewest."""
 _SPIN_CYCLES, _SPIN_CYCLES_A_CALL = 400_000, 4_000
 """Cycles of a kernel that only waits, some 200 us and 2 us more for every captured call (a few kernels): the
 host queues events and graph after it meanwhile, so that no launch lies between the events."""
@@ -80,9 +81,8 @@ def synchronise(device: torch.device) -> None:
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of mallopt(3)."""
 _KEPT_BYTES = 1 << 30
-_WARMUP_ROUNDS = 2
-_WARMUP_CALLS = 3
-_WARMUP_ROTATIONS, _WARMUP_S = 6, 0.06
+_WARM_UP_ROUNDS = 2
+_USUAL_ROTATIONS, _USUAL_S = 6, 0.06
 _SETTLING_ROTATIONS, _SETTLING_S = 24, 0.25
 """Warm-up of attention whose K and V fit the last-level cache, which keeps them after some 15 rotations."""
 _SAMPLE_US = 500.0
@@ -145,7 +145,7 @@ class CpuBench:
         rotation = itertools.cycle(operands)
         results: deque[object] = deque(maxlen=results_kept(shape, next(rotation)()))
         settles = shape.operator.FAMILY == "attention" and shape.between_bytes < self.pool.cache_bytes
-        rotations, seconds = (_SETTLING_ROTATIONS, _SETTLING_S) if settles else (_WARMUP_ROTATIONS, _WARMUP_S)
+        rotations, seconds = (_SETTLING_ROTATIONS, _SETTLING_S) if settles else (_USUAL_ROTATIONS, _USUAL_S)
         self._warm_up(rotation, results, rotations * len(operands), self.patience * seconds)
         once_us = Sample(rotation, results, 1, self.clock)()
         block = min(max(1, round(_SAMPLE_US / max(once_us, 0.1))), _MOST_CALLS)
@@ -156,10 +156,10 @@ class CpuBench:
     ) -> None:
         """A few calls, and more where that is soon done: caches take rounds to hold what they will hold."""
         began = self.clock()
-        most = max(most, _WARMUP_CALLS, results.maxlen or 0)
+        most = max(most, _WARM_UP_CALLS, results.maxlen or 0)
         for number, call in enumerate(itertools.islice(rotation, most), 1):
             results.append(call())
-            if number >= _WARMUP_CALLS and self.clock() - began > seconds:
+            if number >= _WARM_UP_CALLS and self.clock() - began > seconds:
                 return
 
 
@@ -207,7 +207,7 @@ class CudaBench:
         rounds = min(max(1, round(_SAMPLE_US / max(once_us, 0.1))), max(1, _MOST_CALLS // len(rotation)))
         if rounds > 1:
             replay = capture_calls(rotation * rounds, device, results=results)
-        for _ in range(_WARMUP_ROUNDS):
+        for _ in range(_WARM_UP_ROUNDS):
             replay()
         each = len(rotation) * rounds
         repeats = _repeats(once_us * rounds)

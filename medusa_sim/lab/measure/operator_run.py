@@ -20,7 +20,7 @@ from medusa_sim.lab.measure.clocks import raise_clocks, watch_clocks
 from medusa_sim.lab.measure.environment import environment, environment_text, model_label
 from medusa_sim.lab.measure.kernels import Pool, attention_kernels
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
-from medusa_sim.lab.measure.session import Outcome, measure_cases
+from medusa_sim.lab.measure.session import Outcome, measure_shapes
 from medusa_sim.lab.measure.shapes import timed_shapes
 from medusa_sim.lab.measure.spread import spread_warning
 from medusa_sim.latency.measured import OPERATOR_PROFILES
@@ -69,14 +69,14 @@ def measure_operators(
     left_s = None if asked.budget is None else max(0.0, asked.budget - (time.monotonic() - started))
     try:
         with progress as advance, watch_clocks(device) as clocks:
-            outcome = measure_cases(
+            outcome = measure_shapes(
                 wanted,
                 bench_of(pool),
                 record,
                 meta.rates,
                 memory_bytes=seen.memory_bytes,
                 budget_s=left_s,
-                tell=advance,
+                advance=advance,
             )
     except KeyboardInterrupt:
         tell(f"interrupted; {record.rows} rows are kept in {folder}; go on with --resume")

@@ -62,7 +62,7 @@ class FastestLayers:
             self.bytes_per_s = max(self.bytes_per_s, shape.bytes / time_us * US_PER_S)
 
 
-def measure_cases(
+def measure_shapes(
     shapes: Sequence[TimedShape],
     bench: Bench,
     record: Recorder,
@@ -71,7 +71,7 @@ def measure_cases(
     memory_bytes: float,
     budget_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-    tell: Callable[[int, int, float], None] = lambda *_: None,
+    advance: Callable[[int, int, float], None] = lambda *_: None,
 ) -> Outcome:
     """Measure what the record does not hold yet, in the given order, then its noisy rows again.
 
@@ -79,7 +79,7 @@ def measure_cases(
     passed over, so that shorter ones still find room. Rows are saved whatever ends the session (Ctrl-C
     included, which goes on to the caller).
 
-    tell: told (shapes done, shapes in all, seconds left: of the shapes, or of the budget where that is less).
+    advance: told (shapes done, shapes in all, seconds left: of the shapes, or of a budget if less).
     """
     started = clock()
     fitting = [shape for shape in shapes if shape.bytes <= _MEMORY_SHARE * memory_bytes]
@@ -102,7 +102,7 @@ def measure_cases(
             measured += 1
             pace.append((clock() - began) / expected)
             left_s = max(0.0, (math.inf if budget_s is None else budget_s) - (clock() - started))
-            tell(place + 1, len(waiting), min(_slowness(pace) * rest_s, left_s))
+            advance(place + 1, len(waiting), min(_slowness(pace) * rest_s, left_s))
     finally:
         record.save()
     return Outcome(

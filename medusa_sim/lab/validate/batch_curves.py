@@ -106,7 +106,7 @@ def _curve(
     draft_us = sum(part.time_us for part in drafting_times(setting, batch, CONTEXT, drafts + 1))
     predicted = tokens * decode_us / (verify_us + draft_us)
     needed_us = tokens * decode_us / published
-    relative = predicted / predicted[0], published / published[0]
+    relative_predicted, relative_published = predicted / predicted[0], published / published[0]
     return pd.DataFrame(
         {
             "setup": setup,
@@ -123,8 +123,8 @@ def _curve(
             "error": predicted / published - 1.0,
             "engine_us": needed_us - verify_us - draft_us,
             "engine_share": 1.0 - (verify_us + draft_us) / needed_us,
-            "relative_published": relative[1],
-            "relative_predicted": relative[0],
-            "relative_error": relative[0] / relative[1] - 1.0,
+            "relative_published": relative_published,
+            "relative_predicted": relative_predicted,
+            "relative_error": relative_predicted / relative_published - 1.0,
         }
     )

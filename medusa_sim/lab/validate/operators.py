@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.lab.calibrate.errors import growth_mape, mape, ratio_mape
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import texts
@@ -22,8 +21,6 @@ from medusa_sim.step.rows import CHOSEN_COLUMN
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 SIZE_EDGES = (16, 64, 128, 512)
 """Upper ends of the ranges of m that are reported; 129..512 is the hard one."""
@@ -74,35 +71,32 @@ def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:
     return judged
 
 
-def _ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
+def _ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, BoolArray]]:
     """Labels and masks of the sizes that are told apart; the last one is `all`."""
     ranges = _RANGES[operator.FAMILY](operator, gpu) if operator.FAMILY in _RANGES else []
     return [*ranges, ("all", np.ones(np.shape(operator.size), dtype=bool))]
 
 
-def _kv_ranges(operator: Attention, gpu: Gpu) -> list[tuple[str, Mask]]:
+def _kv_ranges(operator: Attention, gpu: Gpu) -> list[tuple[str, BoolArray]]:
     kv = np.asarray(operator.kv_bytes) / gpu.l2_bytes
     return [("KV within L2", kv <= 1.0), ("KV to 2 x L2", (kv > 1.0) & (kv <= 2.0)), ("KV beyond", kv > 2.0)]
 
 
-def _deciding_range(operator: Operator, _: Gpu) -> list[tuple[str, Mask]]:
+def _deciding_range(operator: Operator, _: Gpu) -> list[tuple[str, BoolArray]]:
     return [(f"m <= {DECIDING_MAX}", operator.size <= DECIDING_MAX)]
 
 
-def _m_ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
-    m = operator.size
-    edges = (0, *SIZE_EDGES)
-    ranges = [
-        (f"m {lower + 1}..{upper}", (m > lower) & (m <= upper)) for lower, upper in itertools.pairwise(edges)
-    ]
+def _m_ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, BoolArray]]:
+    m, edges = operator.size, (0, *SIZE_EDGES)
+    ranges = [(f"m {low + 1}..{high}", (m > low) & (m <= high)) for low, high in itertools.pairwise(edges)]
     return [*ranges, (f"m > {edges[-1]}", m > edges[-1]), *_deciding_range(operator, gpu)]
 
 
-def _token_ranges(operator: Operator, _: Gpu) -> list[tuple[str, Mask]]:
+def _token_ranges(operator: Operator, _: Gpu) -> list[tuple[str, BoolArray]]:
     return [(f"tokens <= {edge}", operator.size <= edge) for edge in (SIZE_EDGES[1], DECIDING_MAX)]
 
 
-_RANGES: dict[str, Callable[[Any, Gpu], list[tuple[str, Mask]]]] = {
+_RANGES: dict[str, Callable[[Any, Gpu], list[tuple[str, BoolArray]]]] = {
     "gemm": _m_ranges,
     "attention": _kv_ranges,
     "elementwise": _deciding_range,

@@ -15,14 +15,9 @@ if TYPE_CHECKING:
 
 
 REGRET_BATCHES = tuple(range(1, 17))
-
-
 REGRET_CANDIDATES = (1, 8, *range(16, 129, 8))
-
-
 _FEWEST_COUNTS = 4
-
-
+"""Counts that must have been measured at a batch for a choice among them."""
 _NOT_IN_A_LAYER = ("lm_head", "embed_tokens")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

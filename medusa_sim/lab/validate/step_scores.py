@@ -38,8 +38,8 @@ def step_comparisons(cells: Sequence[StepCell]) -> list[Deviation]:
     """Decoding steps, verification steps, and speedups at equal batch and length."""
     scored = [cell for cell in cells if not cell.is_fitted]
     deviations = []
-    for quantity, keep in (("decode step", True), ("verify step", False)):
-        chosen = [cell for cell in scored if (cell.candidates == 1) == keep]
+    for quantity, is_plain in (("decode step", True), ("verify step", False)):
+        chosen = [cell for cell in scored if (cell.candidates == 1) == is_plain]
         if chosen:
             ratio = np.asarray([cell.predicted_us / cell.measured_us for cell in chosen])
             floors = [halves_differ(cell.passes_us, lower_quartile) for cell in chosen]

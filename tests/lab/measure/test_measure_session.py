@@ -69,7 +69,7 @@ def run(
     held, meta = begin(folder, META, resume=(folder / "meta.toml").exists())
     write_meta(folder, meta)
     memory = options.pop("memory_bytes", 80e9)
-    outcome = session.measure_cases(
+    outcome = session.measure_shapes(
         wanted, bench, held, RATES, memory_bytes=memory, clock=bench.clock, **options
     )
     return outcome, held
@@ -220,9 +220,9 @@ def test_progress_tells_the_time_left(tmp_path):
     told: list[tuple[int, int, float, float]] = []
     clock = Clock()
     held = Recorder(tmp_path)
-    session.measure_cases(
+    session.measure_shapes(
         some_cases()[:50], FakeBench(clock, pace=3.0), held, RATES, memory_bytes=80e9, clock=clock,
-        tell=lambda *given: told.append((*given, clock())),
+        advance=lambda *given: told.append((*given, clock())),
     )  # fmt: skip
     done, of, left_s, at = zip(*told, strict=True)
     assert done == tuple(range(1, 51))
