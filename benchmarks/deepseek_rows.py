@@ -43,16 +43,8 @@ GPUS = {"b200": "b200", "h200": "h200-sxm"}
 BORROWING = {"mi300x": "mi300x"}
 """Those that borrow theirs: their rows fit how many times as long kernels take there (`Fit.slower`)."""
 SETUP = [
-    "gpu",
-    "engine",
-    "weights",
-    "speculation",
-    "tp",
-    "ep",
-    "dp_attention",
-    "prompt_tokens",
-    "output_tokens",
-]
+    "gpu", "engine", "weights", "speculation", "tp", "ep", "dp_attention", "prompt_tokens", "output_tokens",
+]  # fmt: skip
 ENGINES = ("tensorrt-llm", "sglang")
 OLDER = {"tensorrt-llm-1.1": ("tensorrt-llm", "2026-01-29"), "sglang-0.5.5": ("sglang", "2026-01-01")}
 """Versions with terms of their own, their engine, and the first runs of a later one (images 1.2 and 1.3 of
@@ -61,11 +53,10 @@ RUNTIMES = (*ENGINES, *OLDER)
 ROUNDS = {"none": "plain", "mtp": "MTP"}
 ROUNDS_A_CHUNK = 10.0
 STATED_SHARE = 0.9
+_PASS_US = (0.0, 300.0, 600.0, 900.0, 1500.0)
 TERMS = (
-    Fitted(("tensorrt-llm",), "draft_us_per_pass", 349.0, 200.0, (0.0, 300.0, 600.0, 900.0, 1500.0), True),
-    Fitted(
-        ("tensorrt-llm-1.1",), "draft_us_per_pass", 470.0, 200.0, (0.0, 300.0, 600.0, 900.0, 1500.0), True
-    ),
+    Fitted(("tensorrt-llm",), "draft_us_per_pass", 349.0, 200.0, _PASS_US, True),
+    Fitted(("tensorrt-llm-1.1",), "draft_us_per_pass", 470.0, 200.0, _PASS_US, True),
     Fitted(("tensorrt-llm",), "prompt_us_per_launch", 70.0, 20.0, (0.0, 15.0, 30.0, 60.0, 100.0)),
     Fitted(("sglang",), "plan_us_per_pass", 4000.0, 4000.0, (0.0, 8000.0), True),
     Fitted(("sglang",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 60.0, 90.0, 120.0, 160.0), True),
@@ -312,18 +303,9 @@ def main() -> None:
     print(f"\n{terms_table(TERMS, fitted)}")
     print(f"\n{borrowed_table()}")
     if asked.rows:
-        names = [
-            "group",
-            "speculation",
-            "tokens",
-            "tp",
-            "prompt_tokens",
-            "output_tokens",
-            "concurrency",
-            "date",
-        ]
+        names = "group speculation tokens tp prompt_tokens output_tokens concurrency date"
         percent = (100 * found[["error", "left_out"]]).round(1)
-        print(found[names].join(percent).to_string())
+        print(found[names.split()].join(percent).to_string())
 
 
 if __name__ == "__main__":

@@ -129,19 +129,10 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
         pytest = ("-m", "pytest", "-q", "-m", "cuda", "-W", "default")
         yield Stage("check-tests", "check", 90, (sys.executable, *pytest, *tests))
     for launch in ("eager", "static", *(("cuda-graph",) if is_gpu else ())):
-        words = (
-            "decode",
-            "--prompt",
-            "def ",
-            *device,
-            "--launch",
-            launch,
-            "--tree",
-            "8",
-            "--temperature",
-            "0",
+        words = *device, *f"--launch {launch} --tree 8 --temperature 0".split()
+        yield Stage(
+            f"check-decode-{launch}", "check", 20, (*SIM_COMMAND, "decode", "--prompt", "def ", *words)
         )
-        yield Stage(f"check-decode-{launch}", "check", 20, (*SIM_COMMAND, *words))
 
     def steps(model: str, attention: str, batches: str, grid: str, seq_len: int, seconds: float) -> Stage:
         label, folder = f"{_label(model)}-{seq_len}-{attention}", data / "profiles/decoder"

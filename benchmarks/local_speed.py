@@ -187,15 +187,8 @@ def speedups() -> Iterator[tuple[str, str, str, str, int, float, float]]:
             relative = round_of(gpu, runtime, name, form, drafts)
         except MedusaSimError:
             continue
-        yield (
-            gpu,
-            runtime,
-            name,
-            form,
-            drafts,
-            (1.0 + drafts * float(row.rate)) / relative,
-            float(row.speedup),
-        )
+        gain = (1.0 + drafts * float(row.rate)) / relative
+        yield gpu, runtime, name, form, drafts, gain, float(row.speedup)
 
 
 def runs_table() -> str:
@@ -263,18 +256,11 @@ def rounds_table() -> str:
     rows: Any = pd.read_csv(measured("local/round_cost.csv"))
     shown, gains = [], []
     for row in rows.itertuples():
-        own_round = round_of(
-            gpu_name(str(row.device)), "llama.cpp-cuda", "qwen3.5-27b", "ud-q4_k_xl", int(row.n_max)
-        )
+        place = gpu_name(str(row.device)), "llama.cpp-cuda", "qwen3.5-27b", "ud-q4_k_xl"
+        own_round = round_of(*place, int(row.n_max))
         gains.append((row.tokens_per_round / own_round, row.tokens_per_round / row.round_rel))
-        shown.append(
-            (
-                row.n_max,
-                f"{own_round:.2f}",
-                f"{row.round_rel:.2f}",
-                f"{100 * (own_round / row.round_rel - 1):+.0f} %",
-            )
-        )
+        error = f"{100 * (own_round / row.round_rel - 1):+.0f} %"
+        shown.append((row.n_max, f"{own_round:.2f}", f"{row.round_rel:.2f}", error))
     best = [int(np.argmax([pair[i] for pair in gains])) + 1 for i in (0, 1)]
     text = table("drafts | predicted | measured | error", 0, shown)
     return f"{text}\n\nBest number of drafts: predicted {best[0]}, measured {best[1]}."

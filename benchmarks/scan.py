@@ -39,14 +39,9 @@ from medusa_sim.specs.runtime import runtime_names
 
 CARDS = ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")
 MODELS = (
-    "llama-3.1-8b",
-    "qwen3-32b",
-    "llama-3.3-70b",
-    "qwen3-30b-a3b",
-    "gpt-oss-120b",
-    "nemotron-3-nano-30b-a3b",
+    "llama-3.1-8b", "qwen3-32b", "llama-3.3-70b", "qwen3-30b-a3b", "gpt-oss-120b", "nemotron-3-nano-30b-a3b",
     "gemma-3-27b",
-)
+)  # fmt: skip
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 FORMATS = ("bf16", "fp8")
 GPUS = (1, 2, 4, 8)
@@ -233,16 +228,12 @@ COUNTED: tuple[tuple[str, Callable[[pd.DataFrame], pd.Series[bool]], str, str], 
 COUNTED_OF_RANDOM: tuple[tuple[str, Callable[[pd.DataFrame], pd.Series[bool]], str, str], ...] = (
     ("certain verdicts that come again with more requests", lambda t: t["again"] > 0, "again", "max"),
     ("with longer requests", lambda t: t["again by length"] > 0, "again by length", "max"),
-    (
-        "plain throughput lower at the next batch by over 3 %",
-        lambda t: t["worst fall"] < -0.03,
-        "worst fall",
-        "min",
-    ),
+    ("plain throughput lower at the next batch by over 3 %", lambda t: t["worst fall"] < -0.03, "worst fall",
+     "min"),
     ("watts beyond what a card draws", lambda t: t.beyond > 1.001, "beyond", "max"),
     ("watts lower at the next batch by over 5 %", lambda t: t["worst watts"] < -0.05, "worst watts", "min"),
     ("bands that leave their value out", lambda t: t["upside down"] > 0, "upside down", "max"),
-)
+)  # fmt: skip
 
 
 def tell(

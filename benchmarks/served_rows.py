@@ -28,27 +28,13 @@ from medusa_sim.lab.validate import served
 
 GPUS = {"b200_sxm": "b200", "h200_sxm": "h200-sxm", "h100_sxm": "h100-sxm", "gb200": "gb200"}
 MODELS = (
-    "llama-3.1-70b",
-    "llama-3.3-70b",
-    "llama-3.1-8b",
-    "gpt-oss-120b",
-    "deepseek-v3",
-    "deepseek-r1",
+    "llama-3.1-70b", "llama-3.3-70b", "llama-3.1-8b", "gpt-oss-120b", "deepseek-v3", "deepseek-r1",
     "qwen3-32b",
-)
+)  # fmt: skip
 SETUP = [
-    "backend",
-    "backend_version",
-    "runtime",
-    "system",
-    "precision",
-    "model_path",
-    "isl",
-    "osl",
-    "gpus",
-    "ep",
+    "backend", "backend_version", "runtime", "system", "precision", "model_path", "isl", "osl", "gpus", "ep",
     "splits_attention",
-]
+]  # fmt: skip
 GROUP = ["engine", "gpu", "weights", "model"]
 LEAST_OUTPUT, LONGEST_WAIT_MS = 500, 3000.0
 FUSED_FROM = "2026-01-01"
@@ -164,19 +150,10 @@ def group_table(cells: pd.DataFrame) -> str:
     lines = []
     for key, part in cells.groupby(GROUP):
         worst: Any = part.iloc[int(part.error.abs().argmax())]
-        cell = (
-            f"{100 * worst.error:+.0f} (tp {worst.tp}, {worst.isl:.0f} + {worst.osl:.0f}, {worst.requests})"
-        )
-        lines.append(
-            (
-                *key,
-                len(part),
-                f"{100 * part.error.abs().mean():.1f}",
-                f"{100 * part.error.mean():+.1f}",
-                cell,
-                f"{100 * part.held.mean():.0f}",
-            )
-        )
+        cell = f"(tp {worst.tp}, {worst.isl:.0f} + {worst.osl:.0f}, {worst.requests})"
+        means = f"{100 * part.error.abs().mean():.1f}", f"{100 * part.error.mean():+.1f}"
+        held = f"{100 * part.held.mean():.0f}"
+        lines.append((*key, len(part), *means, f"{100 * worst.error:+.0f} {cell}", held))
     return table("engine | GPU | weights | model | cells | mean % | bias % | worst cell | held %", 4, lines)
 
 
