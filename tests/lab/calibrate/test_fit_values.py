@@ -14,12 +14,7 @@ from medusa_sim.lab.calibrate.attention import _is_seen, _rows_per_head
 from medusa_sim.lab.calibrate.collective import _cheapest, _may_end, _regime
 from medusa_sim.lab.calibrate.elementwise import _groups
 from medusa_sim.lab.calibrate.fit import UNFITTED, FitDriver
-from medusa_sim.lab.calibrate.gemm import (
-    _refit,
-    _with_paces,
-    _with_penalties,
-    gemm_start,
-)
+from medusa_sim.lab.calibrate.gemm import _driver, _refit, _with_paces, _with_penalties, gemm_start
 from medusa_sim.lab.calibrate.hardware_file import _item
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.search import least_log_errors, soft_cost
@@ -52,10 +47,10 @@ def test_a_penalty_that_the_library_has_is_found_among_those_tried():
     """To like the large tile at 0.7 of its time is to dislike the small one at 1.43: 1.4 is tried first."""
     likes = two_tiles(tiles=(TILES[0], GemmTile(m=128, n=128, selection_penalty=0.7)))
     rows = Rows(gemm(M, 8192.0), gemm_time(GPU, likes, gemm(M, 8192.0), cold=False).time_us)
-    found = _with_penalties(two_tiles(), rows, GPU, np.ones(M.size))
+    found = _with_penalties(two_tiles(), rows, _driver(GPU), np.ones(M.size))
     assert [tile.selection_penalty for tile in found.tiles] == pytest.approx([1.4, 1.0])
     own = Rows(gemm(M, 8192.0), gemm_time(GPU, two_tiles(), gemm(M, 8192.0), cold=False).time_us)
-    same = _with_penalties(two_tiles(), own, GPU, np.ones(M.size))
+    same = _with_penalties(two_tiles(), own, _driver(GPU), np.ones(M.size))
     assert [tile.selection_penalty for tile in same.tiles] == [1.0, 1.0]  # a tie leaves it as it is
 
 
@@ -64,7 +59,7 @@ def test_a_pace_that_the_library_has_is_found_among_those_tried():
         fewest_waves=True, tiles=tuple(msgspec.structs.replace(tile, pace=1.25) for tile in TILES)
     )
     rows = Rows(gemm(M, 8192.0), gemm_time(GPU, paced, gemm(M, 8192.0), cold=False).time_us)
-    found = _with_paces(two_tiles(fewest_waves=True), rows, GPU, np.ones(M.size))
+    found = _with_paces(two_tiles(fewest_waves=True), rows, _driver(GPU), np.ones(M.size))
     assert {tile.pace for tile in found.tiles} <= {1.0, 1.25}
     assert 1.25 in {tile.pace for tile in found.tiles}
     again = gemm_time(GPU, found, gemm(M, 8192.0), cold=False).time_us
@@ -80,8 +75,8 @@ def test_whole_microseconds_weigh_short_kernels_by_their_rounding():
     try:
         module._least_squares = lambda kernel, rows, gpu, weight, pinned: weights.append(weight) or kernel
         module._with_penalties = lambda kernel, rows, gpu, weight: kernel
-        _refit(two_tiles(), of([5.0, 500.0], m=[1, 1024]), GPU, rounds=1)
-        _refit(two_tiles(), of([5.1, 500.3], m=[1, 1024]), GPU, rounds=1)
+        _refit(two_tiles(), of([5.0, 500.0], m=[1, 1024]), _driver(GPU), rounds=1)
+        _refit(two_tiles(), of([5.1, 500.3], m=[1, 1024]), _driver(GPU), rounds=1)
     finally:
         module._least_squares, module._with_penalties = physics, penalties
     assert weights[0] == pytest.approx([0.5**0.5, 1.0], abs=1e-3)
