@@ -21,9 +21,9 @@ import torch
 from agreement import walked_draft
 from pages import filled
 from scipy.optimize import nnls
-from script import ROOT, command_line
+from script import command_line
 from study import table
-from validate_engine import run_engine, shipped_pair, shipped_plan
+from validate_engine import ENGINE_PYTHON, require_engine, run_engine, shipped_pair, shipped_plan
 
 from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spread
 from medusa_sim.arrays import FloatArray
@@ -153,11 +153,10 @@ def main() -> None:
     """Time steps, predict, serve, compare."""
     parser = command_line(__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
+    parser.add_argument("--engine-python", type=Path, default=ENGINE_PYTHON)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    if not given.engine_python.exists():
-        raise SystemExit(f"Error: {given.engine_python} is not there; `make validate-engine` sets it up")
+    require_engine(given.engine_python)
     torch.set_num_threads(given.threads)
     work = given.folder / "work-load"
     work.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -273,13 +273,21 @@ def kinds_band(lines: pd.DataFrame, known: dict[str, Any], kinds: dict[Kind, dic
     return band_of(lines, known["step_share"], known["experts_share"], least)
 
 
+def banded(
+    lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]
+) -> Iterator[tuple[Kind, pd.DataFrame, FloatArray]]:
+    """Each kind with its cells, told what is known of it, and by how much their bands are wider."""
+    for kind, known in kinds.items():
+        cells = told(lines[lines.kind == kind], known["kernels_half_share"])
+        yield kind, cells, kinds_band(cells, known, kinds)
+
+
 def kinds_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     """What was new, how far steps erred, what their bands hold."""
     rows = []
-    for kind, own in kinds.items():
+    for kind, cells, share in banded(lines, kinds):
+        own, groups = kinds[kind], by_group(cells, share)
         shares = own["step_share"], own["experts_share"], own["kernels_half_share"]
-        cells = told(lines[lines.kind == kind], shares[-1])
-        groups = by_group(cells, kinds_band(cells, own, kinds))
         least: Any = None if groups.empty else groups.idxmin()
         words = "" if least is None else f"{groups.min():.0%} ({least[1]})"
         below = f"{(groups < LEAST_HELD).sum()} of {len(groups)}"
@@ -291,9 +299,8 @@ def kinds_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
 def ways_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     """What the bands hold in the mean over groups by what was left out, small groups too."""
     inside = pd.Series(False, index=lines.index)
-    for kind, own in kinds.items():
-        cells = told(lines[lines.kind == kind], own["kernels_half_share"])
-        inside[cells.index] = held(cells, kinds_band(cells, own, kinds))
+    for _, cells, share in banded(lines, kinds):
+        inside[cells.index] = held(cells, share)
     groups = inside.groupby([lines.way, lines.group]).agg(["mean", "size"])
     rows = []
     for way, part in groups.groupby(level=0, sort=False):
@@ -309,9 +316,7 @@ def ends_table(lines: pd.DataFrame, kinds: dict[Kind, dict[str, Any]]) -> str:
     In the mean over groups, those that were not left out apart.
     """
     late = pd.Series(False, index=lines.index)
-    for kind, own in kinds.items():
-        cells = told(lines[lines.kind == kind], own["kernels_half_share"])
-        share = kinds_band(cells, own, kinds)
+    for _, cells, share in banded(lines, kinds):
         late[cells.index] = cells.short > np.hypot(cells.slower, share)
     beyond = lines.assign(beyond=late, is_out=lines.kind != "measured")
     means = beyond.groupby(["is_out", "way", "group"]).beyond.mean().reset_index()

@@ -72,6 +72,12 @@ def is_sound(rows: pd.DataFrame) -> pd.Series[bool]:
     return rows["suspect"].astype(str) == "" if "suspect" in rows else pd.Series(data=True, index=rows.index)
 
 
+def is_trusted(rows: pd.DataFrame, table: str, card: Gpu) -> pd.Series[bool]:
+    """Sound rows, without those of an L40S beyond two ranks."""
+    is_far = table == "collectives" and card.name == "l40s"
+    return is_sound(rows) & (rows["ranks"] <= 2) if is_far else is_sound(rows)
+
+
 def experts(gpus: list[str], *, spread: bool = False) -> Iterator[tuple[Gpu, str, pd.DataFrame]]:
     """Layers of experts by GPU and engine; those of expert parallelism where `spread`."""
     for gpu, rows in by_gpu("moe", gpus):
@@ -117,10 +123,7 @@ class Measured:
     def read(name: str, gpu: str) -> Iterator[Measured]:
         """Rows of a GPU by engine, kernel, operator and, for collectives, version."""
         for card, rows in by_gpu(name, [gpu]):
-            keep = is_sound(rows)
-            if name == "collectives" and card.name == "l40s":
-                keep &= rows["ranks"] <= 2
-            frame = check_rows(rows[keep], name, need_time=True)
+            frame = check_rows(rows[is_trusted(rows, name, card)], name, need_time=True)
             frame["release"] = frame["version"]
             if name != "collectives":
                 frame["version"] = ""
@@ -185,10 +188,8 @@ def frames() -> Iterator[pd.DataFrame]:
 def _recorded_pairs() -> Iterator[pd.DataFrame]:
     for name in filter(lambda name: is_here(f"moe_tp/{name}.parquet"), TABLES):
         for card, rows in by_gpu(name, []):
-            keep = is_sound(rows)
+            keep = is_trusted(rows, name, card)
             spread = pd.Series(data=False, index=rows.index)
-            if name == "collectives" and card.name == "l40s":
-                keep &= rows["ranks"] <= 2
             if name == "moe":
                 keep &= rows["inter"] % rows["tp"] == 0
                 spread = rows["ep"] > 1

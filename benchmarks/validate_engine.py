@@ -25,11 +25,10 @@ from agreement import chain_rows, walked_draft, walked_lookup
 from decoder import PROMPT_TOKENS as SHIPPED_PROMPT_TOKENS
 from decoder import heldout_windows
 from engine_page import page
-from script import ROOT, command_line
+from script import ROOT, command_line, ends_in_a_line
 from steps_compared import validate_engine
 from steps_record import text_rows, write_record
 
-from medusa_sim.errors import MedusaSimError
 from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.config import read_config
@@ -41,6 +40,7 @@ from medusa_sim.lab.decoder.model_drafter import TreeDrafter
 from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
 from medusa_sim.lab.measure.environment import environment
 
+ENGINE_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 CHECKPOINT, DRAFT = "python-stdlib-medusa-1", "python-stdlib-draft"
 TARGETS = ("llama-36m", "llama-110m")
 RANDOM_DRAFT = "llama-2m"
@@ -58,7 +58,7 @@ BLOCK_TOKENS, BLOCKS = 32, 1100
 def _arguments() -> argparse.Namespace:
     parser = command_line(__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
+    parser.add_argument("--engine-python", type=Path, default=ENGINE_PYTHON)
     parser.add_argument("--name", default="vllm-cpu", help="of the record, a folder below OUT")
     parser.add_argument("--seconds", type=float, default=850.0, help="for the engine, all jobs together")
     parser.add_argument("--passes", type=int, default=4, help="at most; two, and more while there is time")
@@ -69,6 +69,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=64, help="of the shipped checkpoint, per half")
     parser.add_argument("--fail-above", type=float, help="mean error in per cent")
     return parser.parse_args()
+
+
+def require_engine(python: Path) -> None:
+    """End in one line where the engine's Python is not there."""
+    if not python.exists():
+        raise SystemExit(f"Error: {python} is not there; `make validate-engine` sets it up")
 
 
 def write_model(folder: Path, model: Llama, dtype: torch.dtype) -> None:
@@ -196,8 +202,7 @@ def main() -> None:
     """Run, keep, compare."""
     given = _arguments()
     torch.set_num_threads(given.threads)
-    if not given.engine_python.exists():
-        raise SystemExit(f"Error: {given.engine_python} is not there; `make validate-engine` sets it up")
+    require_engine(given.engine_python)
     started = time.monotonic()
     work, kept = given.folder / "work", given.folder / given.name
     work.mkdir(parents=True, exist_ok=True)
@@ -225,7 +230,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except MedusaSimError as error:
-        raise SystemExit(f"Error: {error}") from None
+    ends_in_a_line(main)

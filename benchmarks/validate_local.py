@@ -29,10 +29,9 @@ from decoder import PROMPT_TOKENS, heldout_windows
 from llama_runs import OPTIONS, QUIET_SHARE, Text, bench, continued, has_clock, passes, plain, run
 from local_page import Record, Round, Verification, draw, page
 from near_ties import part_at_tie
-from script import ROOT, command_line
+from script import ROOT, command_line, ends_in_a_line
 
 from medusa_sim.api import Scenario
-from medusa_sim.errors import MedusaSimError
 from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.scenario.machine_law import pass_times
 from medusa_sim.scenario.machine_rows import MachineRow, bench_command
@@ -403,7 +402,4 @@ def compared(given: argparse.Namespace) -> Record:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except MedusaSimError as error:
-        raise SystemExit(f"Error: {error}") from None
+    ends_in_a_line(main)

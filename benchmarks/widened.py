@@ -15,10 +15,10 @@ import re
 from pathlib import Path
 
 import torch
-from script import command_line
+from script import command_line, ends_in_a_line
 from torch import Tensor
 
-from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.heads import MedusaHeads
@@ -74,23 +74,19 @@ def main() -> None:
     parser.add_argument("save", type=Path)
     parser.add_argument("--times", type=int, default=4)
     asked = parser.parse_args()
-    try:
-        given = load_checkpoint(asked.checkpoint)
-        model, heads = widened(given, asked.times)
-        save_checkpoint(
-            asked.save,
-            model,
-            heads,
-            tokenizer_json=load_tokenizer(asked.checkpoint).to_str(),
-            record={"recipe": {"widened": asked.checkpoint.resolve().name, "times": asked.times}},
-            overwrite=True,
-        )
-    except MedusaSimError as error:
-        raise SystemExit(f"Error: {error}") from None
+    model, heads = widened(load_checkpoint(asked.checkpoint), asked.times)
+    save_checkpoint(
+        asked.save,
+        model,
+        heads,
+        tokenizer_json=load_tokenizer(asked.checkpoint).to_str(),
+        record={"recipe": {"widened": asked.checkpoint.resolve().name, "times": asked.times}},
+        overwrite=True,
+    )
     millions = sum(weight.numel() for part in (model, heads) if part for weight in part.parameters()) / 1e6
     print(f"{asked.save}: {millions:.1f} M parameters, heads included; the text of {asked.checkpoint.name}")
 
 
 if __name__ == "__main__":
     torch.set_grad_enabled(mode=False)
-    main()
+    ends_in_a_line(main)

@@ -24,8 +24,7 @@ from medusa_sim.lab.measure.session import Outcome, measure_shapes
 from medusa_sim.lab.measure.shapes import timed_shapes
 from medusa_sim.lab.measure.spread import spread_warning
 from medusa_sim.latency.measured import OPERATOR_PROFILES
-from medusa_sim.specs.measurement import SCHEMA, Environment, Meta
-from medusa_sim.specs.model import Model
+from medusa_sim.specs.measurement import SCHEMA, Environment, Meta, Rates
 from medusa_sim.specs.models import load_model
 
 _METHODS = {
@@ -62,7 +61,11 @@ def measure_operators(
     folder = asked.out or home / OPERATOR_PROFILES / seen.name
     tell(environment_text(seen))
     tell(f"{len(wanted)} shapes, the most informative first, to {folder}")
-    meta = _meta(asked, device, dtypes, seen, models[0])
+    first = models[0].attention
+    sizes = (first.heads, first.kv_heads, first.head_dim)
+    kernels = attention_kernels(device, DTYPES[dtypes[0]], *sizes, splits=asked.splits_attention)
+    meta = operators_meta(asked, dtypes, seen, hardware.rates(device, seen, dtypes), _METHODS[seen.kind])
+    meta.attention.update(kernels)
     record, meta = begin(folder, meta, resume=resume, allow_different=allow_different)
     write_meta(folder, meta)
     pool = Pool(device, seen.cache_bytes, splits_attention=asked.splits_attention, packed=asked.packed)
@@ -92,22 +95,20 @@ def measure_operators(
     _tell_next(tell, record, seen, folder, dtypes)
 
 
-def _meta(
-    asked: Device, device: torch.device, dtypes: tuple[str, ...], seen: Environment, first: Model
+def operators_meta(
+    asked: Device, dtypes: tuple[str, ...], seen: Environment, rates: Rates, method: str
 ) -> Meta:
-    """What rows depend on; the attention kernels are those of the first model in the first dtype."""
+    """What rows depend on. method: how they are timed, in words."""
     labels = tuple(model_label(model) for model in asked.models)
-    sizes = (first.attention.heads, first.attention.kv_heads, first.attention.head_dim)
     return Meta(
         schema=SCHEMA,
         title=f"Operators of {', '.join(labels)} on {seen.device}",
-        method=_METHODS[seen.kind],
+        method=method,
         models=labels,
         dtypes=dtypes,
         environment=seen,
-        rates=hardware.rates(device, seen, dtypes),
+        rates=rates,
         packed=asked.packed,
-        attention=attention_kernels(device, DTYPES[dtypes[0]], *sizes, splits=asked.splits_attention),
     )
 
 

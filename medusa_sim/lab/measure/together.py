@@ -22,8 +22,9 @@ from medusa_sim.lab.measure.arguments import Device, StepGrid, Tell
 from medusa_sim.lab.measure.bench import CpuBench
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, write_config, write_steps
 from medusa_sim.lab.measure.decoder_steps import steps_meta
-from medusa_sim.lab.measure.environment import environment, model_label
+from medusa_sim.lab.measure.environment import environment
 from medusa_sim.lab.measure.kernels import Pool
+from medusa_sim.lab.measure.operator_run import operators_meta
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
 from medusa_sim.lab.measure.session import FastestLayers
 from medusa_sim.lab.measure.shapes import TimedShape, fill_up, shape_of, timed_shapes
@@ -36,7 +37,7 @@ from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.measurement import SCHEMA, Environment, Meta
+from medusa_sim.specs.measurement import Environment
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 
@@ -48,6 +49,7 @@ STEADY = 0.01
 _FEWEST_ROUNDS = 5
 _SETTLE_S = 0.08
 _PATIENCE = 0.4
+_METHOD = "CPU time of runs of calls, in turns with steps, divided by the time of a kernel beside each"
 _PLAIN_VISITS = 3
 """Visits of a plain step in a round: every speedup of its batch rests on it."""
 
@@ -231,16 +233,7 @@ def measure_together(
     home = user_data_dir(asked.data_dir)
     rows = asked.out or home / OPERATOR_PROFILES / seen.name
     rates = hardware.rates(device, seen, (dtype,))
-    meta = Meta(
-        schema=SCHEMA,
-        title=f"Operators of {model_label(path)} on {seen.device}",
-        method="CPU time of runs of calls, in turns with steps, divided by the time of a kernel beside each",
-        models=(model_label(path),),
-        dtypes=(dtype,),
-        environment=seen,
-        rates=rates,
-        packed=asked.packed,
-    )
+    meta = operators_meta(asked, (dtype,), seen, rates, _METHOD)
     record, meta = begin(rows, meta, resume=False)
     write_meta(rows, meta)
     hardware.write_hardware(home, seen, rates)

@@ -27,7 +27,7 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_SAMPLE_US", 1.0)
     monkeypatch.setattr(bench, "_CASE_S", 0.0)
     monkeypatch.setattr(bench, "_FEWEST_REPEATS", 2)
-    monkeypatch.setattr(bench, "_WARMUP_S", 0.0)
+    monkeypatch.setattr(bench, "_USUAL_S", 0.0)
     monkeypatch.setattr(bench, "_SETTLING_S", 0.0)
     monkeypatch.setattr(turns, "_MOST", turns._FEWEST)
     monkeypatch.setattr(scipy.optimize, "least_squares", partial(scipy.optimize.least_squares, max_nfev=2))

@@ -257,7 +257,7 @@ def test_attention_that_stays_in_the_cache_between_calls_settles_longer(
     monkeypatch.setattr(made, "_warm_up", lambda *args: asked.append(args[2:]), raising=False)
     operator = SimpleNamespace(kind=family, dtype="fp16", FAMILY=family)
     made.ready(case(operator=operator, between_bytes=between))
-    usual = (bench_module._WARMUP_ROTATIONS, bench_module._WARMUP_S)
+    usual = (bench_module._USUAL_ROTATIONS, bench_module._USUAL_S)
     long = (bench_module._SETTLING_ROTATIONS, bench_module._SETTLING_S)
     assert asked == [long if settles else usual]
 
