@@ -30,9 +30,9 @@ from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.roofline import roofline_points
 from medusa_sim.grid.surface import surface_at
 from medusa_sim.plan import tree_answer
-from medusa_sim.plan.one_place import scheduled_row_at, steps_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.scenario.question import Objective, Question

@@ -18,8 +18,8 @@ from medusa_sim.export.engines import engine_settings
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.quantities import values
 from medusa_sim.outside.escaping import paragraph
-from medusa_sim.plan.one_place import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.verdict import LOSES, PAYS, codes_of
 from medusa_sim.report.recommend.python import RecommendResult
 from medusa_sim.report.recommend.screen import recommend_screen

@@ -45,9 +45,9 @@ from script import command_line
 import medusa_sim as ms
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.plan.one_place import scheduled_row_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import Gpu, load_gpu

@@ -51,8 +51,8 @@ HOUSE = (
         ("scenario",),
         "what is asked, resolved once: arguments, defaults, acceptance -> a scenario",
         in_order(
-            "defaults acceptance declare one_or_several arguments question draft_options as_run machine_rows "
-            "machine_law kernel_fits machine adjusted_acceptance machine_with_drafter scenario"
+            "defaults acceptance declare axis_values arguments question draft_options as_run local_rows "
+            "local_correction kernel_fits machine adjusted_acceptance machine_with_drafter scenario"
         ),
     ),
     Room(
@@ -66,17 +66,17 @@ HOUSE = (
         ("grid",),
         "scenario -> surface (the only thing that prices steps) -> cells and every quantity of them",
         in_order(
-            "axes roofline unless_self beyond configurations surface cell_passes steps bands cells costs "
-            "quantity quantities cell columns single_step request_latency sweep"
+            "axes roofline unless_self extrapolation configurations surface cell_passes steps bands cells "
+            "costs quantity quantities cell columns single_step request_latency sweep"
         ),
     ),
     Room(
         ("plan",),
         "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
         in_order(
-            "verdict measured_run check activated_experts more_requests narrow_formats counts coarse_search "
-            "break_even shortfall sweep_answer batch_ranges schedule_row sensitivity other_counts quantities "
-            "schedule capacity recommendation one_place recommend tree_answer"
+            "verdict measured_run check surprises count_curves coarse_search "
+            "break_even shortfall sweep_answer batch_ranges schedule_row sensitivity alternatives quantities "
+            "schedule capacity recommendation recommendation_at recommend tree_answer"
         ),
     ),
     Room(

@@ -21,8 +21,8 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.file_types import named_file
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.scenario.machine_law import SPREAD, corrected, pass_times, passes, replace_law, scaled
-from medusa_sim.scenario.machine_rows import MachineRow
+from medusa_sim.scenario.local_correction import SPREAD, corrected, pass_times, passes, replace_law, scaled
+from medusa_sim.scenario.local_rows import LocalRow
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_name
 from medusa_sim.specs.local import LocalLaw, local_law
@@ -180,7 +180,7 @@ def _steps(curve: Curve, law: LocalLaw | None) -> list[PassTimes]:
     latency, model, runtime = own(curve.gpu, curve.runtime, curve.model, curve.form)
     latency = latency if law is None else replace_law(latency, law)
     rows = [
-        MachineRow(columns=m, depth=curve.depth, time_us=1.0, is_batch=curve.is_batch)
+        LocalRow(columns=m, depth=curve.depth, time_us=1.0, is_batch=curve.is_batch)
         for m in (1, *curve.columns)
     ]
     return list(passes(latency, model, runtime, rows))
@@ -285,10 +285,8 @@ def errors_with_rows(curve: Curve) -> list[tuple[int, float]]:
     times = dict(
         zip((1, *curve.columns), curve.plain_us * np.concatenate([[1.0], curve.ratios]), strict=True)
     )
-    rows = [MachineRow(columns=m, depth=curve.depth, time_us=times[m]) for m in ASKED]
-    others = [
-        MachineRow(columns=m, depth=curve.depth, time_us=us) for m, us in times.items() if m not in ASKED
-    ]
+    rows = [LocalRow(columns=m, depth=curve.depth, time_us=times[m]) for m in ASKED]
+    others = [LocalRow(columns=m, depth=curve.depth, time_us=us) for m, us in times.items() if m not in ASKED]
     found = pass_times(corrected(latency, model, runtime, rows), model, runtime, others)
     return [(row.columns, float(us / row.time_us - 1.0)) for us, row in zip(found, others, strict=True)]
 

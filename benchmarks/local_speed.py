@@ -37,8 +37,8 @@ from study import measured, table
 from medusa_sim.api import Scenario as ApiScenario
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.scenario.machine_law import passes
-from medusa_sim.scenario.machine_rows import MachineRow
+from medusa_sim.scenario.local_correction import passes
+from medusa_sim.scenario.local_rows import LocalRow
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import device_names, gpu_name
@@ -128,7 +128,7 @@ def speed(
     latency, shape, engine = own(gpu, runtime, model, form)
     if threads:  # of a CPU, which has as much bandwidth and less arithmetic then
         latency = LocalLatency(latency.gpu, latency.law.backend, latency.law, threads / latency.gpu.sms)
-    (step,) = passes(latency, shape, engine, [MachineRow(columns=1, depth=max(1.0, depth), time_us=1.0)])
+    (step,) = passes(latency, shape, engine, [LocalRow(columns=1, depth=max(1.0, depth), time_us=1.0)])
     predicted, low, high = (float(1e6 / us) for us in (step.time_us, step.high_us, step.low_us))
     return Speed(runtime, gpu, model, form, predicted, low, high, tokens_per_s, unseen)
 

@@ -33,8 +33,8 @@ from script import ROOT, command_line, ends_in_a_line
 
 from medusa_sim.api import Scenario
 from medusa_sim.lab.decoder.tokenizer import load_tokenizer
-from medusa_sim.scenario.machine_law import pass_times
-from medusa_sim.scenario.machine_rows import MachineRow, bench_command
+from medusa_sim.scenario.local_correction import pass_times
+from medusa_sim.scenario.local_rows import LocalRow, bench_command
 from medusa_sim.writing import write_text
 
 CHECKPOINTS = ROOT / "profiles" / "checkpoints"
@@ -191,9 +191,7 @@ def predicted_passes(given: argparse.Namespace, files: Files, pastes: dict[str, 
                     acceptance=0.5, bench=bench_file,
                 )  # fmt: skip
                 rows = [
-                    MachineRow(columns=m, depth=max(1, depth), time_us=1.0)
-                    for depth in DEPTHS
-                    for m in COLUMNS
+                    LocalRow(columns=m, depth=max(1, depth), time_us=1.0) for depth in DEPTHS for m in COLUMNS
                 ]
                 both.append(pass_times(at.latency, at.model, at.runtime, rows) / 1e3)  # type: ignore[arg-type]
             at_each = [(depth, m) for depth in DEPTHS for m in COLUMNS]

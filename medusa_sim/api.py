@@ -24,6 +24,7 @@ from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan.recommend import recommend as recommended
 from medusa_sim.report.recommend.python import RecommendResult
 from medusa_sim.scenario.arguments import ARGUMENTS, words_of
+from medusa_sim.scenario.axis_values import Sizes, as_list, names, numbers, whole_numbers
 from medusa_sim.scenario.declare import FLAG, NUMBER, RUNTIME, Argument, check, declared
 from medusa_sim.scenario.defaults import (
     ALONE,
@@ -32,7 +33,6 @@ from medusa_sim.scenario.defaults import (
     DEFAULT_GPU,
     DEFAULT_MODEL,
 )
-from medusa_sim.scenario.one_or_several import Sizes, as_list, names, numbers, whole_numbers
 from medusa_sim.scenario.question import QUESTION, Question
 from medusa_sim.scenario.scenario import Scenario as ScenarioAlone
 from medusa_sim.setups.question import NAMES, SIZES

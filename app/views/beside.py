@@ -16,8 +16,8 @@ from chosen import POINT, SetUp, set_up_of
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.plan.one_place import rows_at, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import gains_by_batch
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.card import short_answer

@@ -24,14 +24,14 @@ from medusa_sim.export.engines import engine_settings
 from medusa_sim.file_types import FILES, OF_MLX
 from medusa_sim.grid.columns import count_table
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.plan.one_place import rows_at, scheduled_row_at
+from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.reading.files import held
 from medusa_sim.report.charts.sweep import speedup_chart
 from medusa_sim.report.length_view import view_of
 from medusa_sim.report.words.numbers import duration, percent, times
-from medusa_sim.scenario.machine_law import band_without_rows
-from medusa_sim.scenario.machine_rows import MachineRows, bench_command, read_rows
+from medusa_sim.scenario.local_correction import band_without_rows
+from medusa_sim.scenario.local_rows import LocalRows, bench_command, read_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.gpu_names import gpu_names, local_names
 from medusa_sim.specs.local import runtimes_of
@@ -71,7 +71,7 @@ def page(set_up: SetUp) -> None:
     show.code(bench_command(asked.engine))
 
 
-def _rows(pasted: str) -> tuple[MachineRows | None, str]:
+def _rows(pasted: str) -> tuple[LocalRows | None, str]:
     """What the paste says, and the path at which it is held: its own for each content, a key of caches."""
     if not pasted.strip():
         return None, ""
@@ -84,7 +84,7 @@ def _readable(path: str, pasted: str) -> AbstractContextManager[Path | None]:
     return held(path, pasted.encode()) if path else nullcontext()
 
 
-def _asked(rows: MachineRows | None, path: str) -> SetUp:
+def _asked(rows: LocalRows | None, path: str) -> SetUp:
     """The set-up that the paste tells, the rest from inputs."""
     told: dict[str, Any] = {} if rows is None else dict(rows.told)
     if told:
@@ -153,7 +153,7 @@ def _asked(rows: MachineRows | None, path: str) -> SetUp:
     )  # fmt: skip
 
 
-def _answer(asked: SetUp, rows: MachineRows | None) -> None:
+def _answer(asked: SetUp, rows: LocalRows | None) -> None:
     answer = answers.recommendation(asked, answers.Asked(1))
     row = scheduled_row_at(answer, 1, asked.seq_len)
     verdict_of(asked, answer, row)

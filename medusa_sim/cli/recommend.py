@@ -86,7 +86,7 @@ def recommend(
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
     if ask_bench:
-        from medusa_sim.scenario.machine_rows import bench_command
+        from medusa_sim.scenario.local_rows import bench_command
         from medusa_sim.specs.local import LLAMA_CPP
 
         output.text(bench_command(str(given["runtime"] or LLAMA_CPP)) + "\n")
@@ -129,7 +129,7 @@ def users_machine(given: dict[str, Any]) -> None:
     """Fill arguments that were not given from rows of the user's machine; UsageError without a device."""
     if given["bench"] is None:
         return
-    from medusa_sim.scenario.machine_rows import read_rows
+    from medusa_sim.scenario.local_rows import read_rows
 
     found = read_rows(given["bench"])
     told: dict[str, Any] = {name: value for name, value in found.told.items() if not take.is_given(name)}
@@ -150,7 +150,7 @@ def narrowed(one: Scenario) -> Iterator[str]:
     if one.arguments.bench is None:
         return
     from medusa_sim.latency.local import LocalLatency
-    from medusa_sim.scenario.machine_law import band_without_rows
+    from medusa_sim.scenario.local_correction import band_without_rows
 
     if isinstance(one.latency, LocalLatency):
         before, after = band_without_rows(one.latency), one.latency.law.band

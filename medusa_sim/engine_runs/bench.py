@@ -31,7 +31,7 @@ from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.reading.documents import json_documents
 from medusa_sim.reading.files import named, read_text
 from medusa_sim.reading.tables import numbered_csv_table
-from medusa_sim.scenario.machine_rows import MachineRows, is_written_by_tools, rows_of
+from medusa_sim.scenario.local_rows import LocalRows, is_written_by_tools, rows_of
 from medusa_sim.units import US_PER_S
 
 _CSV_NUMBERS = ("concurrency", "prompt", "output", "drafts", "acceptance_length", "tokens_per_s")
@@ -48,7 +48,7 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
         rows = list(_of_csv(path))
     else:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
-        if (own := _machine_rows(text, path)) is not None:
+        if (own := _local_rows(text, path)) is not None:
             return [checked(row, path) for row in _of_own(own, path, known)]
         log = logged(text)
         rows = (
@@ -63,12 +63,12 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
     return [checked(with_shape(row, known), path) for row in rows]
 
 
-def _machine_rows(text: str, path: Path) -> MachineRows | None:
+def _local_rows(text: str, path: Path) -> LocalRows | None:
     """Output of a tool, copied from a terminal; None for other text. Raises DataError without a speed."""
     return rows_of(text, path) if is_written_by_tools(text) else None
 
 
-def _of_own(own: MachineRows, path: Path, shape: Shape) -> Iterator[BenchRow]:
+def _of_own(own: LocalRows, path: Path, shape: Shape) -> Iterator[BenchRow]:
     """llama-bench and its like: plain steps of one or more sequences, and a server's tokens with drafts."""
     model = own.told.get("model", "")
     for row in own.rows:
@@ -104,7 +104,7 @@ def is_bench(path: Path) -> bool:
         return True
     try:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
-        if _machine_rows(text, path) is not None or logged(text) is not None:
+        if _local_rows(text, path) is not None or logged(text) is not None:
             return True
         documents = json_documents(text, path, WANTED, DataError, finite=False)
         return any(map(is_result, documents))

@@ -15,7 +15,7 @@ from medusa_sim.errors import DataError, MedusaSimError, UsageError
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.measured_run import MeasuredRun, with_known_acceptance
 from medusa_sim.reading.files import read_text
-from medusa_sim.scenario.machine_rows import is_written_by_tools, rows_of
+from medusa_sim.scenario.local_rows import is_written_by_tools, rows_of
 from medusa_sim.scenario.question import Measured
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.engine import unversioned

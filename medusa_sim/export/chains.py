@@ -17,8 +17,8 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.one_place import rows_at
 from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths
+from medusa_sim.plan.recommendation_at import rows_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.plan.verdict import runs_of_equals
 from medusa_sim.specs.runtime import load_runtime

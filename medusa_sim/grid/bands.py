@@ -9,7 +9,7 @@
 
 In a server the tokens are those of a request over its whole steps (`Surface.request_token_halves`).
 
-None of them narrows beyond what was measured, in requests or in their length (`grid.beyond`).
+None of them narrows beyond what was measured, in requests or in their length (`grid.extrapolation`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Self
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, Halves
-from medusa_sim.grid.beyond import widest_below
 from medusa_sim.grid.cell_passes import picked
+from medusa_sim.grid.extrapolation import widest_below
 from medusa_sim.grid.steps import Steps
 from medusa_sim.grid.surface import Surface
 from medusa_sim.grid.unless_self import cached_unless_self
@@ -39,8 +39,8 @@ _BATCHES, _LENGTHS = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
-class SureSteps(Steps):
-    """Steps, and how sure each of their numbers is: half-widths that broadcast with the cells."""
+class BandedSteps(Steps):
+    """Steps with the bands of their numbers: half-widths that broadcast with the cells."""
 
     @cached_property
     def step_halves(self) -> Halves:
@@ -59,12 +59,12 @@ class SureSteps(Steps):
     @cached_property
     def server_speedup_halves(self) -> Halves:
         """Half-widths of the speedup in a server; 0 where a step emits one token."""
-        return self._unless_plain(self.widened(SureSteps._server_speedup_halves))
+        return self._unless_plain(self.widened(BandedSteps._server_speedup_halves))
 
     @cached_property
     def token_us_halves(self) -> Halves:
         """Half-widths of the time per token in a server."""
-        return self.widened(SureSteps._token_us_halves)
+        return self.widened(BandedSteps._token_us_halves)
 
     @property
     def first_token_halves(self) -> Halves:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, as_float
-from medusa_sim.grid.bands import SureSteps
+from medusa_sim.grid.bands import BandedSteps
 from medusa_sim.grid.cell_passes import picked
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import surface_at
@@ -29,7 +29,7 @@ _ALWAYS_LAST = 1e9
 """Sorts what does not fit after whatever does, in the same order."""
 
 
-class Cells(SureSteps):
+class Cells(BandedSteps):
     """Configurations of a surface: their steps, which of them is best, what a server makes of them."""
 
     @property

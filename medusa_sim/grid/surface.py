@@ -16,8 +16,8 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, Halves, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.grid.beyond import edges_below
 from medusa_sim.grid.configurations import Configurations
+from medusa_sim.grid.extrapolation import edges_below
 from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario

@@ -61,7 +61,7 @@ plainly hardly slower, while rounds of six drafts lose a fifth (Qwen3.8-27B, Aug
 BESIDE_READING, MOST_BESIDE = 3.0, 0.45
 """Half-width of arithmetic, tiles and launches: this many times that of bandwidth, at most the second.
 Devices left out differ from the law of their class by 0.12 in bandwidth, 0.35 in the others
-(`machine_law.SPREAD`)."""
+(`local_correction.SPREAD`)."""
 ALIKE = 0.9
 """Share of the bandwidth's band that passes of any number of tokens have in common: of passes that take as
 long as one token's, 80 % lie within 7 % where the band is 12 to 18 (`benchmarks/local_speed.py`)."""

@@ -4,15 +4,15 @@ From an answer down to a row, the order in which to read:
 
     `recommend`        the search: every count at every batch asked about; its answer is a `recommendation`
     `schedule`         which configuration runs which batches; `batch_ranges` says how long one stands
-    `schedule_row`     one row of it; `other_counts` and `sensitivity` are functions of a row, each of which
+    `schedule_row`     one row of it; `alternatives` and `sensitivity` are functions of a row, each of which
                        `quantities` declares, so that the row has it by name
     `break_even`       where speculation pays; `verdict` says what of that is certain, `coarse_search` at
                        which batches it is asked
     `capacity`         the best throughput of all batches that fit; `shortfall` what does not fit
 
-`sweep_answer`, `check` (of a `measured_run`) and `tree_answer` are what other commands answer. `one_place`
-reads a recommendation at one batch and length. `activated_experts`, `more_requests` and `narrow_formats`
-explain steps that would surprise; `counts` reads curves over counts.
+`recommendation_at` reads a recommendation at one batch and length. `sweep_answer`, `check` (of a
+`measured_run`) and `tree_answer` are what other commands answer. `surprises` are steps that need explaining;
+`count_curves` reads curves over counts.
 """
 
 from medusa_sim.plan import quantities  # declared for whoever prints an answer of this room

@@ -9,7 +9,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.quantity import Quantity, both_ends, declare, listed
-from medusa_sim.plan import other_counts
+from medusa_sim.plan import alternatives
 from medusa_sim.plan.sensitivity import (
     SENSITIVITY,
     required_acceptance_factor,
@@ -29,17 +29,17 @@ def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
 
 DECLARED = declare(
     # of a row of a schedule, compared with other counts
-    Quantity(name="best_candidates", read_row=other_counts.best_candidates),
-    Quantity(name="best_speedup", read_row=other_counts.best_speedup),
-    Quantity(name="near_best", title="as good", read_row=other_counts.near_best),
-    Quantity(name="best_ends_profile", read_row=other_counts.best_ends_profile),
-    Quantity(name="chain_candidates", read_row=other_counts.chain_candidates),
-    Quantity(name="chain_speedup", read_row=other_counts.chain_speedup),
-    Quantity(name="free_candidates", title="free", better="more", read_row=other_counts.free_candidates),
-    Quantity(name="next_count", read_row=other_counts.next_count),
-    Quantity(name="held_by", read_row=other_counts.held_by),
-    Quantity(name="cliff_after", read_row=other_counts.cliff_after),
-    Quantity(name="quicker_larger", read_row=other_counts.quicker_larger),
+    Quantity(name="best_candidates", read_row=alternatives.best_candidates),
+    Quantity(name="best_speedup", read_row=alternatives.best_speedup),
+    Quantity(name="near_best", title="as good", read_row=alternatives.near_best),
+    Quantity(name="best_ends_profile", read_row=alternatives.best_ends_profile),
+    Quantity(name="chain_candidates", read_row=alternatives.chain_candidates),
+    Quantity(name="chain_speedup", read_row=alternatives.chain_speedup),
+    Quantity(name="free_candidates", title="free", better="more", read_row=alternatives.free_candidates),
+    Quantity(name="next_count", read_row=alternatives.next_count),
+    Quantity(name="held_by", read_row=alternatives.held_by),
+    Quantity(name="cliff_after", read_row=alternatives.cliff_after),
+    Quantity(name="quicker_larger", read_row=alternatives.quicker_larger),
     # of a row with another acceptance or another step
     Quantity(
         name="speedup_acceptance_minus_10_percent", title="-10 % acceptance", unit="times",

@@ -1,6 +1,6 @@
 """A recommendation: a schedule, where speculation stops paying, what it gains and costs.
 
-`plan.one_place` asks it about one of the batches and lengths that were searched.
+`plan.recommendation_at` asks it about one of the batches and lengths that were searched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_searched
 from medusa_sim.plan.capacity import Capacity, best_of_lengths, capacities
 from medusa_sim.plan.coarse_search import CoarseSearch
-from medusa_sim.plan.counts import free_count
+from medusa_sim.plan.count_curves import free_count
 from medusa_sim.plan.schedule import kept_rows, ranges_over, schedule_rows, where_it_fits
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall

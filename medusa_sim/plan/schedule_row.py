@@ -2,7 +2,7 @@
 
 A row is a cell, the one at its fullest batch: every quantity of cells is read of it by name, and so is every
 quantity of rows (`plan.quantities`). Here stands what it runs and drafts, at all of its batches;
-`other_counts` compares it with other numbers of candidates, `sensitivity` has it with other acceptance.
+`alternatives` compares it with other numbers of candidates, `sensitivity` has it with other acceptance.
 """
 
 from __future__ import annotations

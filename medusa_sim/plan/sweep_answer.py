@@ -15,7 +15,7 @@ from medusa_sim.grid.configurations import at_counts
 from medusa_sim.grid.quantities import values
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.coarse_search import at_few_counts, coarse_searches
-from medusa_sim.plan.counts import free_count, near_best, quicker_pairs
+from medusa_sim.plan.count_curves import free_count, near_best, quicker_pairs
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, KERNELS_ALONE, RUNS_CHAINS
 from medusa_sim.scenario.scenario import Scenario

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from medusa_sim import __version__
 from medusa_sim.errors import UsageError
 from medusa_sim.outside.escaping import for_figure
-from medusa_sim.plan.one_place import rows_at, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import gains_by_batch
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.figures.canvas import look

@@ -1,7 +1,4 @@
-"""The part of a `Scenario` about its machine, split off for length.
-
-Engine, GPUs, the model as they hold it, and how long their kernels take.
-"""
+"""The machine of a scenario: engine, GPUs, the model as they hold it, and how long their kernels take."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from medusa_sim.step.setting import step_kernels
 
 
 class Machine:
-    """The part of a scenario that does not depend on what is drafted, nor on requests.
+    """What of a scenario depends neither on what is drafted nor on requests.
 
     Every part is loaded when it is first read, from `arguments`.
     """
@@ -170,8 +167,8 @@ class Machine:
         if self.runtime.local and asked.latency == "calibrated":
             local = LocalLatency(self.gpu, self.runtime.local)
             if asked.bench is not None:
-                from medusa_sim.scenario.machine_law import corrected
-                from medusa_sim.scenario.machine_rows import read_rows
+                from medusa_sim.scenario.local_correction import corrected
+                from medusa_sim.scenario.local_rows import read_rows
 
                 local = corrected(local, self.shard, self.runtime, read_rows(Path(asked.bench)).rows)
             clock = clock_under(asked.power_limit, self.gpu)  # rows are taken as measured without a limit

@@ -1,7 +1,4 @@
-"""The part of a `Scenario` about drafts, split off for length.
-
-The drafter, the acceptance of its drafts, and every way of drafting.
-"""
+"""A machine with its drafter: the acceptance of the drafts, and every way of drafting."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from medusa_sim.step.drafter.base import DrafterParts
 
 
 class MachineWithDrafter(Machine):
-    """The part of a scenario that depends on what is drafted, not on requests."""
+    """What of a scenario does not depend on requests: `Scenario` adds these."""
 
     @cached_property
     def measured_acceptance(self) -> AcceptanceProfile:

@@ -41,7 +41,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.lab.reproduce import TARGETS
 from medusa_sim.lab.reproduce.charts import published_chart
-from medusa_sim.plan.one_place import rows_at, scheduled_row_at, steps_at
+from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at, steps_at
 from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart

@@ -32,7 +32,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests"), str(ROOT)]
 
 from damage import mutated, swollen  # noqa: E402
 from fuzzer import SEEDS, TEXTS, OutOfTimeError, limited  # noqa: E402
-from scenario import test_machine_rows as own  # noqa: E402
+from scenario import test_local_rows as own  # noqa: E402
 from specs.test_gguf import header, keys, tensors  # noqa: E402
 
 MOST_S, MOST_BYTES, SIZE = 1.0, 200_000_000, 100_000
@@ -88,7 +88,7 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
     from medusa_sim.load.trace import read_trace
     from medusa_sim.operators.table import read_rows
     from medusa_sim.reading.tables import numbered_csv_table
-    from medusa_sim.scenario.machine_rows import read_rows as read_machine_rows
+    from medusa_sim.scenario.local_rows import read_rows as read_machine_rows
     from medusa_sim.specs.gguf import model_from_gguf
     from medusa_sim.specs.hf_config import model_from_config
     from medusa_sim.specs.runtime import load_runtime

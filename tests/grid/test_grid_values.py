@@ -13,12 +13,12 @@ import medusa_sim.setups.quantities  # noqa: F401  # these rooms declare quantit
 from medusa_sim.arrays import Band, Halves
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
-from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, SureSteps
-from medusa_sim.grid.beyond import edges_below
+from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, BandedSteps
 from medusa_sim.grid.cell_passes import CellPasses, picked
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import NO_LIMIT, Configurations
 from medusa_sim.grid.costs import joule_band, joule_per_token, usd_per_million_tokens, watts_band
+from medusa_sim.grid.extrapolation import edges_below
 from medusa_sim.grid.quantities import values
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.roofline import Roof, roof_of, roofline_points
@@ -324,7 +324,7 @@ def test_edges_of_batches_come_before_those_of_lengths():
         def _at_least(self, axis: int, halves_of: Any) -> Any:
             return axis, halves_of(self)
 
-    assert SureSteps.widened(Made(), lambda bands: "own") == (1, (0, "own"))  # type: ignore[arg-type]
+    assert BandedSteps.widened(Made(), lambda bands: "own") == (1, (0, "own"))  # type: ignore[arg-type]
 
 
 def test_ends_of_a_step_and_half_of_a_band_on_the_logarithm():

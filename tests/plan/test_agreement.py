@@ -24,8 +24,8 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.plan.one_place import scheduled_row_at, steps_at
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.scenario.acceptance import constant_rate, mean_length, rates_by_position
 from medusa_sim.scenario.question import Question

@@ -12,11 +12,11 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.request_latency import RequestLatency, request_latency
-from medusa_sim.plan.activated_experts import COSTLY, activated_experts
 from medusa_sim.plan.break_even import break_even_batches, find_break_even
 from medusa_sim.plan.coarse_search import coarse_searches
-from medusa_sim.plan.counts import cliffs, free_count, near_best, quicker_pairs
+from medusa_sim.plan.count_curves import cliffs, free_count, near_best, quicker_pairs
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.surprises import COSTLY, activated_experts
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.plan.verdict import LOSES, PAYS, Coded
 from medusa_sim.report.recommend.sentences import sentence

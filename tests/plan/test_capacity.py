@@ -7,9 +7,9 @@ from asking import run
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.plan.narrow_formats import slower_format_us
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.shortfall import shortfall
+from medusa_sim.plan.surprises import slower_format_us
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.words.memory import shortfall_text

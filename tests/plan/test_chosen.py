@@ -8,7 +8,7 @@ import pytest
 from medusa_sim.arrays import Band
 from medusa_sim.errors import CoverageError
 from medusa_sim.plan import break_even, capacity, schedule
-from medusa_sim.plan.counts import CLIFF, cliffs
+from medusa_sim.plan.count_curves import CLIFF, cliffs
 from medusa_sim.plan.measured_run import MeasuredRun, with_known_acceptance
 from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, codes_of
 from medusa_sim.scenario.defaults import MAX_DRAFTS

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.plan import coarse_search, other_counts, recommendation
+from medusa_sim.plan import alternatives, coarse_search, recommendation
 from medusa_sim.plan.break_even import longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.coarse_search import CoarseSearch, coarse_searches
-from medusa_sim.plan.more_requests import slower_with_more
-from medusa_sim.plan.one_place import rows_at, scheduled_row_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import gains_by_batch, ranges_over, scheduled_counts
 from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
+from medusa_sim.plan.surprises import slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
@@ -330,8 +330,8 @@ def test_a_cliff_is_told_from_the_rows_count_up(monkeypatch):
         (6, 1, 3),
     ):
         found = (np.arange(1, counts + 1), steps[:counts])
-        monkeypatch.setattr(other_counts, "_steps_by_count", lambda row, found=found: found)
-        assert other_counts.cliff_after(SimpleNamespace(candidates=candidates)) == cliff
+        monkeypatch.setattr(alternatives, "_steps_by_count", lambda row, found=found: found)
+        assert alternatives.cliff_after(SimpleNamespace(candidates=candidates)) == cliff
 
 
 def shared_ranges(

@@ -18,9 +18,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.plan.break_even import BreakEven, find_break_even
-from medusa_sim.plan.one_place import scheduled_row_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.sensitivity import factor_to_break_even
 from medusa_sim.plan.verdict import LOSES, PAYS, Coded, Stretch
 from medusa_sim.scenario.question import EVERY_BATCH_TO, Question

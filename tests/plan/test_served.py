@@ -20,8 +20,8 @@ from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.quantities import BY_COUNT, OF_SCENARIO, SWEEP
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.sweep import sweep
-from medusa_sim.plan.one_place import scheduled_row_at
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.quantity_table import quantity_text
 from medusa_sim.report.recommend.sentences import step_text

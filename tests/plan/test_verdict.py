@@ -22,9 +22,9 @@ from runtimes import every_runtime
 
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
-from medusa_sim.plan.one_place import scheduled_row_at
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.report.recommend.screen import facts
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.defaults import SWITCHING_GAIN

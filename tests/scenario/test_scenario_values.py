@@ -42,7 +42,7 @@ from medusa_sim.scenario.defaults import (
     request_length,
 )  # fmt: skip
 from medusa_sim.scenario.draft_options import _tree_options
-from medusa_sim.scenario.machine_law import (
+from medusa_sim.scenario.local_correction import (
     NOISE,
     SPREAD,
     _curve,
@@ -51,7 +51,7 @@ from medusa_sim.scenario.machine_law import (
     replace_law,
     scaled,
 )
-from medusa_sim.scenario.machine_rows import MachineRow, MachineRows, rows_of
+from medusa_sim.scenario.local_rows import LocalRow, LocalRows, rows_of
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
@@ -254,7 +254,7 @@ def test_columns_are_tokens_of_one_sequence_or_sequences():
     latency = replace_law(latency, msgspec.structs.replace(latency.law, row_us_per_million=0.0))
     plain = replace(setting, latency=latency, runtime=setting.runtime.kernels_alone)
     asked = [
-        MachineRow(columns=m, depth=8192.0, time_us=1.0, is_batch=batch)
+        LocalRow(columns=m, depth=8192.0, time_us=1.0, is_batch=batch)
         for m, batch in ((1, False), (4, True), (4, False))
     ]
     one, four, verified = pass_times(latency, setting.model, setting.runtime, asked)
@@ -293,7 +293,7 @@ def test_a_pass_takes_50_us_to_a_minute(rate, fits):
 )
 def test_a_rounds_drafts_are_those_of_most_and_no_fewer_than_accepted(drafted, accepted, rounds, drafts):
     """2.6 drafts a round are 3; 2.4 are 2, but not where 2.4 of them are accepted."""
-    found = MachineRows(rows=(), told={}, drafted=drafted, accepted=accepted, rounds=rounds)
+    found = LocalRows(rows=(), told={}, drafted=drafted, accepted=accepted, rounds=rounds)
     assert found.drafts == drafts
     assert found.tokens_per_round == (pytest.approx(1.0 + accepted / rounds) if rounds else None)
 
@@ -321,8 +321,8 @@ def test_a_law_is_so_many_times_as_fast_in_each():
 
 def test_what_is_left_is_the_mean_over_passes_added_to_what_was():
     """0.1 of one pass and 0.3 of three: 0.25; never beyond 0.7, a factor of two."""
-    rows = [MachineRow(columns=2, depth=1.0, time_us=1.0, passes=passes) for passes in (1.0, 3.0)]
-    rows.append(MachineRow(columns=4, depth=1.0, time_us=1.0))
+    rows = [LocalRow(columns=2, depth=1.0, time_us=1.0, passes=passes) for passes in (1.0, 3.0)]
+    rows.append(LocalRow(columns=4, depth=1.0, time_us=1.0))
     assert _curve(rows, np.array([0.1, 0.3, 0.9]), ()) == ((2, pytest.approx(0.25)), (4, 0.7))
     before = ((2, 0.3), (3, 0.2))
     assert _curve(rows, np.array([0.1, 0.3, -0.9]), before) == ((2, pytest.approx(0.55)), (3, 0.2), (4, -0.7))
@@ -336,7 +336,7 @@ def test_a_correction_is_the_likeliest_of_laws_near_the_class():
     model = with_dtypes(load_model("llama-3.1-8b"), None, "Q4_0")
     own = LocalLatency(load_gpu("rtx-3090"), "cuda")
     asked = [
-        MachineRow(columns=m, depth=512.0, time_us=1.0, passes=64.0 if m == 1 else 1.0) for m in (1, 2, 4, 8)
+        LocalRow(columns=m, depth=512.0, time_us=1.0, passes=64.0 if m == 1 else 1.0) for m in (1, 2, 4, 8)
     ]
     true = pass_times(own, model, runtime, asked) * np.array([1.8, 1.3, 1.25, 1.1])
     measured = [replace(row, time_us=us) for row, us in zip(asked, true.tolist(), strict=True)]
@@ -416,9 +416,9 @@ def test_a_cache_is_compacted_by_the_drafts_that_were_measured():
 
 
 def test_a_pasted_row_is_one_pass_of_one_sequence_and_tells_of_no_drafts():
-    row = MachineRow(columns=1, depth=1.0, time_us=5.0)
+    row = LocalRow(columns=1, depth=1.0, time_us=5.0)
     assert (row.passes, row.is_batch) == (1.0, False)
-    found = MachineRows(rows=(row,), told={})
+    found = LocalRows(rows=(row,), told={})
     assert (found.drafted, found.accepted, found.rounds, found.drafted_us) == (0.0, 0.0, 0.0, 0.0)
     assert (found.accepted_share, found.drafts, found.tokens_per_round) == (None, None, None)
 

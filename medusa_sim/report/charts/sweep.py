@@ -9,7 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import evenly
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.plan.counts import cliffs
+from medusa_sim.plan.count_curves import cliffs
 from medusa_sim.report.charts.chart import (
     Axis,
     Bar,

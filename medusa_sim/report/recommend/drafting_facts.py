@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from medusa_sim.plan.counts import near_best
+from medusa_sim.plan.count_curves import near_best
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.recommend.sentences import at_place, step_text

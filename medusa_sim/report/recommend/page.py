@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.grid.axes import Grid
-from medusa_sim.plan.one_place import rows_at
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import rows_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.report.blocks import Block, Folded, Picture
 from medusa_sim.report.first_page import answer_page

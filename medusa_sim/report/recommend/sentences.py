@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medusa_sim.plan.activated_experts import activated_experts
-from medusa_sim.plan.counts import NEAR_BEST
-from medusa_sim.plan.one_place import scheduled_row_at
+from medusa_sim.plan.count_curves import NEAR_BEST
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.schedule import kept_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.surprises import activated_experts
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import as_sentence, guessed_text
 from medusa_sim.report.words.numbers import counted, duration, in_brackets, percent, span, spans_text, times

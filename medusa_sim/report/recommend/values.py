@@ -12,9 +12,9 @@ from medusa_sim.grid.quantities import scenario_values
 from medusa_sim.grid.quantity import with_unlisted
 from medusa_sim.grid.request_latency import REQUEST
 from medusa_sim.plan.capacity import Capacity
-from medusa_sim.plan.one_place import steps_at
 from medusa_sim.plan.quantities import BY_DRAFTS, POINT, ROW, STREAM
 from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths
+from medusa_sim.plan.recommendation_at import steps_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.formats import json_value
 from medusa_sim.report.recommend.sentences import sentence

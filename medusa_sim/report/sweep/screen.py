@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from medusa_sim.grid.axes import Grid
-from medusa_sim.plan.counts import NEAR_BEST
+from medusa_sim.plan.count_curves import NEAR_BEST
 from medusa_sim.plan.sweep_answer import SweepAnswer
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.sweep.sentences import (

@@ -8,8 +8,7 @@ from medusa_sim.doubts.of_answer import answer_doubts
 from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells
-from medusa_sim.plan.more_requests import slower_with_more
-from medusa_sim.plan.narrow_formats import slower_format_us
+from medusa_sim.plan.surprises import slower_format_us, slower_with_more
 from medusa_sim.report.words.numbers import capitalised, duration, percent
 from medusa_sim.scenario.scenario import Scenario
 

@@ -1,4 +1,4 @@
-"""Rows that a person measured on their own machine (`machine_law` corrects the law of its kernels by them).
+"""Rows of local engines that a person measured; `local_correction` corrects the law of their kernels by them.
 
 Read are results of `llama-bench` (JSON, JSON lines, its Markdown table), `llama-batched-bench` (its table),
 mlx-lm's `benchmark` and `generate`, and the timings of llama-server: whatever stands on a terminal may be
@@ -64,7 +64,7 @@ _BATCHED = ("PP", "TG", "B")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineRow:
+class LocalRow:
     """The time of a forward pass: `columns` tokens of one sequence, or of as many sequences (`is_batch`).
 
     passes: that its time is the mean of.
@@ -78,14 +78,14 @@ class MachineRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineRows:
+class LocalRows:
     """A paste, read. told: arguments of a scenario that it names; drafted, accepted: counts of drafts.
 
     rounds: of the requests that drafted; 0 where nothing tells. drafted_us: mean time of a token of these; 0
     where none did.
     """
 
-    rows: tuple[MachineRow, ...]
+    rows: tuple[LocalRow, ...]
     told: dict[str, str]
     build: str = ""
     drafted: float = 0.0
@@ -130,12 +130,12 @@ def is_written_by_tools(text: str) -> bool:
     return any(mark in text for mark in _MARKS)
 
 
-def read_rows(path: Path) -> MachineRows:
+def read_rows(path: Path) -> LocalRows:
     """The rows of a file, or of a paste. Raises DataError in one line where it holds none."""
     return rows_of(read_text(path, UPLOAD_BYTES, WANTED, DataError), path)
 
 
-def rows_of(text: str, where: Path) -> MachineRows:
+def rows_of(text: str, where: Path) -> LocalRows:
     """The rows of a text; `where` names it in messages."""
     if text.lstrip()[:1] in ("{", "["):
         found = _of_json(json_documents(text, where, WANTED, DataError, finite=False), where)
@@ -151,9 +151,9 @@ def rows_of(text: str, where: Path) -> MachineRows:
 
 @dataclass(slots=True)
 class _Reading:
-    """What was read so far, as `MachineRows` has it; `draft_us` is the time of `draft_tokens`."""
+    """What was read so far, as `LocalRows` has it; `draft_us` is the time of `draft_tokens`."""
 
-    rows: list[MachineRow] = field(default_factory=list)
+    rows: list[LocalRow] = field(default_factory=list)
     told: dict[str, str] = field(default_factory=dict)
     build: str = ""
     drafted: float = 0.0
@@ -188,9 +188,9 @@ class _Reading:
             self.rows.append(_plain(prompt + 0.5 * made, rate))
 
     @property
-    def found(self) -> MachineRows:
+    def found(self) -> LocalRows:
         """All of it."""
-        return MachineRows(
+        return LocalRows(
             rows=tuple(self.rows),
             told=self.told,
             build=self.build,
@@ -201,7 +201,7 @@ class _Reading:
         )
 
 
-def _of_json(documents: list[Any], where: Path) -> MachineRows:
+def _of_json(documents: list[Any], where: Path) -> LocalRows:
     entries = [entry for found in documents for entry in (found if isinstance(found, list) else [found])]
     reading = _Reading()
     for entry in entries:
@@ -234,19 +234,19 @@ def _listed(value: object) -> list[object]:
     return value[:_MOST_SAMPLES] if isinstance(value, list) else []
 
 
-def _plain(depth: float, rate: float, passes: float = 1.0) -> MachineRow:
-    return MachineRow(columns=1, depth=max(depth, 1.0), time_us=US_PER_S / rate, passes=passes)
+def _plain(depth: float, rate: float, passes: float = 1.0) -> LocalRow:
+    return LocalRow(columns=1, depth=max(depth, 1.0), time_us=US_PER_S / rate, passes=passes)
 
 
-def _tested(prompt: float, made: float, depth: float, rate: float) -> Iterator[MachineRow]:
+def _tested(prompt: float, made: float, depth: float, rate: float) -> Iterator[LocalRow]:
     """The row of a test of llama-bench: generation one by one, or a short prompt at once."""
     if made:
         yield _plain(depth + 0.5 * made, rate, made)
     elif prompt <= _MOST_COLUMNS:
-        yield MachineRow(columns=int(prompt), depth=max(depth, 1.0), time_us=US_PER_S * prompt / rate)
+        yield LocalRow(columns=int(prompt), depth=max(depth, 1.0), time_us=US_PER_S * prompt / rate)
 
 
-def _of_lines(lines: list[str]) -> MachineRows:
+def _of_lines(lines: list[str]) -> LocalRows:
     """Tables and lines of a terminal."""
     reading = _Reading()
     head: list[str] = []
@@ -300,19 +300,19 @@ def _cell(row: dict[str, str], name: str) -> float:
     return float(found[0]) if found and found[0].count(".") < 2 and found[0] != "." else 0.0
 
 
-def _row_of_test(row: dict[str, str]) -> Iterator[MachineRow]:
+def _row_of_test(row: dict[str, str]) -> Iterator[LocalRow]:
     found, rate = _TEST.fullmatch(row.get("test", "")), _cell(row, "t/s")
     if found and rate > 0.0 and (count := float(found[2])) > 0.0:
         depth = float(found[3] or 0.0)
         yield from _tested(*((count, 0.0) if found[1] == "pp" else (0.0, count)), depth, rate)
 
 
-def _row_of_batches(row: dict[str, str]) -> Iterator[MachineRow]:
+def _row_of_batches(row: dict[str, str]) -> Iterator[LocalRow]:
     prompt, made, batch = (_cell(row, name) for name in _BATCHED)
     seconds = next((_cell(row, name) for name in row if name.startswith("T_TG")), 0.0)
     if made and batch and seconds and batch <= _MOST_COLUMNS:
         depth = max(prompt + 0.5 * made, 1.0)
-        yield MachineRow(
+        yield LocalRow(
             columns=int(batch), depth=depth, time_us=US_PER_S * seconds / made, is_batch=batch > 1.0
         )
 

@@ -17,7 +17,7 @@ import numpy as np
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.scenario.machine_rows import MachineRow
+from medusa_sim.scenario.local_rows import LocalRow
 from medusa_sim.specs.local import LocalLaw, TypeLaw
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
@@ -39,7 +39,7 @@ _FIXED = ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sort
 
 
 def corrected(
-    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[MachineRow]
+    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[LocalRow]
 ) -> LocalLatency:
     """The latency model with its law corrected by rows of this model on this machine (O1, O2)."""
     from scipy.optimize import least_squares
@@ -114,15 +114,13 @@ def scaled(law: LocalLaw, bandwidth: float, arithmetic: float, fixed: float, til
     )
 
 
-def pass_times(
-    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[MachineRow]
-) -> FloatArray:
+def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[LocalRow]) -> FloatArray:
     """Predicted times of the rows, microseconds."""
     return np.array([float(step.time_us) for step in passes(latency, model, runtime, rows)])
 
 
 def passes(
-    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[MachineRow]
+    latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[LocalRow]
 ) -> Iterator[PassTimes]:
     """Predicted steps of the rows; prompts ask for one token's logits (`last_logits`)."""
     law = msgspec.structs.replace(latency.law, row_us_per_million=0.0)
@@ -139,7 +137,7 @@ def passes(
 
 
 def _curve(
-    rows: Sequence[MachineRow], left: FloatArray, before: tuple[tuple[float, float], ...]
+    rows: Sequence[LocalRow], left: FloatArray, before: tuple[tuple[float, float], ...]
 ) -> tuple[tuple[float, float], ...]:
     """(columns, ln factor): `before`, plus what is left at each number of columns, averaged over passes."""
     kept = dict(before)

@@ -9,7 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.plan import counts
+from medusa_sim.plan import count_curves
 from medusa_sim.plan.schedule_row import ScheduleRow
 
 _NEIGHBOURS = 5
@@ -47,7 +47,7 @@ def near_best(row: ScheduleRow) -> tuple[int, int]:
     by_count = row.every.by_count
     fits = by_count.spread(by_count.fits)[row.b, row.s]
     speedup, best = by_count.speedup[row.b, row.s], int(_best_by_batch(row)[-1])
-    return counts.near_best(by_count.configurations.counts, speedup, fits, best)
+    return count_curves.near_best(by_count.configurations.counts, speedup, fits, best)
 
 
 def best_ends_profile(row: ScheduleRow) -> bool:
@@ -92,7 +92,7 @@ def free_candidates(row: ScheduleRow) -> int:
     """The largest free count: up to it overhead stays within `free_within`; 1 where nothing is free."""
     by_count = row.every.by_count
     overhead = by_count.overhead[row.b, row.s]
-    return int(counts.free_count(by_count.configurations.counts, overhead, row.question.free_within))
+    return int(count_curves.free_count(by_count.configurations.counts, overhead, row.question.free_within))
 
 
 def next_count(row: ScheduleRow) -> NextCount | None:
@@ -130,14 +130,14 @@ def cliff_after(row: ScheduleRow) -> int | None:
     sizes, step_us = _steps_by_count(row)
     if sizes.size <= _NEIGHBOURS:
         return None
-    cliffs = sizes[counts.cliffs(step_us) - 1]
+    cliffs = sizes[count_curves.cliffs(step_us) - 1]
     ahead = cliffs[cliffs >= row.candidates]
     return int(ahead[0]) if ahead.size else None
 
 
 def quicker_larger(row: ScheduleRow) -> tuple[tuple[int, int], ...]:
     """Pairs (count, larger count whose step is shorter) of plain decoding and the row's way of drafting."""
-    return tuple(counts.quicker_pairs(*_steps_by_count(row)))
+    return tuple(count_curves.quicker_pairs(*_steps_by_count(row)))
 
 
 def _alike(row: ScheduleRow) -> IntArray:

@@ -13,8 +13,8 @@ from one_line import one_line
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.scenario.machine_law import corrected, pass_times, replace_law, scaled
-from medusa_sim.scenario.machine_rows import MachineRow, bench_command, rows_of
+from medusa_sim.scenario.local_correction import corrected, pass_times, replace_law, scaled
+from medusa_sim.scenario.local_rows import LocalRow, bench_command, rows_of
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.local import laws
@@ -201,7 +201,7 @@ def unsampled(latency):
 
 
 def measured(at, columns, depth=512):
-    rows = [MachineRow(columns=m, depth=depth, time_us=1.0) for m in columns]
+    rows = [LocalRow(columns=m, depth=depth, time_us=1.0) for m in columns]
     times = pass_times(at.latency, at.model, at.runtime, rows)
     return [replace(row, time_us=float(us)) for row, us in zip(rows, times, strict=True)]
 
@@ -230,7 +230,7 @@ def test_rows_are_met_and_the_band_narrows():
     at = setting(own, weights="Q8_0", runtime="llama.cpp-metal")
     chance = np.random.default_rng(3)
     rows = [
-        MachineRow(
+        LocalRow(
             columns=row.columns, depth=row.depth, time_us=row.time_us * float(np.exp(chance.normal(0.1, 0.2)))
         )
         for row in measured(at, (1, 2, 4, 8))
