@@ -41,10 +41,10 @@ def guessed_acceptance(scenario: Scenario) -> Iterator[str]:
     first = scenario.guessed_from
     if first is not None:
         known = "1 draft" if first == 2 else f"{first - 1} drafts"
+        was = "is assumed" if scenario.profile.name.startswith(TYPICAL) else "was measured"
         yield (
-            f"acceptance {scenario.profile.name} was measured for {known}: from draft {first} on its rates "
-            "are a guess, with bands that widen; measure longer drafts with medusa-sim acceptance "
-            "from-engine"
+            f"acceptance {scenario.profile.name} {was} for {known}: from draft {first} on its rates are a "
+            "guess, with bands that widen; measure longer drafts with medusa-sim acceptance from-engine"
         )
 
 

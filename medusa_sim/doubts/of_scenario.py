@@ -141,7 +141,7 @@ def engine_on_other_gpus(scenario: Scenario) -> Iterator[str]:
     engine = scenario.runtime.engine
     if engine is not None and scenario.scope == "model" and (terms := taken_over(scenario)):
         every = sum(term.value != 0.0 for term in engine.terms.values())
-        several = f"; on several: {engine.several_gpus}" if engine.several_gpus else ""
+        several = f"; measured on several GPUs: {engine.several_gpus}" if engine.several_gpus else ""
         was, carried = ("was", "is") if len(terms) == 1 else ("were", "are")
         yield (
             f"{len(terms)} of the {every} terms of {scenario.runtime.name} {was} not measured on "

@@ -95,9 +95,9 @@ class EngineCheck:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Doubts about the run and the scenario; those about acceptance are left out of a plain run."""
+        """Doubts about the run and the scenario; none about drafts that it did not make."""
         untold = (self.run.untold,) if self.run.untold else ()
-        return untold + scenario_doubts(self.scenario, None if self.run.drafts else 1)
+        return untold + scenario_doubts(self.scenario, self.run.drafts + 1)
 
     @property
     def is_inside(self) -> bool:

@@ -204,7 +204,7 @@ def test_a_range_is_named_and_its_end_only_where_the_search_found_it():
     answer = recommend(MOE, Question(batch_max=128))
     found, told = activated_experts(answer.cells), sentence(answer)
     assert f"From {found.first} to {found.last} requests each draft activates more experts" in told
-    assert f"of the {found.experts} of a layer" in told
+    assert f"of the {found.experts} experts of a layer" in told
 
 
 def test_dense_models_wake_nothing_and_alike_tokens_fewer_experts():

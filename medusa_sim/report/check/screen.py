@@ -22,7 +22,7 @@ def check_screen(check: EngineCheck) -> Screen:
     """All of the answer."""
     run = check.run
     facts = [Fact("Look at", next_text(check, part)) for part in check.off]
-    facts += [*acceptance_facts(check.scenario), *measured_facts(check.scenario)]
+    facts += [*acceptance_facts(check.scenario, run.drafts + 1), *measured_facts(check.scenario)]
     if run.undescribed:
         facts.append(Fact("Acceptance", _as_measured(check)))
     return Screen(
@@ -121,7 +121,7 @@ def next_text(check: EngineCheck, part: CheckedPart) -> str:
     if part.name == "plain":
         return "clocks and power limit (nvidia-smi -q -d CLOCK,POWER), other load on the GPU or its host"
     if part.name == "round":
-        return f"the engine's log: rounds in a CUDA graph, {kernel}, --kv-dtype as it was started"
+        return f"the engine's log: that rounds run in a CUDA graph, {kernel}, the format of the KV cache"
     if check.position is None:
         return (
             "acceptance by position (the engine's /metrics page, --counters), the drafter and chat template"

@@ -12,7 +12,7 @@ from medusa_sim.units import KILO
 
 _POLICIES = {
     "none": "plain decoding",
-    "schedule": "drafts by the number of requests",
+    "schedule": "the schedule",
     "adaptive": "drafts by measured acceptance",
     "throughput_aware": "drafts by measured acceptance and cost",
     "budget": f"drafts chosen every {CONTEXT_STEPS} steps",

@@ -224,14 +224,15 @@ def by_length(answer: Recommendation) -> str:
 
 
 def experts(answer: Recommendation) -> list[str]:
-    """Batches at which drafts are costly because each activates more experts of a mixture."""
+    """Batches at which drafts are costly because each activates more experts of a mixture, then how many."""
     found = activated_experts(answer.cells)
     if found is None:
         return []
     lengths = f" (length {found.seq_len:,})" if len(answer.question.seq_len) > 1 else ""
     above = "" if found.capped else f"; above {found.last} most are read anyway"
     return [
-        f"from {found.first} to {found.last} requests each draft activates more experts{lengths}: at "
-        f"{found.worst} a plain step reads {found.plain:.0f} of the {found.experts} of a layer, one draft "
-        f"makes that {found.activated:.0f} and the step {percent(found.cost, 0)} longer{above}"
+        f"from {found.first} to {found.last} requests each draft activates more experts{lengths}: one makes "
+        f"a step up to {percent(found.cost, 0)} longer",
+        f"at {found.worst} requests a step with one draft reads {found.activated:.0f} of the {found.experts} "
+        f"experts of a layer, a plain one {found.plain:.0f}{above}",
     ]

@@ -47,8 +47,8 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
         at = f" at length {capacity.seq_len:,}" if several else ""
         yield Fact(
             "Memory",
-            f"{capacity.max_batch_with} requests fit with {counted(best.candidates, answer.chains)}, the "
-            f"best for throughput, {capacity.max_batch_without} without{at}",
+            f"{capacity.max_batch_with:,} requests fit with {counted(best.candidates, answer.chains)} (the "
+            f"most tokens/s), {capacity.max_batch_without:,} without{at}",
         )
         yield Fact(
             "Memory use",
@@ -57,8 +57,8 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
         )
         yield Fact(
             "Throughput",
-            f"at most {best.tokens_per_s:,.0f} tokens/s with speculation (batch {best.batch}), "
-            f"{plain.tokens_per_s:,.0f} without (batch {plain.batch}): {times(capacity.gain)}{at}",
+            f"at most {best.tokens_per_s:,.0f} tokens/s with speculation (batch {best.batch:,}), "
+            f"{plain.tokens_per_s:,.0f} without (batch {plain.batch:,}): {times(capacity.gain)}{at}",
         )
     yield from _costs(answer)
     told = [

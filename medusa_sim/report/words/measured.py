@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def measured_facts(scenario: Scenario) -> Iterator[Fact]:
-    """Distance of a scenario from measured rows; the public figure nearest to it, if any is near."""
+    """Distance of a scenario from measured rows; the public figure nearest to it, as a detail where far."""
     yield from standing_fact(scenario)
     if scenario.scope != "model":
         return
     from medusa_sim.setups.measured import nearest_figure
 
     if (found := nearest_figure(scenario)) is not None:
-        yield Fact("Measured", nearest_text(found))
+        yield Fact("Measured", nearest_text(found), detail=len(found.differs) > 1)
 
 
 def measured_text(answer: Comparison) -> str:

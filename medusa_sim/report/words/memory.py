@@ -46,9 +46,8 @@ def would_fit(lacking: Shortfall) -> list[str]:
 def shortfall_facts(lacking: Shortfall) -> Iterator[Fact]:
     """Memory that is needed where a scenario does not fit, and changes that would fit."""
     at = f"batch {lacking.batch} of length {lacking.seq_len:,}"
-    yield Fact(
-        "Would fit", " or ".join(would_fit(lacking)) or "nothing that is known, if one thing is changed"
-    )
+    for change in would_fit(lacking) or ["no single change that was tried"]:
+        yield Fact("Would fit", change)
     yield Fact("Memory use", f"{memory_text(lacking.parts)} for {at}", detail=True)
 
 
