@@ -29,13 +29,13 @@ from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spre
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import GenerationSettings
-from medusa_sim.load.arrivals import open_loop
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.requests import Requests, checked_requests
 from medusa_sim.load.serving_loop import run
+from medusa_sim.load.sources import open_loop
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.step.prompts import PromptTerms
 from medusa_sim.units import US_PER_S

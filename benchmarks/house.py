@@ -88,10 +88,10 @@ HOUSE = (
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
-            "quantities arguments goals limits requests trace lengths arrivals sources interpolation "
+            "quantities arguments goals limits requests trace lengths sources interpolation "
             "prompt_table step_table policies policy_names draws record recorder window request batch cache "
             "asked_policy scheduler clients serving_loop energy metrics point load_test trial saturation "
-            "largest_rate losses carried answer"
+            "largest_rate losses carried_rates answer"
         ),
     ),
     Room(

@@ -19,11 +19,9 @@ from chosen import MORE, SetUp, set_up_of
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.charts.setups import banded, left_out, setups_chart
-from medusa_sim.report.compare.decision import decision_table
-from medusa_sim.report.compare.measure import WORDS
 from medusa_sim.report.compare.screen import refused_lines
-from medusa_sim.report.compare.sentences import drafting_text, measure_text, sentence, workload
-from medusa_sim.report.compare.tables import frontier_table, frontier_title
+from medusa_sim.report.compare.sentences import WORDS, drafting_text, measure_text, sentence, workload
+from medusa_sim.report.compare.tables import decision_table, frontier_table, frontier_title
 from medusa_sim.report.compare.values import compare_values
 from medusa_sim.report.compare.warnings import warnings
 from medusa_sim.report.quantity_table import titles

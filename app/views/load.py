@@ -15,7 +15,7 @@ from chosen import SetUp
 
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.arguments import LOAD, NO_DRAFTS, LoadArguments
-from medusa_sim.load.carried import Carried
+from medusa_sim.load.carried_rates import CarriedRates
 from medusa_sim.load.limits import MOST_IN_STEP
 from medusa_sim.load.quantities import AGAINST_RATE, OVER_TIME
 from medusa_sim.report.charts.load import rate_chart, time_chart
@@ -121,7 +121,7 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
     last = {point.policy: point.mean for point in answer.last}
     rate = f"at {significant(answer.last[0].arrivals_per_s, 3)} requests/s"
 
-    def both(label: str, of: Callable[[Carried], float | None], unit: str, meaning: str) -> show.Figure:
+    def both(label: str, of: Callable[[CarriedRates], float | None], unit: str, meaning: str) -> show.Figure:
         with_drafts, without = (f"{significant(of(each) or 0.0, 3)}{unit}" for each in (drafting, plain))
         return show.Figure(label, with_drafts, f"{without} without drafts", meaning)
 

@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.errors import UsageError
-from medusa_sim.load.carried import (
+from medusa_sim.load.carried_rates import (
     BELOW_FULL,
     SURELY_STEADY,
-    Carried,
+    CarriedRates,
     find_carried,
     rates_to_try,
     usual_requests,
@@ -35,7 +35,7 @@ class LoadAnswer:
 
     test: LoadTest
     points: tuple[LoadPoint, ...]
-    carried: tuple[Carried, ...]
+    carried: tuple[CarriedRates, ...]
     target_rate: float | None = None
 
     @cached_property
@@ -111,7 +111,7 @@ def run_load(
 
 
 def _rates_to_run(
-    test: LoadTest, rates: Sequence[float] | None, found: Sequence[Carried]
+    test: LoadTest, rates: Sequence[float] | None, found: Sequence[CarriedRates]
 ) -> tuple[float | None, ...]:
     """The rates that were asked for, the source's own (None), or shares of what is carried."""
     if rates is not None:

@@ -29,7 +29,7 @@ _OF_95 = 0.65
 
 
 class LargestRate(NamedTuple):
-    """The largest rate that keeps the limits, requests a second; fields as `Carried` has them."""
+    """The largest rate that keeps the limits, requests a second; fields as `CarriedRates` has them."""
 
     largest_per_s: float
     largest_half_width: float | None = None

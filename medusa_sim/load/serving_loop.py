@@ -134,11 +134,8 @@ class ServingLoop:
         if chunks and self.table.prompts.terms.are_apart:
             self._read_apart(drafts, chunks)
             return
-        not_decoding, length, held = (
-            scheduler.not_decoding,
-            batch.tokens / max(requests, 1),
-            self.cache.tokens,
-        )
+        not_decoding, held = scheduler.not_decoding, self.cache.tokens
+        length = batch.tokens / max(requests, 1)
         steps = 1 if chunks or self.stalled_s else self._equal_steps(drafts, length)
         scheduler.count_steps(steps, carried=bool(chunks))
         self.cache.record_use(drafts, steps)

@@ -1,4 +1,8 @@
-"""Where the requests of a load test come from: drawn, or a trace."""
+"""Where the requests of a load test come from: drawn, in an open loop or a closed one, or a trace.
+
+An open loop sends requests whether or not the server keeps up: Poisson, bursty, in a ramp. In a closed one
+users send the next request when the last one has finished.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,15 @@ from typing import Protocol
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
-from medusa_sim.load.arrivals import closed_loop, open_loop
 from medusa_sim.load.lengths import Lengths
-from medusa_sim.load.requests import Requests
+from medusa_sim.load.requests import LEAST_RATE, MOST_IN_RUN, Requests, check_rate
 from medusa_sim.scenario.defaults import LOAD_REQUESTS
+
+_WARM = 10
+_LEAST_TO_WARM = 200
+"""One request in so many comes before measuring begins, where there are enough; a ramp is measured whole."""
 
 
 class Source(Protocol):
@@ -75,3 +83,87 @@ class Traced:
         """The trace, in its own time or with time stretched to another mean rate."""
         del seed, most
         return self.trace if rate_per_s is None else self.trace.at_rate(rate_per_s)
+
+
+def open_loop(
+    rate_per_s: float | tuple[float, float],
+    lengths: Lengths,
+    *,
+    count: int,
+    burstiness: float = 1.0,
+    seed: int = 0,
+    most: int | None = None,
+) -> Requests:
+    """Requests that come whether or not the server keeps up.
+
+    rate_per_s: mean arrivals a second, or (first, last) of a ramp, linear in time. burstiness: shape of
+    gamma-distributed gaps, 1 is Poisson, below 1 comes in bursts (as `vllm bench serve --burstiness`). The
+    gaps are those of rate 1 with time stretched, so that one seed gives the same pattern at every rate, and
+    the rate over the whole is exactly what was asked.
+    most: tokens that a request may have. Raises UsageError for rates or shapes that are none.
+    """
+    first, last = rate_per_s if isinstance(rate_per_s, tuple) else (rate_per_s, rate_per_s)
+    for rate in (first, last):
+        check_rate(rate)
+    if not 0.01 <= burstiness <= 1e4:
+        raise UsageError(
+            f"burstiness {burstiness:g}: from 0.01 (bursts) to 1e4 (even) is allowed; 1 is Poisson"
+        )
+    _check_count(count)
+    random = np.random.default_rng([seed, 2])
+    unit = np.cumsum(random.gamma(burstiness, 1.0 / burstiness, count))
+    unit -= unit[0]
+    if unit[-1] > 0.0:
+        unit *= (count - 1) / unit[-1]
+    prompt, output, cut = lengths.drawn(count, seed, most)
+    arrival = unit / first if first == last else _ramp(unit, first, last)
+    rates_text = f"{first:g} requests/s" if first == last else f"{first:g} to {last:g} requests/s"
+    return Requests(
+        arrival_s=arrival,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        warm=count // _WARM if first == last and count >= _LEAST_TO_WARM else 0,
+        source=f"{rates_text}, burstiness {burstiness:g}",
+        cut=cut,
+    )
+
+
+def _ramp(unit: FloatArray, first: float, last: float) -> FloatArray:
+    """Times at which a rate that goes linearly from first to last has brought `unit` arrivals.
+
+    The ramp ends with the last arrival: its length D solves (first + last) D / 2 = unit[-1].
+    """
+    if unit[-1] == 0.0:
+        return unit
+    length = 2.0 * unit[-1] / (first + last)
+    slope = (last - first) / length
+    return np.asarray((np.sqrt(first**2 + 2.0 * slope * unit) - first) / slope)
+
+
+def closed_loop(
+    users: int, lengths: Lengths, *, count: int, think_s: float = 0.0, seed: int = 0, most: int | None = None
+) -> Requests:
+    """`users` requests in flight: a finished one is followed by the next after think_s.
+
+    Raises UsageError for no users or a negative time.
+    """
+    _check_count(count)
+    if users < 1:
+        raise UsageError(f"users {users}: whole numbers from 1 are allowed")
+    if not 0.0 <= think_s <= 1.0 / LEAST_RATE:
+        raise UsageError(f"think time {think_s:g} s: from 0 to {1.0 / LEAST_RATE:g} s is allowed")
+    prompt, output, cut = lengths.drawn(count, seed, most)
+    return Requests(
+        arrival_s=np.zeros(min(users, count)),
+        prompt_tokens=prompt,
+        output_tokens=output,
+        users=users,
+        think_s=think_s,
+        source=f"{users} users",
+        cut=cut,
+    )
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= MOST_IN_RUN:
+        raise UsageError(f"requests {count}: from 1 to {MOST_IN_RUN:,} are allowed")

@@ -1,1 +1,14 @@
-"""Rendering: tables, CSV, JSON, Markdown, HTML. The only place that rounds."""
+"""Answers in words, tables, pages and figures; numbers are rounded only here.
+
+A command has a folder, with the same modules in it:
+
+    `screen`     the answer for a terminal: what was asked, the answer, tables, facts by label, warnings
+    `sentences`, `tables`, `warnings` are parts of it
+    `values`     the same numbers in full precision, for JSON, CSV and Parquet
+    `python`     the answer in Python and in a notebook
+    `page`       the report: the screen as blocks, with pictures
+
+All fill in a `report.screen.Screen`. `blocks` are what a page is made of, `first_page` orders them and
+`document` writes them. `words` are phrases that commands share; `charts` describe what `figures` and the app
+draw.
+"""

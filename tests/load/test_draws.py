@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from load_tables import constant_table, limits
 
 import medusa_sim as ms
-from medusa_sim.load.arrivals import closed_loop
 from medusa_sim.load.draws import KINDS, Draws, rates_by_kind
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.limits import ServerSettings
@@ -17,7 +16,7 @@ from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Budget, Fixed
 from medusa_sim.load.record import Record
 from medusa_sim.load.serving_loop import run
-from medusa_sim.load.sources import Drawn
+from medusa_sim.load.sources import Drawn, closed_loop
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.scenario.scenario import Scenario
 

@@ -25,10 +25,10 @@ from engine_load import (
 )
 from load_tables import limits
 
-from medusa_sim.load.arrivals import open_loop
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.serving_loop import run
+from medusa_sim.load.sources import open_loop
 
 RATES = np.array([0.5, 0.3, 0.1])
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from load_tables import constant_table, limits, requests
 
 from medusa_sim.errors import UsageError
-from medusa_sim.load.arrivals import closed_loop, open_loop
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import (
@@ -22,6 +21,7 @@ from medusa_sim.load.policies import (
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.serving_loop import ServingLoop, run
+from medusa_sim.load.sources import closed_loop, open_loop
 from medusa_sim.scenario.defaults import LENGTH_CV
 
 STEP_S = 0.01

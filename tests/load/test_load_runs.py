@@ -5,12 +5,12 @@ import pytest
 from load_tables import MOST_TOKENS, constant_table, limits, prompt_times
 from tables import table
 
-from medusa_sim.load.arrivals import closed_loop, open_loop
 from medusa_sim.load.goals import Goals
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.metrics import metrics_of
 from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, ThroughputAware
 from medusa_sim.load.serving_loop import run
+from medusa_sim.load.sources import closed_loop, open_loop
 from medusa_sim.load.step_table import StepTable
 
 RATES = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1, 0.05)

@@ -12,7 +12,6 @@ from load_tables import MOST_TOKENS, constant_table, limits, prompt_times, reque
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.load import step_table
-from medusa_sim.load.arrivals import LEAST_RATE, closed_loop, open_loop
 from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.goals import Goals
 from medusa_sim.load.lengths import Lengths
@@ -24,6 +23,7 @@ from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests, checked_requests
 from medusa_sim.load.serving_loop import run
+from medusa_sim.load.sources import LEAST_RATE, closed_loop, open_loop
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu

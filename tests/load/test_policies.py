@@ -5,7 +5,6 @@ import pytest
 from load_tables import constant_table, limits, requests
 
 from medusa_sim.errors import UsageError
-from medusa_sim.load.arrivals import closed_loop
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.policies import (
@@ -19,6 +18,7 @@ from medusa_sim.load.policies import (
 )
 from medusa_sim.load.policy_names import drafts_asked, policy_of
 from medusa_sim.load.serving_loop import run
+from medusa_sim.load.sources import closed_loop
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question

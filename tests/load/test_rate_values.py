@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.load import largest_rate, losses
-from medusa_sim.load.carried import Carried, find_carried, rates_to_try
+from medusa_sim.load.carried_rates import CarriedRates, find_carried, rates_to_try
 from medusa_sim.load.largest_rate import LargestRate
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.point import half_width
@@ -20,8 +20,8 @@ SCENARIO = Scenario(
 
 
 def test_rates_are_tried_on_both_sides_of_a_knee_below_saturation():
-    def known(largest: float) -> list[Carried]:
-        return [Carried(policy="none", saturated_per_s=36.0, saturated_tokens_per_s=1.0,
+    def known(largest: float) -> list[CarriedRates]:
+        return [CarriedRates(policy="none", saturated_per_s=36.0, saturated_tokens_per_s=1.0,
                         largest_per_s=largest, off_from=None)]  # fmt: skip
 
     assert rates_to_try(36.0, known(34.0)) == (17.0, 30.0, 34.0)  # 0.9 of it; 0.97 of 36

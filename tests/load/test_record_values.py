@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from load_tables import requests
 
-from medusa_sim.load.arrivals import _ramp
 from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.largest_rate import with_interval
 from medusa_sim.load.lengths import _log_normal
@@ -15,6 +14,7 @@ from medusa_sim.load.policies import _emitted, _one_rate
 from medusa_sim.load.record import Record
 from medusa_sim.load.recorder import Recorder, Span
 from medusa_sim.load.saturation import Saturation
+from medusa_sim.load.sources import _ramp
 
 
 def _span(start_s: float, span_s: float, requests: int, **other: object) -> Span:

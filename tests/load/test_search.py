@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from medusa_sim.errors import UsageError
 from medusa_sim.load.answer import LoadAnswer, run_load
-from medusa_sim.load.carried import Carried, find_carried, rates_to_try
+from medusa_sim.load.carried_rates import CarriedRates, find_carried, rates_to_try
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.losses import off_from
 from medusa_sim.load.point import LoadPoint
@@ -261,8 +261,8 @@ def test_drafting_is_switched_off_only_where_so_many_requests_fit():
         assert off is None or off <= each
 
 
-def carrying(policy: str, rate: float, **more) -> Carried:
-    return Carried(policy=policy, saturated_per_s=36.0, saturated_tokens_per_s=1.0, largest_per_s=rate,
+def carrying(policy: str, rate: float, **more) -> CarriedRates:
+    return CarriedRates(policy=policy, saturated_per_s=36.0, saturated_tokens_per_s=1.0, largest_per_s=rate,
                    off_from=None, **more)  # fmt: skip
 
 

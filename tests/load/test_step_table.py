@@ -9,13 +9,13 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.load.answer import run_load
-from medusa_sim.load.arrivals import closed_loop
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.serving_loop import run
+from medusa_sim.load.sources import closed_loop
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.host import HOST_OVERLAP

@@ -14,13 +14,13 @@ from one_line import one_line
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.load.answer import run_load
-from medusa_sim.load.arrivals import open_loop
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.limits import SchedulerLimits, ServerSettings, limits_of
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.serving_loop import run
+from medusa_sim.load.sources import open_loop
 from medusa_sim.load.trace import read_trace
 from medusa_sim.report.load.screen import server_facts, sessions_text
 from medusa_sim.scenario.scenario import Scenario

@@ -11,8 +11,8 @@ import pytest
 from told import numbers
 
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.report.compare import decision
 from medusa_sim.report.compare import sentences as compared
+from medusa_sim.report.compare import tables
 from medusa_sim.report.compare import tables as compare_tables
 from medusa_sim.report.words.numbers import NOTHING
 
@@ -113,14 +113,14 @@ def priced(speed: float, **more: Any) -> dict[str, Any]:
 
 def test_a_decision_has_the_speed_and_the_cost_of_its_three_rows(monkeypatch):
     """The plain row rests on its own kind of measurement; where nothing is sure enough it is said once."""
-    monkeypatch.setattr(decision, "drafting_text", lambda answer, row: row["drafter"])
-    monkeypatch.setattr(decision, "rests_on", lambda scenario, plain: f"plain {plain}")
+    monkeypatch.setattr(tables, "drafting_text", lambda answer, row: row["drafter"])
+    monkeypatch.setattr(tables, "rests_on", lambda scenario, plain: f"plain {plain}")
     answer = SimpleNamespace(
         chosen=priced(120.0, sure=0.83, usd_per_million_tokens=1.2345), surer=SimpleNamespace(chosen=None),
         chosen_plain=priced(60.0, drafter="none", sure=0.5), measure="cost", scenario=lambda row: None,
         column="usd_per_million_tokens",
     )  # fmt: skip
-    choice, safe, plain = decision.decision_table(answer).rows  # type: ignore[arg-type]
+    choice, safe, plain = tables.decision_table(answer).rows  # type: ignore[arg-type]
     assert choice[2:] == ("1.23", "120", "108 to 144", "83 %", "plain False")
     assert plain[2:] == ("2.00", "60.0", "54.0 to 72.0", "50 %", "plain True")
     assert numbers(safe[1]) == ["90"]

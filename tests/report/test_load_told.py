@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from told import numbers
 
-from medusa_sim.load.carried import SURELY_STEADY
+from medusa_sim.load.carried_rates import SURELY_STEADY
 from medusa_sim.load.goals import Goals
 from medusa_sim.report.blocks import Picture
 from medusa_sim.report.load import page as load_page

@@ -13,7 +13,7 @@ from told import numbers
 from medusa_sim import api
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
-from medusa_sim.load.carried import Carried
+from medusa_sim.load.carried_rates import CarriedRates
 from medusa_sim.load.goals import Goals
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.check import CheckedPart, EngineCheck, MeasuredRun
@@ -160,9 +160,11 @@ def test_other_counts_are_told_by_what_they_gain_where_the_row_is_not_among_the_
     assert units == [True, False, False, False]
 
 
-def carried(policy: str, largest: float, **more: float) -> Carried:
-    return Carried(policy=policy, saturated_per_s=40.0, saturated_tokens_per_s=1.0, largest_per_s=largest,
-                   off_from=None, **more)  # fmt: skip
+def carried(policy: str, largest: float, **more: float) -> CarriedRates:
+    return CarriedRates(
+        policy=policy, saturated_per_s=40.0, saturated_tokens_per_s=1.0, largest_per_s=largest, off_from=None,
+        **more,
+    )  # fmt: skip
 
 
 def within_limits(plain: float, *drafting: float) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.report.compare.measure import WORDS
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.report.words.scenario import at_once, request_text
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.question import SURER, SetupQuestion
+from medusa_sim.setups.question import SURER, Measure, SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
 from medusa_sim.units import US_PER_S
 
@@ -20,6 +20,31 @@ if TYPE_CHECKING:
 
 QUEUED = 3.0
 """A first token this many times slower than without a queue is reported as queueing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureWords:
+    """Words for one measure."""
+
+    best: str
+    """What the chosen set-up is."""
+    aim: str
+    """What is looked for."""
+    header: str
+    """Header of its column in short tables."""
+    against: str
+    """What speed is traded for."""
+
+
+WORDS: dict[Measure, MeasureWords] = {
+    "cost": MeasureWords(best="Cheapest", aim="least cost", header="$ a million tokens", against="cost"),
+    "throughput": MeasureWords(
+        best="Most from a GPU", aim="most tokens a GPU", header="tokens/s a GPU", against="throughput per GPU"
+    ),
+    "energy": MeasureWords(
+        best="Least energy", aim="least energy", header="J a token", against="energy per token"
+    ),
+}
 
 
 def limits_text(asked: SetupQuestion) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.arguments import NO_DRAFTS
-from medusa_sim.load.carried import Carried
+from medusa_sim.load.carried_rates import CarriedRates
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.report.load.words import at_rate, ms_text, policy_text, rate_text, rates_text
 from medusa_sim.report.words.numbers import capitalised, percent, significant
@@ -33,7 +33,9 @@ def answer_lines(answer: LoadAnswer) -> tuple[str, ...]:
     return (*_saturated(plain, every), _compared(answer.last))
 
 
-def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Carried]) -> tuple[str, ...]:
+def _within_limits(
+    answer: LoadAnswer, plain: CarriedRates | None, every: Sequence[CarriedRates]
+) -> tuple[str, ...]:
     goals = answer.test.goals
     best = max(every, key=lambda each: each.largest_per_s or 0.0)
     limits = {"to the first token": goals.ttft_s, "a token": goals.tpot_s, "in all": goals.e2e_s}
@@ -66,12 +68,12 @@ def _within_limits(answer: LoadAnswer, plain: Carried | None, every: Sequence[Ca
     )
 
 
-def carries_no_more(carried: Carried, plain: Carried) -> bool:
+def carries_no_more(carried: CarriedRates, plain: CarriedRates) -> bool:
     """Whether a policy's largest rate within the limits is not above plain decoding's."""
     return (carried.largest_per_s or 0.0) <= (1.0 + SAME) * (plain.largest_per_s or 0.0)
 
 
-def _losing(carried: Carried) -> str:
+def _losing(carried: CarriedRates) -> str:
     """At which rates speculation loses, and from how many requests it is better off."""
     off = "" if carried.off_from is None else f"switch it off from {carried.off_from} requests in flight"
     if not carried.loses:
@@ -82,7 +84,7 @@ def _losing(carried: Carried) -> str:
     return f"{loses}: {off}" if off else loses
 
 
-def _saturated(plain: Carried | None, every: Sequence[Carried]) -> tuple[str, ...]:
+def _saturated(plain: CarriedRates | None, every: Sequence[CarriedRates]) -> tuple[str, ...]:
     parts = [
         f"{rate_text(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
         for i, each in enumerate(every)

@@ -9,7 +9,7 @@ from typing import Any
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.arguments import NO_DRAFTS
-from medusa_sim.load.carried import Carried
+from medusa_sim.load.carried_rates import CarriedRates
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.quantities import LOAD, run_values
 from medusa_sim.report.load.words import rate_text, rates_text
@@ -55,7 +55,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     """Table of the rates that policies carry."""
     rate, gpus = answer.target_rate, answer.test.scenario.gpus
 
-    def never(each: Carried, value: str | None) -> str:
+    def never(each: CarriedRates, value: str | None) -> str:
         return NOTHING if each.policy == NO_DRAFTS else "never" if value is None else value
 
     def banded(rate_per_s: float, low: float | None, high: float | None) -> str:
@@ -64,18 +64,18 @@ def carried_table(answer: LoadAnswer) -> TextTable:
             return rate_text(rate_per_s)
         return f"{rate_text(rate_per_s)} ({rate_text(low)}-{rate_text(high)})"
 
-    def saturated(each: Carried) -> str:
+    def saturated(each: CarriedRates) -> str:
         return banded(each.saturated_per_s, each.saturated_low_per_s, each.saturated_high_per_s)
 
-    def within(each: Carried) -> str:
+    def within(each: CarriedRates) -> str:
         if each.largest_per_s is None:
             return NOTHING
         return banded(each.largest_per_s, each.largest_low_per_s, each.largest_high_per_s)
 
-    def slower(each: Carried) -> str:
+    def slower(each: CarriedRates) -> str:
         return NOTHING if each.loses is None else never(each, rates_text(each.loses) or None)
 
-    columns: dict[str, Callable[[Carried], str]] = {
+    columns: dict[str, Callable[[CarriedRates], str]] = {
         "policy": lambda each: each.policy,
         "saturated_per_s": saturated,
         "tokens_per_s": lambda each: quantity_text("tokens_per_s", each.saturated_tokens_per_s),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from medusa_sim.doubts.of_answer import answer_doubts
 from medusa_sim.doubts.of_scenario import first_token_doubts, scenario_doubts
 from medusa_sim.load.answer import LoadAnswer
-from medusa_sim.load.carried import SURELY_STEADY
+from medusa_sim.load.carried_rates import SURELY_STEADY
 from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.report.load.words import at_rate, policy_text, rate_text

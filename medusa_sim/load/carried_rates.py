@@ -27,7 +27,7 @@ _TWO_DIGITS = Context(prec=2, rounding=ROUND_DOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class CarriedRates:
     """Rates that one policy carries.
 
     saturated_per_s: requests a second with the server always full; above it queues grow without end.
@@ -63,7 +63,7 @@ class Carried:
         return None if rate <= 0.0 else int(np.ceil(rate_per_s / rate - _ROUNDING)) * gpus
 
 
-def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ...]:
+def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[CarriedRates, ...]:
     """Search what every policy carries; the first one without speculation is what the others lose against.
 
     A closed loop, and requests that all come at once, have no rate to search: there only saturation is known.
@@ -74,7 +74,7 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
     carried = []
     for server, saturated in zip(test.servers, full, strict=True):
         off = off_from(server.table, server.policy(), test.mean_length, requests_held(test, server))
-        found = Carried(
+        found = CarriedRates(
             policy=server.name,
             saturated_per_s=saturated.requests_per_s,
             saturated_tokens_per_s=saturated.tokens_per_s,
@@ -101,7 +101,7 @@ def usual_requests(test: LoadTest) -> int:
     return search_requests(test) * runs + sum(filling_requests(test, each).count for each in test.servers)
 
 
-def rates_to_try(full_per_s: float, known: Sequence[Carried] = ()) -> tuple[float, ...]:
+def rates_to_try(full_per_s: float, known: Sequence[CarriedRates] = ()) -> tuple[float, ...]:
     """Rates below and above what each policy carries, and half of the least, with two digits.
 
     Where no limits were asked for, a quarter to nine tenths of what the first policy is full at. A policy
