@@ -28,7 +28,7 @@ STATED = {
     # what is asked where nothing is said, and how an answer is chosen
     "method: overhead at most #, over the whole step": "scenario.defaults:FREE_WITHIN",
     "CONTRIBUTING: count up to it costs at most # % more": "100 * (scenario.defaults:FREE_WITHIN - 1)",
-    "CONTRIBUTING: counts within # % of the best speedup": "100 * plan.counts:NEAR_BEST",
+    "CONTRIBUTING: counts within # % of the best speedup": "100 * plan.count_curves:NEAR_BEST",
     "method: batch # and length # of the same GPU": (
         "scenario.defaults:FIXED_BASELINE_BATCH, scenario.defaults:FIXED_BASELINE_SEQ_LEN"
     ),

@@ -24,7 +24,8 @@ def borrowed_kernels(scenario: Scenario) -> Iterator[str]:
     slower = max(fit.slower for fit in scenario.kernel_fits.by_key.values())
     times = "" if slower == 1.0 else f", with times scaled by {slower:g}, as served steps there suggest"
     lent = borrowed_shares(scenario)
-    what = ", ".join(lent) if lent else "what a plain step does not call"
+    *most, last = list(lent) or ["what a plain step does not call"]
+    what = f"{', '.join(most)} and {last}" if most else last
     share = sum(lent.values())
     percent = "under 1" if share < _LEAST_SHARE else f"{100.0 * share:.0f}"
     part = f" ({percent} % of a plain step)" if lent else ""
