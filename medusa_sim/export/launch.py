@@ -51,7 +51,20 @@ def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str |
         path = path or f"{row['drafter']}-of-{answer.model.name}"
         speculation = engine_settings(answered, row["engine"], draft_path=path)
     longest = _longest_request(scenario, int(row["drafts"]), most)
-    return launch_command(scenario, row["engine"], most, longest, speculation)
+    command = launch_command(scenario, row["engine"], most, longest, speculation)
+    return f"{_other_drafts(speculation, int(row['drafts']), most)}{command}"
+
+
+def _other_drafts(speculation: EngineSettings | None, drafts: int, requests: int) -> str:
+    """A comment where the settings make one number of drafts, another than is best at so many requests."""
+    plan = None if speculation is None else speculation.plan
+    if plan is None or plan.dynamic or requests not in plan.grid.batch or plan.drafts == drafts:
+        return ""
+    best, own = (plan.grid.speedup(requests, each) for each in (drafts, plan.drafts))
+    return (
+        f"# {plan.drafts} drafts at every batch, for few requests too: at {requests} they give {own:.2f}x, "
+        f"{drafts} drafts {best:.2f}x\n"
+    )
 
 
 def _longest_request(scenario: Scenario, drafts: int, requests: int) -> int | None:
