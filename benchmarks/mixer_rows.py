@@ -15,7 +15,7 @@ from kernel_rows import mixers
 from pages import write_tables
 from study import Beside, left_out_us, table, width_to_add
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import ratio_mape
 from medusa_sim.lab.calibrate.fit import FOLDS
@@ -59,7 +59,7 @@ def left_out_mixers(gpus: list[str]) -> None:
     The last is what a number of heads finds that nobody measured. Ratios of times are those of such refits.
     The table of the GPU DOCUMENTED goes into docs/validation.md.
     """
-    found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    found: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for frame in mixers():
         for gpu in gpus or sorted(set(frame["gpu"])):
             rows, card = frame[frame["gpu"] == gpu].reset_index(drop=True), load_gpu(gpu)
@@ -68,40 +68,50 @@ def left_out_mixers(gpus: list[str]) -> None:
                 groups = heldout_groups(own) if index.size >= LEAST_ROWS else np.zeros(0, dtype=np.int64)
                 if kernel.fit.inherited_from or len(set(groups)) < 3:  # else bands are of a single group
                     continue
-                time = stream_time(card, kernel, operator, cold=False)
-                stored = (own.time_us >= time.low_us) & (own.time_us <= time.high_us)
-                refit = partial(refitted_stream, kernel, gpu=card)
-                held_us = left_out_us(own, groups % FOLDS, refit, partial(stream_time, card, cold=False))
-                ratio = own.time_us / held_us
-                ends, size = KIND_OF[operator.kind].ranges, operator.size
-                inside = np.zeros(index.size, dtype=np.bool_)
-                for fold in set(groups % FOLDS):
-                    held = groups % FOLDS == fold
-                    widen = 1.0 + UNSEEN.get(operator.kind, 1.0) / len(set(groups[~held]))
-                    bands = residual_bands(
-                        ratio[~held], 1.0, size[~held], ends, least_rows=LEAST_ROWS, widen=widen
-                    )
-                    low, high = residual_band(bands, size[held]) if bands else (0.0, 0.0)
-                    inside[held] = (ratio[held] >= low) & (ratio[held] <= high)
-                errors = np.abs(1.0 / ratio - 1.0)
-                scores = (each.mean() for each in (stored, inside, errors))
                 words = (section, operator.kind, *(getattr(operator, name, "") for name in ("part", "phase")))
-                growth = (_growth(own, held_us, axis) for axis in ("batch", "q_len"))
-                found[" ".join(filter(None, words))].append((index.size, *scores, *growth))
-    lines = []
-    for what, every in sorted(found.items()):
-        sizes, *means = np.array(every, dtype=np.float64).T
-        cells = []
-        for digits, each in zip((0, 0, 1, 1, 1), means, strict=True):
-            told = np.isfinite(each)
-            mean = float(np.average(each[told], weights=sizes[told])) if told.any() else None
-            cells.append(NOTHING if mean is None else percent(mean, digits))
-        lines.append((what, len(every), f"{sizes.sum():.0f}", *cells))
+                found[" ".join(filter(None, words))].append(_scores(own, kernel, card, groups))
     headers = "operator | kernels | rows | in stored bands | held out, in bands | held out | T(batch) / T(1)"
+    lines = [(what, len(every), *_means(every)) for what, every in sorted(found.items())]
     written = table(f"{headers} | T(q) / T(first q)", 1, lines)
     print(written)
     if gpus == [DOCUMENTED]:
         write_tables("validation.md", "mixers", [written + "\n"])
+
+
+def _scores(rows: Rows[Any], kernel: StreamKernel, card: Gpu, groups: IntArray) -> tuple[float, ...]:
+    """Rows, shares in stored bands and in those of refits, errors of refits, and of ratios by two sizes."""
+    time = stream_time(card, kernel, rows.operator, cold=False)
+    stored = (rows.time_us >= time.low_us) & (rows.time_us <= time.high_us)
+    refit = partial(refitted_stream, kernel, gpu=card)
+    held_us = left_out_us(rows, groups % FOLDS, refit, partial(stream_time, card, cold=False))
+    ratio = rows.time_us / held_us
+    inside = _held_by_refits(ratio, rows.operator, groups)
+    shares = (float(each.mean()) for each in (stored, inside, np.abs(1.0 / ratio - 1.0)))
+    return ratio.size, *shares, *(_growth(rows, held_us, axis) for axis in ("batch", "q_len"))
+
+
+def _held_by_refits(ratio: FloatArray, operator: Stream, groups: IntArray) -> BoolArray:
+    """Whether rows lie in bands that were made without their fold; ratio: measured over predicted."""
+    ends, size = KIND_OF[operator.kind].ranges, operator.size
+    inside = np.zeros(ratio.size, dtype=np.bool_)
+    for fold in set(groups % FOLDS):
+        held = groups % FOLDS == fold
+        widen = 1.0 + UNSEEN.get(operator.kind, 1.0) / len(set(groups[~held]))
+        bands = residual_bands(ratio[~held], 1.0, size[~held], ends, least_rows=LEAST_ROWS, widen=widen)
+        low, high = residual_band(bands, size[held]) if bands else (0.0, 0.0)
+        inside[held] = (ratio[held] >= low) & (ratio[held] <= high)
+    return inside
+
+
+def _means(every: list[tuple[float, ...]]) -> list[str]:
+    """All rows, and the mean of each of the other scores over kernels, by their rows."""
+    sizes, *scores = np.array(every, dtype=np.float64).T
+    cells = [f"{sizes.sum():.0f}"]
+    for digits, each in zip((0, 0, 1, 1, 1), scores, strict=True):
+        told = np.isfinite(each)
+        mean = float(np.average(each[told], weights=sizes[told])) if told.any() else None
+        cells.append(NOTHING if mean is None else percent(mean, digits))
+    return cells
 
 
 def _growth(rows: Rows[Any], predicted_us: FloatArray, axis: str) -> float:

@@ -38,7 +38,7 @@ from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.measurement import Environment
-from medusa_sim.specs.model import Model
+from medusa_sim.specs.model import Model, of_dtype
 from medusa_sim.specs.models import load_model
 
 OperatorsOf = Callable[
@@ -201,6 +201,18 @@ def _mixed(operators: Sequence[Visit], steps: Sequence[Visit]) -> list[Visit]:
     return [visit for _, visit in sorted(placed, key=lambda entry: entry[0])]
 
 
+def _shapes(
+    name: str, gpu: Gpu, subject: Subject, operators_of: OperatorsOf, least_rows: int
+) -> tuple[list[TimedShape], list[TimedShape]]:
+    """What the steps of a model are made of, with as many others as a fit needs; the rest of the others."""
+    grid, model = subject.grid, dataclasses.replace(load_model(name), **of_dtype(subject.dtype))
+    cells = [
+        (batch, count, tree.depth) for batch in grid.batches for count, (tree, _) in subject.trees.items()
+    ]
+    needed = [shape_of(model, operator, 0) for operator in operators_of(model, gpu, cells, grid.seq_len)]
+    return fill_up(needed, timed_shapes([model], (subject.dtype,)), least_rows)
+
+
 def measure_together(
     folder: Path,
     asked: Device,
@@ -237,15 +249,7 @@ def measure_together(
     record, meta = begin(rows, meta, resume=False)
     write_meta(rows, meta)
     hardware.write_hardware(home, seen, rates)
-    gpu, model = load_gpu(seen.name, home), load_model(path)
-    model = dataclasses.replace(
-        model, dtype=dtype, weight_dtype=dtype, kv_dtype=dtype, activation_dtype=dtype
-    )
-    cells = [
-        (batch, count, tree.depth) for batch in grid.batches for count, (tree, _) in subject.trees.items()
-    ]
-    needed = [shape_of(model, operator, 0) for operator in operators_of(model, gpu, cells, grid.seq_len)]
-    first, more = fill_up(needed, timed_shapes([model], (dtype,)), least_rows)
+    first, more = _shapes(path, load_gpu(seen.name, home), subject, operators_of, least_rows)
     run = Together(
         folder=folder,
         subject=subject,
