@@ -25,16 +25,18 @@ decode, 76 run and the others queue.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.step.chance import log_normal
 
 _HALVINGS = 40
 """Of the interval in which the rate lies."""
 _LEAST = 1e-9
+_ROUNDING = 1e-12
 
 
 class Queue(NamedTuple):
@@ -73,13 +75,25 @@ def in_queue(
         queued = others * rate * part / 2.0 * carried
         return room, 1.0 + np.floor(lengths / room[:, None]).mean(axis=1), queued
 
+    def is_full(rate: FloatArray) -> BoolArray:
+        """Whether so many prompts a step keep more requests than there are."""
+        _, read, queued = steps(rate)
+        return np.asarray(rate * (other_steps + read + queued) > requests * (1.0 + _ROUNDING))
+
     most_rate = budget / (prompt_tokens + verified_tokens * decode_steps)
-    low, high = np.zeros(requests.size), np.minimum(most_rate, requests / (other_steps + 1.0))
+    rate = np.minimum(most_rate, requests / (other_steps + 1.0))
+    if is_full(rate).any():
+        rate = _halved(is_full, rate)
+    room, read, _ = steps(rate)
+    running = np.minimum(rate * (other_steps + read), requests)
+    return Queue(running, room, read, (requests - running) / rate)
+
+
+def _halved(is_full: Callable[[FloatArray], BoolArray], most: FloatArray) -> FloatArray:
+    """The largest rate, up to the most, that is not full."""
+    low, high = np.zeros(most.size), most
     for _ in range(_HALVINGS):
         rate = (low + high) / 2.0
-        _, read, queued = steps(rate)
-        is_less = rate * (other_steps + read + queued) < requests
-        low, high = np.where(is_less, rate, low), np.where(is_less, high, rate)
-    room, read, _ = steps(low)
-    running = np.minimum(low * (other_steps + read), requests)
-    return Queue(running, room, read, (requests - running) / low)
+        full = is_full(rate)
+        low, high = np.where(full, low, rate), np.where(full, rate, high)
+    return low
