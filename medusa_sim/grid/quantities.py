@@ -214,7 +214,7 @@ def _plain(quantity: Quantity) -> Quantity:
     title = f"plain {quantity.title}" if quantity.title else ""
     return replace(
         quantity, name=f"plain_{quantity.name}", title=title, low_high=None, read_run=None,
-        read=None if read is None else lambda cells: read(cells.plain),
+        read=None if read is None else lambda cells: cells.baseline.first(read(cells.baseline)),
     )  # fmt: skip
 
 

@@ -191,4 +191,6 @@ def schedule_all_lengths(answer: Recommendation) -> tuple[ScheduleRow, ...]:
     places = range(len(answer.question.seq_len))
     ranges = ranges_over(places, answer.cells, answer.question, answer.break_even_batches)
     rows = schedule_rows(answer.cells, 0, ranges, answer.question)
-    return tuple(replace(row, s=int(np.argmin(row.cells.speedup[row.batches.last, :, 0]))) for row in rows)
+    return tuple(
+        replace(row, s=int(np.argmin(row.cells.speedup[row.batches.last, :, row.k]))) for row in rows
+    )

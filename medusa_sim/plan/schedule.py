@@ -56,13 +56,11 @@ def schedule_rows(
     every: Cells, s: int, ranges: tuple[BatchRange, ...], question: Question
 ) -> list[ScheduleRow]:
     """The rows of these ranges of batches at the `s`-th length of a search."""
-    index = np.zeros((every.shape[0], 1, 1), dtype=np.int64)
-    for batches in ranges:
-        index[batches.first : batches.last + 1] = batches.configuration
-    run = every.with_index(index)
+    cells = every.contenders
+    places = np.searchsorted(cells.index[0, 0], [batches.configuration for batches in ranges]).tolist()
     return [
-        ScheduleRow(cells=run, b=batches.last, s=s, every=every, batches=batches, question=question)
-        for batches in ranges
+        ScheduleRow(cells=cells, b=batches.last, s=s, k=k, every=every, batches=batches, question=question)
+        for k, batches in zip(places, ranges, strict=True)
     ]
 
 
@@ -114,14 +112,14 @@ def gains_by_batch(rows: Iterable[ScheduleRow]) -> list[dict[str, float | int | 
             "drafts": row.drafts,
             "no_room_to_draft": row.candidates == 1 and row.verdict == "pays",
         }
-        low, high = (row.cells.spread(end)[:, row.s, 0] for end in row.cells.band)
+        low, high = (row.cells.spread(end)[:, row.s, row.k] for end in row.cells.band)
         found += [
             {
                 "batch": int(batch),
-                "speedup": float(row.cells.speedup[b, row.s, 0]),
+                "speedup": float(row.cells.speedup[b, row.s, row.k]),
                 "speedup_low": float(low[b]),
                 "speedup_high": float(high[b]),
-                "fits_memory": bool(row.cells.fits[b, row.s, 0]),
+                "fits_memory": bool(row.cells.fits[b, row.s, row.k]),
                 **every,
             }
             for b, batch in enumerate(row.searched.tolist(), row.batches.first)

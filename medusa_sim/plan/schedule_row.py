@@ -35,8 +35,8 @@ class ScheduleRow(Cell):
     speculation, a `speculative_` one with what the row drafts, of a plain row with the best that it could.
     Speedups, rates and times per token are the step's, and with the scenario's traffic those of its server.
 
-    cells: what the schedule runs at each batch and length; every: all configurations there. batches: the
-    row's places among those searched.
+    cells: configurations that are the best of their count somewhere, the row's at `k`; every: all of them.
+    batches: the row's places among those searched.
     """
 
     every: Cells
@@ -131,7 +131,7 @@ class ScheduleRow(Cell):
 
     @cached_property
     def _speedup_by_batch(self) -> FloatArray:
-        return np.asarray(self.cells.speedup[self.places, self.s, 0])
+        return np.asarray(self.cells.speedup[self.places, self.s, self.k])
 
     @property
     def speedup_lowest(self) -> float:
@@ -156,16 +156,16 @@ class ScheduleRow(Cell):
     @property
     def speedup_low(self) -> float:
         """The lowest end of the 80 % intervals over the row's batches."""
-        return float(self._ends_by_batch(self.cells)[0].min())
+        return float(self._ends_by_batch(self)[0].min())
 
     @property
     def speedup_high(self) -> float:
         """The highest end of the 80 % intervals over the row's batches."""
-        return float(self._ends_by_batch(self.cells)[1].max())
+        return float(self._ends_by_batch(self)[1].max())
 
-    def _ends_by_batch(self, cells: Cells) -> list[FloatArray]:
-        """Both ends of the interval of the speedup at each of the row's batches, of one cell at each."""
-        return [cells.spread(end)[self.places, self.s, 0] for end in cells.band]
+    def _ends_by_batch(self, cell: Cell) -> list[FloatArray]:
+        """Both ends of the interval of the speedup at each of the row's batches, with the cell's drafts."""
+        return [cell.cells.spread(end)[self.places, self.s, cell.k] for end in cell.cells.band]
 
     # What speculates: the row's configuration, or of a plain row the best that could.
 
@@ -176,10 +176,12 @@ class ScheduleRow(Cell):
         return 1 + int(np.argmax(self.speedups[1:])) if plain else self.configuration
 
     @cached_property
-    def speculative_cells(self) -> Cells:
-        """The configuration `speculative` at every batch and length."""
-        plain = self.configuration == PLAIN
-        return self.every.with_index(np.array([[[self.speculative]]])) if plain else self.cells
+    def speculative_cell(self) -> Cell:
+        """The configuration `speculative` at the row's fullest batch."""
+        if self.configuration != PLAIN:
+            return self
+        cells = self.every.with_index(np.array([[[self.speculative]]]))
+        return Cell(cells=cells, b=self.b, s=self.s)
 
     @property
     def speculative_candidates(self) -> int:
@@ -193,7 +195,7 @@ class ScheduleRow(Cell):
 
     @cached_property
     def _speculative_ends(self) -> list[FloatArray]:
-        return self._ends_by_batch(self.speculative_cells)
+        return self._ends_by_batch(self.speculative_cell)
 
     @property
     def speculative_speedup_low(self) -> float:

@@ -67,7 +67,8 @@ def _speedup_if(row: ScheduleRow, times_as_long: float, emission_chances: FloatA
 
     emission_chances: (..., tokens) probabilities that a step emits at least 1, 2, ... tokens.
     """
-    cells, place = row.speculative_cells, (row.b, row.s, 0)
+    cell = row.speculative_cell
+    cells, place = cell.cells, (cell.b, cell.s, cell.k)
     step_us = float(cells.in_flight.step_us[place]) * times_as_long
     plain_us = cells.spread(cells.plain.token_us)[place]
     return np.asarray(plain_us / cells.served_if(*place, step_us, emission_chances).token_us)

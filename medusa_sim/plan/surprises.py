@@ -93,12 +93,12 @@ def slower_with_more(cells: Cells) -> tuple[tuple[int, float], ...]:
     """
     if cells.scenario.scope == "block":
         return ()
-    batch, plain = cells.surface.batch, cells.plain
-    rate = plain.tokens_per_s[..., 0]
+    batch, by_count = cells.surface.batch, cells.by_count  # a search has priced these
+    rate = by_count.tokens_per_s[..., 0]
     change: FloatArray = np.min(np.diff(rate, axis=0) / rate[:-1], axis=1)
     if not change.size:
         return ()
-    named = (change < -SLOWER) & np.all(plain.fits[1:, :, 0], axis=1)
+    named = (change < -SLOWER) & np.all(by_count.fits[1:, :, 0], axis=1)
     return tuple((int(batch[i]), float(change[i])) for i in np.argsort(change) if named[i])
 
 

@@ -110,9 +110,9 @@ def test_the_best_point_is_found_around_the_batches_that_were_looked_at():
 def rates(*by_batch: list[float], fits: bool = True, scope: str = "model") -> Any:
     """Cells of plain decoding alone: rates by batch and length."""
     rate = np.array(by_batch)[..., None]
-    plain = SimpleNamespace(tokens_per_s=rate, fits=np.full(rate.shape, fits))
+    by_count = SimpleNamespace(tokens_per_s=rate, fits=np.full(rate.shape, fits))
     surface = SimpleNamespace(batch=np.arange(1, len(rate) + 1))
-    return SimpleNamespace(scenario=SimpleNamespace(scope=scope), surface=surface, plain=plain)
+    return SimpleNamespace(scenario=SimpleNamespace(scope=scope), surface=surface, by_count=by_count)
 
 
 def test_what_is_slower_with_a_request_more_is_told_from_three_percent():
@@ -227,7 +227,7 @@ def test_a_row_says_what_other_acceptance_gives_and_what_it_needs():
     answer = recommend(scenario, Question(batch_min=4, batch_max=4, seq_len=(1024,)))
     row = scheduled_row_at(answer, 4, 1024)
     assert (row.drafts, row.candidates, row.verdict) == (3, 4, "pays")
-    ratio = float(row.cells.overhead[row.b, row.s, 0])
+    ratio = row.overhead
     assert row.speedup == pytest.approx(2.5 / ratio)
     assert chain_tokens(1.0) == pytest.approx(2.5)
     assert row.speedup_acceptance_minus_10_percent == pytest.approx(chain_tokens(0.9) / ratio)

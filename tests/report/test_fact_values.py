@@ -23,7 +23,7 @@ def _row(batch_max: int, **more: Any) -> Any:
         "batch_max": batch_max, "seq_len": 512, "speedup": 1.5, "chain": False, "chain_speedup": 1.2,
         "chain_candidates": 4, "speedup_heads_on_accepted_row": 1.52, "required_acceptance_factor": 0.6,
         "required_tokens_per_step": 1.75, "speedup_acceptance_minus_10_percent": 1.3,
-        "speedup_acceptance_plus_10_percent": 1.7, "held_by": "memory",
+        "speedup_acceptance_plus_10_percent": 1.7, "held_by": "memory", "option": object(),
     }  # fmt: skip
     made: Any = type("Row", (), {**given, **more})()
     return made

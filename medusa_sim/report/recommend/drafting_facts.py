@@ -44,21 +44,25 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
             f"({first.chain_candidates} candidates, {times(first.chain_speedup)}) at "
             f"{at_place(answer, first.batch_max, first.seq_len)}",
         )
-    if last.required_acceptance_factor is not None:
+    if last.option is not None:
         yield Fact(
             "Acceptance ±10 %",
             f"10 % lower gives {times(last.speedup_acceptance_minus_10_percent)} at "
             f"{at_place(answer, last.batch_max, last.seq_len)}, 10 % higher "
             f"{times(last.speedup_acceptance_plus_10_percent)}",
         )
-        yield Fact(
-            "Acceptance ±10 %",
-            f"it breaks even at {last.required_tokens_per_step:.2f} tokens per step, "
-            f"{last.required_acceptance_factor:.2f} of the assumed accuracies",
-            detail=True,
-        )
+    yield Fact("Acceptance ±10 %", partial(_breaks_even, last), detail=True)
     if answer.scenario.runtime.engine is not None or answer.scenario.traffic is not None:
         yield Fact("Decoding", partial(step_text, answer, last), detail=True)
+
+
+def _breaks_even(row: ScheduleRow) -> str:
+    if row.required_acceptance_factor is None:
+        return "no acceptance breaks even"
+    return (
+        f"it breaks even at {row.required_tokens_per_step:.2f} tokens per step, "
+        f"{row.required_acceptance_factor:.2f} of the assumed accuracies"
+    )
 
 
 def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
