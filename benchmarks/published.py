@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -254,44 +255,50 @@ def milliseconds(line: Any, rate: float, tokens: float) -> float:
 
 def compared() -> pd.DataFrame:
     """A line of every row and quantity: measured, predicted, error, whether it counts and a speedup holds."""
-    found = []
+    found: list[dict[str, Any]] = []
     for line in named_rows(measured_rows("published_2026")):
-        is_tree = line.drafts in TREES or line.drafter == "medusa"
         try:
-            scored = tree(line) if is_tree else chain(line)
+            scored = tree(line) if line.drafts in TREES or line.drafter == "medusa" else chain(line)
         except MedusaSimError as error:
             print(f"{line.id}: refused: {error}")
             continue
-        tokens, _ = tokens_of(line)
-        tells_rate = "tok/s" in str(line.unit)
-        place = {"id": line.id, "engine": line.engine, "runtime": runtime_of(line), "drafter": line.drafter}
-        place |= {"gpu": line.gpu, "model": line.model, "precision": line.precision, "gpus": int(line.n_gpus)}
-        place |= {"requests": line.batch}
-        if tells_rate and not math.isnan(line.plain) and "open loop" not in line.unit:
-            measured = milliseconds(line, line.plain, 1.0)
-            found.append({
-                **place, "what": "plain", "measured": measured, "predicted": scored.plain_ms,
-                "unstated": unstated(line, "plain"),
-            })  # fmt: skip
-        round_ms = line.round_ms
-        if math.isnan(round_ms) and tells_rate and not math.isnan(line.spec) and tokens is not None:
-            round_ms = milliseconds(line, line.spec, tokens)
-        if not math.isnan(round_ms) and not math.isnan(line.acceptance_length):
-            found.append({
-                **place, "what": "round", "measured": round_ms, "predicted": scored.round_ms,
-                "unstated": unstated(line, "round"),
-            })  # fmt: skip
-        if not math.isnan(line.speedup):
-            held = scored.low <= line.speedup <= scored.high
-            found.append({
-                **place, "what": "speedup", "measured": line.speedup, "predicted": scored.speedup,
-                "held": held, "sign": (line.speedup > 1.0) == (scored.speedup > 1.0),
-                "low": scored.low, "high": scored.high, "given": line.al_source == "given", "unstated": "",
-            })  # fmt: skip
+        place = {
+            "id": line.id, "engine": line.engine, "runtime": runtime_of(line), "drafter": line.drafter,
+            "gpu": line.gpu, "model": line.model, "precision": line.precision, "gpus": int(line.n_gpus),
+            "requests": line.batch,
+        }  # fmt: skip
+        found += (place | quantity for quantity in quantities(line, scored))
     rows = pd.DataFrame(found)
     rows["counts"] = (rows.unstated == "") & ~rows.id.isin(SET_BY)
     rows["error"] = rows.predicted / rows.measured - 1.0
     return rows
+
+
+def quantities(line: Any, scored: Scored) -> Iterator[dict[str, Any]]:
+    """The plain step, the round and the speedup of a row, each where its source tells it."""
+    tokens, _ = tokens_of(line)
+    tells_rate = "tok/s" in str(line.unit)
+    if tells_rate and not math.isnan(line.plain) and "open loop" not in line.unit:
+        measured = milliseconds(line, line.plain, 1.0)
+        yield {
+            "what": "plain", "measured": measured, "predicted": scored.plain_ms,
+            "unstated": unstated(line, "plain"),
+        }  # fmt: skip
+    round_ms = line.round_ms
+    if math.isnan(round_ms) and tells_rate and not math.isnan(line.spec) and tokens is not None:
+        round_ms = milliseconds(line, line.spec, tokens)
+    if not math.isnan(round_ms) and not math.isnan(line.acceptance_length):
+        yield {
+            "what": "round", "measured": round_ms, "predicted": scored.round_ms,
+            "unstated": unstated(line, "round"),
+        }  # fmt: skip
+    if not math.isnan(line.speedup):
+        yield {
+            "what": "speedup", "measured": line.speedup, "predicted": scored.speedup,
+            "held": scored.low <= line.speedup <= scored.high,
+            "sign": (line.speedup > 1.0) == (scored.speedup > 1.0),
+            "low": scored.low, "high": scored.high, "given": line.al_source == "given", "unstated": "",
+        }  # fmt: skip
 
 
 def pairs() -> pd.DataFrame:
