@@ -322,19 +322,16 @@ Pair = tuple[str, str, Gpu, Gpu, Beside]
 
 def _transfers() -> Iterator[Pair]:
     """Every pair of GPUs with rows and a kernel of one library, for linear layers and fused attention."""
-    gpus = {name: load_gpu(name) for name in dict.fromkeys(GPU_OF_FILE.values())}
-    for path in sorted(measured("measured").glob("*.parquet")):
-        taker, kernel_set = gpus[GPU_OF_FILE[path.stem.split("_")[0]]], path.stem.split("_")[-1]
-        frame = read_rows(path, need_time=True)
-        times = frame["time_us"].to_numpy(dtype=np.float64)
-        for index, operator in operators_of(frame):
-            place = f"{operator.FAMILY}.{operator.dtype if operator.kind == 'gemm' else operator.kind}"
-            for lender in gpus.values() if operator.FAMILY in ("gemm", "attention") else ():
-                kernels = lender.kernels.get(kernel_set)
-                kernel = stored_kernels(kernels).get(place) if kernels else None
-                if lender is not taker and kernel is not None and not kernel.fit.lender:
-                    rows = _lent(lender, taker, kernel_set, operator, times[index])
-                    yield operator.FAMILY, place, lender, taker, rows
+    lenders = [load_gpu(name) for name in dict.fromkeys(GPU_OF_FILE.values())]
+    for taker, kernel_set, rows in _rows_of_files("*.parquet"):
+        operator = rows.operator
+        place = f"{operator.FAMILY}.{operator.dtype if operator.kind == 'gemm' else operator.kind}"
+        for lender in lenders if operator.FAMILY in ("gemm", "attention") else ():
+            kernels = lender.kernels.get(kernel_set)
+            kernel = stored_kernels(kernels).get(place) if kernels else None
+            if lender.name != taker.name and kernel is not None and not kernel.fit.lender:
+                beside = _lent(lender, taker, kernel_set, operator, rows.time_us)
+                yield operator.FAMILY, place, lender, taker, beside
 
 
 def _scaled_transfers() -> Iterator[Pair]:
@@ -357,7 +354,7 @@ def _library_transfers() -> Iterator[Pair]:
     Of 16 bits, of which an H100 has rows of two libraries; and CUTLASS's rows of fp8 by what cuBLAS takes for
     16 bits, computing as fp8 does.
     """
-    for taker, engine, rows in (*_linear_of_cards(), *linear([])):
+    for taker, engine, rows in (*_rows_of_files("*_gemm_*.parquet"), *linear([])):
         operator = rows.operator
         own = taker.kernels[engine].gemm.get(operator.form)
         for kernel_set, held in taker.kernels.items():
@@ -372,13 +369,14 @@ def _library_transfers() -> Iterator[Pair]:
                 yield "gemm, other library", f"gemm.{operator.form} {kernel_set}:{form}", taker, taker, beside
 
 
-def _linear_of_cards() -> Iterator[tuple[Gpu, str, Rows[Any]]]:
-    for path in sorted(measured("measured").glob("*_gemm_*.parquet")):
+def _rows_of_files(pattern: str) -> Iterator[tuple[Gpu, str, Rows[Any]]]:
+    """Rows of the files of `measured` by GPU, library and operator."""
+    for path in sorted(measured("measured").glob(pattern)):
+        card, *_, kernel_set = path.stem.split("_")
         frame = read_rows(path, need_time=True)
         times = frame["time_us"].to_numpy(dtype=np.float64)
         for index, operator in operators_of(frame):
-            card, kernel_set = GPU_OF_FILE[path.stem.split("_")[0]], path.stem.split("_")[-1]
-            yield load_gpu(card), kernel_set, Rows(operator, times[index])
+            yield load_gpu(GPU_OF_FILE[card]), kernel_set, Rows(operator, times[index])
 
 
 def _with_gemm(gpu: Gpu, kernel_set: str, kernels: dict[str, GemmKernel]) -> Gpu:
