@@ -15,7 +15,7 @@ from medusa_sim.cli.output import Output, ReportPlace
 from medusa_sim.cli.parts import PartsPlace, write_parts
 from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, TP, echo_grid, grid
 from medusa_sim.errors import UsageError
-from medusa_sim.scenario.defaults import CANDIDATES_MAX, DEFAULT_CANDIDATES
+from medusa_sim.scenario.defaults import DEFAULT_CANDIDATES
 
 if TYPE_CHECKING:
     from medusa_sim.grid.axes import Grid
@@ -79,17 +79,14 @@ def sweep(
     grid = Grid.of(batch, several[0].lengths(seq_len), candidates)
     typed = take.is_given("candidates")
     in_rows = output.form != "table" or all_rows or parts.out is not None
-    largest = int(grid.candidates.max()) if in_rows else CANDIDATES_MAX  # a table has the best of every count
-    asked = [
-        (scenario, (*scenario_doubts(scenario, largest), *(left_out(scenario, grid) if typed else [])))
-        for scenario in several
-    ]
-    warnings = dict.fromkeys(line for _, lines in asked for line in lines)
-    if in_rows:  # the answer says it itself
-        longest, requests = int(grid.seq_len.max()), (int(grid.batch.min()), int(grid.batch.max()))
-        warnings |= dict.fromkeys(
-            line for scenario in several for line in answer_doubts(scenario, longest, requests)
-        )
+    asked = [(scenario, left_out(scenario, grid) if typed else []) for scenario in several]
+    warnings: dict[str, None] = {}
+    if in_rows:  # a table of the best says it itself
+        largest, longest = int(grid.candidates.max()), int(grid.seq_len.max())
+        requests = int(grid.batch.min()), int(grid.batch.max())
+        doubts = [line for scenario, left in asked for line in (*scenario_doubts(scenario, largest), *left)]
+        doubts += [line for scenario in several for line in answer_doubts(scenario, longest, requests)]
+        warnings = dict.fromkeys(doubts)
     if parts.out is not None:
         _write_parts(parts, several, grid, warnings, all_rows=all_rows)
     elif output.form == "table" and not all_rows:
@@ -178,11 +175,11 @@ def _write_parts(
 
 
 def _show_best(
-    output: Output, asked: Sequence[tuple[Scenario, tuple[str, ...]]], grid: Grid, *, grid_alone: bool
+    output: Output, asked: Sequence[tuple[Scenario, Sequence[str]]], grid: Grid, *, grid_alone: bool
 ) -> None:
     """One line per batch and length with the best count, and below it what follows from them.
 
-    asked: scenarios, each with what it rests on. grid_alone: whether the counts were asked for.
+    asked: scenarios, each with what is left out of its answer. grid_alone: whether the counts were asked for.
     """
     from medusa_sim.plan.sweep_answer import sweep_answer
     from medusa_sim.report.sweep.screen import sweep_screen

@@ -83,6 +83,11 @@ class SweepAnswer:
         return tuple(fits)
 
     @property
+    def largest_count(self) -> int:
+        """The largest count that is best anywhere; 2 where none drafts, which is about drafts too."""
+        return max(int(self.best.candidates.max()), 2)
+
+    @property
     def near_best(self) -> list[tuple[int, int]]:
         """Smallest and largest count around each best one within 1 % of its speedup."""
         by_count = self.by_count

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 
 from medusa_sim.arrays import evenly
-from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.plan.break_even import BreakEven
@@ -82,7 +81,7 @@ def compared(answers: Sequence[SweepAnswer]) -> TextTable:
 def answer_blocks(answer: SweepAnswer, *, level: int) -> list[Block]:
     """One scenario: its answer, cards, plots of some lengths below headings of a level, its rows."""
     scenario, grid = answer.scenario, answer.grid
-    first, then = screen_blocks(sweep_screen(answer, scenario_doubts(scenario)))
+    first, then = screen_blocks(sweep_screen(answer))
     if not any(answer.fits):
         return [*first, *then]
     blocks: list[Block] = [*first, Cards(cards(answer)), *then]

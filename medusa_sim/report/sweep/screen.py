@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.grid.axes import Grid
 from medusa_sim.plan.count_curves import NEAR_BEST
 from medusa_sim.plan.sweep_answer import SweepAnswer
@@ -42,13 +43,15 @@ _OF_ONE = ("Acceptance", "Measured", "Cost", "Price", "Energy", "Next")
 def sweep_screen(answer: SweepAnswer, warned: Sequence[str] = (), *, several: bool = False) -> Screen:
     """The whole answer for one scenario; where nothing fits, the missing memory and changes that would do.
 
-    warned: what the scenario rests on. several: whether it is one of several.
+    warned: of counts that are left out. several: whether the scenario is one of several.
     """
     asked = headline(answer.scenario, answer.grid)
-    shortfall = answer.shortfall
+    shortfall, doubts = answer.shortfall, scenario_doubts(answer.scenario, answer.largest_count)
     lacking = () if shortfall is None else tuple(shortfall_facts(shortfall))
     if shortfall is not None and not any(answer.fits):
-        return Screen(asked=asked, answer=(missing_text(shortfall),), facts=lacking, warnings=tuple(warned))
+        return Screen(
+            asked=asked, answer=(missing_text(shortfall),), facts=lacking, warnings=(*doubts, *warned)
+        )
     told = [*lacking, *facts(answer)]
     if several:
         told = [replace(fact, detail=fact.detail or fact.label in _OF_ONE) for fact in told]
@@ -57,7 +60,7 @@ def sweep_screen(answer: SweepAnswer, warned: Sequence[str] = (), *, several: bo
         answer=(answer_text(answer),),
         tables=(best_table(answer),),
         facts=tuple(told),
-        warnings=tuple(dict.fromkeys((*warned, *warnings(answer)))),
+        warnings=tuple(dict.fromkeys((*doubts, *warned, *warnings(answer)))),
     )
 
 
@@ -75,7 +78,7 @@ def headline(scenario: Scenario, grid: Grid) -> str:
 def facts(answer: SweepAnswer) -> Iterator[Fact]:
     """Where it pays, what other counts and engines give, memory and costs, what columns mean."""
     yield from (Fact("By batch", text) for text in by_batch(answer))
-    yield from acceptance_facts(answer.scenario)
+    yield from acceptance_facts(answer.scenario, answer.largest_count)
     yield from standing_fact(answer.scenario)
     if better := better_text(answer):
         yield Fact("Other counts", better)
