@@ -91,12 +91,15 @@ class Comparison:
     def warnings_of(self, key: tuple[Any, ...]) -> list[str]:
         """The warnings of the set-up of a `key`; of times to the first token where these are asked for.
 
-        A scenario that does not speculate names some drafter: what its drafts are accepted by is no matter.
+        None is about drafts beyond those of its rows. A scenario that does not speculate names some drafter:
+        what its drafts are accepted by is no matter.
         """
         scenario, plain = self.scenarios[key], key[SET_UP.index("drafter")] == PLAIN
+        drafts = self.table.drafts[(self.table[list(SET_UP)] == list(key)).all(axis=1)]
+        largest = 1 if plain else None if drafts.empty else 1 + int(drafts.max())
         limited = self.question.ttft_ms is not None or self.question.e2e_ms is not None
         return [
-            *scenario_doubts(scenario, 1 if plain else None),
+            *scenario_doubts(scenario, largest),
             *(first_token_doubts(scenario) if limited else ()),
         ]
 
