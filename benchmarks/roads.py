@@ -24,6 +24,7 @@ from script import command_line
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.load.load_test import load_test
+from medusa_sim.load.record import Record
 from medusa_sim.load.step_table import chains
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import runtime_names
@@ -37,6 +38,8 @@ MOST_DRAFTS = 3
 ROOM = 0.6
 """Most of the requests that fit at their mean length: beyond, lengths of chance decide who waits."""
 LEAST_REQUESTS, OF_A_USER = 600, 30
+RUNS = 5
+"""Of each server: a whole prompt that hardly fits a step stops the others in one run of several (B of N7)."""
 QUANTITIES = ("tokens/s", "TPOT", "ITL", "TTFT")
 """ITL: the median of gaps."""
 
@@ -111,26 +114,37 @@ def differences(each: Server) -> dict[str, float]:
     test = load_test(
         each.scenario, users=each.users, requests=max(LEAST_REQUESTS, OF_A_USER * each.users),
         prompt_tokens=traffic.prompt_tokens, output_tokens=traffic.output_tokens, length_cv=each.length_cv,
-        policies=(str(each.drafts) if each.drafts else "none",), seeds=1, max_num_seqs=each.users,
+        policies=(str(each.drafts) if each.drafts else "none",), seeds=RUNS, max_num_seqs=each.users,
     )  # fmt: skip
-    record = test.servers[0].run(test.sample, 0)
-    asked, (start_s, end_s) = record.requests, record.window_s
-    inside = (record.arrival_s >= start_s) & (record.arrival_s <= end_s)
-    output = asked.output_tokens[inside]
-    further_s = (record.finish_s - record.first_token_s)[inside]
-    # of lengths as they were drawn
-    prompt_mean, output_mean = float(asked.prompt_tokens[inside].mean()), float(output.mean())
-    cells = swept(
-        replace(each, scenario=each.scenario.but(prompt_tokens=prompt_mean, output_tokens=output_mean))
+    records = [test.servers[0].run(test.requests(test.any_rate, seed)[0], seed) for seed in range(RUNS)]
+    table = pd.concat([_inside(record) for record in records])
+    further, output = table.output - 1, float(table.output.mean())
+    emitted, span_s = (
+        sum(getattr(record.inside, name) for record in records) for name in ("emitted", "span_s")
     )
+    # of lengths as they were drawn
+    asked = each.scenario.but(prompt_tokens=float(table.prompt.mean()), output_tokens=output)
+    cells = swept(replace(each, scenario=asked))
     seen = cells.served
     pairs = {
-        "tokens/s": (cells.tokens_per_s, record.inside.emitted / record.inside.span_s),
-        "TPOT": (seen.tpot_us / US_PER_S, further_s.sum() / (output - 1).sum()),
-        "ITL": (seen.itl_us / US_PER_S, record.inside.gap_quantile_s(0.5)),
-        "TTFT": (seen.first_token_us / US_PER_S, (record.first_token_s - record.arrival_s)[inside].mean()),
+        "tokens/s": (cells.tokens_per_s, emitted / span_s),
+        "TPOT": (seen.tpot_us / US_PER_S, table.further_s.sum() / further.sum()),
+        "ITL": (seen.itl_us / US_PER_S, np.mean([record.inside.gap_quantile_s(0.5) for record in records])),
+        "TTFT": (seen.first_token_us / US_PER_S, table.first_s.mean()),
     }
     return {name: float(values[0, 0, -1] / told) - 1.0 for name, (values, told) in pairs.items()}
+
+
+def _inside(record: Record) -> pd.DataFrame:
+    """Requests that arrive in the window of a run."""
+    asked, (start_s, end_s) = record.requests, record.window_s
+    columns = {
+        "prompt": asked.prompt_tokens,
+        "output": asked.output_tokens,
+        "first_s": record.first_token_s - record.arrival_s,
+        "further_s": record.finish_s - record.first_token_s,
+    }
+    return pd.DataFrame(columns)[(record.arrival_s >= start_s) & (record.arrival_s <= end_s)]
 
 
 def summary(table: pd.DataFrame) -> Iterator[str]:

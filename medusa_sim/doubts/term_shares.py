@@ -53,19 +53,27 @@ def token_us(
     setting = replace(scenario.setting, runtime=replace(runtime, engine=engine))
     if option is None:
         drafter, candidates, emitted, emission_chances = None, 1, 1.0, np.ones(1)
-        target = step = decode_step(setting, batch, tokens)
     else:
         drafter, candidates = option.drafter, option.depth + 1
         emitted = option.tokens(candidates)
         emission_chances = option.emission_chances[np.searchsorted(option.candidates, candidates)]
         setting = replace(setting, drafter=drafter)
-        target = verification_step(setting, batch, tokens, candidates)
-        step = reduce(add, drafting_times(setting, batch, tokens, candidates), target)
+
+    def step_of(requests: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The step of so many requests, and its attention."""
+        if drafter is None:
+            step = target = decode_step(setting, requests, tokens)
+        else:
+            target = verification_step(setting, requests, tokens, candidates)
+            step = reduce(add, drafting_times(setting, requests, tokens, candidates), target)
+        return step.time_us, target.parts_us["attention"]
+
+    step_us, attention_us = step_of(batch)
     traffic = scenario.traffic
     return in_server(
-        setting, step.time_us, batch, candidates, as_float(emitted), traffic,
-        decode_steps=None if traffic is None else traffic.request_steps(emission_chances),
-        attention_us=target.parts_us["attention"], drafter=drafter,
+        setting, step_us, batch, candidates, as_float(emitted), traffic,
+        attention_us=attention_us, fewer=step_of,
+        decode_steps=None if traffic is None else traffic.request_steps(emission_chances), drafter=drafter,
     ).token_us  # fmt: skip
 
 

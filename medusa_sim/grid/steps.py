@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,26 +17,16 @@ from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.surface import Surface
 from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.latency.operator_time import Bound, CodeArray
+from medusa_sim.operators.operator import Size
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step import compose
 from medusa_sim.step.compose import COST_FIELDS, Cost
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.pass_times import PassTimes, bound_codes
-from medusa_sim.step.request_cycle import running_requests
+from medusa_sim.step.request_cycle import StepOf
 from medusa_sim.step.server import Server, in_server
 from medusa_sim.step.watts import launch_joules, requests_joules, watts
-
-_FEW_QUEUE = 1e-3
-"""Share of the requests that may queue before a step is taken to have fewer."""
-
-
-class Running(NamedTuple):
-    """Requests of a server that run at once, their step and its attention; of cells or of one."""
-
-    requests: FloatArray
-    step_us: FloatArray
-    attention_us: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,97 +261,86 @@ class Steps:
         candidates = int(self.spread(self.candidates)[b, s, k])
         prompt_tokens = None if self.surface.prompt_tokens is None else self.surface.prompt_tokens[s]
         decode_steps = None if traffic is None else traffic.request_steps(emission_chances)
-        running = self._running_of(
-            Running(as_float(batch), as_float(step_us), self.in_flight.attention_us[b, s, k]),
-            candidates,
-            decode_steps,
-            prompt_tokens,
-            (np.asarray(s), np.asarray(self.spread(self.index)[b, s, k])),
-        )
-        return in_server(
-            self.surface.setting,
-            running.step_us,
+        return self._in_server(
+            as_float(step_us),
+            self.in_flight.attention_us[b, s, k],
             batch,
             candidates,
             emission_chances.sum(axis=-1),
-            traffic,
-            running=running.requests,
+            (np.asarray(s), np.asarray(self.spread(self.index)[b, s, k])),
             decode_steps=decode_steps,
-            attention_us=running.attention_us,
             prompt_tokens=prompt_tokens,
-            drafter=self.surface.loaded_drafter,
         )
 
     def _served(self, some: Callable[[npt.NDArray[Any]], FloatArray]) -> Server:
         """Some of the cells in a server: those whose numbers `some` takes."""
-        decode_steps = self.decode_steps
-        return in_server(
-            self.surface.setting,
-            some(self._running.step_us),
+        lengths = np.arange(self.surface.seq_len.size)[None, :, None]
+        return self._in_server(
+            some(self.in_flight.step_us),
+            some(self.in_flight.attention_us),
             some(self.batch),
             some(self.candidates),
             some(self.tokens_per_step),
-            self.scenario.traffic,
-            running=some(self._running.requests),
-            decode_steps=None if decode_steps is None else some(decode_steps),
-            attention_us=some(self._running.attention_us),
+            (some(lengths).astype(np.int64), some(self.index).astype(np.int64)),
+            decode_steps=None if self.decode_steps is None else some(self.decode_steps),
             prompt_tokens=None if self.prompt_tokens is None else some(self.prompt_tokens),
-            drafter=self.surface.loaded_drafter,
         )
 
-    @cached_property
-    def _running(self) -> Running:
-        """The steps of the requests in flight that run (`step.running`)."""
-        every = Running(as_float(self.batch), self.in_flight.step_us, self.in_flight.attention_us)
-        lengths = np.arange(self.surface.seq_len.size)[None, :, None]
-        return self._running_of(
-            every, self.candidates, self.decode_steps, self.prompt_tokens, (lengths, self.index)
-        )
-
-    def _running_of(
+    def _in_server(
         self,
-        every: Running,
-        candidates: IntArray | int,
-        decode_steps: FloatArray | None,
-        prompt_tokens: FloatArray | float | None,
+        step_us: FloatArray,
+        attention_us: FloatArray,
+        batch: Size,
+        candidates: Size,
+        tokens_per_step: FloatArray,
         places: tuple[IntArray, IntArray],
-    ) -> Running:
-        """Those of the requests that run, and their steps. every: as if none queued."""
-        traffic = self.scenario.traffic
-        if traffic is None or decode_steps is None or self.scenario.scope == "block":
-            return every
-        running = running_requests(
-            self.surface.setting, traffic, step_us=every.step_us, requests=every.requests,
-            candidates=candidates, decode_steps=decode_steps, prompt_tokens=prompt_tokens,
+        *,
+        decode_steps: FloatArray | None,
+        prompt_tokens: FloatArray | None,
+    ) -> Server:
+        """Steps in a server. places: of each one's length and configuration."""
+        return in_server(
+            self.surface.setting, step_us, batch, candidates, tokens_per_step, self.scenario.traffic,
+            attention_us=attention_us,
+            fewer=_of_fewer(self._fewer, as_float(batch), step_us, attention_us, places),
+            decode_steps=decode_steps, prompt_tokens=prompt_tokens, drafter=self.surface.loaded_drafter,
         )  # fmt: skip
-        step_share, attention_share = self._shares_of_fewer(every.requests, running, places)
-        return Running(running, every.step_us * step_share, every.attention_us * attention_share)
-
-    def _shares_of_fewer(
-        self, requests: FloatArray, running: FloatArray, places: tuple[IntArray, IntArray]
-    ) -> tuple[FloatArray, FloatArray]:
-        """A step of `running` requests, and its attention, over those of all; 1 where hardly any queue.
-
-        places: of each cell's length and configuration. Between `fewer_requests` both are linear.
-        """
-        has_all = running >= (1.0 - _FEW_QUEUE) * requests
-        if has_all.all():
-            return np.ones(()), np.ones(())
-        sizes, steps = self._of_fewer
-
-        def at(values_us: FloatArray, some: FloatArray) -> FloatArray:
-            above = np.clip(np.searchsorted(sizes, some), 1, sizes.size - 1)
-            part = (np.maximum(some, sizes[0]) - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
-            low_us, high_us = values_us[above - 1, *places], values_us[above, *places]
-            return np.asarray(low_us + part * (high_us - low_us))
-
-        step_share, attention_share = (
-            np.where(has_all, 1.0, at(each_us, running) / at(each_us, requests)) for each_us in steps
-        )
-        return step_share, attention_share
 
     @cached_property
-    def _of_fewer(self) -> tuple[IntArray, tuple[FloatArray, FloatArray]]:
-        """Numbers of requests, and of every configuration at each the step and its attention."""
-        every = self.every(self.surface.in_flight.fewer_requests)
-        return every.surface.batch, (every.spread(every.step_us), every.spread(every.attention_us))
+    def _fewer(self) -> Steps:
+        """Every configuration at numbers of requests up to these."""
+        return Steps.every(self.surface.in_flight.fewer_requests)
+
+
+def _of_fewer(
+    fewer: Steps,
+    requests: FloatArray,
+    step_us: FloatArray,
+    attention_us: FloatArray,
+    places: tuple[IntArray, IntArray],
+) -> StepOf:
+    """Steps of fewer requests than have these: as much shorter as steps of `fewer`, between which they lie.
+
+    places: of each one's length and configuration there.
+    """
+
+    def of_running(running: FloatArray) -> tuple[FloatArray, FloatArray]:
+        sizes = fewer.surface.batch
+
+        def share(values_us: FloatArray) -> FloatArray:
+            each_us = fewer.spread(values_us)
+            return _between(sizes, each_us, running, places) / _between(sizes, each_us, requests, places)
+
+        return step_us * share(fewer.step_us), attention_us * share(fewer.attention_us)
+
+    return of_running
+
+
+def _between(
+    sizes: IntArray, values: FloatArray, some: FloatArray, places: tuple[IntArray, IntArray]
+) -> FloatArray:
+    """Values at `some` requests, between those at two sizes."""
+    above = np.clip(np.searchsorted(sizes, some), 1, sizes.size - 1)
+    part = (np.maximum(some, sizes[0]) - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
+    low, high = values[above - 1, *places], values[above, *places]
+    return np.asarray(low + part * (high - low))

@@ -21,10 +21,10 @@ the rows of the step as an engine pads it; a mixed step is not padded. GPUs that
 share n prompts; where these are fewer than GPUs, one GPU has a whole one and the layers around its attention
 too: imbalance(S).
 
-Prompts longer together than the room of a step are read in chunks: floor(S / room) steps that they fill,
-then the last one. Full ones take the place of steps that would carry nothing (`step.step_means`). One is read
-after the other, the j-th of n behind floor(j S / (n room)) full ones; where they have passes of their own it
-waits for the rest of these before it decodes.
+Prompts longer together than the room of a step are read in chunks: full(S) = ceil((S - room) / full) steps
+that they fill, then the last one (`step.running` has room and full). Full ones take the place of steps that
+would carry nothing (`step.step_means`). One is read after the other, the j-th of n behind full(j S / n) of
+them; where they have passes of their own it waits for the rest of these before it decodes.
 
 A step's time is convex in what it carries, with cliffs: it is averaged over n and S, never taken at their
 means. In order: what is priced once for all steps (`mixed_step_law`), then each step from it
@@ -213,17 +213,18 @@ class MixedStepLaw:
         some_prompts = np.maximum(prompts, LEAST_PROMPTS)
         spread = log_normal(self.traffic.prompt_cv / np.sqrt(some_prompts))
         prompt_tokens = (prompts * self.cycle.prompt_tokens[cells])[:, None] * spread  # S
-        room_tokens = self.cycle.room_tokens[cells][:, None]
-        chunk_steps = np.floor(prompt_tokens / room_tokens)
-        last_tokens = prompt_tokens - chunk_steps * room_tokens
+        cycle = self.cycle
+        room_tokens, full_tokens = cycle.room_tokens[cells][:, None], cycle.full_tokens[cells][:, None]
+        chunk_steps = _full_steps(prompt_tokens, room_tokens, full_tokens)
+        last_tokens = prompt_tokens - chunk_steps * full_tokens
 
         carrying = self._with_prefill_pass if self._terms.are_apart else self._mixed
         begins, decode_only_us = prompts[:, None] > 0.0, self.decode_only_us[cells][:, None]
         last, chunk = carrying(cells, prompts, last_tokens), Added(decode_only_us, np.zeros(()))
         if chunk_steps.any():
-            chunk = carrying(cells, prompts, room_tokens)
+            chunk = carrying(cells, prompts, full_tokens)
         time_us = np.where(begins, last.time_us, decode_only_us)
-        in_turn = _in_turn(prompts, prompt_tokens / room_tokens, chunk_steps)
+        in_turn = _in_turn(prompts, prompt_tokens, room_tokens, full_tokens)
         end_us = in_turn.last_share * time_us + (1.0 - in_turn.last_share) * chunk.time_us
         reading_us, rest_us = end_us + in_turn.full_steps * chunk.time_us, np.zeros_like(time_us)
         if self._terms.are_apart:  # passes in a row, without the step that follows them
@@ -305,13 +306,24 @@ class _InTurn(NamedTuple):
     """Share of prompts that end in the last step, which is not full."""
 
 
-def _in_turn(prompts: FloatArray, rooms: FloatArray, chunk_steps: FloatArray) -> _InTurn:
-    """Of (steps,) prompts that fill (steps, lengths) rooms of steps together."""
+def _in_turn(
+    prompts: FloatArray, prompt_tokens: FloatArray, room_tokens: FloatArray, full_tokens: FloatArray
+) -> _InTurn:
+    """Of (steps,) prompts that have (steps, lengths) tokens together."""
+    chunk_steps = _full_steps(prompt_tokens, room_tokens, full_tokens)
     full_steps, last_share = np.zeros_like(chunk_steps), np.ones_like(chunk_steps)
     several = np.flatnonzero(chunk_steps.any(axis=1))
     if several.size:
         whole, most = np.maximum(prompts[several], 1.0)[:, None], chunk_steps[several][..., None]
         turn = (np.ceil(whole * _TURNS) / whole)[:, None, :]
-        full = np.minimum(np.floor(rooms[several][..., None] * turn), most)
+        until, room, each = (
+            tokens[several][..., None] for tokens in (prompt_tokens, room_tokens, full_tokens)
+        )
+        full = np.minimum(_full_steps(until * turn, room, each), most)
         full_steps[several], last_share[several] = full.mean(axis=-1), (full >= most).mean(axis=-1)
     return _InTurn(full_steps, last_share)
+
+
+def _full_steps(tokens: FloatArray, room_tokens: FloatArray, full_tokens: FloatArray) -> FloatArray:
+    """Full steps before the one in which the last of so many tokens are read."""
+    return np.maximum(np.ceil((tokens - room_tokens) / full_tokens), 0.0)

@@ -24,8 +24,8 @@ In steps, a request
     q    = 1 - (1 - pi)^(b - 1)             passes of others' prompts a step, where they have such; else 0
     W                                       queues for the room of a step (`step.running`)
     R    = 1 + mean floor(P / room)         has its prompt read
-    room                                    what requests that decode leave of C; C where prompts have passes
-                                            of their own
+    room, full                              what requests that decode leave of C; C where prompts have passes
+                                            of their own; and what prompts that queue fill of it
     H    = hold (1 + J / 2) / (1 + J)       has its prompt held for others to ride with it: the first of them
                                             `hold` steps or until they fill the room, others half of that
     J    = (running - 1) (1 - (1 - pi)^hold)      how many others join it
@@ -40,14 +40,14 @@ own pass (apart = 1; elsewhere 0). H depends on pi and pi on H: both are found b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
-from medusa_sim.operators.operator import Size
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.step.prompts import prompts_apart
 from medusa_sim.step.running import Queue, in_queue
 from medusa_sim.step.setting import Setting
@@ -59,6 +59,10 @@ _TRIP_SPREAD = 0.3
 """Of one way to the client and back: it is this much longer or shorter at most, all alike."""
 _ITERATIONS = 12
 """After which pi stands to 1e-9, where prompts are held for 100 steps too."""
+
+
+StepOf = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+"""Requests that run -> microseconds of their step without prompts, and of its attention."""
 
 
 class StepTimes(NamedTuple):
@@ -95,6 +99,8 @@ class RequestCycle:
     """Attention of one request in it."""
     room_tokens: FloatArray
     """Tokens of prompts that it has room for."""
+    full_tokens: FloatArray
+    """full, those of a step while prompts queue: its room, less where prompts are read whole."""
     prompt_tokens: FloatArray
     """P."""
     decode_steps: FloatArray
@@ -119,8 +125,8 @@ class RequestCycle:
 
     @property
     def prompts_in_room(self) -> FloatArray:
-        """Prompts of mean length that it has room for."""
-        return self.room_tokens / self.prompt_tokens
+        """Prompts of mean length that fill it."""
+        return self.full_tokens / self.prompt_tokens
 
     @cached_property
     def decoding_share(self) -> FloatArray:
@@ -169,20 +175,16 @@ class RequestCycle:
 def request_cycle(
     setting: Setting,
     traffic: Traffic,
+    step_of: StepOf,
     *,
-    step_us: FloatArray,
     seen: StepTimes,
     requests: FloatArray,
     candidates: FloatArray,
     verified_tokens: FloatArray,
     decode_steps: FloatArray,
-    attention_us: FloatArray,
     prompt_tokens: FloatArray,
 ) -> RequestCycle:
-    """The cycle in some cells, all given (cells,): (N7).
-
-    step_us, attention_us: of the requests that run (`running_requests`), the attention of all of them.
-    """
+    """The cycle in some cells, all given (cells,): (N7). step_of: the step of the requests that run."""
     engine, apart = setting.runtime.engine, prompts_apart(setting)
     others = _others(requests)
     away_steps = _away_steps(setting, seen, requests, verified_tokens, decode_steps)
@@ -196,6 +198,7 @@ def request_cycle(
         prompt_tokens=prompt_tokens,
     )
     steps = decode_steps + away_steps + queue.read_steps
+    step_us, attention_us = step_of(queue.running)
     unheld = RequestCycle(
         step_us=step_us,
         requests=requests,
@@ -204,6 +207,7 @@ def request_cycle(
         verified_tokens=verified_tokens,
         request_attention_us=attention_us / queue.running,
         room_tokens=queue.room_tokens,
+        full_tokens=queue.full_tokens,
         prompt_tokens=prompt_tokens,
         decode_steps=decode_steps,
         after_prefill_steps=np.minimum(decode_steps, 1.0) if apart else np.zeros(requests.size),
@@ -214,40 +218,6 @@ def request_cycle(
         begin_chance=np.minimum(1.0 / np.maximum(steps, _LEAST), 1.0),
     )
     return _held(unheld) if unheld.most_held_steps.any() else unheld
-
-
-def running_requests(
-    setting: Setting,
-    traffic: Traffic,
-    *,
-    step_us: FloatArray,
-    requests: FloatArray,
-    candidates: Size,
-    decode_steps: FloatArray,
-    prompt_tokens: FloatArray | float | None = None,
-) -> FloatArray:
-    """Of the requests of a full server those that a step has; all broadcast.
-
-    step_us: of a step that has all of them; prompt_tokens: mean tokens of a prompt; None: the traffic's.
-    """
-    prompts = traffic.prompt_tokens if prompt_tokens is None else prompt_tokens
-    verified = setting.verified.mean_tokens(candidates)
-    columns = np.broadcast_arrays(step_us, as_float(requests), verified, decode_steps, as_float(prompts))
-    each_us, each_requests, each_verified, each_decode_steps, each_prompt = (
-        np.asarray(column, dtype=np.float64).ravel() for column in columns
-    )
-    queue = _queue(
-        setting,
-        traffic,
-        requests=each_requests,
-        verified_tokens=each_verified,
-        decode_steps=each_decode_steps,
-        away_steps=_away_steps(
-            setting, steps_alone(each_us), each_requests, each_verified, each_decode_steps
-        ),
-        prompt_tokens=each_prompt,
-    )
-    return queue.running.reshape(columns[0].shape)
 
 
 def _queue(
@@ -261,12 +231,13 @@ def _queue(
     prompt_tokens: FloatArray,
 ) -> Queue:
     """The queue for the room of steps; none where prompts have passes of their own."""
+    engine = setting.runtime.engine
     budget = step_tokens(
         setting.runtime, setting.latency.gpu, requests, schedulers=setting.parallel.schedulers
     )
     if prompts_apart(setting):
         none = np.zeros(requests.size)
-        return Queue(requests, budget, none, none)
+        return Queue(requests, budget, budget, none, none)
     return in_queue(
         requests=requests,
         verified_tokens=verified_tokens,
@@ -275,6 +246,7 @@ def _queue(
         prompt_tokens=prompt_tokens,
         prompt_cv=traffic.prompt_cv,
         budget=budget,
+        whole=engine is not None and engine.whole_prompts,
     )
 
 

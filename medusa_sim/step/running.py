@@ -4,16 +4,29 @@ An engine puts the tokens of requests that decode into a step first, c of each, 
 prompts as the budget C leaves. Of `rate` prompts that begin on a step, each decodes for D steps, so that
 
     room    = C - c rate D                      tokens of prompts that a step has room for
-    s       = P / room                          part of it that a prompt takes
-    R       = 1 + mean floor(length / room)     steps in which a prompt is read
-    W       = (b - 1) / b rate s / 2 max(0, s (1 + cv^2) / (1 - rate s) - 1)       steps that it queues before
+    full    = room                              of these, what it reads while prompts queue
+            = fit(room / P) P                   where they are read whole: as many as fit (`fitting_prompts`)
+    s       = P / full                          part of a full step that a prompt takes
+    R       = 1 + mean floor(length / room)     steps in which a prompt is read; 1 of one that is read whole
+    W       = (b - 1) / b rate s / 2 max(0, s (1 + cv^2) n x(n (1 - rate s)) - 1) + B      queues before
+    x       : x(phi(a) / Phi(a)) = a + phi(a) / Phi(a),  n^2 = 2 (D + I + 1) / (s (1 + cv^2))
+    B       = held d / 6 (D + d s / (1 - rate s / 2)),  d = rate D
     b       = rate (D + I + W + R)              requests go around for ever
     running = rate (D + I + R)                  of them, all but those that queue
 
 W is what an M/G/1 queue, whose customers are the other requests, carries over to the next step: prompts that
-begin on one step are read in turn, half of them before a request's own (`step.mixed_steps`). However many
-requests there are, prompts begin more rarely than C / (P + c D) a step, which fills every one: of 256
-requests that verify 6 tokens each at 2,048 tokens a step, with prompts of 512 tokens and 21.5 steps to
+begin on one step are read in turn, half of them before a request's own (`step.mixed_steps`). Its customers
+never run out, and n x is 1 / (1 - rate s). Of b requests those that queue are missing among those that come:
+how many queue is normal, and never below 0, around b - (D + I + 1) / s. x is the mean in its deviations,
+1 / u where u is large.
+
+B is the wait behind whole prompts (`held` of all) that are longer than the room, but not than C: one holds
+those behind it until y requests have ended, anything up to d, after y / d D steps; the y that wait by then
+are read in s / (1 - rate s / 2) each, as fewer come meanwhile; the mean of y^2 is d^2 / 3. Where one prompt
+in sixteen is longer than C, which an engine that reads whole ones would refuse, all are read in chunks.
+
+However many requests there are, prompts begin more rarely than C / (P + c D) a step, which fills every one:
+of 256 requests that verify 6 tokens each at 2,048 tokens a step, with prompts of 512 tokens and 21.5 steps to
 decode, 76 run and the others queue.
 
 >>> queue = in_queue(
@@ -26,6 +39,9 @@ decode, 76 run and the others queue.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from math import erfc, pi, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -35,8 +51,11 @@ from medusa_sim.step.chance import log_normal
 
 _HALVINGS = 40
 """Of the interval in which the rate lies."""
-_LEAST = 1e-9
+_NONE = 1e-99
 _ROUNDING = 1e-12
+_PROMPTS = 1024
+_ROOMS = np.arange(1, 257) / 16.0
+"""Prompts that are fitted one after the other into steps with room for so many of mean length."""
 
 
 class Queue(NamedTuple):
@@ -46,6 +65,8 @@ class Queue(NamedTuple):
     """Requests that decode, are away, or have their prompt read."""
     room_tokens: FloatArray
     """Tokens of prompts that a step has room for."""
+    full_tokens: FloatArray
+    """full, those that it reads where prompts queue."""
     read_steps: FloatArray
     """R."""
     queued_steps: FloatArray
@@ -61,32 +82,45 @@ def in_queue(
     prompt_tokens: FloatArray,
     prompt_cv: float,
     budget: FloatArray,
+    whole: bool = False,
 ) -> Queue:
-    """The queue where prompts ride on steps; all (cells,)."""
+    """The queue where prompts ride on steps; all (cells,). whole: an engine cuts none if they fit a step."""
     lengths = prompt_tokens[:, None] * log_normal(np.full(1, prompt_cv))
     others, square = (requests - 1.0) / requests, 1.0 + prompt_cv**2
     other_steps = decode_steps + away_steps
+    is_whole = whole & (lengths.max(axis=1) <= budget)
+    cut = np.where(is_whole[:, None], 0.0, lengths)
 
-    def steps(rate: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(room, R, W)."""
+    def steps(rate: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """(room, full, R, W)."""
         room = budget - verified_tokens * decode_steps * rate
-        part = prompt_tokens / room
-        carried = np.maximum(square * part / np.maximum(1.0 - rate * part, _LEAST) - 1.0, 0.0)
+        full = room
+        if whole:
+            fitting_tokens = fitting_prompts(prompt_cv, room / prompt_tokens) * prompt_tokens
+            full = np.where(is_whole, fitting_tokens, room)
+        part = prompt_tokens / full
+        cycles = np.sqrt(2.0 * (other_steps + 1.0) / (part * square))
+        carried = np.maximum(square * part * cycles * _queuing(cycles * (1.0 - rate * part)) - 1.0, 0.0)
         queued = others * rate * part / 2.0 * carried
-        return room, 1.0 + np.floor(lengths / room[:, None]).mean(axis=1), queued
+        if whole and prompt_cv:
+            decoding = rate * decode_steps
+            read_steps = decoding * part / np.maximum(1.0 - rate * part / 2.0, 0.5)
+            held = _share_between(room / prompt_tokens, budget / prompt_tokens, prompt_cv)
+            queued = queued + is_whole * held * decoding / 6.0 * (decode_steps + read_steps)
+        return room, full, 1.0 + np.floor(cut / room[:, None]).mean(axis=1), queued
 
     def is_full(rate: FloatArray) -> BoolArray:
         """Whether so many prompts a step keep more requests than there are."""
-        _, read, queued = steps(rate)
+        *_, read, queued = steps(rate)
         return np.asarray(rate * (other_steps + read + queued) > requests * (1.0 + _ROUNDING))
 
     most_rate = budget / (prompt_tokens + verified_tokens * decode_steps)
     rate = np.minimum(most_rate, requests / (other_steps + 1.0))
     if is_full(rate).any():
         rate = _halved(is_full, rate)
-    room, read, _ = steps(rate)
+    room, full, read, _ = steps(rate)
     running = np.minimum(rate * (other_steps + read), requests)
-    return Queue(running, room, read, (requests - running) / rate)
+    return Queue(running, room, full, read, (requests - running) / rate)
 
 
 def _halved(is_full: Callable[[FloatArray], BoolArray], most: FloatArray) -> FloatArray:
@@ -97,3 +131,55 @@ def _halved(is_full: Callable[[FloatArray], BoolArray], most: FloatArray) -> Flo
         full = is_full(rate)
         low, high = np.where(full, low, rate), np.where(full, rate, high)
     return low
+
+
+def fitting_prompts(prompt_cv: float, rooms: FloatArray) -> FloatArray:
+    """How many whole prompts fit a step on average while they queue: the next that does not fit waits.
+
+    rooms: room of a step, in prompts of mean length. Of equal prompts as many as are whole in it, of unequal
+    ones half of a mean one, seen from its inside, is left empty. Prompts longer than the room are cut.
+
+    >>> fitting_prompts(0.0, np.array([0.5, 2.5, 100.0])).tolist()
+    [0.5, 2.0, 99.5]
+    """
+    few = np.interp(rooms, [0.0, *_ROOMS], [0.0, *_fitting(prompt_cv)])
+    return np.where(rooms <= _ROOMS[-1], few, rooms - (1.0 + prompt_cv**2) / 2.0)
+
+
+def _queuing(slack: FloatArray) -> FloatArray:
+    """x: mean of a normal variable that is never below 0, in deviations; endless without slack."""
+    logs, means = _normals()
+    log = np.log(np.maximum(slack, _NONE))
+    return np.where(log < logs[-1], np.interp(log, logs, means, left=1.0 / _NONE), np.exp(-log))
+
+
+@cache
+def _normals() -> tuple[FloatArray, FloatArray]:
+    """Logarithm of phi(a) / Phi(a), rising, and its x."""
+    places = np.arange(160, -601, -1) / 20.0
+    shares = np.asarray([erfc(-place / sqrt(2.0)) / 2.0 for place in places])
+    slacks = np.exp(-(places**2) / 2.0) / sqrt(2.0 * pi) / shares
+    return np.log(slacks), places + slacks
+
+
+def _share_between(least: FloatArray, most: FloatArray, cv: float) -> FloatArray:
+    """Share of log-normal lengths of mean 1 between two that are not far apart."""
+    variance, middle = np.log1p(cv**2), (least + most) / 2.0
+    apart = np.log(middle) + variance / 2.0
+    density = np.exp(-(apart**2) / (2.0 * variance)) / (middle * np.sqrt(2.0 * np.pi * variance))
+    return np.asarray((most - least) * density)
+
+
+@cache
+def _fitting(prompt_cv: float) -> FloatArray:
+    """`fitting_prompts` of each of _ROOMS, of prompts one after the other in an order of chance."""
+    normal = [NormalDist().inv_cdf((k + 0.5) / _PROMPTS) for k in range(_PROMPTS)]
+    sigma = np.sqrt(np.log1p(prompt_cv**2))
+    lengths = np.exp(sigma * np.random.default_rng(0).permutation(normal) - sigma**2 / 2.0)
+    steps, filled = np.ones(_ROOMS.size), np.zeros(_ROOMS.size)
+    for length in lengths:
+        filled = filled + length
+        further = np.where(length > _ROOMS, np.floor(filled / _ROOMS), filled > _ROOMS)
+        filled = np.where(length > _ROOMS, filled - further * _ROOMS, np.where(further, length, filled))
+        steps = steps + further
+    return np.asarray(_PROMPTS / steps)

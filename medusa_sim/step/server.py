@@ -34,12 +34,15 @@ from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.first_tokens import first_token_us, load_test_first_token_us
 from medusa_sim.step.host import Added
 from medusa_sim.step.mixed_steps import MixedStepLaw, mixed_step_law
-from medusa_sim.step.request_cycle import RequestCycle, StepTimes, request_cycle, steps_alone
+from medusa_sim.step.request_cycle import RequestCycle, StepOf, StepTimes, request_cycle, steps_alone
 from medusa_sim.step.request_steps import chain_chances
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step_means import StepMeans, carrying_share, step_means, step_quantile_us
 from medusa_sim.step.traffic import Traffic
+
+_FEW_QUEUE = 1e-3
+"""Share of the requests that may queue before a step is taken to have fewer."""
 
 
 def in_server(
@@ -50,19 +53,19 @@ def in_server(
     tokens_per_step: FloatArray,
     traffic: Traffic | None,
     *,
-    running: FloatArray | None = None,
-    decode_steps: FloatArray | None = None,
     attention_us: FloatArray | float = 0.0,
+    fewer: StepOf | None = None,
+    decode_steps: FloatArray | None = None,
     prompt_tokens: FloatArray | None = None,
     drafter: Drafter | None = None,
 ) -> Server:
-    """A step in a server of `batch` requests. step_us: at `served_length`; all broadcast.
+    """A step in a server of `batch` requests. step_us: of all of them, at `served_length`; all broadcast.
 
-    running: requests that the step has, where its tokens keep some of them in the queue (`running_requests`);
-    None: all.
+    attention_us: of step_us, the attention of its requests; fewer: the same two of those that run, where the
+    tokens of a step keep others in the queue (None: as of all).
     decode_steps: those of a request (N20); None: of a chain of `candidates` that emits so many tokens a step.
-    attention_us: of step_us, the attention of its requests; prompt_tokens: mean tokens of a prompt, where
-    servers differ in it (None: the traffic's); drafter: what reads the prompts, too.
+    prompt_tokens: mean tokens of a prompt, where servers differ in it (None: the traffic's); drafter: what
+    reads the prompts, too.
     """
     step, tokens = np.asarray(step_us, dtype=np.float64), np.asarray(tokens_per_step, dtype=np.float64)
     if traffic is None or setting.scope == "block":
@@ -74,12 +77,11 @@ def in_server(
     if decode_steps is None:
         longest = np.broadcast_to(np.asarray(candidates, dtype=np.float64), shape)
         decode_steps = traffic.request_steps(chain_chances(tokens, longest))
-    added = sampled(setting, requests if running is None else running, candidates, tokens)
     return FullServer(
         setting=setting,
         traffic=traffic,
-        step_us=step + added.time_us,
-        sampled=added,
+        step_us=step + sampled(setting, requests, candidates, tokens).time_us,
+        fewer=fewer,
         tokens_per_step=tokens,
         decode_steps=decode_steps,
         requests=requests,
@@ -151,7 +153,7 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FullServer(Server):
-    """Steps of a server that stays full (N7) to (N19); step_us is that with all requests decoding."""
+    """Steps of a server that stays full (N7) to (N19); step_us is that of all requests, without prompts."""
 
     setting: Setting
     traffic: Traffic
@@ -168,8 +170,8 @@ class FullServer(Server):
     """Of a prompt, on average."""
     drafter: Drafter | None
     """Of the configurations that verify more than one token."""
-    sampled: Added
-    """Of step_us, what sampling adds in a server."""
+    fewer: StepOf | None
+    """Steps, and attention, of fewer requests; without sampling, which step_us has."""
 
     # The equations.
 
@@ -207,27 +209,41 @@ class FullServer(Server):
         """(cells,) in a row."""
         return self._law.cycle
 
-    def _cycle_of(self, seen: StepTimes | None = None) -> RequestCycle:
-        """(cells,) in a row. seen: times of their steps; None: as if none carried prompts."""
-        step_us, requests, candidates, verified_tokens, decode_steps, attention_us, prompt_tokens = (
-            values.ravel() for values in np.broadcast_arrays(*self._inputs)
-        )
+    def _cycle_of(self, seen: StepTimes) -> RequestCycle:
+        """(cells,) in a row. seen: times of their steps."""
         return request_cycle(
             self.setting,
             self.traffic,
-            step_us=step_us,
-            seen=steps_alone(step_us) if seen is None else seen,
-            requests=requests,
-            candidates=candidates,
-            verified_tokens=verified_tokens,
-            decode_steps=decode_steps,
-            attention_us=attention_us,
-            prompt_tokens=prompt_tokens,
+            self._step_of,
+            seen=seen,
+            requests=self._row(self.requests),
+            candidates=self._row(self.candidates),
+            verified_tokens=self._row(self.verified_tokens),
+            decode_steps=self._row(self.decode_steps),
+            prompt_tokens=self._row(self.prompt_tokens),
         )
+
+    def _step_of(self, running: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(cells,) the step, and its attention, where so many requests run."""
+        every = self._row(self.step_us), self._row(self.attention_us)
+        has_all = running >= (1.0 - _FEW_QUEUE) * self._row(self.requests)
+        if self.fewer is None or has_all.all():
+            return every
+        step_us, attention_us = self.fewer(self._shaped(running))
+        of_fewer = step_us + self._sampled(self._shaped(running)).time_us, attention_us
+        step_us, attention_us = (
+            np.where(has_all, of_all, self._row(few)) for of_all, few in zip(every, of_fewer, strict=True)
+        )
+        return step_us, attention_us
+
+    def _sampled(self, running: FloatArray) -> Added:
+        """What sampling adds to the step of so many requests."""
+        return sampled(self.setting, running, self.candidates, self.tokens_per_step)
 
     @cached_property
     def _law(self) -> MixedStepLaw:
-        law = mixed_step_law(self.setting, self.traffic, self.drafter, self._cycle_of())
+        as_if_none_carried = self._cycle_of(steps_alone(self._row(self.step_us)))
+        law = mixed_step_law(self.setting, self.traffic, self.drafter, as_if_none_carried)
         return replace(law, cycle=self._cycle_of(law.step_times))
 
     @cached_property
@@ -245,16 +261,18 @@ class FullServer(Server):
     @cached_property
     def step_share(self) -> FloatArray:
         """Of token_us, what the engine's step takes: of as many steps as a request decodes."""
-        return np.minimum(self._share_of(self.step_us - self.sampled.time_us), 1.0)
+        cycle = self._cycle
+        step_us, added = self._shaped(cycle.step_us), self._sampled(self._shaped(cycle.running))
+        return np.minimum(self._share_of(step_us - added.time_us), 1.0)
 
     @cached_property
     def halves(self) -> tuple[FloatArray, ...]:
         """Of sampling, of the kernels of prompts, and of the host that launches these."""
         on_the_way = self._shaped(self._cycle.idle_trip_us) / self._request_us
-        prompts = np.maximum(1.0 - self._share_of(self.step_us) - on_the_way, 0.0)
+        prompts = np.maximum(1.0 - self._share_of(self._shaped(self._cycle.step_us)) - on_the_way, 0.0)
         launching_us = self._shaped(self._means.launching_half_us * self._cycle.steps)
         return (
-            self._share_of(self.sampled.half_us),
+            self._share_of(self._sampled(self._shaped(self._cycle.running)).half_us),
             prompts * self._shaped(self._law.prompt_half),
             launching_us / self._request_us,
         )
@@ -271,18 +289,18 @@ class FullServer(Server):
 
     # Cells in a row, and back.
 
-    @property
-    def _inputs(self) -> tuple[FloatArray, ...]:
-        return (
-            self.step_us,
-            self.requests,
-            self.candidates,
-            self.verified_tokens,
-            self.decode_steps,
-            self.attention_us,
-            self.prompt_tokens,
-        )
+    @cached_property
+    def _shape(self) -> tuple[int, ...]:
+        inputs = (
+            self.step_us, self.requests, self.candidates, self.verified_tokens, self.decode_steps,
+            self.attention_us, self.prompt_tokens,
+        )  # fmt: skip
+        return np.broadcast_shapes(*map(np.shape, inputs))
+
+    def _row(self, values: FloatArray) -> FloatArray:
+        """(cells,) from values that broadcast to the shape of the grid."""
+        return np.broadcast_to(values, self._shape).ravel()
 
     def _shaped(self, values: FloatArray) -> FloatArray:
         """(cells,) values in the shape of the grid."""
-        return values.reshape(np.broadcast_shapes(*map(np.shape, self._inputs)))
+        return values.reshape(self._shape)

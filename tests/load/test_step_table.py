@@ -250,10 +250,11 @@ def test_steps_that_carry_a_prompt_are_the_servers_however_they_would_be_padded(
 
     # one request more, which reads its prompt and has no attention in the step
     setting, traffic = SCENARIO.setting, Traffic(prompt_tokens=prompt, output_tokens=1e9)
+    step_us = np.array([1e6 * step_s])
     cycle = request_cycle(
-        setting, traffic, step_us=np.array([1e6 * step_s]), seen=steps_alone(np.array([1e6 * step_s])),
+        setting, traffic, lambda running: (step_us, np.zeros(1)), seen=steps_alone(step_us),
         requests=np.array([requests + 1.0]), candidates=np.array([drafts + 1.0]),
-        verified_tokens=np.array([drafts + 1.0]), decode_steps=np.array([1e9]), attention_us=np.zeros(1),
+        verified_tokens=np.array([drafts + 1.0]), decode_steps=np.array([1e9]),
         prompt_tokens=np.array([float(prompt)]),
     )  # fmt: skip
     one = mixed_step_law(setting, traffic, CHAINS[-1].drafter, cycle).steps(np.array([0]), np.ones(1))

@@ -19,7 +19,7 @@ from medusa_sim.step.first_tokens import following_us, starting_us
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms
 from medusa_sim.step.request_cycle import _TRIP_SPREAD, RequestCycle, StepTimes, _steps_until
-from medusa_sim.step.running import Queue, in_queue
+from medusa_sim.step.running import Queue, fitting_prompts, in_queue
 from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.verified import _binomial_parts
 
@@ -61,8 +61,9 @@ def cell(requests: float, begin_chance: float, **more: float) -> RequestCycle:
     """One cell of 300 steps of decoding."""
     common = {
         "step_us": 1e4, "candidates": 1.0, "verified_tokens": 1.0, "request_attention_us": 10.0,
-        "room_tokens": 8000.0, "decode_steps": 300.0, "after_prefill_steps": 0.0, "away_steps": 0.0,
-        "idle_trip_us": 0.0, "queued_steps": 0.0, "prompt_tokens": 1000.0, "most_held_steps": 0.0,
+        "room_tokens": 8000.0, "full_tokens": 8000.0, "decode_steps": 300.0, "away_steps": 0.0,
+        "after_prefill_steps": 0.0, "idle_trip_us": 0.0, "queued_steps": 0.0, "prompt_tokens": 1000.0,
+        "most_held_steps": 0.0,
     }  # fmt: skip
     values = common | {"requests": requests, "running": requests, "begin_chance": begin_chance} | more
     return RequestCycle(**{name: np.full(1, float(value)) for name, value in values.items()})
@@ -120,11 +121,14 @@ def test_requests_of_a_load_test_begin_together_until_their_outputs_have_parted_
     assert np.median(chances(0.5, 101)) == pytest.approx(1.0 / 300.0, rel=0.1)
 
 
-def queue(requests: float, prompt: float, budget: float, cv: float = 0.0, **more: float) -> Queue:
+def queue(
+    requests: float, prompt: float, budget: float, cv: float = 0.0, *, whole: bool = False, **more: float
+) -> Queue:
     """Of one cell whose requests verify one token of each in 150 steps and are nowhere else."""
     sizes = {"requests": requests, "prompt_tokens": prompt, "budget": budget}
     values = {"verified_tokens": 1.0, "decode_steps": 150.0, "away_steps": 0.0} | sizes | more
-    found = in_queue(**{name: np.full(1, float(value)) for name, value in values.items()}, prompt_cv=cv)
+    cells = {name: np.full(1, float(value)) for name, value in values.items()}
+    found = in_queue(**cells, prompt_cv=cv, whole=whole)
     return Queue(*(each.item() for each in found))
 
 
@@ -134,13 +138,16 @@ def queue(requests: float, prompt: float, budget: float, cv: float = 0.0, **more
 def test_prompts_queue_for_room_as_in_an_mg1_queue(requests, prompt, cv, budget):
     """b = rate (others + reading + wait), wait that of Pollaczek and Khinchine in steps; by bisection.
 
-    Of it what is read before on the same step, half of what begins there, is no wait.
+    Of it what is read before on the same step, half of what begins there, is no wait. Those that queue are
+    normal around what their number and the room allow, cut at 0: of few on average, 1 / (1 - rate s) of them.
     """
 
     def wait(rate):
         of_step = prompt / (budget - rate * 150.0)
-        others = (requests - 1) / requests
-        whole = others * rate * of_step**2 * (1 + cv**2) / 2 / (1 - rate * of_step)
+        others, cycles = (requests - 1) / requests, (2 * 151.0 / of_step / (1 + cv**2)) ** 0.5
+        slack = cycles * (1 - rate * of_step)
+        place = brentq(lambda a: stats.norm.logpdf(a) - stats.norm.logcdf(a) - np.log(slack), -1e3, 30.0)
+        whole = others * rate * of_step**2 * (1 + cv**2) / 2 * cycles * (place + slack)
         return max(whole - others * rate * of_step / 2, 0.0)
 
     def read(rate):
@@ -157,6 +164,31 @@ def test_prompts_queue_for_room_as_in_an_mg1_queue(requests, prompt, cv, budget)
     assert found.room_tokens == pytest.approx(budget - 150.0 * rate, rel=1e-6)
     assert found.read_steps == pytest.approx(read(rate))
     assert (found.queued_steps > 0.1) == (prompt == 8000)
+
+
+@pytest.mark.parametrize(("cv", "room"), [(0.0, 2.5), (0.4, 1.6), (0.4, 7.3), (0.8, 2.0), (0.8, 30.0)])
+def test_whole_prompts_leave_the_room_empty_that_the_next_does_not_fit(cv, room):
+    """One after the other, by hand; one longer than a step is cut."""
+    drawn = np.random.default_rng(2).lognormal(-np.log1p(cv**2) / 2, np.log1p(cv**2) ** 0.5, 6000)
+    steps, left = 1, room
+    for length in drawn.tolist():
+        if length <= room and length > left:
+            steps, left = steps + 1, room
+        left -= length
+        while left < 0.0:
+            steps, left = steps + 1, left + room
+    assert float(fitting_prompts(cv, np.array([room]))[0]) == pytest.approx(drawn.size / steps, rel=0.02)
+
+
+def test_whole_prompts_begin_no_more_often_than_they_fit():
+    """Two of 3,200 tokens in 8,192; cut ones fill it. Unequal ones wait behind those that hardly fit."""
+    sizes = {"requests": 400.0, "prompt": 3200.0, "budget": 8192.0, "verified_tokens": 2.0}
+    whole, cut = queue(**sizes, whole=True), queue(**sizes)
+    assert whole.running / (150.0 + whole.read_steps) == pytest.approx(2.0, rel=1e-3)
+    assert cut.running / (150.0 + cut.read_steps) == pytest.approx(8192.0 / 3500.0, rel=0.02)
+    few = {"requests": 64.0, "prompt": 3300.0, "budget": 8192.0}
+    assert queue(**few, whole=True).queued_steps == pytest.approx(0.0, abs=1e-6)
+    assert queue(**few, cv=0.4, whole=True).queued_steps > 0.5
 
 
 @pytest.mark.parametrize(

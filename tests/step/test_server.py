@@ -329,7 +329,7 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
             "prompt_tokens": prompt, "budget": budget,
         }  # fmt: skip
         found = in_queue(**{name: np.full(1, float(value)) for name, value in sizes.items()}, prompt_cv=0.0)
-        running, room, read, queued = (float(each[0]) for each in found)
+        running, room, _, read, queued = (float(each[0]) for each in found)
         pi = 1 / (decodes + away + read)
         assert running == pytest.approx(batch, rel=0.01)
     stays = decodes / (decodes + away)

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.engine_runs.bench_row import BenchRow
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.case import form_of
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.ranges import MeasuredRange
@@ -47,11 +49,22 @@ def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> 
     if candidates > 1:
         assert drafter is not None  # noqa: S101  # fitted_runtime has refused runs without it
         asked = replace(setting, drafter=drafter(candidates - 1), compacted_drafts=candidates - 1)
-        step_us = speculative_step(asked, row.concurrency, seq_len, candidates).time_us
     else:
         asked = setting
-        step_us = decode_step(asked, row.concurrency, seq_len).time_us
-    seen = in_server(asked, np.asarray(step_us), row.concurrency, candidates, tokens, traffic)
+
+    def step_of(requests: Size) -> tuple[FloatArray, FloatArray]:
+        """The step of so many requests, and its attention."""
+        if candidates > 1:
+            step = speculative_step(asked, requests, seq_len, candidates)
+        else:
+            step = decode_step(asked, requests, seq_len)
+        return step.time_us, step.parts_us["attention"]
+
+    step_us, attention_us = step_of(row.concurrency)
+    seen = in_server(
+        asked, step_us, row.concurrency, candidates, tokens, traffic,
+        attention_us=attention_us, fewer=step_of, drafter=asked.drafter if candidates > 1 else None,
+    )  # fmt: skip
     if row.itl_us is not None:
         return float(seen.itl_us)
     if not row.offline:
