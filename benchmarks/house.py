@@ -67,7 +67,7 @@ HOUSE = (
         "scenario -> surface (the only thing that prices steps) -> cells and every quantity of them",
         in_order(
             "axes roofline unless_self extrapolation configurations surface cell_passes steps bands cells "
-            "costs quantity quantities cell columns single_step request_latency sweep"
+            "costs quantity quantities cell single_step request_latency sweep"
         ),
     ),
     Room(

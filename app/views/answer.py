@@ -16,8 +16,8 @@ from charts.draw import bars_spec, lines_spec, map_spec
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
-from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.grid.sweep import count_table
 from medusa_sim.plan.recommendation_at import request_at, rows_at, scheduled_row_at, steps_at
 from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
 from medusa_sim.report.charts.roofline import roofline_chart

@@ -22,7 +22,7 @@ from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.file_types import FILES, OF_MLX
-from medusa_sim.grid.columns import count_table
+from medusa_sim.grid.sweep import count_table
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import scheduled_counts

@@ -109,7 +109,7 @@ def recommend(
 
         report.write(recommend_blocks(answer, command_line()))
     if by_count:
-        from medusa_sim.grid.columns import count_table
+        from medusa_sim.grid.sweep import count_table
 
         output.rows(count_table(answer.cells.by_count), "recommend-by-count")
         return

@@ -2,7 +2,7 @@
 
 From a printed number down to a step, the order in which to read:
 
-    `quantities`   every number of cells that is printed, by name; `columns` has which command shows it
+    `quantities`   every number of cells that is printed, by name, and which command shows it
     `cells`        configurations at every batch and length: what each gains, which is best, what it needs
     `bands`        how sure each number of a step is, beyond what was measured too (`extrapolation`)
     `steps`        the step of each cell, put together from passes, and what requests of a server see of it

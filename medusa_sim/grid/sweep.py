@@ -1,4 +1,4 @@
-"""A grid of configurations -> one tidy table, priced block by block and bounded in memory."""
+"""Rows that are cells, one each: a sweep, priced block by block and bounded in memory; counts of a search."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import numpy.typing as npt
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.grid.columns import sweep_columns
 from medusa_sim.grid.configurations import at_counts
-from medusa_sim.grid.quantities import values
-from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.grid.quantities import BY_COUNT, SWEEP, values
+from medusa_sim.grid.quantity import BY_NAME, with_unlisted
 from medusa_sim.latency.operator_time import CodeArray
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
@@ -47,7 +46,7 @@ class SweepTable:
 
         same = np.zeros(self.rows, dtype=np.int8)
         columns = {}
-        for name in sweep_columns():
+        for name in with_unlisted(SWEEP):
             if name in self.text:
                 columns[name] = pa.DictionaryArray.from_arrays(same, [self.text[name]])
             elif name in self.codes:
@@ -143,7 +142,7 @@ def _table(by_count: Cells, candidates: IntArray) -> SweepTable:
         is_whole = in_order or not values.ndim or values.shape[-1] == 1
         return np.broadcast_to(values if is_whole else values[..., place], shape).ravel()
 
-    read = values(by_count, sweep_columns())
+    read = values(by_count, with_unlisted(SWEEP))
     columns = {name: column(value) for name, value in read.items() if not isinstance(value, str)}
     return SweepTable(
         text={name: value for name, value in read.items() if isinstance(value, str)},
@@ -151,4 +150,20 @@ def _table(by_count: Cells, candidates: IntArray) -> SweepTable:
         codes={
             name: value.astype(np.int8, copy=False) for name, value in columns.items() if BY_NAME[name].labels
         },
+    )
+
+
+def count_table(by_count: Cells) -> pa.Table:
+    """One row a length, batch and count, with the drafting that is best for that count there: BY_COUNT.
+
+    drafts: draft length (Medusa: heads run). One candidate is plain decoding.
+    """
+    import pyarrow as pa
+
+    def column(value: npt.NDArray[Any]) -> pa.Array:
+        cells = np.moveaxis(by_count.spread(value), 1, 0).ravel()
+        return pa.array(cells, from_pandas=True)  # nan becomes null
+
+    return pa.table(
+        {name: column(value) for name, value in values(by_count, with_unlisted(BY_COUNT)).items()}
     )

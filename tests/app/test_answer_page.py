@@ -17,8 +17,8 @@ from pages_read import Opened, commands, csv_rows, metrics, printed, set_up, tab
 from pages_read import charts as drawn
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.grid.sweep import count_table
 from medusa_sim.plan.recommendation_at import request_at, rows_at, scheduled_row_at, steps_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps

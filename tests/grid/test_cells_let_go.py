@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from medusa_sim.grid.cells import price
-from medusa_sim.grid.columns import sweep_columns
-from medusa_sim.grid.quantities import values
+from medusa_sim.grid.quantities import SWEEP, values
+from medusa_sim.grid.quantity import with_unlisted
 from medusa_sim.scenario.scenario import Scenario
 
 
@@ -24,7 +24,7 @@ from medusa_sim.scenario.scenario import Scenario
 )
 def test_cells_that_were_read_hold_neither_themselves_nor_their_surface(given):
     cells = price(Scenario(**given), 2 ** np.arange(12), [512, 1024]).by_count
-    assert values(cells, sweep_columns())
+    assert values(cells, with_unlisted(SWEEP))
     assert cells.best().plain.speedup is not None
     held = weakref.ref(cells), weakref.ref(cells.surface), weakref.ref(cells.plain)
     gc.disable()  # it would find circles, though much later where arrays are few and large

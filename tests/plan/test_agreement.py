@@ -22,8 +22,7 @@ from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.api import Scenario
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
-from medusa_sim.grid.columns import count_table
-from medusa_sim.grid.sweep import sweep
+from medusa_sim.grid.sweep import count_table, sweep
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.plan.sweep_answer import sweep_answer

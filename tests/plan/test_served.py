@@ -16,10 +16,9 @@ from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
-from medusa_sim.grid.columns import count_table
 from medusa_sim.grid.quantities import BY_COUNT, OF_SCENARIO, SWEEP
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.grid.sweep import sweep
+from medusa_sim.grid.sweep import count_table, sweep
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.sweep_answer import sweep_answer

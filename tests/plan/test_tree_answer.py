@@ -9,7 +9,7 @@ from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.grid.cells import price
-from medusa_sim.grid.columns import count_table
+from medusa_sim.grid.sweep import count_table
 from medusa_sim.plan.tree_answer import accuracies_of, best_tree, tree_answer, tree_curve, tree_drafter
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.draft_model import DraftModel

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim.errors import check_kind
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineSettings
-from medusa_sim.grid.columns import count_table
+from medusa_sim.grid.sweep import count_table
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.scenario.declare import WORD
 
