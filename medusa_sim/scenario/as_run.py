@@ -5,13 +5,13 @@ from __future__ import annotations
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.file_types import FILES, OF_MLX, read_by
 from medusa_sim.specs.engine import unversioned
-from medusa_sim.specs.engine_formats import cache_format
+from medusa_sim.specs.engine_formats import cache_format, computed_formats
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, local_runtime_names
 from medusa_sim.specs.state_rules import as_served
-from medusa_sim.specs.variants import unpacked_where, with_dtypes
+from medusa_sim.specs.variants import in_other_forms, unpacked_where, with_dtypes
 from medusa_sim.units import FORMATS, FP8_ALONE, UNPACKED
 
 
@@ -83,6 +83,8 @@ def as_run(
     if kv_dtype is None and runtime.engine is not None:
         model = with_dtypes(model, kv_dtype=cache_format(model, runtime.library, gpu.architecture))
     if dtype is None and weight_dtype is None:
+        if runtime.engine is not None:
+            model = in_other_forms(model, computed_formats(model, runtime.library, gpu.architecture))
         return unpacked_where(model, gpu.lacks)
     return model, ()
 

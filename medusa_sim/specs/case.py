@@ -8,7 +8,7 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.place import sizes_of
-from medusa_sim.units import FORMATS
+from medusa_sim.units import FORMATS, SCALED
 
 Form: TypeAlias = Literal["dense", "mixture", "latent", "hybrid", "sparse"]
 """Kind of a model: the last of these that it is. Mixtures have experts, hybrids recurrent layers."""
@@ -70,7 +70,10 @@ def form_of(model: Model) -> Form:
 
 
 def weight_formats(model: Model) -> tuple[str, ...]:
-    """Formats of a model's weights, the format of its linear layers first."""
+    """Formats of a model's weights, the format of its linear layers first.
+
+    mxfp4 under 8-bit arithmetic is one of its own: terms of mxfp4 are gpt-oss's, told under 16 bits.
+    """
     parts = [part for group in model.groups for part in group.parts]
     forms = [model.form, *(part.form for part in parts if part.form is not None)]
-    return tuple(dict.fromkeys(FORMATS[form].weight_dtype for form in forms))
+    return tuple(dict.fromkeys(form if form in SCALED else FORMATS[form].weight_dtype for form in forms))

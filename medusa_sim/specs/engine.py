@@ -49,6 +49,22 @@ def unversioned(name: str) -> str:
     return name if found is None else found[1]
 
 
+class Fusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Kernels of one family's models that an engine launches otherwise than one after the other."""
+
+    families: tuple[Text, ...]
+    needs: Text
+    """A kernel that the models it holds for have."""
+    generations: tuple[Text, ...] = ()
+    """Of GPUs; empty: all."""
+    merged: tuple[Text, ...] = ()
+    """Linear layers of one input that run as one product."""
+    beside: tuple[Text, ...] = ()
+    """Kernels that take no time of their own in a captured graph: on a second stream beside a longer one, or
+    part of another."""
+    source: Text
+
+
 class StepLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The default limits of one step on some GPUs."""
 
@@ -214,6 +230,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fuses_shared: tuple[Text, ...] = ()
     """GPU generations on which the kernel of routed experts also runs a shared expert of their width and
     format (`at` keeps only the set-up's own)."""
+    fusions: tuple[Fusion, ...] = ()
+    """What it merges or runs side by side (`at` keeps those of the set-up's GPUs)."""
     one_shot_rows: Annotated[int, Meta(ge=0)] = 0
     """Rows of a step up to which GPUs add up in one shot, whatever their width; 0: the library decides."""
     gathers_tokens: bool = False
@@ -315,7 +333,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """The engine in a set-up, with every term as it is there (`Term.at`)."""
         fused = tuple(each for each in self.fuses_shared if each == case.generation)
         sends = tuple(gpu for gpu in self.sends_tokens if gpu == case.gpu)
-        own = msgspec.structs.replace(self, fuses_shared=fused, sends_tokens=sends, **self._captured_at(case))
+        fusions = tuple(
+            each for each in self.fusions if case.generation in (each.generations or (case.generation,))
+        )
+        own = msgspec.structs.replace(
+            self, fuses_shared=fused, sends_tokens=sends, fusions=fusions, **self._captured_at(case)
+        )
         return own.with_terms({name: term.at(case) for name, term in self.terms.items()})
 
     def _captured_at(self, case: Case) -> dict[str, tuple[int, ...]]:

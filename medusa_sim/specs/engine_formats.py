@@ -37,6 +37,17 @@ class _Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     generations: tuple[str, ...] = ()
 
 
+class _Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The format in which engines compute what is stored in another one."""
+
+    engines: tuple[str, ...]
+    generations: tuple[str, ...]
+    form: str
+    computes: str
+    source: str
+    states: bool = False
+
+
 class _Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The kernel whose products engines' layers of experts in a format run."""
 
@@ -60,6 +71,7 @@ class _Tiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     caches: tuple[_Cache, ...]
     linear: tuple[_Linear, ...]
+    arithmetic: tuple[_Arithmetic, ...]
     experts: tuple[_Experts, ...]
     tiles: tuple[_Tiles, ...]
 
@@ -78,6 +90,17 @@ def cache_format(model: Model, library: str, architecture: str) -> str | None:
         if not weights.isdisjoint(entry.weights):
             return entry.kv
     return None
+
+
+def computed_formats(model: Model, library: str, architecture: str) -> dict[str, str]:
+    """Formats of a model's parts -> those that an engine computes them in, where it quantises activations."""
+    return {
+        entry.form: entry.computes
+        for entry in _KNOWN.arithmetic
+        if library in entry.engines
+        and architecture in entry.generations
+        and (model.keeps_states or not entry.states)
+    }
 
 
 def linear_rows(library: str, architecture: str, form: str) -> str:

@@ -43,6 +43,7 @@ READERS: dict[str, Callable[[Given], Found]] = {
     "qwen3_next": hf_hybrids.qwen_hybrid,
     "qwen3_5": hf_hybrids.qwen_hybrid,
     "kimi_linear": hf_hybrids.kimi_linear,
+    "bailing_hybrid": hf_hybrids.ling,
     "nemotron_h": hf_hybrids.nemotron_h,
     "granitemoehybrid": hf_hybrids.granite,
     "falcon_h1": hf_hybrids.falcon_h1,

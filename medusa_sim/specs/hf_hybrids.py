@@ -1,7 +1,7 @@
 """Readers of families with layers of several kinds.
 
-Recurrent ones (Qwen3-Next to 3.6, Kimi Linear, Nemotron-H, Granite), attention to a choice of the keys
-(DeepSeek-V3.2 and V4, GLM-5, MiniMax-M3), heads of several widths (Gemma 4, MiMo, Step).
+Recurrent ones (Qwen3-Next to 3.6, Kimi Linear, Ling-3.0, Nemotron-H, Granite), attention to a choice of the
+keys (DeepSeek-V3.2 and V4, GLM-5, MiniMax-M3), heads of several widths (Gemma 4, MiMo, Step).
 
 Keys, and what they leave out, as in the configuration classes of huggingface/transformers and, for models
 that it lacks, in the shapes of github.com/ai-dynamo/aiconfigurator.
@@ -84,6 +84,27 @@ def kimi_linear(given: Given) -> Found:
         dense_first(given, experts),
         mtp_layers=given.nextn,
         notes=(residuals,) if given.content.get("attn_res_block_size") else (),
+    )
+
+
+def ling(given: Given) -> Found:
+    """Ling-3.0: Kimi delta attention; the last layer of each group is latent, and those that fill none."""
+    given.get("no_kda_lora", bool)  # Ling-2.6 has the same type, other layers, and no such key
+    every, layers = given.get("layer_group_size", Layers), range(given.layers)
+    whole = given.layers // every * every
+    linear, full = (
+        given.part(KimiDelta, "linear"),
+        latent(given, rotates=not given.get("use_mla_nope", bool, False)),
+    )
+    count, width = (
+        given.get(name, Count) for name in ("num_shared_experts", "moe_shared_expert_intermediate_size")
+    )
+    experts = given.experts(shared=count * width)
+    return given.found(
+        [full if (layer + 1) % every == 0 or layer >= whole else linear for layer in layers],
+        dense_first(given, experts),
+        mtp_layers=given.nextn,
+        notes=("the gate of a head of latent attention: a small product in every such layer, not counted",),
     )
 
 

@@ -125,10 +125,13 @@ class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
     head_dim: Width
     full_gate: bool = False
     """Whether the output gate is a whole matrix (Kimi-K3) instead of two thin ones."""
+    full_decay: bool = False
+    """The same of the decay (Ling-3.0)."""
 
     def thin_projections(self, hidden: int) -> tuple[tuple[str, int, int], ...]:
         """Beta of every head, and pairs of thin matrices for decay and gate."""
-        names = ("decay", "gate")[: self.thin]
+        whole = {"decay": self.full_decay, "gate": self.full_gate}
+        names = [name for name, is_whole in whole.items() if not is_whole]
         pairs = ((f"{name}_a_proj", self.head_dim, hidden) for name in names)
         wide = ((f"{name}_b_proj", self.width, self.head_dim) for name in names)
         return (("beta_proj", self.heads, hidden), *pairs, *wide)
@@ -150,8 +153,8 @@ class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
 
     @property
     def input_width(self) -> int:
-        """Queries, keys, values and a whole gate."""
-        return (3 + self.full_gate) * self.width
+        """Queries, keys, values, a whole gate and a whole decay."""
+        return (3 + self.full_gate + self.full_decay) * self.width
 
     @property
     def output_width(self) -> int:
@@ -160,8 +163,8 @@ class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
 
     @property
     def thin(self) -> int:
-        """Pairs of thin matrices, h x head_dim and head_dim x P: of the decay, and of a thin gate."""
-        return 1 + (not self.full_gate)
+        """Pairs of thin matrices, h x head_dim and head_dim x P: of a thin decay and a thin gate."""
+        return (not self.full_decay) + (not self.full_gate)
 
     def weights(self, hidden: int) -> int:
         """q, k, v, gate, decay and the output."""

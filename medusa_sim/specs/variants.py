@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,8 +158,13 @@ def unpacked_where(model: Model, lacks: Callable[[str], bool]) -> tuple[Model, t
     parts = [form for group in model.groups for form in _forms(group)]
     used = dict.fromkeys([model.form, *(form for form in parts if form is not None)])
     other = {form: UNPACKED[form] for form in used if form in UNPACKED and lacks(FORMATS[form].dtype)}
+    return in_other_forms(model, other), tuple(other)
+
+
+def in_other_forms(model: Model, other: Mapping[str, str]) -> Model:
+    """The model with its parts in some formats computed in others."""
     if not other:
-        return model, ()
+        return model
     own = model.in_form(other.get(model.form, model.form))
 
     def as_run(form: str | None) -> str | None:
@@ -167,7 +172,7 @@ def unpacked_where(model: Model, lacks: Callable[[str], bool]) -> tuple[Model, t
 
     groups = grouped(group.with_forms(as_run) for group in model.groups)
     mtp = None if model.mtp is None else model.mtp.with_forms(as_run)
-    return dataclasses.replace(own, groups=groups, mtp=mtp), tuple(other)
+    return dataclasses.replace(own, groups=groups, mtp=mtp)
 
 
 def _forms(group: LayerGroup) -> Iterator[str | None]:

@@ -27,6 +27,7 @@ from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.attention import grouped_launches
 from medusa_sim.step.exchange import exchange_launches
 from medusa_sim.step.feed_forward import feed_forward_launches
+from medusa_sim.step.fusions import fused
 from medusa_sim.step.launch import PARTS, Launch, elementwise_launch, head_launch
 from medusa_sim.step.mixer_layers import MixerLayers
 from medusa_sim.step.names import Scope
@@ -82,7 +83,9 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
         head_launch(model, "lm_head", "lm_head", logit_rows, model.vocab, hidden),
         elementwise_launch(model, "next_token", "next_token", "accept", logit_rows, model.whole_vocab),
     ]
-    return tuple(launches) if runtime.engine is None else _compiled(launches, runtime.engine)
+    if runtime.engine is None:
+        return tuple(launches)
+    return fused(_compiled(launches, runtime.engine), model, workload, runtime.engine)
 
 
 def _compiled(launches: Iterable[Launch], engine: Engine) -> tuple[Launch, ...]:

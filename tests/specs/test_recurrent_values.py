@@ -27,10 +27,15 @@ def test_the_gated_delta_rule_by_hand():
     assert (plain.heads, plain.kv_heads, plain.head_dim) == (4, 2, 16)
 
 
-@pytest.mark.parametrize(("full_gate", "inputs", "thin"), [(False, 48, 2), (True, 64, 1)])
-def test_kimi_delta_attention_by_hand(full_gate, inputs, thin):
-    """Two heads of 8; a whole gate is a matrix more and a pair of thin ones less."""
-    layer = KimiDelta(heads=2, head_dim=8, conv=4, named_states="fp32", full_gate=full_gate)
+@pytest.mark.parametrize(
+    ("full_gate", "full_decay", "inputs", "thin"),
+    [(False, False, 48, 2), (True, False, 64, 1), (False, True, 64, 1), (True, True, 80, 0)],
+)
+def test_kimi_delta_attention_by_hand(full_gate, full_decay, inputs, thin):
+    """Two heads of 8; a whole gate or decay is a matrix more and a pair of thin ones less."""
+    layer = KimiDelta(
+        heads=2, head_dim=8, conv=4, named_states="fp32", full_gate=full_gate, full_decay=full_decay
+    )
     assert (layer.output_width, layer.conv_width, layer.input_width) == (16, 48, inputs)
     assert layer.state_size == 2 * 8 * 8
     assert layer.beside(32) == 32 * 2 + 4 * 48 + 2 + 16 + 8

@@ -309,6 +309,38 @@ def test_a_format_that_only_the_name_says_is_taken_for_experts_and_said(tmp_path
     assert any("nvfp4 of its name" in note for note in model.notes)
 
 
+LING: dict[str, Any] = {
+    "architectures": ["BailingMoeV3ForCausalLM"], "model_type": "bailing_hybrid", "dtype": "bfloat16",
+    "hidden_size": 2560, "intermediate_size": 6144, "num_hidden_layers": 42, "vocab_size": 157184,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 262144,
+    "layer_group_size": 6, "short_conv_kernel_size": 4, "no_kda_lora": True, "kv_lora_rank": 512,
+    "q_lora_rank": None, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "first_k_dense_replace": 2, "num_experts": 512, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+    "num_shared_experts": 1, "moe_shared_expert_intermediate_size": 768, "num_nextn_predict_layers": 1,
+}  # fmt: skip
+
+
+def test_ling_is_read_as_named_and_its_forerunner_is_not_taken_for_it(tmp_path):
+    read, named = _load(tmp_path, LING), load_model("ling-3.0-flash")
+    assert read.groups == named.groups
+    assert (read.parameter_count, read.mtp_layers) == (named.parameter_count, named.mtp_layers)
+    odd = _load(tmp_path, {**LING, "num_hidden_layers": 44})
+    assert [type(group.mixers[0]) for group in odd.groups][-1] is Latent
+    assert sum(count for count, _ in odd.blocks(Latent)) == 7 + 2
+    with pytest.raises(SpecError, match="no_kda_lora"):
+        _load(tmp_path, {key: value for key, value in LING.items() if key != "no_kda_lora"})
+
+
+def test_experts_of_hybrids_are_computed_in_eight_bits_where_the_engine_quantises_what_enters():
+    def form(gpu: str, model: str, runtime: str) -> str | None:
+        made = Scenario(gpu=gpu, model=model, runtime=runtime, tp=8, drafter="ngram", acceptance="0.5")
+        return made.model.experts.form
+
+    assert form("b300", "kimi-k3", "sglang-0.5") == "mxfp4_fp8"
+    assert form("h200-sxm", "kimi-k3", "sglang-0.5") == form("b300", "kimi-k3", "vllm-0.24") == "mxfp4"
+    assert form("b200", "gpt-oss-120b", "sglang-0.5") == "mxfp4"
+
+
 _BASE = {"torch_dtype": "bfloat16", "max_position_embeddings": 4096}
 
 
