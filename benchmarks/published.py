@@ -3,6 +3,7 @@ r"""Speeds with speculation that engines' and vendors' own pages published: erro
     python benchmarks/published.py            # errors by engine, drafter and quantity; half a minute
     python benchmarks/published.py --rows     # every row as well
     python benchmarks/published.py --write    # `published-rows` of docs/validation-engines.md
+    python benchmarks/published.py --cookbook # servers of SGLang's cookbook (serving/sglang_cookbook)
 
 No fit saw these rows: they say what a stranger's set-up gets. (Terms were set by hand with SET_BY in sight.)
 What a source leaves open is assumed here, once for all rows: lengths in LENGTHS, the drafts and tokens of a
@@ -12,6 +13,11 @@ tokens a round widens a speedup's interval by ASSUMED, one that is given by GIVE
 A time counts in the means where its source states the GPU with its form, the format of weights, the lengths
 of requests and, of a round, the tree (UNSTATED: words that tell that it does not). Most of that cancels in a
 speedup: all of them count.
+
+Servers of the cookbook had requests of one length (`--random-range-ratio 1.0`), which all begin at once and
+stay in step: N prompts, then N outputs, as in `medusa-sim load --users N --length-cv 0`. What a row does not
+tell follows from what stands beside: throughput x latency = requests x tokens gives the GPUs, and a first
+token far below (1 + N) / 2 times a lone one tells that prompts lay in the cache.
 """
 
 from __future__ import annotations
@@ -27,7 +33,7 @@ import pandas as pd
 from measured_pairs import PAIR_OF_STEP, format_of, pairs_of
 from pages import filled, write_section
 from script import command_line
-from study import mean_bias_worst, measured_rows, named_rows, table
+from study import mean_bias_worst, measured, measured_rows, named_rows, table
 
 import medusa_sim as ms
 from medusa_sim.errors import MedusaSimError
@@ -116,6 +122,23 @@ WHY = {
     "gptfast-70b-int4-draft7b-int4": "the same cell",
 }
 """What is known of times that are far off."""
+COOKBOOK_GPUS = {
+    "B300": "b300", "B200": "b200", "H200": "h200-sxm", "DGX Spark GB10": "gb10", "MI350X": "mi355x"
+}  # fmt: skip
+"""GPUs of the cookbook; the MI350X is an MI355X with 8 % less arithmetic and as much bandwidth."""
+COOKBOOK_MODELS: dict[tuple[str, str], dict[str, Any]] = {
+    ("Kimi-K3", "mxfp4"): {"model": "kimi-k3"},
+    ("Kimi-K3", "nvfp4"): {"model": "kimi-k3", "dtype": "nvfp4"},
+    ("Ling-3.0-flash", "bf16"): {"model": "ling-3.0-flash"},
+    ("Ling-3.0-flash", "int4"): {"model": "ling-3.0-flash", "weight_dtype": "int4"},
+    ("Ling-3.0-flash", "mxfp4"): {"model": "ling-3.0-flash-mxfp4"},
+    ("Ling-3.0-tiny", "bf16"): {"model": "ling-3.0-tiny"},
+    ("Ling-3.0-tiny", "fp8"): {"model": "ling-3.0-tiny", "dtype": "fp8_block"},
+    ("Ling-3.0-tiny", "int4"): {"model": "ling-3.0-tiny", "weight_dtype": "int4"},
+}
+"""Model and format of the cookbook -> arguments."""
+CACHED = 0.5
+"""Share of the wait of requests in step below which a first token says that prompts lay in the cache."""
 NGRAM_MATCH = 0.75
 """Share of the steps in which prompt look-up finds drafts on Spec-Bench: assumed."""
 
@@ -301,6 +324,88 @@ def quantities(line: Any, scored: Scored) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+def cookbook() -> pd.DataFrame:
+    """A line of every row of the cookbook: milliseconds a token and to the first one, measured and predicted.
+
+    skipped: why it is not compared. error, first_error: predicted / measured - 1.
+    """
+    rows = pd.read_csv(measured("serving/sglang_cookbook.csv"))
+    place = ["model", "hardware", "precision", "spec_method"]
+    alone = rows[rows.max_concurrency == 1].set_index(place).ttft_ms
+    found = []
+    for line in named_rows(rows):
+        tokens = line.isl + line.osl
+        request_s = (line.ttft_ms + (line.osl - 1.0) * line.tpot_ms) / 1e3
+        gpus = round(line.max_concurrency * tokens / request_s / line.total_tok_s_per_gpu)
+        name = line.model.partition(" (")[0]
+        of = COOKBOOK_MODELS.get((name, line.precision))
+        waits = (1.0 + line.max_concurrency) / 2.0
+        own = alone.get(tuple(getattr(line, key) for key in place), math.nan)
+        told = {
+            "no configuration of the model": of is None,
+            "acceptance not stated of these prompts": line.spec_method != "none"
+            and not str(line.acceptance_note).startswith("forced"),
+            "untuned kernels, by its note": "untuned Triton" in line.note
+            or ("B200 int4 untuned" in line.note and (line.hardware, line.precision) == ("B200", "int4")),
+            "throughput and latency disagree": line.n_gpus % gpus != 0,
+            "prompts in the cache, by its first token": line.ttft_ms < CACHED * waits * own,
+        }
+        skipped = next((why for why, holds in told.items() if holds), "")
+        found.append({
+            "model": name, "gpu": line.hardware, "gpus": gpus, "weights": line.precision,
+            "drafts": line.draft_tokens,
+            "requests": line.max_concurrency, "measured": line.tpot_ms, "first": line.ttft_ms,
+            "skipped": skipped, **({} if skipped else in_step(line, of or {}, gpus)),
+        })  # fmt: skip
+    lines = pd.DataFrame(found)
+    lines["error"] = lines.predicted / lines.measured - 1.0
+    lines["first_error"] = lines.first_predicted / lines["first"] - 1.0
+    return lines
+
+
+def in_step(line: Any, of: dict[str, Any], gpus: int) -> dict[str, float]:
+    """Time per token with its 80 % band and first token of a row of the cookbook, in milliseconds.
+
+    Prompts are read one after the other: a request waits for those before its own, its tokens for the others.
+    """
+    drafts, others = int(line.draft_tokens), (line.max_concurrency - 1.0) / 2.0
+    more: dict[str, Any] = {"drafter": "ngram", "acceptance": "0.5"}
+    if drafts:
+        more = {"drafter": line.spec_method, "acceptance": f"{line.acceptance_length:g}@{drafts}"}
+    scenario = ms.Scenario(
+        gpu=COOKBOOK_GPUS[line.hardware], runtime="sglang-0.5", tp=gpus,
+        prompt_tokens=float(line.isl), output_tokens=float(line.osl), **of, **more,
+    )  # fmt: skip
+    length = int(line.isl + line.osl / 2)
+    cells = scenario.sweep(sorted({1, int(line.max_concurrency)}), length, [1, drafts + 1] if drafts else [1])
+    alone, cell = cells[cells.batch == 1].iloc[-1], cells.iloc[-1]
+    waiting_ms = others * float(alone.ttft_ms) / (line.osl - 1.0)
+    ends = {"predicted": cell.verify_step_us, "low": cell.verify_low_us, "high": cell.verify_high_us}
+    token_ms = {name: float(us) / float(cell.tokens_per_step) / 1e3 + waiting_ms for name, us in ends.items()}
+    return {**token_ms, "first_predicted": (others + 1.0) * float(alone.ttft_ms)}
+
+
+def cookbook_table(lines: pd.DataFrame) -> str:
+    """Every row of the cookbook that is compared."""
+    cells = [
+        (
+            line.model, line.gpu, line.gpus, line.weights, int(line.drafts), line.requests,
+            f"{line.measured:.1f}", f"{line.predicted:.1f} ({line.low:.1f} to {line.high:.1f})",
+            f"{100 * line.error:+.0f}", f"{line.first:.0f}", f"{100 * line.first_error:+.0f}",
+        )
+        for line in named_rows(lines[lines.skipped == ""])
+    ]  # fmt: skip
+    names = "model | GPU | GPUs | weights | drafts | requests | ms a token | predicted (80 %) | error %"
+    return table(f"{names} | first token, ms | error %", 2, cells)
+
+
+def skipped_text(lines: pd.DataFrame) -> str:
+    """How many rows of the cookbook are not compared, by model and reason."""
+    left = lines[lines.skipped != ""]
+    counts = (left.model + " (" + left.skipped + ")").value_counts(sort=False)
+    return "; ".join(f"{count} of {what}" for what, count in counts.items())
+
+
 def pairs() -> pd.DataFrame:
     """Every line that counts as a pair (`measured_pairs.py`)."""
     rows = compared().query("counts")
@@ -350,12 +455,13 @@ def far_table(rows: pd.DataFrame) -> str:
     return table("row | what | runtime | measured | predicted | error % | not stated | why", 3, lines)
 
 
-def page(rows: pd.DataFrame) -> str:
-    """The section of validation-engines.md."""
+def page(rows: pd.DataFrame, lines: pd.DataFrame) -> str:
+    """The section of validation-engines.md. lines: of the cookbook."""
     times = rows[rows.what != "speedup"]
     return filled(
         "published", summary=summary(rows), rows=far_table(rows), far=f"{100 * FAR:.0f}",
         counted=int(times.counts.sum()), times=len(times), set_by=", ".join(SET_BY),
+        cookbook=cookbook_table(lines), skipped=skipped_text(lines),
     )  # fmt: skip
 
 
@@ -364,10 +470,16 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--write", action="store_true", help="write the section of the page instead")
+    parser.add_argument("--cookbook", action="store_true", help="print servers of SGLang's cookbook instead")
     asked = parser.parse_args()
+    if asked.cookbook:
+        lines = cookbook()
+        print(cookbook_table(lines))
+        print(f"not compared: {skipped_text(lines)}")
+        return
     rows = compared()
     if asked.write:
-        write_section("validation-engines.md", "published-rows", page(rows))
+        write_section("validation-engines.md", "published-rows", page(rows, cookbook()))
         return
     print(summary(rows))
     if asked.rows:
