@@ -236,7 +236,8 @@ def between_of(of: Setting) -> float:
 def place_of(runtime: Runtime, gpu: Gpu, model: Model) -> Place:
     """Where steps of a model that is not split are measured."""
     card = gpu.name, gpu.architecture
-    return Place(runtime.library, runtime.name, *card, weight_formats(model), sizes_of(model))
+    shape = sizes_of(model), form_of(model)
+    return Place(runtime.library, runtime.name, *card, weight_formats(model), *shape)
 
 
 def setting_of(row: Row) -> Setting:

@@ -215,4 +215,5 @@ def _levels(scenario: ms.Scenario, named: dict[str, Any], engine: str) -> dict[s
 def place_of(scenario: ms.Scenario) -> Place:
     """Where the steps of a scenario would be measured."""
     runtime, case = scenario.runtime, scenario.case
-    return Place(runtime.library, runtime.name, case.gpu, case.generation, case.formats, case.sizes)
+    card = case.gpu, case.generation
+    return Place(runtime.library, runtime.name, *card, case.formats, case.sizes, case.form)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from study import measured_rows, named_rows
 from terms import engine_table, with_term_line
 
 import medusa_sim as ms
+from medusa_sim.specs.case import Form
 from medusa_sim.specs.place import Kind, Place
 from medusa_sim.specs.served_groups import NEARNESS_FILE, Spread
 from medusa_sim.writing import write_text
@@ -50,7 +51,6 @@ FIELDS = {
     "layers_of": 'forms = ["mixture", "latent", "sparse", "hybrid"], formats = ["{}"]',
     "gpus": f"gpus = [{MANY}, 1024]",
 }
-MEASURED = 'measured = { gpus = [1, 8], generations = ["hopper", "blackwell"], requests = 256 }'
 KEPT = r", measured = \{.*?\}, elsewhere = \[\{.*?\}\]"
 LEAST, LEAST_PLUS = 0.005, 0.05
 """Relative deviations below the first are not written, nor times per layer below the second."""
@@ -104,19 +104,30 @@ def written_terms(
     return terms
 
 
+def measured_range(cells: pd.DataFrame) -> str:
+    """Where the cells of an engine were measured, as a term says it."""
+    forms = [form for form in get_args(Form) if form in set(cells.form)]
+    gpus, generations = [int(cells.tp.min()), int(cells.tp.max())], sorted(set(cells.generation))
+    most = int(cells.requests.max())
+    fields = f"forms = {forms}, gpus = {gpus}, generations = {generations}, requests = {most}"
+    return f"measured = {{ {fields} }}".replace("'", '"')
+
+
 def write(fit: Fit, found: Found) -> None:
     """The terms into runtimes.toml."""
     path = ROOT / "medusa_sim/specs/runtimes.toml"
     text = path.read_text(encoding="utf-8")
     for engine, places in RUNTIMES.items():
         terms = written_terms(fit, found, engine)
+        measured = measured_range(fit.cells[fit.cells.engine == engine])
         for runtime, only in places:
             for effect in EFFECTS:
                 if only and effect.term not in only.split():
                     continue
                 if not only and effect.term == "kernels_share":
                     continue
-                text = _with_term(text, runtime, effect, *terms[effect.term], is_old=runtime in OLDER)
+                told = *terms[effect.term], measured
+                text = _with_term(text, runtime, effect, *told, is_old=runtime in OLDER)
     write_text(path, text)
 
 
@@ -168,6 +179,7 @@ def _with_term(
     band: float,
     deviations: list[str],
     old: list[str],
+    measured: str,
     *,
     is_old: bool,
 ) -> str:
@@ -190,7 +202,7 @@ def _with_term(
             ]
             listed, value = f"deviations = [{', '.join(deviations)}]", 0.0
         elsewhere = "" if line is None else "".join(re.findall(KEPT, line[2]))
-        where = elsewhere or MEASURED
+        where = elsewhere or measured
         if line is None and not deviations and abs(value - float(effect.term in SHARES)) < LEAST_PLUS:
             return text
         ending = f", {listed}" if deviations else ""

@@ -17,6 +17,7 @@ from medusa_sim.reading.documents import read_toml
 from medusa_sim.reading.files import FileState, file_state
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.setup import PLAIN
+from medusa_sim.specs.case import form_of
 from medusa_sim.specs.engine import unversioned
 from medusa_sim.specs.gpu import architecture_of
 from medusa_sim.specs.models import load_model
@@ -106,6 +107,7 @@ def _place_of_scenario(scenario: Scenario) -> Place:
         case.generation,
         formats,
         case.sizes,
+        case.form,
     )
 
 
@@ -114,7 +116,8 @@ def _place_of_figure(figure: Figure, data_dir: DataDir) -> Place:
     engine, gpu, precision = (figure.set_up[name] for name in ("engine", "gpu", "precision"))
     runtime = figure.runtime or load_runtime(engine, data_dir).name
     generation = architecture_of(gpu, data_dir)
-    return Place(engine, runtime, gpu, generation, (precision,), sizes_of(load_model(figure.model)))
+    model = load_model(figure.model)
+    return Place(engine, runtime, gpu, generation, (precision,), sizes_of(model), form_of(model))
 
 
 def differences(figure: Figure, scenario: Scenario) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ The band of a step combines the bands of its kernels and of what its engine adds
 measured servers and errs more where a set-up differs from them. How much more:
 
 - A set-up is reduced to a *place*: engine and version, GPU and its generation, formats of the weights, shape
-  of the model (`Place`). Measured steps of one model at one place are a *group* (`ServedGroup`).
+  and form of the model (`Place`). Measured steps of one model at one place are a *group* (`ServedGroup`).
 - How a set-up differs from a group is their *difference*. Its *kind* is the largest part of it: nothing
-  ("measured"), then version, gpu, generation, model, format, engine.
+  ("measured"), then version, gpu, generation, model, form, format, engine.
 - For each kind, `LeftOut` holds the error of steps that were predicted without any nearer group, for the mean
   engine. The *spread* of an engine (`Spread`) is its error over that of the mean engine.
 - Both together give a *widening* (`Widening`): a half-width as a share of the step and a share of the time of

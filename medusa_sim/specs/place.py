@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from medusa_sim.specs.model import Model
 
-Kind: TypeAlias = Literal["measured", "version", "gpu", "generation", "model", "format", "engine"]
+Kind: TypeAlias = Literal["measured", "version", "gpu", "generation", "model", "form", "format", "engine"]
 """The largest difference from a measured set-up: none, the engine's version, another GPU of the same
-generation, the generation, the model, the format of its weights, the engine. Smaller ones may come with it; a
-new engine always brings a new version."""
+generation, the generation, the model, its form, the format of its weights, the engine. Smaller ones may come
+with it; a new engine always brings a new version."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """From the nearest to the farthest."""
 
@@ -29,6 +29,8 @@ class Place(NamedTuple):
     """Formats of the weights (`case.weight_formats`)."""
     sizes: str
     """Shape of the model (`sizes_of`): models of one shape count as one."""
+    form: str
+    """Form of the model (`case.form_of`)."""
 
 
 class Difference(NamedTuple):
@@ -61,6 +63,7 @@ def difference(place: Place, other: Place) -> Difference:
     is_new: dict[Kind, bool] = {
         "engine": place.library != other.library,
         "format": place.formats != other.formats,
+        "form": place.form != other.form,
         "model": place.sizes != other.sizes,
         "generation": place.generation != other.generation,
         "gpu": place.gpu != other.gpu,

@@ -151,7 +151,8 @@ class Runtime:
     def place(self, case: Case) -> Place:
         """The place of a set-up in this runtime."""
         version = self.name if self.holds_asked else self.asked
-        return Place(self.library, version, case.gpu, case.generation, case.formats, case.sizes)
+        card = case.gpu, case.generation
+        return Place(self.library, version, *card, case.formats, case.sizes, case.form)
 
     def _measures(self, of: str) -> bool:
         return self.engine is None or bool(self.local) or self.engine.is_measured(unversioned(self.name), of)

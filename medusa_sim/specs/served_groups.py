@@ -15,6 +15,7 @@
     generation = "hopper"
     formats = ["fp8"]
     sizes = "80 layers of 8192"
+    form = "dense"
     model = "llama-3.1-70b"
     cells = 60
 
@@ -55,6 +56,7 @@ class ServedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     generation: Text
     formats: tuple[Text, ...]
     sizes: Text
+    form: Text
     model: Text
     cells: Annotated[int, Meta(ge=1)]
     """Number of cells."""
@@ -62,7 +64,8 @@ class ServedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     @property
     def place(self) -> Place:
         """Where it was measured."""
-        return Place(self.library, self.runtime, self.gpu, self.generation, self.formats, self.sizes)
+        card = self.gpu, self.generation
+        return Place(self.library, self.runtime, *card, self.formats, self.sizes, self.form)
 
 
 class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -8,6 +8,7 @@ import hierarchy_bands
 import hierarchy_cells
 import hierarchy_fit
 import hierarchy_terms
+import hierarchy_written
 import msgspec
 import numpy as np
 import pandas as pd
@@ -16,6 +17,8 @@ import recipes
 
 import medusa_sim as ms
 import medusa_sim.specs.nearness
+from medusa_sim.doubts.standing import standing
+from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.specs.nearness import nearest, nearness, widening_by, widenings, widenings_beside
 from medusa_sim.specs.place import KINDS, Difference, difference
 from medusa_sim.specs.served_groups import Spread, known_kinds, served_groups
@@ -27,13 +30,18 @@ PARTS = np.linspace(0.0, 0.9, 10)
 """Of a step, what layers of experts take; 0 of a dense model."""
 HOME = next(place for place in SERVED if place.runtime == "vllm-0.15" and place.formats == ("fp8",))
 EXAMPLE = (
-    (0.018, 0.0), (0.085, 0.0), (0.05, 0.157), (0.05, 0.157), (0.06, 0.157), (0.06, 0.157), (0.06, 0.157),
-)  # fmt: skip
+    (0.018, 0.0),
+    (0.085, 0.0),
+    (0.05, 0.157),
+    (0.05, 0.157),
+    *[(0.06, 0.157)] * 4,
+)
 """(step, experts) of every kind in the example of `nearness`, the nearest first."""
 CHANGES = {
     "version": {"runtime": "vllm-0.33"},
     "generation": {"gpu": "rtx-5090", "generation": "consumer-blackwell"},
     "model": {"sizes": "7 layers of 64"},
+    "form": {"sizes": "7 layers of 64", "form": "hybrid"},
     "format": {"formats": ("int3",)},
     "engine": {"library": "another"},
 }
@@ -193,6 +201,32 @@ def test_the_band_of_a_step_opens_with_what_is_new(changed):
         return float(np.log(step.high_us / step.low_us) / 2.0)
 
     assert half_width(**asked | changed) > half_width(**asked) > 0.0
+
+
+def test_what_no_row_had_is_outside_with_wider_bands_and_said():
+    """Terms of the joint fit counted for hybrids as measured, though no row had recurrent layers."""
+    asked = {"gpu": "h200-sxm", "tp": 4, "dtype": "bf16", "drafter": "ngram", "acceptance": "0.5"}
+    for runtime, model, forms in (
+        ("vllm-0.15", "qwen3-next-80b-a3b", ("dense", "mixture")),
+        ("sglang-0.5", "gpt-oss-120b", ("dense", "latent")),
+        ("tensorrt-llm-1.2", "qwen3.5-27b", ("dense", "mixture", "latent")),
+    ):
+        new, known = (
+            ms.Scenario(**asked | {"model": each}, runtime=runtime) for each in (model, "llama-3.1-70b")
+        )
+        term, at_home = (each.setting.runtime.engine.linear_share for each in (new, known))
+        assert term.measured.forms == forms
+        assert (term.outside, at_home.outside) == (("forms",), ())
+        assert term.band == pytest.approx(1.5 * at_home.band)
+        assert standing(known).kind != "form"
+    assert standing(new).kind == "form"
+    assert "models of other forms were measured" in standing_sentence(new, standing(new))
+    cells = pd.DataFrame(
+        {"form": ["latent", "dense"], "tp": [1, 8], "generation": ["hopper"] * 2, "requests": [4.0, 96.0]}
+    )
+    assert hierarchy_written.measured_range(cells) == (
+        'measured = { forms = ["dense", "latent"], gpus = [1, 8], generations = ["hopper"], requests = 96 }'
+    )
 
 
 def left_out(kind, engine, off, *, experts=0.0):

@@ -20,6 +20,7 @@ WHAT_IS_NEW = {
     "gpu": "measured on another GPU of its generation",
     "generation": "measured on another generation of GPUs",
     "model": "another model was measured",
+    "form": "models of other forms were measured",
     "format": "another format of weights was measured",
     "engine": "no server of this engine was measured",
     UNSERVED: "no server was measured; kernels have bands of their own",
