@@ -6,8 +6,8 @@
 `gain_share` of a version: the least with which 80 % intervals of its published speedups, each predicted by a
 fit without its source, hold 80 % on average over sources, and no source of LARGE cells or more falls below
 LEAST_HELD; look-ups and passes apart, mixtures as well where they need more. A version with fewer than LARGE
-such cells takes what all versions of its engine need on average over sources, an engine without any what all
-engines need so.
+such cells takes what all versions of its engine need on average over sources, one with a single source at
+least that, an engine without any what all engines need so.
 Sources of few cells hold all at any width, and a share sees the sources that it is told by: the second table
 has each source by a share that was found without it.
 The newest vLLM, of which nothing was measured, is judged by what older ones measured, priced as the newest:
@@ -140,13 +140,19 @@ def mixture_cells() -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def told_by(speedups: pd.DataFrame, version: str) -> tuple[pd.DataFrame, float]:
-    """The cells by which a version's share is told, and how much their large sources must hold at least."""
-    of_version = speedups[speedups.runtime == version]
-    if len(of_version) >= LARGE:
-        return of_version, LEAST_HELD
+def asked_by(speedups: pd.DataFrame, version: str) -> tuple[float, str, pd.DataFrame]:
+    """(the share of a version, its source, the cells that it holds then).
+
+    One source does not tell how sources differ: a version that has no other takes at least what all of its
+    engine need.
+    """
+    own = speedups[speedups.runtime == version]
     of_engine = speedups[speedups.engine == version.partition("-")[0]]
-    return (of_engine if len(of_engine) else speedups), 0.0
+    every = of_engine if len(of_engine) else speedups
+    if len(own) < LARGE:
+        return needed(every, 0.0), ALIKE, every
+    least = needed(every, 0.0) if len(set(own.source)) == 1 else 0.0
+    return max(needed(own), least), GAIN, own
 
 
 def nested_table(own: pd.DataFrame) -> str:
@@ -157,9 +163,11 @@ def nested_table(own: pd.DataFrame) -> str:
     lines, every = [], []
     for source, part in dense.groupby("source", sort=False):
         version = str(part.runtime.iloc[0])
-        share = needed(*told_by(dense[dense.source != source], version))
+        share, *_ = asked_by(dense[dense.source != source], version)
         every.append((len(part), float(held(part, share).iloc[0])))
-        lines.append((source, version, len(part), f"{share:.3f}", f"{every[-1][1]:.0%}"))
+        against = int((part.weight <= CONTRADICTED).sum())
+        named = f"{source} ({against} cells contradicted by other sources)" if against else source
+        lines.append((named, version, len(part), f"{share:.3f}", f"{every[-1][1]:.0%}"))
     cells, sources = np.array(every).T
     large = sources[cells >= LARGE]
     lines.append(("mean over sources", "", len(sources), "", f"{sources.mean():.0%}"))
@@ -184,8 +192,8 @@ def shares(own: pd.DataFrame, newest: pd.DataFrame, published: pd.DataFrame) -> 
         sparse = pd.concat([kind[kind.source.str.contains(MIXTURES)], mixtures[not looks_up]])
         of_sparse = needed(sparse, 0.0) if len(sparse) else 0.0
         for version in sorted(set(dense.runtime)):
-            cells, least = told_by(dense, version)
-            yield Share(version, term, needed(cells, least), of_sparse, GAIN if least else ALIKE, cells)
+            least, source, cells = asked_by(dense, version)
+            yield Share(version, term, least, of_sparse, source, cells)
         seen = as_newest[as_newest.drafter.isin(lookups()) == looks_up]
         yield Share(NEWEST, term, needed(seen, 0.0), of_sparse, GAIN_NEWEST, seen)
         for runtime in OTHERS:

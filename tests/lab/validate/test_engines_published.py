@@ -52,6 +52,20 @@ def test_mean_error_of_a_source(rows, source, most):
     assert np.abs(fit.errors(fit.stored(fit.TERMS), own)).mean() <= most
 
 
+def test_rates_of_whole_requests_tell_the_gain_of_decoding_alone():
+    """A plain step of 5 ms, rounds of 7 and 9; a request's prompt and way take 0.1 and 1 ms a token more."""
+    rounds_ms, beside_ms = {(3, 1): 7.0, (7, 4): 9.0}, {"long": 0.1, "short": 1.0}
+    runs = [
+        {"benchmark": benchmark, "batch": 8, "steps": shape[0], "topk": shape[1], "accept_length": tokens,
+         "baseline_tok_s": 8.0 / (5.0 + more_ms), "spec_tok_s": 8.0 * tokens / (round_ms + tokens * more_ms)}
+        for benchmark, more_ms in beside_ms.items() for shape, round_ms in rounds_ms.items()
+        for tokens in (1.7, 2.9)
+    ]  # fmt: skip
+    gains = engine_rows.gains_of_decoding(pd.DataFrame(runs))
+    truth = [run["accept_length"] * 5.0 / rounds_ms[run["steps"], run["topk"]] for run in runs]
+    np.testing.assert_allclose(gains, truth, rtol=1e-6)
+
+
 AT_NIGHT = [pytest.param(name, marks=pytest.mark.nightly) for name in ("gemma-3-27b", "llama-3.1-8b")]
 
 
