@@ -23,7 +23,7 @@ how many queue is normal, and never below 0, around b - (D + I + 1) / s. x is th
 B is the wait behind whole prompts (`held` of all) that are longer than the room, but not than C: one holds
 those behind it until y requests have ended, anything up to d, after y / d D steps; the y that wait by then
 are read in s / (1 - rate s / 2) each, as fewer come meanwhile; the mean of y^2 is d^2 / 3. Where one prompt
-in sixteen is longer than C, which an engine that reads whole ones would refuse, all are read in chunks.
+in eight is longer than C, which an engine that reads whole ones would refuse, all are read in chunks.
 
 However many requests there are, prompts begin more rarely than C / (P + c D) a step, which fills every one:
 of 256 requests that verify 6 tokens each at 2,048 tokens a step, with prompts of 512 tokens and 21.5 steps to
@@ -88,7 +88,7 @@ def in_queue(
     lengths = prompt_tokens[:, None] * log_normal(np.full(1, prompt_cv))
     others, square = (requests - 1.0) / requests, 1.0 + prompt_cv**2
     other_steps = decode_steps + away_steps
-    is_whole = whole & (lengths.max(axis=1) <= budget)
+    is_whole = whole & (lengths[:, -2] <= budget)
     cut = np.where(is_whole[:, None], 0.0, lengths)
 
     def steps(rate: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
