@@ -248,7 +248,7 @@ def test_a_rows_speedup_and_its_band_are_of_the_count_that_it_runs():
     for row in found.schedule:
         assert row.candidates == row.speculative_candidates > 1
         assert row.speculative_speedup == row.speedup
-        (low,), (high,) = (end[row.b, row.s] for end in row.cells.band)
+        low, high = (row.cells.spread(end)[row.b, row.s, row.k] for end in row.cells.band)
         assert (row.speculative_speedup_low, row.speculative_speedup_high) == (low, high)
 
 
