@@ -388,7 +388,7 @@ def test_a_missed_limit_names_the_shortest_time_per_token_of_any_batch(answer):
     alone = recommend(SCENARIO, replace(answer.question, batch_max=1)).fastest_stream
     assert (fastest.batch, fastest.seq_len) == (1, 1024)  # of more or longer requests a step takes longer
     assert fastest.tpot_us == answer.cells.tpot_us[answer.cells.fits].min()
-    assert alone.tpot_us == pytest.approx(fastest.tpot_us, rel=1e-14)  # cells that were priced together differ
+    assert alone.tpot_us == pytest.approx(fastest.tpot_us, rel=1e-14)  # cells priced together differ
     assert answer.schedule[0].batch_max > 1  # whose figures are those of a fuller batch
     assert answer.schedule[0].tpot_us > fastest.tpot_us
 
