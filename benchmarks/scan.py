@@ -8,7 +8,8 @@
 Each set-up serves requests of 512 + 256 tokens, 1 to 512 at once, plain and with one to three drafts.
 Counted: batches at which speculation pays that lie in several ranges; one request more that lowers the
 throughput of plain decoding by over 3 %; a prompt 2 % longer that moves a speedup by over 3 %; a draft
-accepted more often that lowers throughput; a band that narrows beyond the largest measured batch (256).
+accepted more often that lowers throughput; a band that narrows beyond the largest batch that the engine was
+measured with.
 Random ones are seen at some twenty batches and six lengths: verdicts that come again after they went, along
 either, and watts beyond what a GPU draws at least and at most, or that fall with more requests.
 """
@@ -55,8 +56,6 @@ FEW_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256,
 LENGTHS = (256, 1024, 2048, 4096, 8192, 32768)
 SMALL = 2e9
 """Bytes of weights below which a model is not drawn."""
-LAST_MEASURED = 256
-"""Requests at once up to which engines' terms were measured."""
 
 
 _Each = TypeVar("_Each")
@@ -197,9 +196,9 @@ def scanned(each: SetUp) -> dict[str, float]:
     less, more = (by_count_of(each.scenario(acceptance=rate)).tokens_per_s[:last, 0] for rate in (LESS, MORE))
     worse = (more / less - 1.0)[:, 1:]
     half = np.log(high[:, 1:] / low[:, 1:])
-    beyond = (
-        half[LAST_MEASURED:] / half[LAST_MEASURED - 1] - 1.0 if last > LAST_MEASURED else np.zeros((1, 1))
-    )
+    engine = cells.surface.setting.runtime.engine
+    measured = 0 if engine is None else engine.measured_requests
+    beyond = half[measured:] / half[measured - 1] - 1.0 if last > measured > 0 else np.zeros((1, 1))
     return {
         "batches": last,
         "ranges": len(drafting_spans(batches, codes, stretches(batches, codes))),
@@ -221,7 +220,7 @@ COUNTED: tuple[tuple[str, Callable[[pd.DataFrame], pd.Series[bool]], str, str], 
     ("plain throughput falls by over 3 % for one request more", lambda t: t.falls > 0, "worst fall", "min"),
     ("2 % more prompt moves a speedup by over 3 %", lambda t: t.moved > 0, "worst move", "max"),
     ("more acceptance lowers throughput", lambda t: t.worse > 0, "worst loss", "min"),
-    ("band narrows beyond 256 requests", lambda t: t.narrows < -0.005, "narrows", "min"),
+    ("band narrows beyond the largest measured batch", lambda t: t.narrows < -0.005, "narrows", "min"),
 )
 
 

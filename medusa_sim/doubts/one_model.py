@@ -15,7 +15,8 @@ from medusa_sim.arrays import as_float
 from medusa_sim.doubts.term_shares import changed_share, token_us
 from medusa_sim.doubts.terms import TERM_WORDS
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.served_groups import served_groups
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.place import sizes_of
 from medusa_sim.specs.term import Term
 
 CHANGE_WORTH_NAMING = 0.05
@@ -47,9 +48,8 @@ def told_by_another_model(scenario: Scenario, requests: tuple[int, int], tokens:
 def _without(scenario: Scenario) -> Iterator[tuple[str, str, Term]]:
     """(name, other model, the term of this set-up without what that model's rows alone add)."""
     engine, case = scenario.runtime.engine, scenario.case
-    alike = {group.model for group in served_groups() if group.sizes == case.sizes}
     for name, term in ({} if engine is None else engine.terms).items():
         told = {each.only for each in term.deviations if each.only and each.holds(case)}
-        for model in sorted(told - alike):
+        for model in sorted(name for name in told if sizes_of(load_model(name)) != case.sizes):
             others = tuple(each for each in term.deviations if each.only != model)
             yield name, model, msgspec.structs.replace(term, deviations=others).at(case)

@@ -11,7 +11,7 @@ from medusa_sim.cli.values import BATCH, CANDIDATES, DRAFTS, SEQ_LEN, TP
 from medusa_sim.doubts import of_answer, of_scenario
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
-from medusa_sim.scenario.defaults import CANDIDATES_MAX
+from medusa_sim.report.sweep import screen
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,9 @@ def test_rows_are_doubted_to_the_ends_of_their_grid(monkeypatch):
     )
     answered(*words, "--format", "csv")
     assert asked == [(16,), (1024, (2, 8))]
+    monkeypatch.setattr(screen, "scenario_doubts", lambda scenario, largest: asked.append((largest,)) or ())
     answered(*words)
-    assert asked[2][0] == CANDIDATES_MAX > 16
+    assert asked[2] == (16,)  # the largest that is best
 
 
 def grid_of(batches: int, lengths: int, counts: int = 1) -> Grid:

@@ -10,6 +10,8 @@ from medusa_sim.doubts.of_answer import answer_doubts
 from medusa_sim.doubts.one_model import CHANGE_WORTH_NAMING
 from medusa_sim.doubts.terms import WORDS, WORDS_OF_FITTED
 from medusa_sim.specs.engine import UNITS
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.place import sizes_of
 from medusa_sim.specs.ranges import Deviation
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.specs.served_groups import served_groups
@@ -72,8 +74,7 @@ def test_every_such_term_has_words_and_a_model_that_was_served_and_no_other_ther
                 if not each.only:
                     continue
                 assert key in WORDS | WORDS_OF_FITTED, key
-                sizes = {group.sizes for group in served_groups() if group.model == each.only}
-                assert len(sizes) == 1, each
+                sizes = {sizes_of(load_model(each.only))}
                 there = {
                     group.sizes for group in served_groups()
                     if group.runtime == name

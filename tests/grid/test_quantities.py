@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import medusa_sim as ms
-from medusa_sim.grid import columns, quantities
+from medusa_sim.grid import quantities
+from medusa_sim.grid import sweep as tables
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.costs import watts_band
 from medusa_sim.grid.quantities import values
@@ -21,7 +22,7 @@ from medusa_sim.load import quantities as of_runs
 from medusa_sim.plan import quantities as of_plans
 from medusa_sim.setups import quantities as of_setups
 
-ROOMS = {"grid": (quantities, columns), "plan": (of_plans,), "load": (of_runs,), "setups": (of_setups,)}
+ROOMS = {"grid": (quantities, tables), "plan": (of_plans,), "load": (of_runs,), "setups": (of_setups,)}
 DECLARED = [quantity for module, *_ in ROOMS.values() for quantity in module.DECLARED]
 ROOT = Path(__file__).resolve().parents[2]
 WHERE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}

@@ -308,11 +308,15 @@ def test_the_largest_count_that_is_quicker_is_told_up_to_twice_the_rows_own(cand
 def test_a_quicker_count_is_told_with_its_length_where_there_are_several(monkeypatch, lengths, numbers):
     for name in ("by_batch", "acceptance_facts", "standing_fact", "memory_facts", "costs", "column_facts",
                  "kernel_facts"):  # fmt: skip
-        monkeypatch.setattr(sweep_screen, name, lambda answer: ())
+        monkeypatch.setattr(sweep_screen, name, lambda *_: ())
     monkeypatch.setattr(sweep_screen, "better_text", lambda answer: "")
     pair = SimpleNamespace(smaller=60, larger=64, batch=4, seq_len=lengths[-1])
     answer = SimpleNamespace(
-        scenario=None, in_engine=None, quicker=[pair], grid=SimpleNamespace(seq_len=np.array(lengths))
+        scenario=None,
+        largest_count=64,
+        in_engine=None,
+        quicker=[pair],
+        grid=SimpleNamespace(seq_len=np.array(lengths)),
     )
     (told,) = (fact.text for fact in sweep_screen.facts(answer) if fact.label == "Quicker")
     assert [int(each) for each in re.findall(r"\d+", told)] == numbers
