@@ -57,7 +57,6 @@ LENGTHS = (256, 1024, 2048, 4096, 8192, 32768)
 SMALL = 2e9
 """Bytes of weights below which a model is not drawn."""
 
-
 _Each = TypeVar("_Each")
 
 
@@ -196,9 +195,9 @@ def scanned(each: SetUp) -> dict[str, float]:
     less, more = (by_count_of(each.scenario(acceptance=rate)).tokens_per_s[:last, 0] for rate in (LESS, MORE))
     worse = (more / less - 1.0)[:, 1:]
     half = np.log(high[:, 1:] / low[:, 1:])
-    engine = cells.surface.setting.runtime.engine
-    measured = 0 if engine is None else engine.measured_requests
-    beyond = half[measured:] / half[measured - 1] - 1.0 if last > measured > 0 else np.zeros((1, 1))
+    edges = cells.surface.batch_edges  # the first is the most that the engine was measured with
+    is_beyond = edges.size > 0 and last > edges[0]
+    beyond = half[edges[0] :] / half[edges[0] - 1] - 1.0 if is_beyond else np.zeros((1, 1))
     return {
         "batches": last,
         "ranges": len(drafting_spans(batches, codes, stretches(batches, codes))),

@@ -50,6 +50,6 @@ def _without(scenario: Scenario) -> Iterator[tuple[str, str, Term]]:
     engine, case = scenario.runtime.engine, scenario.case
     for name, term in ({} if engine is None else engine.terms).items():
         told = {each.only for each in term.deviations if each.only and each.holds(case)}
-        for model in sorted(name for name in told if sizes_of(load_model(name)) != case.sizes):
+        for model in sorted(each for each in told if sizes_of(load_model(each)) != case.sizes):
             others = tuple(each for each in term.deviations if each.only != model)
             yield name, model, msgspec.structs.replace(term, deviations=others).at(case)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Self
 
@@ -24,7 +24,6 @@ from medusa_sim.step.compose import COST_FIELDS, Cost
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.pass_times import PassTimes, bound_codes
-from medusa_sim.step.request_cycle import StepOf
 from medusa_sim.step.server import Server, in_server
 from medusa_sim.step.watts import launch_joules, requests_joules, watts
 
@@ -302,38 +301,34 @@ class Steps:
         return in_server(
             self.surface.setting, step_us, batch, candidates, tokens_per_step, self.scenario.traffic,
             attention_us=attention_us,
-            fewer=_of_fewer(self._fewer, as_float(batch), step_us, attention_us, places),
+            fewer=partial(self._of_fewer, as_float(batch), step_us, attention_us, places),
             decode_steps=decode_steps, prompt_tokens=prompt_tokens, drafter=self.surface.loaded_drafter,
         )  # fmt: skip
+
+    def _of_fewer(
+        self,
+        requests: FloatArray,
+        step_us: FloatArray,
+        attention_us: FloatArray,
+        places: tuple[IntArray, IntArray],
+        running: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Steps of `requests` and their attention where fewer run: as much shorter as steps of `_fewer`.
+
+        places: of each one's length and configuration there.
+        """
+        sizes = self._fewer.surface.batch
+
+        def share(values_us: FloatArray) -> FloatArray:
+            each_us = self._fewer.spread(values_us)
+            return _between(sizes, each_us, running, places) / _between(sizes, each_us, requests, places)
+
+        return step_us * share(self._fewer.step_us), attention_us * share(self._fewer.attention_us)
 
     @cached_property
     def _fewer(self) -> Steps:
         """Every configuration at numbers of requests up to these."""
         return Steps.every(self.surface.in_flight.fewer_requests)
-
-
-def _of_fewer(
-    fewer: Steps,
-    requests: FloatArray,
-    step_us: FloatArray,
-    attention_us: FloatArray,
-    places: tuple[IntArray, IntArray],
-) -> StepOf:
-    """Steps of fewer requests than have these: as much shorter as steps of `fewer`, between which they lie.
-
-    places: of each one's length and configuration there.
-    """
-
-    def of_running(running: FloatArray) -> tuple[FloatArray, FloatArray]:
-        sizes = fewer.surface.batch
-
-        def share(values_us: FloatArray) -> FloatArray:
-            each_us = fewer.spread(values_us)
-            return _between(sizes, each_us, running, places) / _between(sizes, each_us, requests, places)
-
-        return step_us * share(fewer.step_us), attention_us * share(fewer.attention_us)
-
-    return of_running
 
 
 def _between(
