@@ -191,11 +191,10 @@ class FullServer(Server):
         """(N17)."""
         return self._shaped(first_token_us(self._law, self._means))
 
-    @property
+    @cached_property
     def benchmark_first_token_us(self) -> FloatArray:
         """(N19)."""
-        first_us = load_test_first_token_us(self._law, self._means)
-        return self._shaped(first_us)
+        return self._shaped(load_test_first_token_us(self._law, self._means))
 
     @property
     def carrying_share(self) -> FloatArray:
