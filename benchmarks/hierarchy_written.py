@@ -108,15 +108,17 @@ def measured_range(cells: pd.DataFrame) -> str:
     """Where the cells of an engine were measured, as a term says it."""
     forms = [form for form in get_args(Form) if form in set(cells.form)]
     gpus, generations = [int(cells.tp.min()), int(cells.tp.max())], sorted(set(cells.generation))
-    most = int(cells.requests.max())
-    fields = f"forms = {forms}, gpus = {gpus}, generations = {generations}, requests = {most}"
+    most = cells.groupby("form").requests.max().astype(int)
+    fewer = [[form, int(most[form])] for form in forms if most[form] < most.max()]
+    fields = f"forms = {forms}, gpus = {gpus}, generations = {generations}, requests = {most.max()}"
+    fields += f", fewer = {fewer}" if fewer else ""
     return f"measured = {{ {fields} }}".replace("'", '"')
 
 
 def write(fit: Fit, found: Found) -> None:
     """The terms into runtimes.toml."""
     path = ROOT / "medusa_sim/specs/runtimes.toml"
-    text = path.read_text(encoding="utf-8")
+    text, models = path.read_text(encoding="utf-8"), set(fit.cells.model)
     for engine, places in RUNTIMES.items():
         terms = written_terms(fit, found, engine)
         measured = measured_range(fit.cells[fit.cells.engine == engine])
@@ -126,7 +128,9 @@ def write(fit: Fit, found: Found) -> None:
                     continue
                 if not only and effect.term == "kernels_share":
                     continue
-                told = *terms[effect.term], measured
+                value, band, deviations, old = terms[effect.term]
+                deviations = [*deviations, *deviations_of_others(text, runtime, effect.term, models)]
+                told = value, band, deviations, old, measured
                 text = _with_term(text, runtime, effect, *told, is_old=runtime in OLDER)
     write_text(path, text)
 
@@ -169,6 +173,13 @@ def write_nearness(fit: Fit, kinds: dict[Kind, dict[str, Any]], spreads: dict[st
             lines.append(f"{name} = {shown}".replace("'", '"'))
         lines.append(f"cells = {cells}")
     write_text(NEARNESS_FILE, "\n".join(lines) + "\n")
+
+
+def deviations_of_others(text: str, runtime: str, term: str, models: set[str]) -> list[str]:
+    """Deviations in the file that models told which the fit does not hold."""
+    line = re.search(rf"(?m)^{term} = .*$", engine_table(text, runtime))
+    told = re.finditer(r'\{[^{}]*only = "([^"]*)"[^{}]*\}', line[0] if line else "")
+    return [each[0] for each in told if each[1] not in models]
 
 
 def _with_term(

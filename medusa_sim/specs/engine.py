@@ -357,11 +357,16 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def measured_requests(self) -> int:
-        """Most requests of a step in which any of its times was measured."""
-        times = (
+        """Most requests of a step in which any of its times was measured.
+
+        Of models of the form asked for, where there are such measurements.
+        """
+        times = [
             term for name, term in self.terms.items() if UNITS[name] == "us" and not name.startswith("server")
-        )
-        return max((term.measured.requests or 0 for term in times if term.measured is not None), default=0)
+        ]
+        known = [(each.measured.requests, each.outside) for each in times if each.measured is not None]
+        of_form = [requests for requests, outside in known if requests and "forms" not in outside]
+        return max(of_form or [requests or 0 for requests, _ in known], default=0)
 
     def with_terms(self, terms: Mapping[str, Term]) -> Engine:
         """The engine with some terms replaced, such as by a fit to a user's own measurements."""

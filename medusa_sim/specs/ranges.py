@@ -55,6 +55,8 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Keys of attention kernels in `backends.toml`."""
     requests: _Count | None = None
     """Most requests of a step."""
+    fewer: tuple[tuple[Form, _Count], ...] = ()
+    """Most requests of forms that were measured with fewer."""
     rows: _Count | None = None
     """Most rows of a step."""
     version: str = ""
@@ -72,6 +74,14 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         }
         return tuple(side for side, inside in sides.items() if not inside)
 
+    def at(self, form: Form) -> MeasuredRange:
+        """The range of models of one form: of one that was not measured the fewest requests of all."""
+        if not self.fewer or self.requests is None:
+            return self
+        most = dict(self.fewer)
+        requests = most.get(form, self.requests) if form in self.forms else min(most.values())
+        return msgspec.structs.replace(self, requests=requests, fewer=())
+
     @property
     def text(self) -> str:
         """The range as text: `dense, mixture; 1 to 4 GPUs; hopper; up to 256 requests; version 0.15`."""
@@ -81,6 +91,7 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             several = f"{few} GPUs" if few == many else f"{few} to {many} GPUs"
             gpus = "one GPU" if many == 1 else several
         limits = [f"up to {self.requests} requests"] if self.requests else []
+        limits += [f"{form} up to {most}" for form, most in self.fewer]
         limits += [f"up to {self.rows} rows"] if self.rows else []
         parts = [", ".join(self.forms), gpus, ", ".join(self.generations), ", ".join(self.backends), *limits]
         version = f"version {self.version}" if self.version else ""

@@ -52,18 +52,19 @@ class Term(GivenTerm, frozen=True, kw_only=True):
 
     def at(self, case: Case) -> Term:
         """The term in a set-up; outside its range another value, or a wider band."""
-        outside = () if self.measured is None else self.measured.outside(case)
+        measured = None if self.measured is None else self.measured.at(case.form)
+        outside = () if measured is None else measured.outside(case)
         for other in self.elsewhere:
             if other.holds(case, outside):
                 return msgspec.structs.replace(
                     self, value=other.value, band=other.band, source=other.source, rule=other.rule,
-                    outside=outside if other.outside else (), heldout_error=None,
+                    outside=outside if other.outside else (), heldout_error=None, measured=measured,
                 )  # fmt: skip
         value = self.value
         for deviation in self.deviations:
             if deviation.holds(case):
                 value = max(value * deviation.times + deviation.plus, 0.0)
-        if not outside and value == self.value:
+        if not outside and value == self.value and measured is self.measured:
             return self
         band = widening(outside) * self.band if outside else self.band
-        return msgspec.structs.replace(self, value=value, band=band, outside=outside)
+        return msgspec.structs.replace(self, value=value, band=band, outside=outside, measured=measured)

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from functools import partial
+from typing import get_args
 
 import hierarchy_bands
 import hierarchy_cells
@@ -14,13 +15,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import recipes
+from script import ROOT
 
 import medusa_sim as ms
 import medusa_sim.specs.nearness
 from medusa_sim.doubts.standing import standing
 from medusa_sim.report.words.standing import standing_sentence
+from medusa_sim.specs.case import Form
 from medusa_sim.specs.nearness import nearest, nearness, widening_by, widenings, widenings_beside
 from medusa_sim.specs.place import KINDS, Difference, difference
+from medusa_sim.specs.ranges import MeasuredRange
 from medusa_sim.specs.served_groups import Spread, known_kinds, served_groups
 from medusa_sim.specs.widening import Widening, least_half_width, unbeaten
 from medusa_sim.step.step import decode_step, verification_step
@@ -224,9 +228,34 @@ def test_what_no_row_had_is_outside_with_wider_bands_and_said():
     cells = pd.DataFrame(
         {"form": ["latent", "dense"], "tp": [1, 8], "generation": ["hopper"] * 2, "requests": [4.0, 96.0]}
     )
-    assert hierarchy_written.measured_range(cells) == (
-        'measured = { forms = ["dense", "latent"], gpus = [1, 8], generations = ["hopper"], requests = 96 }'
+    written = hierarchy_written.measured_range(cells)
+    assert written == (
+        'measured = { forms = ["dense", "latent"], gpus = [1, 8], generations = ["hopper"], requests = 96, '
+        'fewer = [["latent", 4]] }'
     )
+    fields = msgspec.toml.decode(written)["measured"]
+    measured = msgspec.convert(fields, MeasuredRange)
+    requests = {form: measured.at(form).requests for form in get_args(Form)}
+    assert requests == {"dense": 96, "latent": 4, "mixture": 4, "hybrid": 4, "sparse": 4}
+    assert "up to 96 requests; latent up to 4" in measured.text
+
+
+def test_an_engine_is_known_up_to_the_requests_that_its_form_was_measured_with():
+    """512 requests, which dense models told, counted for mixtures, which no row of the engine holds."""
+    dense, latent, mixture = (
+        ms.Scenario(gpu="h200-sxm", model=model, tp=8, runtime="sglang-0.5").setting.runtime.engine
+        for model in ("llama-3.1-70b", "deepseek-v3", "gpt-oss-120b")
+    )
+    assert dense.measured_requests > latent.measured_requests
+    assert mixture.measured_requests <= latent.measured_requests
+
+
+def test_a_refit_keeps_what_models_told_that_it_does_not_hold():
+    text = (ROOT / "medusa_sim/specs/runtimes.toml").read_text(encoding="utf-8")
+    (kept,) = hierarchy_written.deviations_of_others(
+        text, "sglang-0.5", "experts_share", {"deepseek-v3", "gpt-oss-120b"}
+    )
+    assert "kimi-k3" in kept
 
 
 def left_out(kind, engine, off, *, experts=0.0):
