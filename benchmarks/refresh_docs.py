@@ -42,7 +42,7 @@ _HOUSE = re.compile(f"{re.escape(START)}.*{re.escape(END)}", re.DOTALL)
 
 def output_of(commands: str, folder: Path) -> str:
     """What shell lines `medusa-sim ...` print to stdout in `folder`, without the user's own data."""
-    runner, parts = CliRunner(env={"MEDUSA_SIM_DATA_DIR": str(folder / "none")}), []
+    runner, parts = CliRunner(env={"MEDUSA_SIM_DATA_DIR": str(folder / "none"), "COLUMNS": None}), []
     with contextlib.chdir(folder):
         for line in commands.strip().splitlines():
             words = shlex.split(line, comments=True)[1:]

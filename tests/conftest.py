@@ -13,6 +13,8 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("MPLBACKEND", "Agg")
 # The processes that tests start share what the first of them compiles.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Answers are as wide as in a pipe, whatever terminal the tests are started from.
+os.environ.pop("COLUMNS", None)
 # Names are listed while tests are collected, before the fixture below applies.
 os.environ["MEDUSA_SIM_DATA_DIR"] = str(Path(tempfile.gettempdir()) / "medusa-sim-tests-have-no-user-data")
 

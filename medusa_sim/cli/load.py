@@ -23,10 +23,15 @@ _MOST_RATES = 100
 
 
 def rates_of(text: str) -> tuple[float, ...]:
-    """Requests a second: finite numbers above 0, each once, in their order. Raises UsageError for many."""
+    """Requests a second, each once, in their order. Raises UsageError for many, or one out of range."""
+    from medusa_sim.load.requests import check_rate
+
     if (count := 1 + text.count(",")) > _MOST_RATES:
         raise UsageError(f"{count} rates; at most {_MOST_RATES} are run at once")
-    return tuple(dict.fromkeys(numbers(text, take.PositiveFloat())))
+    rates = tuple(dict.fromkeys(numbers(text, take.PositiveFloat())))
+    for rate in rates:
+        check_rate(rate)
+    return rates
 
 
 def policies_of(text: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -107,12 +108,13 @@ class Output:
 
     @property
     def columns(self) -> int:
-        """Characters of a line: the terminal's width; WIDTH in a file or a pipe."""
+        """Characters of a line: $COLUMNS, else the terminal's width; WIDTH in a file or a pipe."""
         import shutil
 
         from medusa_sim.report.screen import WIDTH
 
-        return shutil.get_terminal_size().columns if self.on_terminal else WIDTH
+        is_told = self.on_terminal or (self.path is None and "COLUMNS" in os.environ)
+        return shutil.get_terminal_size((WIDTH, 0)).columns if is_told else WIDTH
 
     def screen(self, screen: Screen) -> None:
         """Write an answer for people, as text or Markdown."""

@@ -83,8 +83,9 @@ def recommend(
     from medusa_sim.plan.recommend import recommend as answered
     from medusa_sim.report.recommend.screen import search_note
 
-    if ab and engine is None:
-        raise UsageError("--ab checks exported settings; say which engine with --export vllm")
+    for_export = {"--ab": ab, "--engine-version": engine_version, "--draft-path": draft_path}
+    if engine is None and (useless := [option for option, value in for_export.items() if value]):
+        raise UsageError(f"{useless[0]} is for launch settings; say of which engine with --export vllm")
     if ask_bench:
         from medusa_sim.scenario.local_rows import bench_command
         from medusa_sim.specs.local import LLAMA_CPP

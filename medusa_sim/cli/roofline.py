@@ -74,10 +74,10 @@ def roofline(
     points = roofline_points(of.latency, of.gpu, of.shard, of.runtime, Grid.of(batch, seq_len, candidates))
     if output.form in ("table", "md") and not output.is_wide:
         from medusa_sim.report.roofline_screen import roofline_screen
-        from medusa_sim.report.words.scenario import several_text
+        from medusa_sim.report.words.scenario import at_once, several_text
 
         asked = (
-            f"{several_text(batch)} requests of {several_text(seq_len)} tokens, "
+            f"{several_text(seq_len)} tokens of context, {at_once(several_text(batch))}, "
             f"{several_text(candidates)} candidates"
         )
         output.screen(roofline_screen(points, of, asked))

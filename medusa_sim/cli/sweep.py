@@ -153,7 +153,9 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, war
 
     rows = rows_of(scenarios, grid)
     if output.form == "table" and rows > _MOST_ROWS_SHOWN:
-        raise UsageError(f"{rows} rows are too many for a table; choose --format csv or parquet with -o FILE")
+        raise UsageError(
+            f"{rows:,} rows are too many for a table; choose --format csv or parquet with -o FILE"
+        )
     chunks = iter(count_rows((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
     first = next(chunks)
     _echo(scenarios, grid, warnings, price_lines(scenarios))
@@ -187,7 +189,7 @@ def _show_best(
     cases = grid.batch.size * grid.seq_len.size * len(asked)
     if cases > _MOST_CASES_SHOWN:
         raise UsageError(
-            f"{cases} batches and lengths are too many for a table; choose --format csv or -o FILE.parquet"
+            f"{cases:,} batches and lengths are too many for a table; choose --format csv or -o FILE.parquet"
         )
     several = len(asked) > 1
     screens = [

@@ -178,7 +178,7 @@ class MeasuredLatency:
         fixed = [name for name in operator.COLUMNS if name not in operator.AXES]
         sizes = [f"{name} {size}" for name, size in zip(fixed, values[keys - len(fixed) : keys], strict=True)]
         what = ", ".join(dict.fromkeys([operator.dtype, operator.stored_dtype, *sizes]))
-        place = ", ".join(f"{name} {at}" for name, at in zip(operator.AXES, values[keys:], strict=True))
+        place = ", ".join(f"{name} {at:g}" for name, at in zip(operator.AXES, values[keys:], strict=True))
         recorded = _key(tuple(values[:keys])) in self.profile.levels
         near = "shapes of this kind" if recorded else "this kind of operator"
         return (

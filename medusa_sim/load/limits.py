@@ -172,9 +172,12 @@ def limits_of(
     room_bytes = kv_room_bytes(scenario, drafter, _verified_tokens(option), requests, tokens)
     blocks, held = _kv_blocks(scenario, drafter, _verified_tokens(option), room_bytes, server.block_tokens)
     if blocks < 1:
+        alone = kv_room_bytes(scenario, drafter, _verified_tokens(option), 1, tokens)
+        fewer = "lower --max-num-seqs, or " if alone > 0 else ""
         raise UsageError(
             f"{scenario.model.name} with {requests} requests leaves no room for a KV cache on "
-            f"{scenario.gpu.name}; lower --max-num-seqs, or choose a larger GPU or smaller weights"
+            f"{scenario.gpu.name}; {fewer}choose more GPUs (--tp), a larger one or smaller weights "
+            "(--weight-dtype)"
         )
     engine, schedulers = scenario.runtime.engine, scenario.parallel.schedulers
     prompt_wait = 0 if engine is None else engine.prompt_wait_steps

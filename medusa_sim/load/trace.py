@@ -79,7 +79,7 @@ class _Trace:
     """Columns of a file, by their names in small letters."""
 
     def __init__(self, path: Path, frame: pd.DataFrame) -> None:
-        self.file, self.given = named(path), ", ".join(map(str, frame.columns))[:120]
+        self.file, self.given = named(path), shown(", ".join(map(str, frame.columns)))
         self.columns: dict[str, pd.Series] = {
             str(name).strip().lower().replace(" ", "_"): frame[name] for name in frame.columns
         }

@@ -91,10 +91,8 @@ def read_csv_table(
 def _check_columns(path: Path, columns: Sequence[str], given: Sequence[str], wanted: str) -> None:
     """Raises DataError where any of the columns is not among those given."""
     if missing := [column for column in columns if column not in given]:
-        shown_names = ", ".join(given)[:80]
-        raise DataError(
-            f"{named(path)}: columns missing: {', '.join(missing)} (it has: {shown_names}); {wanted}"
-        )
+        has = shown(", ".join(given))
+        raise DataError(f"{named(path)}: columns missing: {', '.join(missing)} (it has: {has}); {wanted}")
 
 
 def numbered_csv_table(path: Path, columns: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:

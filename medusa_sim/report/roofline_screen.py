@@ -91,5 +91,5 @@ def _table(rows: Sequence[Mapping[str, Any]], title: str) -> TextTable:
         },
         words=("op", "phase", BY_NAME["bound"].title),
         title=title,
-        expendable=("GFLOP", "length", "GB"),
+        expendable=("GFLOP", "length", "GB", "batch", "tokens"),
     )

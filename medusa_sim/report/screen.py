@@ -5,6 +5,7 @@ A command describes its answer as a `Screen`; text for a terminal, Markdown and 
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ NARROWEST = 40
 """Characters that a line may have on any terminal."""
 MOST_WARNINGS = 2
 """Warnings that are shown without --verbose."""
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|[kMGT]?B|J|W)(?!\w))")
+"""The space between a number and its unit."""
 
 LABELS_OF = {
     "what is listed": ("GPUs", "Devices", "Models", "Runtimes", "Profiles", "Prices"),
@@ -129,12 +132,7 @@ def fact_lines(facts: Sequence[Fact], width: int) -> list[str]:
     lines, before = [], ""
     for fact in facts:
         label = "" if fact.label == before else fact.label
-        lines.append(
-            textwrap.fill(
-                fact.text, width, initial_indent=label.ljust(place), subsequent_indent=" " * place,
-                break_on_hyphens=False,
-            )
-        )  # fmt: skip
+        lines.append(_filled(fact.text, width, label.ljust(place), " " * place))
         before = fact.label
     return lines
 
@@ -158,8 +156,19 @@ def fact_sentences(facts: Iterable[Fact]) -> list[str]:
     return [f"{fact.label}: {fact.text}" for fact in facts]
 
 
-def _filled(line: str, width: int) -> str:
-    return textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+def _filled(text: str, width: int, first: str = "", then: str = "  ") -> str:
+    """Lines of at most `width` characters; a number and its unit stay together.
+
+    >>> print(_filled("off by +3 % of a step", 10))
+    off by
+      +3 % of
+      a step
+    """
+    together = _BEFORE_UNIT.sub("\u00a0", text)
+    lines = textwrap.fill(
+        together, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False
+    )
+    return lines.replace("\u00a0", " ")
 
 
 def _code(code: tuple[str, str]) -> list[str]:

@@ -24,6 +24,7 @@ from medusa_sim.reading.files import named, read_text
 from medusa_sim.specs.gpu_names import device_names, gpu_name
 from medusa_sim.specs.local import runtime_of_backend
 from medusa_sim.specs.models import model_names
+from medusa_sim.specs.runtime import local_runtime_names
 from medusa_sim.units import NS_PER_S, US_PER_S
 
 WANTED = (
@@ -350,6 +351,6 @@ def bench_command(runtime: str) -> str:
         if runtime.startswith(engine):
             return command
     raise UsageError(
-        f"runtime {shown(runtime)}: rows of one's own correct {' and '.join(_COMMANDS)} only; compare a "
+        f"runtime {shown(runtime)}: benchmarks correct {', '.join(local_runtime_names())} only; compare a "
         "running server by `medusa-sim check`"
     )

@@ -224,7 +224,10 @@ def surface_of(scenario: Scenario, asked: SetupQuestion, *, plain: bool) -> Surf
     if not plain:
         options = at_counts(scenario.options(max(asked.drafts) + 1), np.asarray(asked.drafts) + 1)
         if not options:
-            raise CoverageError(f"acceptance {scenario.profile.name} describes none of these draft lengths")
+            raise CoverageError(
+                f"acceptance {scenario.profile.name} describes none of these draft lengths; choose others "
+                "with --drafts, or a larger --max-drafts"
+            )
     return surface_at(scenario, asked.tried, [asked.seq_len], options, in_flight=True)
 
 

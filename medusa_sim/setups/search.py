@@ -141,14 +141,21 @@ def _measure(asked: SetupQuestion, table: pd.DataFrame, *, is_named: bool) -> Me
     return asked.measure or ("cost" if by_cost else "throughput")
 
 
+_OTHER_CHOICES = (
+    "; allow other GPUs (--gpu), more of them (--gpus), fewer requests (--batch), fewer bits "
+    "(--weight-dtype) or other engines (--engine)"
+)
+"""What may help where the reason names no remedy."""
+
+
 class NothingRunsError(UsageError):
     """Every set-up was refused; refused: all of them, with the reasons."""
 
     def __init__(self, model: str, tried: int, refused: tuple[Refused, ...]) -> None:
         first = refused[0]
         super().__init__(
-            f"none of {tried} set-ups of {model} can run; {first.setup}: {first.reason}; allow other GPUs "
-            "(--gpu), more of them (--gpus), fewer bits (--weight-dtype) or other engines (--engine)"
+            f"none of {tried} set-ups of {model} can run; {first.setup}: {first.reason}"
+            + ("" if "; " in first.reason else _OTHER_CHOICES)
         )
         self.model, self.tried, self.refused = model, tried, refused
 

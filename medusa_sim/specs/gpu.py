@@ -170,7 +170,7 @@ class Gpu:
                 ) from None
             sets = ", ".join(self.kernels) or "none"
             dtypes = sorted({dtype for kernels in self.kernels.values() for dtype in kernels.linear})
-            other = f"choose --dtype {' or '.join(dtypes)}, " if dtypes else ""
+            other = f"choose one of them with --kernels, or --dtype {' or '.join(dtypes)}, " if dtypes else ""
             raise SpecError(
                 f"{self.name} has no kernel set {name!r} (it has: {sets}); {other}calibrate it with "
                 f"`medusa-sim calibrate rows --gpu {self.name} --kernels {name}` or use --latency roofline"

@@ -13,12 +13,14 @@ from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.verdict import Stretch
 from medusa_sim.report.check.screen import next_text
 from medusa_sim.report.compare import sentences as compared
+from medusa_sim.report.compare import tables as compared_tables
 from medusa_sim.report.compare import warnings as compare_warnings
 from medusa_sim.report.load.sentences import answer_lines
 from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend import warnings as recommend_warnings
 from medusa_sim.report.specs.rows import SpecRow
 from medusa_sim.report.specs.tables import shown_value
+from medusa_sim.setups.question import SetupQuestion
 
 ORDERS = pytest.mark.parametrize("order", [1, -1])
 
@@ -136,11 +138,27 @@ def test_the_next_step_about_acceptance_depends_on_the_first_position_that_is_of
 
 
 @ORDERS
-def test_the_fastest_stream_of_any_is_told_where_no_set_up_keeps_the_limits(monkeypatch, order):
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ({"tokens_per_s_per_user": 500.0}, ["122"]), ({"tpot_ms": 1.0}, ["122"]),
+        ({"ttft_ms": 1.0}, ["20.0"]), ({"e2e_ms": 1.0}, ["334"]),
+        ({"tpot_ms": 1.0, "ttft_ms": 1.0, "e2e_ms": 1.0}, ["122", "20.0", "334"]),
+    ],
+)  # fmt: skip
+def test_the_best_of_any_is_told_for_each_limit_where_no_set_up_keeps_them(monkeypatch, order, limits, told):
     monkeypatch.setattr(compared, "workload", lambda question: "")
-    table = pd.DataFrame({"tokens_per_s_per_user": [90.0, 121.6, 100.0][::order]})
-    answer = SimpleNamespace(table=table, model=SimpleNamespace(name=""), question=None)
-    assert numbers(compared.none_text(answer)) == ["122"]
+    speeds, firsts, wholes = [90.0, 121.6, 100.0], [40.0, 20.0, 30.0], [334.4, 400.0, 350.0]
+    table = pd.DataFrame({"tokens_per_s_per_user": speeds, "ttft_ms": firsts, "e2e_ms": wholes})[::order]
+    answer = SimpleNamespace(table=table, model=SimpleNamespace(name=""), question=SetupQuestion(**limits))
+    assert numbers(compared.none_text(answer)) == told
+
+
+def test_what_all_set_ups_share_stands_once_beside_the_table():
+    names = ["8 x a, TP 8, fp8, vllm", "1 x a, fp8, vllm", "2 x a, TP 2, fp8, KV in fp8, vllm"]
+    apart = (["8 x a, TP 8", "1 x a", "2 x a, TP 2, KV in fp8"], "fp8, vllm")
+    assert compared_tables._apart(names) == apart
+    assert compared_tables._apart(names[:1]) == (names[:1], "")
 
 
 @pytest.mark.parametrize(("scenarios", "told"), [(5, ["2"]), (4, ["1"]), (3, [])])

@@ -23,6 +23,17 @@ def test_no_line_is_wider_than_a_screen(words):
     assert max(map(len, text.splitlines())) <= MOST
 
 
+def test_lines_of_a_pipe_are_as_wide_as_columns_says(monkeypatch, tmp_path):
+    asked = ("roofline", "--latency", "roofline", "--batch", "1")
+    widest = {}
+    for columns in ("nonsense", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        widest[columns] = max(map(len, run(*asked).stdout.splitlines()))
+    run(*asked, "-o", tmp_path / "answer.txt")
+    of_file = max(map(len, (tmp_path / "answer.txt").read_text().splitlines()))
+    assert widest["80"] <= 80 < widest["nonsense"] == of_file <= MOST
+
+
 def test_a_roofline_says_what_binds_and_rows_keep_their_units():
     words = ("roofline", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--batch", "1", "--candidates", "8")
     text = run(*words).stdout

@@ -34,7 +34,10 @@ def score_table(scores: Sequence[Score], file: str) -> TextTable:
         "worst row": lambda score: score.worst_at,
     }
     words = ("operator", "dtype", "size", "worst row")
-    return TextTable.by_row(scores, columns, words=words, title=f"{file}: error of the predicted time")
+    title = f"{file}: error of the predicted time"
+    return TextTable.by_row(
+        scores, columns, words=words, title=title, expendable=("T(m)/T(1)", "median", "bias", "dtype")
+    )
 
 
 def tree_table(summary: Mapping[str, Mapping[str, float]], comparison: pd.DataFrame) -> TextTable:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.report.words.numbers import percent, significant
+from medusa_sim.report.words.numbers import duration, percent, significant
 from medusa_sim.report.words.scenario import at_once, request_text
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import SURER, Measure, SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
-from medusa_sim.units import US_PER_S
+from medusa_sim.units import US_PER_MS, US_PER_S
 
 if TYPE_CHECKING:
     from medusa_sim.setups.loaded import Loaded
@@ -77,12 +77,16 @@ def answer_text(answer: Comparison) -> str:
 
 
 def none_text(answer: Comparison) -> str:
-    """Says that no set-up keeps the limits, and how fast the fastest is."""
-    fastest = float(answer.table.tokens_per_s_per_user.max())
-    return (
-        f"No set-up of {answer.model.name} keeps the limits for {workload(answer.question)}: the fastest "
-        f"stream of any is {significant(fastest, 3)} tokens/s."
-    )
+    """Says that no set-up keeps the limits, and the best that any does in each."""
+    asked, table = answer.question, answer.table
+    best = [f"the fastest stream of any is {significant(table.tokens_per_s_per_user.max(), 3)} tokens/s"]
+    if asked.ttft_ms is not None:
+        best += [f"the earliest first token comes after {duration(US_PER_MS * table.ttft_ms.min())}"]
+    if asked.e2e_ms is not None:
+        best += [f"the shortest request takes {duration(US_PER_MS * table.e2e_ms.min())}"]
+    if asked.slowest_tpot_us == math.inf and len(best) > 1:
+        del best[0]
+    return f"No set-up of {answer.model.name} keeps the limits for {workload(asked)}: {', '.join(best)}."
 
 
 def chosen_text(answer: Comparison) -> str:

@@ -75,11 +75,13 @@ def frontier_title(answer: Comparison) -> str:
 
 
 def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
-    """Set-ups as rows of text; the chosen one has a star."""
+    """Set-ups as rows of text; the chosen one has a star, and what all of them share stands in the title."""
     user = "tokens_per_s_per_user"
+    names, shared = _apart([name_of(row) for row in rows.to_dict("records")])
+    title += f" (all {shared})" if shared else ""
     columns: dict[str, list[str]] = {
         "chosen": ["*" if chosen else "" for chosen in rows.chosen],
-        "set_up": [name_of(row) for row in rows.to_dict("records")],
+        "set_up": names,
     }
     for name in with_unlisted(_SHOWN):
         if not BY_NAME[name].title:
@@ -95,3 +97,14 @@ def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
     words = ("chosen", "set_up", "drafter")
     expendable = ("joule_per_token", "interval", "tokens_per_s_per_gpu", "drafts")
     return quantity_table(columns, words=words, title=title, expendable=expendable)
+
+
+def _apart(names: list[str]) -> tuple[list[str], str]:
+    """Names of set-ups without what all of them share after the GPUs, and that.
+
+    >>> _apart(["1 x h100-sxm, fp8, vllm", "2 x h100-sxm, TP 2, fp8, vllm"])
+    (['1 x h100-sxm', '2 x h100-sxm, TP 2'], 'fp8, vllm')
+    """
+    parts = [name.split(", ") for name in names]
+    shared = [way for way in parts[0][1:] if all(way in each for each in parts)] if len(parts) > 1 else []
+    return [", ".join(way for way in each if way not in shared) for each in parts], ", ".join(shared)

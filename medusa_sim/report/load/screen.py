@@ -74,7 +74,7 @@ def server_facts(test: LoadTest) -> Iterator[Fact]:
 def runs_text(test: LoadTest) -> str:
     """`3 runs of 1,000 requests, searches with the first 666 of each`: what figures are means of."""
     requests, searched = test.sample.count, search_requests(test)
-    runs = f"{test.seeds} run{'s' if test.seeds > 1 else ''} of {requests:,} requests"
+    runs = f"{test.seeds} run{'s' * (test.seeds > 1)} of {requests:,} request{'s' * (requests > 1)}"
     return runs if searched == requests else f"{runs}, searches with the first {searched:,} of each"
 
 
