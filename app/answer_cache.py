@@ -28,6 +28,7 @@ _SHARED = ("Gpu", "Model", "Runtime")
 class AnswerCache:
     """Results of functions by their arguments, shared between sessions and never changed.
 
+    The last that is larger than all may be together stays beside them: a page asks for it several times.
     version: of what results are computed from besides the arguments.
     """
 
@@ -82,8 +83,8 @@ class AnswerCache:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all results, each as it was when the next one came."""
-        return sum(bytes_ for _, bytes_, _ in self._found.values())
+        """Bytes of all results that fit, each as it was when the next one came."""
+        return sum(bytes_ for _, bytes_, _ in self._found.values() if bytes_ <= self._most)
 
     def _keep(self, key: Hashable, result: Any, size: Callable[[Any], int]) -> None:
         bytes_ = size(result)
@@ -95,13 +96,15 @@ class AnswerCache:
             if last is not None and grown is not None and last[0] in self._found:
                 self._found[last[0]] = last[1][0], grown, last[1][2]
             self._found[key] = result, bytes_, size
-            while self.held_bytes > self._most and len(self._found) > 1:
+            for larger in [key for key, (_, bytes_, _) in self._found.items() if bytes_ > self._most][:-1]:
+                del self._found[larger]
+            while self.held_bytes > self._most:
                 del self._found[self._dropped_next()]
 
     def _dropped_next(self) -> Hashable:
         """The oldest result that makes room; the oldest of all where none does but the newest."""
-        *earlier, _ = self._found.items()
-        large = (key for key, (_, bytes_, _) in earlier if bytes_ > _SMALL_SHARE * self._most)
+        *earlier, _ = ((key, bytes_) for key, (_, bytes_, _) in self._found.items() if bytes_ <= self._most)
+        large = (key for key, bytes_ in earlier if bytes_ > _SMALL_SHARE * self._most)
         return next(large, earlier[0][0])
 
 

@@ -314,13 +314,15 @@ def _in_turn(
     full_steps, last_share = np.zeros_like(chunk_steps), np.ones_like(chunk_steps)
     several = np.flatnonzero(chunk_steps.any(axis=1))
     if several.size:
-        whole, most = np.maximum(prompts[several], 1.0)[:, None], chunk_steps[several][..., None]
-        turn = (np.ceil(whole * _TURNS) / whole)[:, None, :]
-        until, room, each = (
-            tokens[several][..., None] for tokens in (prompt_tokens, room_tokens, full_tokens)
-        )
-        full = np.minimum(_full_steps(until * turn, room, each), most)
-        full_steps[several], last_share[several] = full.mean(axis=-1), (full >= most).mean(axis=-1)
+        whole, most = np.maximum(prompts[several], 1.0)[:, None], chunk_steps[several]
+        until, room, each = (tokens[several] for tokens in (prompt_tokens, room_tokens, full_tokens))
+        filled, ends_last = np.zeros_like(most), np.zeros_like(most)
+        # one after the other: all turns together do not fit the processor's cache
+        for turn in (np.ceil(whole * _TURNS) / whole).T[..., None]:
+            full = np.minimum(_full_steps(until * turn, room, each), most)
+            filled += full
+            ends_last += full >= most
+        full_steps[several], last_share[several] = filled / _TURNS.size, ends_last / _TURNS.size
     return _InTurn(full_steps, last_share)
 
 

@@ -309,6 +309,22 @@ def test_the_least_lately_used_go_first() -> None:
     assert huge() is huge()  # the last one stays, however large
 
 
+def test_a_result_larger_than_all_stays_beside_others() -> None:
+    """A page asks for its search more than once, and for small things between."""
+    made: list[int] = []
+    kept = AnswerCache(most_bytes=10_000)
+
+    @kept
+    def result(size: int) -> np.ndarray:
+        made.append(size)
+        return np.zeros(size)
+
+    for size in (2_000, 100, 2_000, 100, 3_000, 100, 3_000, 2_000):
+        result(size)
+    assert made == [2_000, 100, 3_000, 2_000]
+    assert kept.held_bytes == 800
+
+
 def test_small_results_outlive_large_ones() -> None:
     """Sentences of the example cards stay, though the answers that they tell of have gone."""
     made: list[str] = []
