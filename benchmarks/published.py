@@ -49,7 +49,7 @@ VERSIONS = (
     (r"0\.4\.x era|\b0\.4\.\d", "sglang-0.4"),
     (r"main 2025-03", "sglang-0.4"),
     (r"\bV0\b", "vllm-v0"),
-    (r"main 2026|^2026", "sglang-0.5"),
+    (r"main 2026-0[23]", "sglang-0.5.9"),
 )
 """Words of `version` that are no number, and what they mean; the first that fits."""
 FORMATS: dict[str, dict[str, str | None]] = {
@@ -91,8 +91,15 @@ STATED: dict[str, dict[str, Any]] = {
     "cook-kimik25-h200-c1-plain": {"runtime": "sglang-0.5.6"},
 }
 """What the page of a row states beside its columns: `--dp 8 --enable-dp-attention`; version 0.5.6.post2."""
-SET_BY = ("cook-qwen3next-b200-c1-plain", "sglang-pr19952-q35-27b-dflash-c32")
-"""Rows with which in sight terms of SGLang's hybrids were set: launches of layers (0.5.6) and of prompts."""
+SET_BY = {
+    "cook-qwen3next-b200-c1-plain": ("plain",),
+    "sglang-pr19952-q35-27b-dflash-c1": ("plain",),
+    "sglang-pr19952-q35-27b-dflash-c32": ("plain", "speedup"),
+    "cook-dsv32-b200-c1": ("round",),
+    "cook-glm5-h200-b48": ("round",),
+}
+"""Rows and what of them was in sight when terms of SGLang were set: launches of hybrids' layers and prompts,
+and what the drafter's pass of sparse attention plans on the host (`plan_us_per_pass`)."""
 UNSTATED = (
     ("note", r"GPU not|GPU \w+ or|form (of the A100 )?not given", "GPU", ("plain", "round")),
     ("precision", r"not stated", "format", ("plain", "round")),
@@ -106,12 +113,8 @@ WHY = {
     "sglang-pr3582-dsv3-tree": "February 2025: latent attention and products of fp8 blocks are Triton's, "
     "before the kernels whose rows are priced (DeepGEMM, FlashMLA, FlashAttention-3). Its speedup is right",
     "cook-dsv3-mi300x-c1": "no kernel of AMD was measured, nor data-parallel attention there. Its page tells "
-    "60 ms between chunks, a second to the first of 200 tokens: probably no graphs",
-    "cook-qwen35-397b-h200-c1": "linear layers of February 2026 split and join projections by kernels that "
-    "were fused in March (pull requests 19321, 21019); SGLANG_ENABLE_SPEC_V2 is not set to overlap rounds",
-    "cook-qwen35-397b-h200-b48": "as at one request",
-    "sglang-pr19952-q35-27b-dflash-c1": "linear layers as in Qwen3.5-397B",
-    "sglang-pr19952-q35-27b-dflash-c32": "the same; its rate holds prompts",
+    "60 ms between chunks, a second to the first of 200 tokens: probably no graphs. Answers about rounds on "
+    "such GPUs name it",
     "vllm-minimaxm25-tp4-c1-al4": "acceptance is forced, the GPU is not named",
     "vllm-glm46-h200-c1": "a deployment's own chats. Its speedup is right",
     "pard-a100-l31-eagle3-mtbench": "16 GB in 12.8 ms are 81 % of the bandwidth of an A100 with 40 GB, 62 % "
@@ -292,7 +295,8 @@ def compared() -> pd.DataFrame:
         }  # fmt: skip
         found += (place | quantity for quantity in quantities(line, scored))
     rows = pd.DataFrame(found)
-    rows["counts"] = (rows.unstated == "") & ~rows.id.isin(SET_BY)
+    rows["set_by"] = [what in SET_BY.get(row, ()) for row, what in zip(rows.id, rows.what, strict=True)]
+    rows["counts"] = (rows.unstated == "") & ~rows.set_by
     rows["error"] = rows.predicted / rows.measured - 1.0
     return rows
 
@@ -447,7 +451,7 @@ def far_table(rows: pd.DataFrame) -> str:
     lines = [
         (
             line.id, line.what, line.runtime, f"{line.measured:.1f}", f"{line.predicted:.1f}",
-            f"{100 * line.error:+.0f}", "set a term" if line.id in SET_BY else line.unstated,
+            f"{100 * line.error:+.0f}", "set a term" if line.set_by else line.unstated,
             WHY.get(line.id, ""),
         )
         for line in named_rows(times)

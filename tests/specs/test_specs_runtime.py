@@ -40,7 +40,7 @@ TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step")
 KERNELS = ("paper", "kernel", "cuda-graph", "hf-eager")
 ENGINES = (
     "vllm-0.10", "vllm-0.11", "vllm-0.14", "vllm-0.15", "vllm-0.24", "vllm-0.33", "vllm-0.8", "vllm-v0",
-    "sglang-0.4", "sglang-0.5.0", "sglang-0.5", "sglang-0.5.5",
+    "sglang-0.4", "sglang-0.5.0", "sglang-0.5", "sglang-0.5.7", "sglang-0.5.5",
     "tensorrt-llm-1.2", "tensorrt-llm-1.3", "tensorrt-llm-1.1",
 )  # fmt: skip
 
@@ -94,8 +94,8 @@ def test_every_term_of_an_engine_says_where_it_is_from(name):
         ("vllm-0.16", "vllm-0.15", True),
         ("vllm-0.7.3", "vllm-v0", True), ("vllm-0.40", "vllm-0.33", False),
         ("sglang-0.5.3", "sglang-0.5.0", True),
-        ("sglang-0.5.3.post3", "sglang-0.5.0", True), ("sglang-0.5.9", "sglang-0.5", True),
-        ("sglang-0.5.6", "sglang-0.5.5", True),
+        ("sglang-0.5.3.post3", "sglang-0.5.0", True), ("sglang-0.5.9", "sglang-0.5.7", True),
+        ("sglang-0.5.6", "sglang-0.5.5", True), ("sglang-0.5.12", "sglang-0.5", True),
         ("sglang-0.4.6", "sglang-0.4", True), ("sglang-0.3", "sglang-0.4", False),
         ("tensorrt-llm-1.3", "tensorrt-llm-1.3", True), ("tensorrt-llm-1.3.0rc2", "tensorrt-llm-1.3", True),
         ("tensorrt-llm-0.20", "tensorrt-llm-1.1", False),
