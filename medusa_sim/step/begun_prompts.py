@@ -14,33 +14,66 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.arrays import IntArray
-from medusa_sim.step.chance import Hits, binomial
+from typing import NamedTuple
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.step.chance import binomial
 from medusa_sim.step.request_cycle import RequestCycle
 
 
-def begun_prompts(cycle: RequestCycle, cells: IntArray, gpus: int = 1) -> Hits:
+class Begun(NamedTuple):
+    """(cases,) numbers of prompts that begin on a step, or on the passes between two of them."""
+
+    number: FloatArray
+    weight: FloatArray
+    """Probability."""
+    place: IntArray
+    """Place of its cell."""
+    passes: FloatArray
+    """In which they are read one after the other; 1 where they ride."""
+
+
+def begun_prompts(cycle: RequestCycle, cells: IntArray, gpus: int = 1) -> Begun:
     """Prompts that begin on a step of these cells: n.
 
-    `Hits.place` is a place among `cells`. gpus: whose mixed steps wait for each other.
+    `Begun.place` is a place among `cells`. gpus: whose mixed steps wait for each other.
     """
     if cycle.most_held_steps.any():
         return _held_prompts(cycle, cells)
-    requests = cycle.running[cells]
-    together = np.minimum(float(gpus), requests)
-    hits = binomial(requests / together, cycle.begin_chance[cells])
-    return hits._replace(number=hits.number * together[hits.place])
+    place, cohorts = np.nonzero(cycle.cohort_chances[cells])
+    place, cohorts = place[cohorts > 0], cohorts[cohorts > 0]
+    cell = cells[place]
+    running, passes = cycle.running[cell], cycle.returning.passes[cell, cohorts]
+    begin, together = cycle.begin_chances[cell, cohorts] / passes, np.minimum(float(gpus), running)
+    hits = binomial(running / together, begin)
+    some = hits.number > 0.0
+    of = hits.place[some]
+    # each of several passes has some, by itself
+    mean = passes * running * begin / (1.0 - (1.0 - begin) ** running)
+    number = (passes * together)[of] * hits.number[some]
+    number = np.minimum(mean[of] + (number - mean[of]) / np.sqrt(passes[of]), running[of])
+    weight = hits.weight[some] * cycle.cohort_chances[cell, cohorts][of]
+    begun = np.bincount(place[of], weight * number, cells.size)
+    weight *= ((cycle.running * cycle.begin_chance)[cells] / begun)[place[of]]
+    return _with_none(Begun(number, weight, place[of], passes[of]), cells.size)
 
 
-def _held_prompts(cycle: RequestCycle, cells: IntArray) -> Hits:
+def _held_prompts(cycle: RequestCycle, cells: IntArray) -> Begun:
     """The first, held for others, and J that join it.
 
     Where there is nobody to wait for, none joins: the one request begins with pi.
     """
     begins = np.minimum(cycle.running * cycle.begin_chance / (1.0 + cycle.joining), 1.0)[cells]
     joined = binomial(np.maximum(cycle.running[cells] - 1.0, 0.0), cycle.joining_chance[cells])
-    return Hits(
-        number=np.concatenate([np.zeros(cells.size), 1.0 + joined.number]),
-        weight=np.concatenate([1.0 - begins, begins[joined.place] * joined.weight]),
-        place=np.concatenate([np.arange(cells.size), joined.place]),
+    weight = begins[joined.place] * joined.weight
+    return _with_none(Begun(1.0 + joined.number, weight, joined.place, np.ones(weight.size)), cells.size)
+
+
+def _with_none(some: Begun, cells: int) -> Begun:
+    """With the steps on which none begin."""
+    none = np.maximum(1.0 - np.bincount(some.place, some.weight, cells), 0.0)
+    return Begun(
+        *map(
+            np.concatenate, zip((np.zeros(cells), none, np.arange(cells), np.ones(cells)), some, strict=True)
+        )
     )

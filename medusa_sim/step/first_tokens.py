@@ -27,7 +27,7 @@ from medusa_sim.step.step_means import StepMeans, blocks_of_cells, step_means
 def first_token_us(law: MixedStepLaw, means: StepMeans) -> FloatArray:
     """(cells,) microseconds: (N17)."""
     cycle = law.cycle
-    away_us = cycle.idle_trip_us + cycle.away_steps * means.before_prompt_us
+    away_us = cycle.idle_trip_us + cycle.returning.away_steps * means.absent_us
     waits_us = away_us + cycle.queued_steps * means.step_us
     return np.asarray(waits_us + cycle.held_steps * law.decode_only_us + means.reading_us)
 

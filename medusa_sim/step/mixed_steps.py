@@ -40,8 +40,8 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.step.begun_prompts import begun_prompts
-from medusa_sim.step.chance import Hits, binomial, log_normal, sums_by_place
+from medusa_sim.step.begun_prompts import Begun, begun_prompts
+from medusa_sim.step.chance import binomial, log_normal, sums_by_place
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.host import Added
 from medusa_sim.step.prompt_kernels import (
@@ -119,6 +119,8 @@ class MixedSteps(NamedTuple):
 
     decoding: FloatArray
     """(steps,) d, requests that decode all the while; those that begin see t(0), after their pass."""
+    absent: FloatArray
+    """(steps,) requests that are away or held."""
     time_us: FloatArray
     """(steps, lengths) of the step with the last of these prompts' tokens."""
     chunk_steps: FloatArray
@@ -170,13 +172,14 @@ class MixedStepLaw:
     def step_times(self) -> StepTimes:
         """Of (N8), as many prompts beginning as do on average where any do; averaged over their lengths."""
         cycle = self.cycle
-        begins = np.maximum(1.0 - (1.0 - cycle.begin_chance) ** cycle.running, LEAST_PROMPTS)
+        none = 1.0 - cycle.begin_chance
+        begins = np.maximum(1.0 - none**cycle.running, LEAST_PROMPTS)
         steps = self.steps(np.arange(cycle.running.size), cycle.running * cycle.begin_chance / begins)
         chunk_us = steps.chunk_steps * (steps.chunk_us - self.decode_only_us[:, None])
         time_us = (steps.time_us + chunk_us).mean(axis=1)
         if self._terms.are_apart:
-            return StepTimes(self.decode_only_us, time_us - self.decode_only_us, begins / (1.0 + begins))
-        return StepTimes(self.decode_only_us, time_us, begins)
+            time_us = time_us - self.decode_only_us
+        return StepTimes(self.decode_only_us, time_us, 1.0 - none ** (cycle.running - 1.0))
 
     @cached_property
     def prompt_half(self) -> FloatArray:
@@ -202,17 +205,20 @@ class MixedStepLaw:
     def _terms(self) -> PromptTerms:
         return prompt_terms(self.setting)
 
-    def begun_prompts(self, cells: IntArray) -> Hits:
-        """n: how many prompts begin on a step of some cells. `Hits.place` is a place among `cells`."""
+    def begun_prompts(self, cells: IntArray) -> Begun:
+        """n: how many prompts begin on a step of some cells. `Begun.place` is a place among `cells`."""
         # GPUs whose mixed steps are launched by their hosts wait for each other's prompts
         wait = np.any(self.host.always_us) and not self._terms.are_apart
         return begun_prompts(self.cycle, cells, self.setting.parallel.schedulers if wait else 1)
 
-    def steps(self, cells: IntArray, prompts: FloatArray) -> MixedSteps:
-        """Steps on which so many prompts begin, one of each of `cells` (which may come again)."""
-        some_prompts = np.maximum(prompts, LEAST_PROMPTS)
-        spread = log_normal(self.traffic.prompt_cv / np.sqrt(some_prompts))
-        prompt_tokens = (prompts * self.cycle.prompt_tokens[cells])[:, None] * spread  # S
+    def steps(self, cells: IntArray, prompts: FloatArray, passes: FloatArray | float = 1.0) -> MixedSteps:
+        """Steps on which so many prompts begin, one of each of `cells` (which may come again).
+
+        passes: of their own, one after the other between two steps, in which they are read.
+        """
+        each_prompts = prompts / passes
+        spread = log_normal(self.traffic.prompt_cv / np.sqrt(np.maximum(each_prompts, LEAST_PROMPTS)))
+        prompt_tokens = (each_prompts * self.cycle.prompt_tokens[cells])[:, None] * spread  # S
         cycle = self.cycle
         room_tokens, full_tokens = cycle.room_tokens[cells][:, None], cycle.full_tokens[cells][:, None]
         chunk_steps = _full_steps(prompt_tokens, room_tokens, full_tokens)
@@ -220,33 +226,41 @@ class MixedStepLaw:
 
         carrying = self._with_prefill_pass if self._terms.are_apart else self._mixed
         begins, decode_only_us = prompts[:, None] > 0.0, self.decode_only_us[cells][:, None]
-        last, chunk = carrying(cells, prompts, last_tokens), Added(decode_only_us, np.zeros(()))
+        last, chunk = carrying(cells, each_prompts, last_tokens), Added(decode_only_us, np.zeros(()))
         if chunk_steps.any():
-            chunk = carrying(cells, prompts, full_tokens)
-        time_us = np.where(begins, last.time_us, decode_only_us)
-        in_turn = _in_turn(prompts, prompt_tokens, room_tokens, full_tokens)
-        end_us = in_turn.last_share * time_us + (1.0 - in_turn.last_share) * chunk.time_us
-        reading_us, rest_us = end_us + in_turn.full_steps * chunk.time_us, np.zeros_like(time_us)
-        if self._terms.are_apart:  # passes in a row, without the step that follows them
-            reading_us = reading_us - (1.0 + in_turn.full_steps) * decode_only_us
-            passes_us = time_us + chunk_steps * chunk.time_us - (1.0 + chunk_steps) * decode_only_us
-            rest_us = np.maximum(passes_us - reading_us, 0.0)
+            chunk = carrying(cells, each_prompts, full_tokens)
+        time_us, chunk_us = np.where(begins, last.time_us, decode_only_us), chunk.time_us
+        in_turn = _in_turn(each_prompts, prompt_tokens, room_tokens, full_tokens)
+        end_us = in_turn.last_share * time_us + (1.0 - in_turn.last_share) * chunk_us
+        reading_us, rest_us = end_us + in_turn.full_steps * chunk_us, np.zeros_like(time_us)
         launching_half_us = begins * last.half_us + chunk_steps * chunk.half_us
+        if self._terms.are_apart:  # passes in a row, without the step that follows them
+            several = np.broadcast_to(passes, prompts.shape)[:, None]
+            passes_us = time_us + chunk_steps * chunk_us - (1.0 + chunk_steps) * decode_only_us
+            reading_us = reading_us - (1.0 + in_turn.full_steps) * decode_only_us
+            rest_us = np.maximum(passes_us - reading_us, 0.0)
+            # the passes before its own, and those behind, are half of the others
+            reading_us, rest_us = (each + (several - 1.0) / 2.0 * passes_us for each in (reading_us, rest_us))
+            time_us, launching_half_us = decode_only_us + several * passes_us, several * launching_half_us
+            chunk_steps = np.zeros_like(chunk_steps)
+        decoding, absent = self._others(cells, prompts)
         return MixedSteps(
-            decoding=self._decoding(cells, prompts),
+            decoding=decoding,
+            absent=absent,
             time_us=time_us,
             chunk_steps=chunk_steps,
-            chunk_us=chunk.time_us,
+            chunk_us=chunk_us,
             reading_us=reading_us.mean(axis=1),
             rest_us=rest_us.mean(axis=1),
             launching_half_us=launching_half_us.mean(axis=1),
         )
 
-    def _decoding(self, cells: IntArray, prompts: FloatArray) -> FloatArray:
-        """(steps,) d(n)."""
+    def _others(self, cells: IntArray, prompts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(steps,) d(n), and how many are absent: all that neither queue nor begin."""
         cycle = self.cycle
-        others = np.maximum(1.0 - prompts / cycle.requests[cells], 0.0)
-        return cycle.running[cells] * others * cycle.decoding_share[cells]
+        others = cycle.running[cells] * np.maximum(1.0 - prompts / cycle.requests[cells], 0.0)
+        decoding = others * cycle.decoding_shares[cells, 1 * (prompts > 0.0)]
+        return decoding, others - decoding
 
     @cached_property
     def decode_only_us(self) -> FloatArray:
@@ -259,7 +273,8 @@ class MixedStepLaw:
 
     def _mixed(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
         """Where prompts ride on the step."""
-        cycle, decoding, host = self.cycle, self._decoding(cells, prompts), self.host.of(cells[:, None])
+        cycle, host = self.cycle, self.host.of(cells[:, None])
+        decoding, _ = self._others(cells, prompts)
         not_decoding = cycle.running[cells] - decoding
         step_us = (cycle.step_us[cells] - not_decoding * cycle.request_attention_us[cells])[:, None]
         rows = (decoding * cycle.verified_tokens[cells])[:, None] + tokens  # d c + S

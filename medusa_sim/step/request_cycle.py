@@ -49,14 +49,13 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.step.prompts import prompts_apart
+from medusa_sim.step.returning import Returning, returning
 from medusa_sim.step.running import Queue, in_queue
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.traffic import Traffic, step_tokens
 
 _LEAST = 1e-9
 """Steps of a request that neither decodes nor is away."""
-_TRIP_SPREAD = 0.3
-"""Of one way to the client and back: it is this much longer or shorter at most, all alike."""
 _ITERATIONS = 12
 """After which pi stands to 1e-9, where prompts are held for 100 steps too."""
 
@@ -72,8 +71,8 @@ class StepTimes(NamedTuple):
     """Of a step without prompts."""
     carrying_us: FloatArray
     """Of one that carries some, on average, or of a pass of prompts."""
-    carrying_share: FloatArray
-    """How many of all are such."""
+    begins: FloatArray
+    """Chance that of those that end on a step any prompt follows."""
 
 
 def steps_alone(step_us: FloatArray) -> StepTimes:
@@ -107,8 +106,8 @@ class RequestCycle:
     """D."""
     after_prefill_steps: FloatArray
     """apart: of D, those right after its prompt's own pass."""
-    away_steps: FloatArray
-    """I."""
+    returning: Returning
+    """When clients' next requests come: I, and how many steps' begin on one."""
     idle_trip_us: FloatArray
     """The way to the client and back of a single request, while no step runs."""
     queued_steps: FloatArray
@@ -129,10 +128,41 @@ class RequestCycle:
         return self.full_tokens / self.prompt_tokens
 
     @cached_property
-    def decoding_share(self) -> FloatArray:
-        """(D - apart) / (D - apart + I + H): of requests that neither queue nor begin, those that decode."""
+    def decoding_shares(self) -> FloatArray:
+        """(cells, 2) of requests that neither queue nor begin those that decode: without prompts, with some.
+
+        (D - apart) / (D - apart + I + H) on average, over steps as they have such requests.
+        """
         further_steps = self.decode_steps - self.after_prefill_steps
-        return further_steps / np.maximum(further_steps + self.absent_steps, _LEAST)
+        mean = self.absent_steps / np.maximum(further_steps + self.absent_steps, _LEAST)
+        none_begins = (1.0 - self.begin_chances / self.returning.passes) ** self.running[:, None]
+        plain = (self.cohort_chances * none_begins).sum(axis=1)
+        others = np.maximum(1.0 - plain - self.begin_chance, _LEAST)
+        absent = (1.0 - self.begin_chance) * mean  # of all that run, on any step
+        least, most = ((absent - share) / np.maximum(plain, _LEAST) for share in (others, 0.0))
+        on_plain = np.clip(mean * self.returning.away_on_plain, np.maximum(least, 0.0), np.minimum(most, 1.0))
+        return 1.0 - np.stack([on_plain, (absent - plain * on_plain) / others], axis=1)
+
+    @cached_property
+    def begin_chances(self) -> FloatArray:
+        """(cells, cohorts) probability that a request is one of those of so many: 1 - (1 - h)^m.
+
+        h: that it is of one of them; so that pi of all begin on a step.
+        """
+        ends, cohorts = self.begin_chance[:, None], np.arange(self.returning.chances.shape[1])
+        for _ in range(_ITERATIONS):
+            chances = 1.0 - (1.0 - ends) ** cohorts
+            begun = (self.returning.chances * chances).sum(axis=1, keepdims=True)
+            ends = np.minimum(ends * self.begin_chance[:, None] / begun, 1.0)
+        return chances
+
+    @cached_property
+    def cohort_chances(self) -> FloatArray:
+        """(cells, cohorts) that so many begin on a step, more often if so few requests are left to end."""
+        chances = self.returning.chances.copy()
+        chances *= (self.begin_chance / (chances * self.begin_chances).sum(axis=1))[:, None]
+        chances[:, 0] = 1.0 - chances[:, 1:].sum(axis=1)
+        return chances
 
     @cached_property
     def absent_share(self) -> FloatArray:
@@ -142,7 +172,7 @@ class RequestCycle:
     @cached_property
     def absent_steps(self) -> FloatArray:
         """I + H."""
-        return self.away_steps + self.held_steps
+        return self.returning.away_steps + self.held_steps
 
     @cached_property
     def first_held_steps(self) -> FloatArray:
@@ -168,8 +198,10 @@ class RequestCycle:
 
     def beginning(self, cells: IntArray, begin_chance: FloatArray) -> RequestCycle:
         """Some of the cells, which may come again, each with another pi."""
-        columns = {field.name: getattr(self, field.name)[cells] for field in fields(self)}
-        return RequestCycle(**columns | {"begin_chance": begin_chance})
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        back = Returning(*(values[cells] for values in columns.pop("returning")))
+        some = {name: values[cells] for name, values in columns.items()}
+        return RequestCycle(returning=back, **some | {"begin_chance": begin_chance})
 
 
 def request_cycle(
@@ -187,17 +219,17 @@ def request_cycle(
     """The cycle in some cells, all given (cells,): (N7). step_of: the step of the requests that run."""
     engine, apart = setting.runtime.engine, prompts_apart(setting)
     others = _others(requests)
-    away_steps = _away_steps(setting, seen, requests, verified_tokens, decode_steps)
+    back = _returning(setting, seen, requests, verified_tokens)
     queue = _queue(
         setting,
         traffic,
         requests=requests,
         verified_tokens=verified_tokens,
         decode_steps=decode_steps,
-        away_steps=away_steps,
+        away_steps=back.away_steps,
         prompt_tokens=prompt_tokens,
     )
-    steps = decode_steps + away_steps + queue.read_steps
+    steps = decode_steps + back.away_steps + queue.read_steps
     step_us, attention_us = step_of(queue.running)
     unheld = RequestCycle(
         step_us=step_us,
@@ -211,7 +243,7 @@ def request_cycle(
         prompt_tokens=prompt_tokens,
         decode_steps=decode_steps,
         after_prefill_steps=np.minimum(decode_steps, 1.0) if apart else np.zeros(requests.size),
-        away_steps=away_steps,
+        returning=back,
         idle_trip_us=server_us(setting) * (1.0 - others),
         queued_steps=queue.queued_steps,
         most_held_steps=others * (0.0 if engine is None else float(engine.prompt_wait_steps)),
@@ -261,58 +293,25 @@ def _others(requests: FloatArray) -> FloatArray:
     return np.minimum(requests - 1.0, 1.0)
 
 
-def _away_steps(
-    setting: Setting,
-    seen: StepTimes,
-    requests: FloatArray,
-    verified_tokens: FloatArray,
-    decode_steps: FloatArray,
-) -> FloatArray:
-    """I."""
-    engine = setting.runtime.engine
-    if engine is None:
-        return np.zeros(requests.size)
-    trip_us = engine.server_us.value + engine.server_us_per_request.value * (requests - 1.0)
-    trip_steps = _steps_until(trip_us, seen) if engine.server_us.value else 0.0
-    ahead = _steps_ahead(setting, is_drafting=verified_tokens > 1.0)
-    away_steps = np.asarray(_others(requests) * (ahead + trip_steps))
-    return _among_passes(requests, decode_steps, away_steps) if engine.prompts_apart else away_steps
-
-
-def _steps_until(trip_us: FloatArray, seen: StepTimes) -> FloatArray:
-    """M: how many steps have begun when a trip from the end of a step is over.
-
-    The trip is spread by _TRIP_SPREAD, so that a whole number of steps is no edge.
-    """
-    mean_us = seen.carrying_share * seen.carrying_us + (1.0 - seen.carrying_share) * seen.alone_us
-    least, most = trip_us * (1.0 - _TRIP_SPREAD), trip_us * (1.0 + _TRIP_SPREAD)
-
-    def further(first_us: FloatArray) -> FloatArray:
-        """Beside the first one."""
-        ends = [_rounded_up(np.maximum(trip - first_us, 0.0) / mean_us) for trip in (least, most)]
-        return (ends[1] - ends[0]) * mean_us / (most - least)
-
-    return np.asarray(
-        1.0
-        + seen.carrying_share * further(seen.carrying_us)
-        + (1.0 - seen.carrying_share) * further(seen.alone_us)
+def _returning(
+    setting: Setting, seen: StepTimes, requests: FloatArray, verified_tokens: FloatArray
+) -> Returning:
+    """When the next requests of clients come and begin; at once those of a single one, and without a server."""
+    engine, others = setting.runtime.engine, _others(requests)
+    way_us, ahead = np.zeros(requests.size), np.zeros(requests.size)
+    if engine is not None:
+        ahead = others * _steps_ahead(setting, is_drafting=verified_tokens > 1.0)
+        if engine.server_us.value:
+            sending_us = engine.server_us_per_request.value * (requests - 1.0)
+            way_us = others * (engine.server_us.value + sending_us)
+    return returning(
+        way_us=way_us,
+        ahead=ahead,
+        alone_us=seen.alone_us,
+        carrying_us=seen.carrying_us,
+        begins=seen.begins * (engine is None or not engine.prompt_wait_steps),
+        apart=prompts_apart(setting),
     )
-
-
-def _rounded_up(ends: FloatArray) -> FloatArray:
-    """The integral of numbers rounded up, from 0 on."""
-    whole = np.floor(ends)
-    return (whole + 1.0) * (ends - whole / 2.0)
-
-
-def _among_passes(requests: FloatArray, decode_steps: FloatArray, passed: FloatArray) -> FloatArray:
-    """I where `passed` steps and passes of others' prompts together have to end; a step has q of them."""
-    away_steps = passed
-    for _ in range(_ITERATIONS):
-        begin_chance = 1.0 / np.maximum(decode_steps + away_steps, 1.0)
-        has_pass = 1.0 - (1.0 - begin_chance) ** (requests - 1.0)
-        away_steps = passed / (1.0 + has_pass)
-    return away_steps
 
 
 def _held(unheld: RequestCycle) -> RequestCycle:

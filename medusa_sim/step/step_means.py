@@ -6,7 +6,7 @@ probability (`step.begun_prompts`) and its time t, averaged over the lengths of 
 
     the server, one that queues   every step once
     a request that decodes        by the requests that decode in the step, d
-    one that is away              by those whose prompt does not begin on it, running - n
+    one that is away              by those that are away on it
     a prompt                      by the prompts that begin on the step, n
 
 A long prompt is read in chunks: `chunk_steps` steps that it fills, then the step with its last tokens. All of
@@ -36,7 +36,7 @@ class StepMeans(NamedTuple):
     """Of all."""
     decoding_us: FloatArray
     """Of those of a request that decodes."""
-    before_prompt_us: FloatArray
+    absent_us: FloatArray
     """Of those of a request that is away: its prompt begins on none of them."""
     reading_us: FloatArray
     """Until a prompt is read: of all steps that it rides on together, or of its own passes."""
@@ -77,8 +77,6 @@ class _Cases(NamedTuple):
     """Share of the cell's steps."""
     prompts: FloatArray
     """n."""
-    requests: FloatArray
-    """Those of the cell that run."""
     decode_only_us: FloatArray
     """t(0) of the cell."""
     first_decoding: FloatArray
@@ -116,10 +114,9 @@ def _cases(law: MixedStepLaw, cells: IntArray) -> _Cases:
         place=begun.place,
         chance=begun.weight,
         prompts=begun.number,
-        requests=law.cycle.requests[cell],
         decode_only_us=law.decode_only_us[cell],
         first_decoding=begun.number * law.cycle.after_prefill_steps[cell],
-        steps=law.steps(cell, begun.number),
+        steps=law.steps(cell, begun.number, begun.passes),
     )
 
 
@@ -132,7 +129,7 @@ def _means(cases: _Cases) -> StepMeans:
     return StepMeans(
         step_us=cases.mean(time_us),
         decoding_us=cases.mean_by(decoding, decoded_us / np.maximum(decoding, _LEAST_WEIGHT)),
-        before_prompt_us=cases.mean_by(np.maximum(cases.requests - cases.prompts, 0.0), time_us),
+        absent_us=cases.mean_by(steps.absent, time_us),
         reading_us=cases.mean_by(cases.prompts, steps.reading_us),
         launching_half_us=cases.mean(steps.launching_half_us),
     )

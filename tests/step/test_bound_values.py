@@ -67,7 +67,7 @@ def test_the_share_of_steps_that_carry_prompts_is_one_at_most(further, share):
     number, weight = np.array([0.0, 1.0, 2.0]), np.array([0.4, 0.4, 0.2])
     going_on = np.stack([0.0 * number, 2 * further * (number > 0)], axis=1)  # averaged over lengths
     cases = _Cases(
-        cells=1, place=np.zeros(3, dtype=np.int64), chance=weight, prompts=number, requests=None,
+        cells=1, place=np.zeros(3, dtype=np.int64), chance=weight, prompts=number,
         decode_only_us=None, first_decoding=None, steps=SimpleNamespace(chunk_steps=going_on),
     )  # fmt: skip
     assert _carrying_share(cases).tolist() == pytest.approx([share])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from on_roofline import LLAMA, setting
+from scipy import stats
 
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.runtime import load_runtime
@@ -182,11 +183,18 @@ def test_linear_layers_are_linear_between_the_rows_that_are_timed(gpu, model, ru
     assert np.interp(rows, timed, linear_us(of, timed)) == pytest.approx(linear_us(of, rows), rel=0.035)
 
 
+def cohorts(chances: list[list[float]], begin: list[float], passes: list[float]) -> dict[str, Any]:
+    return {
+        "cohort_chances": np.array(chances), "begin_chances": np.array([begin] * len(chances)),
+        "returning": SimpleNamespace(passes=np.array([passes] * len(chances))),
+    }  # fmt: skip
+
+
 def a_cycle(running: float, begin: float, *, held: int = 0, joining: float = 0.0, chance: float = 0.0) -> Any:
     return SimpleNamespace(
         running=np.array([99.0, running]), begin_chance=np.array([0.9, begin]),
         joining=np.array([0.0, joining]), joining_chance=np.array([0.0, chance]),
-        most_held_steps=np.array([held]),
+        most_held_steps=np.array([held]), **cohorts([[0.0, 1.0]] * 2, [0.0, begin], [1.0, 1.0]),
     )  # fmt: skip
 
 
@@ -206,6 +214,27 @@ def test_prompts_begin_on_every_gpu_at_once(running, gpus, chances):
     }
     assert found == pytest.approx(chances)
     assert set(hits.place.tolist()) == {0}
+
+
+def test_cohorts_that_meet_begin_together_or_on_passes_in_a_row():
+    """Of twenty: two cohorts on half of the steps; or four in two passes, each of which has some, on others."""
+    cycle = a_cycle(20.0, 0.1)
+    vars(cycle).update(cohorts([[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]], [0.0, 0.1, 0.2], [1.0, 1.0, 1.0]))
+    hits = begun_prompts(cycle, np.array([1]))
+    assert hits.number @ hits.weight == pytest.approx(2.0)
+    assert hits.weight[hits.number == 0.0].sum() == pytest.approx(0.5 + 0.5 * 0.8**20, rel=1e-3)
+    vars(cycle).update(cohorts([[0.75, 0.0, 0.25]] * 2, [0.0, 0.1, 0.4], [1.0, 1.0, 2.0]))
+    hits = begun_prompts(cycle, np.array([1]))
+    some = hits.number > 0.0
+    assert hits.number @ hits.weight == pytest.approx(2.0)
+    one = stats.binom(20, 0.2)
+    chance, square = one.sf(0), one.var() + one.mean() ** 2
+    spread = 2.0 * (square / chance - (one.mean() / chance) ** 2)  # of two passes, each by itself
+    found = hits.weight[some] / hits.weight[some].sum()
+    assert found @ hits.number[some] ** 2 - (found @ hits.number[some]) ** 2 == pytest.approx(
+        spread, rel=0.02
+    )
+    assert set(hits.passes[some].tolist()) == {2.0}
 
 
 def test_the_first_prompt_that_is_held_takes_along_those_that_join_it():

@@ -18,7 +18,8 @@ from medusa_sim.step.chance import log_normal
 from medusa_sim.step.first_tokens import following_us, starting_us
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms
-from medusa_sim.step.request_cycle import _TRIP_SPREAD, RequestCycle, StepTimes, _steps_until
+from medusa_sim.step.request_cycle import RequestCycle
+from medusa_sim.step.returning import _WAY_SPREAD, returning
 from medusa_sim.step.running import Queue, fitting_prompts, in_queue
 from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.verified import _binomial_parts
@@ -61,12 +62,17 @@ def cell(requests: float, begin_chance: float, **more: float) -> RequestCycle:
     """One cell of 300 steps of decoding."""
     common = {
         "step_us": 1e4, "candidates": 1.0, "verified_tokens": 1.0, "request_attention_us": 10.0,
-        "room_tokens": 8000.0, "full_tokens": 8000.0, "decode_steps": 300.0, "away_steps": 0.0,
+        "room_tokens": 8000.0, "full_tokens": 8000.0, "decode_steps": 300.0,
         "after_prefill_steps": 0.0, "idle_trip_us": 0.0, "queued_steps": 0.0, "prompt_tokens": 1000.0,
         "most_held_steps": 0.0,
     }  # fmt: skip
     values = common | {"requests": requests, "running": requests, "begin_chance": begin_chance} | more
-    return RequestCycle(**{name: np.full(1, float(value)) for name, value in values.items()})
+    of_one_step = returning(
+        **dict.fromkeys(("way_us", "ahead", "carrying_us", "begins"), np.zeros(1)), alone_us=np.ones(1),
+        apart=False,
+    )  # fmt: skip
+    columns = {name: np.full(1, float(value)) for name, value in values.items()}
+    return RequestCycle(returning=of_one_step, **columns)
 
 
 @pytest.mark.parametrize(("requests", "chance", "most"), [(2, 0.003, 20), (64, 0.004, 20), (200, 0.002, 40)])
@@ -99,7 +105,9 @@ def test_prompts_that_wait_for_each_other_begin_as_often_as_others():
     law = full(setting(runtime=held), 64, CHAT)._law
     unheld = full(setting(runtime=runtime), 64, CHAT)._law.cycle
     longer = 1.0 / law.cycle.begin_chance - 1.0 / unheld.begin_chance
-    assert longer - (law.cycle.away_steps - unheld.away_steps) == pytest.approx(law.cycle.held_steps)
+    assert longer - (law.cycle.returning.away_steps - unheld.returning.away_steps) == pytest.approx(
+        law.cycle.held_steps
+    )
     begun = law.begun_prompts(np.zeros(1, dtype=np.int64))
     assert begun.weight.sum() == pytest.approx(1.0)
     assert begun.weight @ begun.number == pytest.approx(64.0 * float(law.cycle.begin_chance[0]), rel=1e-3)
@@ -191,19 +199,63 @@ def test_whole_prompts_begin_no_more_often_than_they_fit():
     assert queue(**few, cv=0.4, whole=True).queued_steps > 0.5
 
 
-@pytest.mark.parametrize(
-    ("alone", "carrying", "share"), [(10.0, 10.0, 0.0), (6.0, 20.0, 0.3), (25.0, 12.0, 0.4)]
-)
-@pytest.mark.parametrize("trip", [1.0, 9.0, 15.0, 60.0])
-def test_a_trip_ends_in_as_many_steps_as_counted(trip, alone, carrying, share):
-    """Steps and passes in any order, one after the other from the end of a step on, until it is over."""
+def meetings(
+    way: float, alone: float, carrying: float, begins: float, ahead: int, *, apart: bool
+) -> tuple[float, np.ndarray]:
+    """Steps that a cohort is away, and shares of steps on which none, one, ... begin: one after the other."""
     draw = np.random.default_rng(3)
-    lengths = np.where(draw.random((20_000, 200)) < share, carrying, alone)
-    trips = trip * draw.uniform(1.0 - _TRIP_SPREAD, 1.0 + _TRIP_SPREAD, 20_000)
-    counted = 1.0 + (lengths.cumsum(axis=1) < trips[:, None]).sum(axis=1)
-    seen = StepTimes(*(np.full(1, time) for time in (alone, carrying, share)))
-    found = float(_steps_until(np.full(1, trip), seen)[0])
-    assert found == pytest.approx(counted.mean(), rel=0.01 if share == 0.0 else 0.1)
+    steps = 6000
+    ways, some = way * draw.uniform(1.0 - _WAY_SPREAD, 1.0 + _WAY_SPREAD, steps), draw.random((steps, 9))
+    ends, on_the_way, away, row, rows = [0.0] * (ahead + 1), [], [], 0, []
+    for step in range(steps):
+        come = [cohort for cohort in on_the_way if cohort[0] <= ends[-1 - ahead]]
+        on_the_way = [cohort for cohort in on_the_way if cohort[0] > ends[-1 - ahead]]
+        away += [len(rows) - ended for _, ended in come]
+        carries = bool((some[step, : len(come)] < begins).any())
+        row += len(come) if carries or not apart else 0
+        ends.append(ends[-1] + (carrying if carries else alone))
+        if not (carries and apart):
+            rows.append(row)
+            row = 0
+            on_the_way.append((ends[-1] + ways[step], len(rows)))
+    return float(np.mean(away)), np.bincount(rows, minlength=9)[:9] / len(rows)
+
+
+@pytest.mark.parametrize(
+    ("way", "alone", "carrying", "begins", "ahead", "apart"),
+    [
+        (8.6, 7.5, 15.0, 0.92, 1, False),  # every second step carries the prompts of two
+        (15.0, 6.0, 20.0, 0.3, 0, False),
+        (25.0, 12.0, 13.0, 0.4, 1, False),
+        (9.0, 10.0, 30.0, 0.5, 1, True),
+        (15.0, 6.0, 20.0, 0.3, 0, True),
+    ],
+)
+def test_cohorts_meet_as_often_as_counted(way, alone, carrying, begins, ahead, apart):
+    away, counted = meetings(way, alone, carrying, begins, ahead, apart=apart)
+    found = returning(
+        **{
+            name: np.full(1, float(value))
+            for name, value in {
+                "way_us": way, "alone_us": alone, "carrying_us": carrying, "begins": begins, "ahead": ahead,
+            }.items()
+        },
+        apart=apart,
+    )  # fmt: skip
+    assert float(found.away_steps[0]) == pytest.approx(away, rel=0.03)
+    chances = found.chances[0]
+    assert chances @ np.arange(9) == pytest.approx(1.0, rel=0.02)
+    if apart:  # as passes that some prompt has begun
+        chances = chances * (1.0 - (1.0 - begins) ** (np.arange(9) / found.passes[0]))
+        chances[0] = 1.0 - chances.sum()
+    assert chances == pytest.approx(counted, abs=0.03)
+
+
+def test_a_server_whose_steps_outlast_the_way_has_one_cohort_on_each():
+    """Two steps later: the one that runs, and the one that is put together meanwhile."""
+    times = {"way_us": 5400.0, "alone_us": 9000.0, "carrying_us": 20000.0, "begins": 0.9, "ahead": 1.0}
+    found = returning(**{name: np.full(1, time) for name, time in times.items()}, apart=False)
+    assert (found.away_steps.item(), found.away_on_plain.item(), found.chances[0, 1]) == (2.0, 1.0, 1.0)
 
 
 @given(

@@ -14,6 +14,7 @@ from servers import CHAT, LATENCY, full, plain, setting
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
+from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step.chance import binomial
 from medusa_sim.step.drafter import drafters
@@ -56,7 +57,7 @@ def test_times_are_those_of_steps_that_are_drawn():
     whole = decode_step(of, np.asarray(batch), np.asarray(length))
     added = float(sampled(of, batch, 1, 1.0).time_us)
     sigma = np.sqrt(np.log1p(CHAT.prompt_cv**2))
-    away = float(server._cycle.away_steps[0])
+    away = float(server._cycle.returning.away_steps[0])
     decodes = CHAT.output_tokens - 1.0
     share = 1.0 / (decodes + 1.0 + away)
     begin = random.binomial(batch, share, draws)
@@ -302,6 +303,12 @@ def test_a_grid_without_a_batch_has_no_times():
         assert values.shape == (0, 2)
 
 
+def at_once(name: str) -> Runtime:
+    """An engine that is at its clients in no time, so that nobody comes back together with others."""
+    runtime = load_runtime(name)
+    return replace(runtime, engine=structs.replace(runtime.engine, server_us=Term(value=0.0, source="")))
+
+
 @pytest.mark.parametrize("runtime", ["vllm-0.11", "sglang-0.5"])
 @pytest.mark.parametrize(("batch", "prompt", "output"), [(1, 700, 201), (64, 6000, 101)])
 def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt, output):
@@ -310,7 +317,7 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
     In SGLang prompts have passes of their own: these take nothing of a step's budget and nobody decodes in
     them. Who begins decodes in the step behind its pass, of which it sees what is left.
     """
-    of, traffic = setting(runtime), Traffic(prompt_tokens=prompt, output_tokens=output)
+    of, traffic = setting(at_once(runtime)), Traffic(prompt_tokens=prompt, output_tokens=output)
     step_us, attention_us = 9_000.0, 1_000.0
     seen = in_server(of, np.asarray(step_us), batch, 1, np.ones(()), traffic, attention_us=attention_us)
     assert isinstance(seen, FullServer)
@@ -319,7 +326,7 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
     share, beside_us, apart = prompt_terms(of)
     decodes, others = output - 1.0, min(batch - 1.0, 1.0)
     way_us = server_us(of)
-    away = float(seen._cycle.away_steps[0])
+    away = float(seen._cycle.returning.away_steps[0])
     most, budget = step_limits(of.runtime, LATENCY.gpu)
     assert batch <= most
     pi, queued, room, running = 1 / max(decodes + away, 1.0), 0.0, budget, float(batch)

@@ -87,14 +87,15 @@ def test_a_pass_of_a_short_prompt_is_a_prefill():
 
 @pytest.mark.parametrize("requests", [1, 64, 256])
 def test_a_step_carries_a_prompt_unless_no_request_begins_one(requests):
-    """1 - (1 - pi)^running, below the running pi prompts of a mean step; few of 512 tokens fill no step."""
+    """1 - (1 - chance)^running by how many cohorts there are; few prompts of 512 tokens fill no step."""
     scenario = Scenario(
         gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="vllm",
         prompt_tokens=512, output_tokens=256,
     )  # fmt: skip
     found = in_server(scenario.setting, np.asarray(9_000.0), requests, 1, np.ones(()), scenario.traffic)
     assert isinstance(found, FullServer)
-    none = (1.0 - found._cycle.begin_chance[0]) ** found._cycle.running[0]
+    cycle = found._cycle
+    none = cycle.cohort_chances[0] @ (1.0 - cycle.begin_chances[0]) ** cycle.running[0]
     assert float(found.carrying_share) == pytest.approx(1.0 - none, abs=1e-6)
 
 
