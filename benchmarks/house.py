@@ -43,8 +43,9 @@ HOUSE = (
             "names expert_union launch workload mixer_layers attention latent sparse recurrent "
             "residual feed_forward fusions exchange accepting last_logits network kernels kernel_sums "
             "pass_work graphs host compose pass_times chance request_steps verified drafter setting "
-            "pass_time drafting prompt_kernels prompts step sampling traffic running request_cycle "
-            "gathering begun_prompts mixed_steps step_means first_tokens server watts memory rows breakdown"
+            "pass_time drafting prompt_kernels prompts step sampling traffic running returning "
+            "request_cycle gathering begun_prompts mixed_steps step_means first_tokens server watts memory "
+            "rows breakdown"
         ),
     ),
     Room(

@@ -11,8 +11,10 @@ ahead, a request that comes during step n runs in step n + 2, since n + 1 is put
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil, inf
 
+from medusa_sim.arrays import as_float
 from medusa_sim.errors import UsageError
 from medusa_sim.load.asked_policy import AskedPolicy
 from medusa_sim.load.batch import Batch
@@ -28,6 +30,7 @@ from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import Chunk, Scheduler
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.load.window import Window
+from medusa_sim.step.running import are_read_whole
 
 _MOST_STEPS = 128
 """Steps of one span: the timeline is no finer."""
@@ -70,6 +73,9 @@ class ServingLoop:
         seed: int,
         spread: float,
     ) -> None:
+        if limits.whole_prompts:
+            whole = bool(are_read_whole(as_float(requests.prompt_tokens), limits.token_budget))
+            limits = replace(limits, whole_prompts=whole)
         self.requests, self.table, self.limits = requests, table, limits
         self.clients = Clients(requests, table.server_s)
         self.batch = Batch(Draws(table, requests.output_tokens, seed, spread))

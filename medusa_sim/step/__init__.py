@@ -16,6 +16,7 @@ A drafter (`step.drafter`) adds passes to the verification. A full server averag
 is away and whose prompt rides along. In the order in which to read:
 
     `request_cycle`               what its requests do: decode, be away, queue, read a prompt
+    `returning`                   which of them come back together
     `begun_prompts`               how many prompts begin on a step
     `prompt_kernels`, `prompts`   kernels that read prompts, and what an engine makes of them
     `mixed_steps`                 what a step with so many prompts takes

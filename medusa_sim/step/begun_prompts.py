@@ -2,19 +2,19 @@
 
 `step.request_cycle` says what each letter is. Prompts begin
 
-    n ~ Bin(running, pi)              each by itself
-    n ~ gpus Bin(running / gpus, pi)  on GPUs whose mixed steps wait for each other: one on each
+    n ~ Bin(running, 1 - (1 - h)^m)   of m cohorts (`step.returning`), each request by itself
+    n ~ gpus Bin(running / gpus, ..)  on GPUs whose mixed steps wait for each other: one on each
     n = 1 + J, J ~ Bin(running - 1, 1 - (1 - pi)^hold), on running pi / (1 + mean J) of the steps, none on
                                       others: where an engine holds the first prompt for others
 
-running pi of them on average, in each case.
+running pi of them on average, in each case. Of several passes in a row each has some, by itself.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
 from typing import NamedTuple
+
+import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.step.chance import binomial

@@ -4,7 +4,8 @@
 (`step.begun_prompts`), which bring S prefill tokens, while d requests decode:
 
     S       log-normal with mean n P and variance n (cv P)^2
-    d(n)    = running (1 - n / b) (D - apart) / (D - apart + I + H)      requests that decode all the while
+    d(n)    = running (1 - n / b) (D - apart) / (D - apart + I + H)      requests that decode all the
+                                        while, on average: more are away on steps without prompts
     absent  = (I + H) / (D + I + H)     share of requests that do not, while no prompt rides or queues
 
     (N8)  t(0)    = step(b) - b absent attend - decode(b) + mean of decode over how many are absent
@@ -24,7 +25,8 @@ too: imbalance(S).
 Prompts longer together than the room of a step are read in chunks: full(S) = ceil((S - room) / full) steps
 that they fill, then the last one (`step.running` has room and full). Full ones take the place of steps that
 would carry nothing (`step.step_means`). One is read after the other, the j-th of n behind full(j S / n) of
-them; where they have passes of their own it waits for the rest of these before it decodes.
+them; where they have passes of their own, which may be several in a row, it waits for the rest of these
+before it decodes.
 
 A step's time is convex in what it carries, with cliffs: it is averaged over n and S, never taken at their
 means. In order: what is priced once for all steps (`mixed_step_law`), then each step from it

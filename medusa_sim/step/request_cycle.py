@@ -16,12 +16,9 @@ The b requests of a server go around for ever: one that ends comes back as its c
 In steps, a request
 
     D    = (N - 1 + surplus) / tau          decodes (N20)
-    I    = (ahead + M) / (1 + q)            is away: steps that the engine has scheduled ahead, and M until
-                                            the way to its client and back is over; 0 of a single request
-    M    = 1 + mean of (way - first) / t, rounded up        first: the step that runs meanwhile, with prompts
-                                            or without; 1 where the way is shorter
-    way  = server_us + server_us_per_request (b - 1)        tokens of all are sent one after the other
-    q    = 1 - (1 - pi)^(b - 1)             passes of others' prompts a step, where they have such; else 0
+    I                                       is away until the way to its client and back is over, and for what
+                                            the engine has scheduled ahead (`step.returning`); 0 of one alone
+    way  = server_us + server_us_per_request (b - 1) D / (D + ahead + 1)      tokens of others are sent first
     W                                       queues for the room of a step (`step.running`)
     R    = 1 + mean floor(P / room)         has its prompt read
     room, full                              what requests that decode leave of C; C where prompts have passes
@@ -31,11 +28,11 @@ In steps, a request
     J    = (running - 1) (1 - (1 - pi)^hold)      how many others join it
     (N7) pi = 1 / (D + I + H + R)           probability that it begins its prompt on a given step
 
-The way is spread by 30 %, so that a whole number of steps is no edge; without one (server_us = 0) M is 0. Of
-ahead + M steps and passes 1 / (1 + q) are steps, on which others decode. t is first that of steps without
-prompts, then that of the law that follows (`MixedStepLaw.step_times`). Where prompts have passes of their own
-no step is queued for or read on: all requests run, R = 0, and the first of the D steps is the one after its
-own pass (apart = 1; elsewhere 0). H depends on pi and pi on H: both are found by iteration.
+Requests that end on one step, a cohort, come back together, and cohorts meet: so n is not binomial, but that
+of 0, 1, 2, ... cohorts, each as often as `step.returning` has it. t is first that of steps without prompts,
+then that of the law that follows (`MixedStepLaw.step_times`). Where prompts have passes of their own no step
+is queued for or read on: all requests run, R = 0, and the first of the D steps is the one after its own pass
+(apart = 1; elsewhere 0). H depends on pi and pi on H: both are found by iteration.
 """
 
 from __future__ import annotations
@@ -72,7 +69,7 @@ class StepTimes(NamedTuple):
     carrying_us: FloatArray
     """Of one that carries some, on average, or of a pass of prompts."""
     begins: FloatArray
-    """Chance that of those that end on a step any prompt follows."""
+    """Chance that any other request is of the cohort of a step."""
 
 
 def steps_alone(step_us: FloatArray) -> StepTimes:
@@ -129,9 +126,9 @@ class RequestCycle:
 
     @cached_property
     def decoding_shares(self) -> FloatArray:
-        """(cells, 2) of requests that neither queue nor begin those that decode: without prompts, with some.
+        """(cells, 2) those that decode of requests that neither queue nor begin: without prompts, with some.
 
-        (D - apart) / (D - apart + I + H) on average, over steps as they have such requests.
+        (D - apart) / (D - apart + I + H) on average over all steps, each counted by its requests.
         """
         further_steps = self.decode_steps - self.after_prefill_steps
         mean = self.absent_steps / np.maximum(further_steps + self.absent_steps, _LEAST)
@@ -145,9 +142,9 @@ class RequestCycle:
 
     @cached_property
     def begin_chances(self) -> FloatArray:
-        """(cells, cohorts) probability that a request is one of those of so many: 1 - (1 - h)^m.
+        """(cells, cohorts) probability that a request is of so many cohorts: 1 - (1 - h)^m.
 
-        h: that it is of one of them; so that pi of all begin on a step.
+        h: that it is of one, so that pi of all begin on a step on average.
         """
         ends, cohorts = self.begin_chance[:, None], np.arange(self.returning.chances.shape[1])
         for _ in range(_ITERATIONS):
@@ -158,7 +155,7 @@ class RequestCycle:
 
     @cached_property
     def cohort_chances(self) -> FloatArray:
-        """(cells, cohorts) that so many begin on a step, more often if so few requests are left to end."""
+        """(cells, cohorts) probability that so many begin on a step; of brief requests more often."""
         chances = self.returning.chances.copy()
         chances *= (self.begin_chance / (chances * self.begin_chances).sum(axis=1))[:, None]
         chances[:, 0] = 1.0 - chances[:, 1:].sum(axis=1)
@@ -219,7 +216,7 @@ def request_cycle(
     """The cycle in some cells, all given (cells,): (N7). step_of: the step of the requests that run."""
     engine, apart = setting.runtime.engine, prompts_apart(setting)
     others = _others(requests)
-    back = _returning(setting, seen, requests, verified_tokens)
+    back = _returning(setting, seen, requests, verified_tokens, decode_steps)
     queue = _queue(
         setting,
         traffic,
@@ -294,15 +291,20 @@ def _others(requests: FloatArray) -> FloatArray:
 
 
 def _returning(
-    setting: Setting, seen: StepTimes, requests: FloatArray, verified_tokens: FloatArray
+    setting: Setting,
+    seen: StepTimes,
+    requests: FloatArray,
+    verified_tokens: FloatArray,
+    decode_steps: FloatArray,
 ) -> Returning:
-    """When the next requests of clients come and begin; at once those of a single one, and without a server."""
+    """When the next requests of clients come and begin; at once where there is one alone, or no server."""
     engine, others = setting.runtime.engine, _others(requests)
     way_us, ahead = np.zeros(requests.size), np.zeros(requests.size)
     if engine is not None:
         ahead = others * _steps_ahead(setting, is_drafting=verified_tokens > 1.0)
         if engine.server_us.value:
-            sending_us = engine.server_us_per_request.value * (requests - 1.0)
+            decoding = (requests - 1.0) * decode_steps / (decode_steps + ahead + 1.0)
+            sending_us = engine.server_us_per_request.value * decoding
             way_us = others * (engine.server_us.value + sending_us)
     return returning(
         way_us=way_us,

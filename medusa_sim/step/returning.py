@@ -1,19 +1,19 @@
-"""Requests that end together come back together: how many steps' requests begin their prompts on one step.
+"""Requests that end together come back together: the cohorts of how many steps begin on one step.
 
-Clients of the requests that end on a step, a cohort, have their next ones in the queue a way later. A step
-that carries prompts may last longer than the way and one that does not less, so that cohorts of several steps
-meet and other steps get none. Letters are those of `step.request_cycle`:
+Requests that end on one step are a cohort: their clients' next ones are in the queue a way later, all at
+once. A step that carries prompts may last longer than the way and one that does not less, so that cohorts of
+several steps meet and other steps get none. Letters are those of `step.request_cycle`:
 
     m      cohorts that came in while the step or pass before the last `ahead` ones ran
-    C      = 1 - (1 - begins)^m                     chance that one carries prompts of m cohorts
-    n      ~ Bin(running, m pi)                     pi running begin of each cohort, begins that any other does
+    some   = 1 - (1 - begins)^m             chance that a step carries prompts of m cohorts
+    n      ~ Bin(running, m pi)             begins: that any other request is of a cohort
     I      steps from the end of a cohort to the one on which it begins, on average
 
 What comes in follows from how long the last steps took. So they are a Markov chain whose states say which of
-the last four carried prompts; those before are as these are on average. It starts on an idle server, as
-every run does: where two rhythms are stable (a step and a pass in turn, or several steps and then the passes
-of all their cohorts) that of the start goes on. The way is spread by 10 %, so that a whole number of steps is
-no edge. In numbers: of plain steps of 7.5 ms, others of 15 and a way of 8.6, every second one carries prompts
+the last four carried prompts; those before are as these are on average. It starts on an idle server, as every
+run does: where two rhythms are stable (a step and a pass in turn, or several steps and then the passes of all
+their cohorts) that of the start goes on. The way is spread by 5 %, so that a whole number of steps is no
+edge. In numbers: of plain steps of 7.5 ms, others of 15 and a way of 8.6 ms, every second one carries prompts
 of two cohorts.
 
 >>> steps = returning(
@@ -41,7 +41,7 @@ _CARRIED = (_STATES[:, None] >> np.arange(_KNOWN)) & 1
 """(states, known) whether the last step did, the one before it, and so on."""
 _PLAIN = (_STATES << 1) & (_STATES.size - 1)
 """(states,) the next one if the next step carries none; one more if it does."""
-_WAY_SPREAD = 0.1
+_WAY_SPREAD = 0.05
 """Of one way to the client and back: it is this much longer or shorter at most."""
 _MOST_STEPS = 24
 """That a way takes: shorter ones are taken to last as long as so many."""
@@ -74,7 +74,9 @@ def returning(
     begins: FloatArray,
     apart: bool,
 ) -> Returning:
-    """All (cells,). ahead: 0 or 1; carrying_us: of a pass where prompts have such (apart)."""
+    """All (cells,). ahead: 0 or 1; alone_us, carrying_us: of a step without prompts, and of one with some,
+    or of a pass that reads them (apart).
+    """
     size, alone_us = way_us.size, np.maximum(alone_us, way_us / _MOST_STEPS)
     steps = Returning(
         ahead + np.ceil(way_us / alone_us),
@@ -85,8 +87,8 @@ def returning(
     is_longer = (1.0 + _WAY_SPREAD) * way_us > alone_us
     cells = np.flatnonzero((begins > 0.0) & (way_us > 0.0) & (apart | is_longer))
     if cells.size:
-        columns = (way_us, alone_us, carrying_us, begins, np.rint(ahead).astype(np.int64))
-        meeting = _meeting(*(column[cells] for column in columns), apart=apart)
+        some = (column[cells] for column in (way_us, alone_us, carrying_us, begins))
+        meeting = _meeting(*some, ahead=np.rint(ahead[cells]).astype(np.int64), apart=apart)
         for values, found in zip(steps, meeting, strict=True):
             values[cells] = found
     return steps
@@ -97,8 +99,8 @@ def _meeting(
     alone_us: FloatArray,
     carrying_us: FloatArray,
     begins: FloatArray,
-    ahead: IntArray,
     *,
+    ahead: IntArray,
     apart: bool,
 ) -> Returning:
     """Where cohorts may meet."""

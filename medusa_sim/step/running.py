@@ -22,8 +22,8 @@ how many queue is normal, and never below 0, around b - (D + I + 1) / s. x is th
 
 B is the wait behind whole prompts (`held` of all) that are longer than the room, but not than C: one holds
 those behind it until y requests have ended, anything up to d, after y / d D steps; the y that wait by then
-are read in s / (1 - rate s / 2) each, as fewer come meanwhile; the mean of y^2 is d^2 / 3. Where one prompt
-in eight is longer than C, which an engine that reads whole ones would refuse, all are read in chunks.
+are read in s / (1 - rate s / 2) each, as fewer come meanwhile; the mean of y^2 is d^2 / 3. Where three
+prompts in sixteen are longer than C, which such an engine would refuse, all are read in chunks.
 
 However many requests there are, prompts begin more rarely than C / (P + c D) a step, which fills every one:
 of 256 requests that verify 6 tokens each at 2,048 tokens a step, with prompts of 512 tokens and 21.5 steps to
@@ -51,6 +51,8 @@ from medusa_sim.step.chance import log_normal
 
 _HALVINGS = 40
 """Of the interval in which the rate lies."""
+_MOST_FIT = 13.0 / 16.0
+"""Share of prompts: between the last and the last but one of eight lengths (`chance.log_normal`)."""
 _NONE = 1e-99
 _ROUNDING = 1e-12
 _PROMPTS = 1024
@@ -88,7 +90,7 @@ def in_queue(
     lengths = prompt_tokens[:, None] * log_normal(np.full(1, prompt_cv))
     others, square = (requests - 1.0) / requests, 1.0 + prompt_cv**2
     other_steps = decode_steps + away_steps
-    is_whole = whole & (lengths[:, -2] <= budget)
+    is_whole = whole & are_read_whole(lengths, budget[:, None])
     cut = np.where(is_whole[:, None], 0.0, lengths)
 
     def steps(rate: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -121,6 +123,14 @@ def in_queue(
     room, full, read, _ = steps(rate)
     running = np.minimum(rate * (other_steps + read), requests)
     return Queue(running, room, full, read, (requests - running) / rate)
+
+
+def are_read_whole(prompt_tokens: FloatArray, budget: FloatArray | int) -> BoolArray:
+    """(...) whether an engine that reads prompts whole does so with (..., prompts): most fit a step.
+
+    It refuses longer ones, so that a server of many such has chunks enabled, and cuts the others as well.
+    """
+    return np.asarray((prompt_tokens <= budget).mean(axis=-1) >= _MOST_FIT)
 
 
 def _halved(is_full: Callable[[FloatArray], BoolArray], most: FloatArray) -> FloatArray:

@@ -119,6 +119,9 @@ def test_prompts_that_are_read_whole_wait_for_a_step_with_room_for_all_of_them()
     assert ends(arriving, whole=False) == [1.0, 2.0, 2.0]
     longer = requests([0.0], prompt=[100], output=[1])
     assert ends(longer, whole=True) == ends(longer, whole=False) == [4.0]
+    # where several are longer than a step the server has chunks enabled, and cuts the others as well
+    several = requests([0.0, 0.0, 0.0], prompt=[20, 20, 40], output=[1, 1, 1])
+    assert ends(several, whole=True) == ends(several, whole=False)
 
 
 def test_a_full_closed_loop_emits_what_the_table_says_as_often_as_its_seed():

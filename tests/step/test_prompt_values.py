@@ -217,7 +217,7 @@ def test_prompts_begin_on_every_gpu_at_once(running, gpus, chances):
 
 
 def test_cohorts_that_meet_begin_together_or_on_passes_in_a_row():
-    """Of twenty: two cohorts on half of the steps; or four in two passes, each of which has some, on others."""
+    """Of twenty: two cohorts on half of the steps; or these in two passes, each of which has some."""
     cycle = a_cycle(20.0, 0.1)
     vars(cycle).update(cohorts([[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]], [0.0, 0.1, 0.2], [1.0, 1.0, 1.0]))
     hits = begun_prompts(cycle, np.array([1]))
