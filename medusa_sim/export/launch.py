@@ -93,13 +93,12 @@ def launch_command(
     if engine not in _SERVED:
         raise UsageError(unknown_name("engine with a launch command", engine, _SERVED))
     known_engine = _SERVED[engine]
-    ids = checkpoint_ids(scenario.model.name)
-    checkpoint, notes = ids[0] if ids else scenario.model.name, list[str]()
-    form, published = scenario.model.form, _published(scenario)
-    if form == published.form and published.checkpoint:
-        checkpoint = published.checkpoint
+    form, published, ids = scenario.model.form, _published(scenario), checkpoint_ids(scenario.model.name)
+    usual, named, notes = ids[0] if ids else scenario.model.name, published.checkpoint, list[str]()
+    checkpoint = named if named and (form == published.form or named in ids) else usual
     if form != published.form and not _quantises(known_engine, scenario):
-        if known := weights_id(scenario.model.name, _STORED.get(form, form)):
+        known = weights_id(scenario.model.name, _STORED.get(form, form))
+        if known and checkpoint == usual:
             checkpoint = known
             held = scenario.model.kv_dtype
             if not known_engine.sets_cache_dtype and held != "fp8":

@@ -102,7 +102,7 @@ class Model:
     source: str
     notes: tuple[str, ...] = ()
     checkpoint: str = ""
-    """The id that it was named by, of a checkpoint in another format than the named model's."""
+    """The id that it was named by; empty where it was named otherwise."""
 
     @property
     def layers(self) -> int:

@@ -110,7 +110,9 @@ def load_model(name_or_path: str | os.PathLike[str], *, on_disk: bool = True) ->
     is_id = _ID.fullmatch(given) is not None and not given.endswith(".json")
     is_there = on_disk and os.path.exists(given)  # noqa: PTH110  # no error for long names
     if named is not None and not (is_id and is_there):
-        return _model(named, entries[named])
+        model, listed = _model(named, entries[named]), entries[named].hf
+        ids = (hf for hf in listed if given.lower() in (hf.lower(), hf.lower().rpartition("/")[2]))
+        return dataclasses.replace(model, checkpoint=next(ids, ""))
     from medusa_sim.specs.hf_families import unmodelled  # a named model needs no reader of configs
 
     is_path = on_disk and (given.endswith(".json") or "/" in given or os.sep in given)

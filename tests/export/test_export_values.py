@@ -418,6 +418,7 @@ def test_a_file_of_tensorrt_says_what_is_not_its_default(kv_dtype, spread, promp
         runtime=load_runtime("tensorrt-llm"), gpu=load_gpu("h100-sxm"),
         traffic=None if prompt_tokens is None else SimpleNamespace(prompt_tokens=prompt_tokens),
     )  # fmt: skip
+    scenario.refused_prompt = Scenario.refused_prompt.fget(scenario)  # type: ignore[attr-defined]
     for speculation in ([], ["speculative_config:", "  decoding_type: MTP"]):
         found = TensorrtLlm.launch_lines(None, scenario, speculation)  # type: ignore[arg-type]
         assert found[1:-2] == speculation + lines
@@ -502,6 +503,9 @@ def test_sglang_says_what_a_version_and_a_method_lack(version, dynamic, drafter,
         ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "bf16", "vllm",
          "meta-llama/Llama-3.1-8B-Instruct"),
         ("llama-3.1-8b", "fp8", "vllm", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("meta-llama/Llama-3.1-8B", None, "vllm", "meta-llama/Llama-3.1-8B"),
+        ("meta-llama/Llama-3.1-8B", "fp8", "vllm", "meta-llama/Llama-3.1-8B"),
+        ("meta-llama/llama-3.1-8b", "fp8", "tensorrt-llm", "meta-llama/Llama-3.1-8B"),
         ("llama-3.1-8b", "fp8", "tensorrt-llm", "nvidia/Llama-3.1-8B-Instruct-FP8"),
     ],
 )  # fmt: skip

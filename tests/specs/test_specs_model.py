@@ -310,7 +310,9 @@ def test_hugging_face_ids_name_the_shape(tmp_path, monkeypatch):
         ("Llama-3.1-8B-Instruct", "llama-3.1-8b"),
         ("QWEN/qwen2.5-7b-instruct", "qwen2.5-7b"),
     ):
-        assert load_model(hf_id) == load_model(name)
+        named = load_model(hf_id)
+        assert named.checkpoint.lower().endswith(hf_id.lower())
+        assert dataclasses.replace(named, checkpoint="") == load_model(name)
     with pytest.raises(SpecError, match=r"no folder here.*did you mean 'Qwen/Qwen3-8B'.*config\.json"):
         load_model("Qwen/Qwen3-8")
     with pytest.raises(SpecError, match=r"download its config\.json \(huggingface\.co/org/new/raw"):
