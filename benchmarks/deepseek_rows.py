@@ -20,19 +20,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from measured_pairs import pairs_of
 from recipes import UNSAID_BEFORE, unsaid_split
-from scipy.optimize import OptimizeResult, brentq
+from scipy.optimize import OptimizeResult
 from script import command_line
 from study import left_out, mean_bias_worst, measured_rows, named_rows, table
 from terms import Fitted, engine_of, print_terms, priors, solved, stored, terms_table, with_values
 
 import medusa_sim as ms
+from medusa_sim.acceptance.heads import rates_of_mean
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.lab.validate import served
 from medusa_sim.specs.gpu import load_gpu
@@ -117,16 +117,6 @@ def drafts_of(engine: str, dp_attention: bool) -> int:
     return 1 if dp_attention else 3
 
 
-@cache
-def rate_of(tokens: float, drafts: int) -> float:
-    """The share of accepted drafts, the same at every position, with which a round emits so many tokens."""
-
-    def beyond(rate: float) -> float:
-        return float(sum(rate**position for position in range(drafts + 1))) - tokens
-
-    return float(brentq(beyond, 1e-6, 1.0 - 1e-9)) if tokens < drafts + 1 else 1.0 - 1e-9
-
-
 def tokens_per_round(rows: pd.DataFrame) -> FloatArray:
     """Tokens that a round of every row emits; 1 without drafts."""
     drafts = [drafts_of(str(line.engine), bool(line.dp_attention)) for line in named_rows(rows)]
@@ -144,9 +134,10 @@ def _swept(line: Any, requests: list[int], runtimes: Mapping[str, Runtime], toke
     """(3, requests) milliseconds per token of a set-up, with the ends of their 80 % band."""
     prompt, output = STATED_SHARE * line.prompt_tokens, STATED_SHARE * line.output_tokens
     drafts = 0 if line.speculation == "none" else drafts_of(line.engine, bool(line.dp_attention))
+    rates = f"{rates_of_mean(tokens, drafts)[0]:.9f}" if drafts else "0.8"
     scenario = ms.Scenario(
         gpu=(GPUS | BORROWING)[line.gpu], model="deepseek-r1", runtime=runtimes[line.runtime], drafter="mtp",
-        acceptance=f"{rate_of(tokens, drafts):.9f}" if drafts else "0.8", tp=int(line.tp), ep=int(line.ep),
+        acceptance=rates, tp=int(line.tp), ep=int(line.ep),
         dp_attention=bool(line.dp_attention), weight_dtype="nvfp4" if line.weights == "fp4" else None,
         prompt_tokens=prompt, output_tokens=output,
     )  # fmt: skip

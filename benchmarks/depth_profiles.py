@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import structs
-from scipy.optimize import brentq, least_squares
+from scipy.optimize import least_squares
 from script import ROOT, command_line
 from study import measured_rows
 
-from medusa_sim.acceptance.heads import NORMAL_90TH
+from medusa_sim.acceptance.heads import NORMAL_90TH, rates_of_mean
 from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile, read_profile
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.scenario.acceptance import MEAN_LENGTH_ERROR
@@ -171,17 +171,6 @@ def profile(
     )  # fmt: skip
 
 
-def constant(length: float, first: float | None, drafts: int) -> FloatArray:
-    """Conditional rates that give `length` with `drafts`: `first`, then one rate; one for all where None."""
-
-    def beyond(rate: float) -> float:
-        start = rate if first is None else first
-        return 1.0 + start * sum(rate**k for k in range(drafts)) - length
-
-    rate = float(brentq(beyond, 1e-6, 1.0))
-    return np.array([rate if first is None else first, *[rate] * (drafts - 1)])
-
-
 def single() -> Iterator[Fitted]:
     """Profiles from one or two published figures, or rates as they are published."""
     path = Path(__file__).parent / "published" / "single_lengths.toml"
@@ -193,7 +182,7 @@ def single() -> Iterator[Fitted]:
         else:
             told += f"; rates {'behind the first ' if first else ''}taken as one conditional rate that gives "
             told += "this mean. model_error: that of a mean length at other depths (docs/method.md)"
-            rates = constant(given["length"], first, given["drafts"])
+            rates = rates_of_mean(given["length"], given["drafts"], first)
             reached = np.cumprod(rates)
             file = profile(given["title"], told, rates, MEAN_LENGTH_ERROR, of_mean=True)
         lengths = 1.0 + np.cumsum(reached)
@@ -201,10 +190,8 @@ def single() -> Iterator[Fitted]:
 
 
 def main() -> None:
-    """Print the profiles; with --write, write them."""
-    parser = command_line(__doc__)
-    parser.add_argument("--write", action="store_true", help="into profiles/acceptance")
-    is_written = parser.parse_args().write
+    """Print the profiles; write them where asked."""
+    given = command_line(__doc__, writes="the profiles into profiles/acceptance").parse_args()
     worst, apart = 0.0, []
     for found in (*golden(), *bundle(), *single()):
         error = np.abs(found.predicted - found.lengths) / (found.lengths - 1.0)
@@ -213,7 +200,7 @@ def main() -> None:
             apart.append(np.abs(left_out(found.lengths, found.drafts)))
         told = " ".join(f"{length:.2f}" for length in found.predicted)
         print(f"{found.name:42} {told:45} mean error {error.mean():.1%}, worst {error.max():.1%}")
-        if is_written:
+        if given.write:
             path = ROOT / "profiles" / "acceptance" / f"{found.name}.toml"
             known = read_profile(path) if path.exists() else found.file
             # by_output is fitted by acceptance_by_output.py; contexts are no part of these lengths

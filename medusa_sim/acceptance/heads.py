@@ -323,6 +323,25 @@ def chain_tokens_per_step(heads: HeadAccuracy) -> FloatArray:
     return np.concatenate([[1.0], 1.0 + np.cumsum(np.cumprod(heads.conditional().max(axis=1)))])
 
 
+def rates_of_mean(tokens_per_step: float, drafts: int, first: float | None = None) -> FloatArray:
+    """(drafts,) conditional rates, the same of every draft, of a chain that emits so many tokens a step.
+
+    Solved from 1 + r + ... + r^drafts = tokens_per_step, at most 1. first: the first draft's own rate.
+
+    >>> rates_of_mean(1.75, 2), rates_of_mean(1.84, 2, first=0.6)
+    (array([0.5, 0.5]), array([0.6, 0.4]))
+    """
+    from scipy.optimize import brentq
+
+    def rates(rate: float) -> FloatArray:
+        return np.array([rate if first is None else first, *[rate] * (drafts - 1)])
+
+    def beyond(rate: float) -> float:
+        return 1.0 + float(rates(rate).cumprod().sum()) - tokens_per_step
+
+    return rates(1.0 if beyond(1.0) <= 0.0 else float(brentq(beyond, 0.0, 1.0, xtol=1e-15)))
+
+
 def best_chain(heads: HeadAccuracy, length: int) -> CandidateTree:
     """The likeliest guess of each of the first `length` heads, as a tree without branches.
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
+from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy, rates_of_mean
 from medusa_sim.acceptance.profile import AcceptanceProfile, acceptance_names, load_acceptance
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.data import DataDir
@@ -122,7 +122,7 @@ def doubtful_shares(given: Given) -> str:
 def mean_length(tokens_per_step: float, drafts: int, name: str | None = None) -> AcceptanceProfile:
     """A chain of `drafts` with a given mean of tokens a step, the target's own included.
 
-    Its rate is taken as constant, solved from 1 + r + ... + r^drafts = tokens_per_step, with a wider band.
+    Its rate is taken as constant (`heads.rates_of_mean`), with a wider band.
     Raises UsageError for a length outside 1..drafts + 1.
     """
     if not 1 <= drafts <= MAX_DRAFTS:
@@ -132,15 +132,7 @@ def mean_length(tokens_per_step: float, drafts: int, name: str | None = None) ->
             f"acceptance {tokens_per_step:g}@{drafts}: a step of {drafts} drafts emits above 1 and at most "
             f"{drafts + 1} tokens"
         )
-    powers = np.arange(1, drafts + 1)
-
-    def beyond(rate: float) -> float:
-        return 1.0 + float((rate**powers).sum()) - tokens_per_step
-
-    from scipy.optimize import brentq
-
-    rate = 1.0 if beyond(1.0) <= 0.0 else float(brentq(beyond, 0.0, 1.0, xtol=1e-15))
-    heads = HeadAccuracy.checked(np.full((drafts, 1), rate), where="acceptance")
+    heads = HeadAccuracy.checked(rates_of_mean(tokens_per_step, drafts)[:, None], where="acceptance")
     label = name or f"{tokens_per_step:g}@{drafts}"
     title = f"{tokens_per_step:g} tokens a step with {drafts} drafts"
     return _chain(label, heads, title, MEAN_LENGTH_ERROR, of_mean=True)

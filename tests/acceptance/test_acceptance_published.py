@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from depth_profiles import bundle, constant, left_out, smooth_rates, trained_depth
+from depth_profiles import bundle, left_out, smooth_rates, trained_depth
 from hypothesis import given
 from hypothesis import strategies as st
 from public_trees import RANKS, compact_profile, fitted_rows, medusa_1_profile, read_public_trees
@@ -24,6 +24,7 @@ from medusa_sim.acceptance.heads import (
     HeadAccuracy,
     expected_tokens_per_step,
     heads_worth_running,
+    rates_of_mean,
     tokens_per_step_by_heads,
 )
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
@@ -306,10 +307,10 @@ def test_rates_fall_smoothly_and_a_mean_length_becomes_one():
     assert (np.diff(jump[1:] / jump[:-1]) < 0.0).all()
     assert trained_depth(np.array([1.8, 2.5, 3.77, 3.73, 3.47])) == 4
     assert trained_depth(np.array([1.8, 2.5, 2.4, 2.6])) == 4
-    rates = constant(2.68, None, 5)
+    rates = rates_of_mean(2.68, 5)
     assert np.ptp(rates) == 0.0
     assert 1.0 + np.cumprod(rates).sum() == pytest.approx(2.68)
-    assert constant(3.2, 0.875, 7)[0] == 0.875
+    assert rates_of_mean(3.2, 7, 0.875)[0] == 0.875
 
 
 @HAS_DATA
