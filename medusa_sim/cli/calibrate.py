@@ -193,9 +193,14 @@ def _engine(
     if not dry_run:
         path = write_runtime(user_data_dir(data_dir), fitted, setting.runtime.name)
         say(f"wrote {path}; use it with --runtime {name}")
+    output.rows(pd.DataFrame(_runs(fitted)), "calibrate-engine")
+
+
+def _runs(fitted: FittedRuntime) -> list[dict[str, Any]]:
+    """Every run beside what the runtime takes for it, fitted with it and without."""
     of_row = ("source", "concurrency", "drafts", "acceptance_length")
     of_fit = ("error", "leave_one_out_us", "leave_one_out_error")
-    records = [
+    return [
         {
             **{name: getattr(each.row, name) for name in of_row},
             "prompt_tokens": each.row.prompt,
@@ -206,7 +211,6 @@ def _engine(
         }
         for each in fitted.rows
     ]
-    output.rows(pd.DataFrame(records), "calibrate-engine")
 
 
 def _tell(fitted: FittedRuntime) -> None:

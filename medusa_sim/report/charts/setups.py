@@ -8,7 +8,7 @@ GPU alone has bands: those of five GPUs hide each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from medusa_sim.setups.quantities import AGAINST_SPEED
 from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from medusa_sim.setups.comparison import Comparison
 
 Y_TITLES = {name: BY_NAME[name].on_axis for name in AGAINST_SPEED}
@@ -72,15 +74,7 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
     column = column or answer.column
     if column not in Y_TITLES:
         raise UsageError(unknown_name("vertical axis", column, Y_TITLES))
-    table, best = answer.table, answer.chosen
-    used = list(dict.fromkeys([*SET_UP, *_USED, column]))
-    curves = []
-    for gpu in dict.fromkeys(table.gpu):
-        of_gpu = table[table.gpu == gpu]
-        for speculative in (False, True):
-            rows = of_gpu[(of_gpu.drafter != PLAIN) == speculative]
-            kept = _kept(rows[_SPEED].to_numpy(), rows[column].to_numpy(), column)
-            curves += [(gpu, speculative, rows[used].iloc[kept].to_dict("records"))] if kept.size else []
+    best, curves = answer.chosen, _curves(answer.table, column)
     basis: dict[tuple[Any, ...], str] = {}
     for row in (row for _, _, rows in curves for row in rows):
         if with_basis and (key := answer.key(row)) not in basis:
@@ -98,25 +92,8 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
     ]  # fmt: skip
     if best is not None and np.isfinite(best[column]):
         series.append(_one(ANSWER, best[_SPEED], best[column], best, marker="o", filled=False, size=11.0))
-    measured = nearest(answer)
-    if measured is not None and measured.near and np.isfinite(measured.value(column)):
-        colour, _ = look_of(measured.row["gpu"])
-        speed = measured.figure.tokens_per_s_per_user
-        text = f"measured; predicted {percent(measured.error, 0, signed=True)}"
-        series.append(
-            _one(
-                MEASURED,
-                speed,
-                measured.value(column),
-                measured.row,
-                marker="X",
-                size=8.0,
-                colour=colour,
-                texts=[text],
-            )
-        )
-    limit_us = answer.question.slowest_tpot_us
-    target = 1e6 / limit_us
+    series += _measured(answer, column)
+    target = 1e6 / answer.question.slowest_tpot_us
     return LineChart(
         title=f"{answer.model.name}, {answer.question.prompt_tokens:g} + {answer.question.output_tokens:g} "
         "tokens; points: requests / drafts, dotted: no speculation",
@@ -128,6 +105,31 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
         else [],
         tips=_TIPS,
     )
+
+
+def _curves(table: pd.DataFrame, column: str) -> list[tuple[str, bool, list[dict[str, Any]]]]:
+    """(GPU, whether it speculates, rows of the frontier) of every GPU with a value of the column."""
+    used, curves = list(dict.fromkeys([*SET_UP, *_USED, column])), []
+    for gpu in dict.fromkeys(table.gpu):
+        of_gpu = table[table.gpu == gpu]
+        for speculative in (False, True):
+            rows = of_gpu[(of_gpu.drafter != PLAIN) == speculative]
+            kept = _kept(rows[_SPEED].to_numpy(), rows[column].to_numpy(), column)
+            curves += [(gpu, speculative, rows[used].iloc[kept].to_dict("records"))] if kept.size else []
+    return curves
+
+
+def _measured(answer: Comparison, column: str) -> Iterator[Series]:
+    """The measurement near the answer, if there is one."""
+    measured = nearest(answer)
+    if measured is None or not measured.near or not np.isfinite(measured.value(column)):
+        return
+    colour, _ = look_of(measured.row["gpu"])
+    text = f"measured; predicted {percent(measured.error, 0, signed=True)}"
+    yield _one(
+        MEASURED, measured.figure.tokens_per_s_per_user, measured.value(column), measured.row,
+        marker="X", size=8.0, colour=colour, texts=[text],
+    )  # fmt: skip
 
 
 def banded(answer: Comparison) -> str:

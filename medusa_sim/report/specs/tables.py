@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from medusa_sim.data import DataDir
@@ -114,51 +114,12 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
     def of(kind: str) -> list[SpecEntry]:
         return [entry for entry in entries if entry.kind == kind]
 
-    def peak(dtype: str) -> Callable[[Gpu], str]:
-        return lambda gpu: significant(gpu.peak_flops_per_s.get(dtype, math.nan) / TERA, 4)
-
     def facts(*keys: str) -> dict[str, Callable[[SpecEntry], str]]:
         return {key: lambda entry, key=key: str(entry.value(key)) for key in keys}  # type: ignore[misc]
 
     def billions(key: str) -> Callable[[SpecEntry], str]:
         return lambda entry: f"{float(entry.value(key) or 0.0) / GIGA:.2f}"
 
-    listed = [load_gpu(entry.name, data_dir) for entry in of("gpu")]
-    gpus = TextTable.by_row(
-        [gpu for gpu in listed if gpu.kernels],
-        {
-            "gpu": lambda gpu: gpu.name,
-            "SMs": lambda gpu: str(gpu.sms),
-            "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
-            "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
-            "fp16 TFLOP/s": peak("fp16"),
-            "fp8 TFLOP/s": peak("fp8"),
-            "fitted kernels": _fitted_sets,
-        },
-        words=("gpu", "fitted kernels"),
-        title="GPUs",
-    )
-    by_group: dict[str, list[Gpu]] = {}
-    for gpu in listed:
-        if not gpu.kernels and gpu.local is not None:
-            by_group.setdefault(gpu.local.group, []).append(gpu)
-    local = [
-        TextTable.by_row(
-            grouped,
-            {
-                "device": lambda gpu: gpu.name,
-                "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
-                "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
-                "fp16 TFLOP/s": peak("fp16"),
-                "figures": lambda gpu: "not looked up" if is_unopened(gpu.sources) else "computed, measured",
-                "passes within": lambda gpu: percent(min(law.band for law in laws_of(gpu.local)), 0),
-                "runtimes": lambda gpu: ", ".join(runtimes_of(gpu.local)),
-            },
-            words=("device", "figures", "runtimes"),
-            title=f"{group}: llama.cpp and MLX",
-        )
-        for group, grouped in by_group.items()
-    ]
     models = TextTable.by_row(
         of("model"),
         {
@@ -189,7 +150,50 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
         words=("gpu", "offer, date"),
         title="prices",
     )
-    return [table for table in (gpus, *local, models, runtimes, profiles, prices) if table.rows]
+    gpus = [load_gpu(entry.name, data_dir) for entry in of("gpu")]
+    tables = (*_gpu_tables(gpus), models, runtimes, profiles, prices)
+    return [table for table in tables if table.rows]
+
+
+def _gpu_tables(gpus: Sequence[Gpu]) -> Iterator[TextTable]:
+    """GPUs of servers, then each group of those that llama.cpp and MLX run on."""
+
+    def peak(dtype: str) -> Callable[[Gpu], str]:
+        return lambda gpu: significant(gpu.peak_flops_per_s.get(dtype, math.nan) / TERA, 4)
+
+    yield TextTable.by_row(
+        [gpu for gpu in gpus if gpu.kernels],
+        {
+            "gpu": lambda gpu: gpu.name,
+            "SMs": lambda gpu: str(gpu.sms),
+            "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
+            "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
+            "fp16 TFLOP/s": peak("fp16"),
+            "fp8 TFLOP/s": peak("fp8"),
+            "fitted kernels": _fitted_sets,
+        },
+        words=("gpu", "fitted kernels"),
+        title="GPUs",
+    )
+    by_group: dict[str, list[Gpu]] = {}
+    for gpu in gpus:
+        if not gpu.kernels and gpu.local is not None:
+            by_group.setdefault(gpu.local.group, []).append(gpu)
+    for group, grouped in by_group.items():
+        yield TextTable.by_row(
+            grouped,
+            {
+                "device": lambda gpu: gpu.name,
+                "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
+                "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
+                "fp16 TFLOP/s": peak("fp16"),
+                "figures": lambda gpu: "not looked up" if is_unopened(gpu.sources) else "computed, measured",
+                "passes within": lambda gpu: percent(min(law.band for law in laws_of(gpu.local)), 0),
+                "runtimes": lambda gpu: ", ".join(runtimes_of(gpu.local)),
+            },
+            words=("device", "figures", "runtimes"),
+            title=f"{group}: llama.cpp and MLX",
+        )
 
 
 def _fitted_sets(gpu: Gpu) -> str:
