@@ -24,7 +24,6 @@ from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.model import NOT_PRICED, RUN_IN_FP16, UNCHECKED
 from medusa_sim.specs.state_rules import state_notes
-from medusa_sim.step.traffic import longest_prompt
 from medusa_sim.units import SCALE_BLOCK
 
 _ONE_NODE = 8
@@ -180,8 +179,7 @@ def cut_scale_blocks(scenario: Scenario) -> Iterator[str]:
 
 def prompts_beyond_a_step(scenario: Scenario) -> Iterator[str]:
     """Prompts are longer than a step, and the engine reads them whole unless told otherwise."""
-    traffic, most = scenario.traffic, longest_prompt(scenario.runtime, scenario.gpu)
-    if traffic is not None and traffic.prompt_tokens > most:
+    if (most := scenario.refused_prompt) is not None:
         yield (
             f"{scenario.runtime.name} refuses prompts beyond {most:,.0f} tokens unless "
             "enable_chunked_prefill is on or max_num_tokens larger: priced as if it read them in chunks"

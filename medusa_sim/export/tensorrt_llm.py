@@ -19,7 +19,6 @@ from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versi
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.parallel import Parallel
-from medusa_sim.step.traffic import longest_prompt
 
 LARGEST_BATCH = 2048
 """`max_batch_size` of the engine by default: a schedule that shall not end goes on to here."""
@@ -169,9 +168,7 @@ class TensorrtLlm(EngineExport):
         """The configuration file that it reads, where there is anything to say."""
         cache = ["kv_cache_config:", "  dtype: fp8"] if scenario.model.kv_dtype == "fp8" else []
         data_parallel = [_DATA_PARALLEL] if scenario.parallel.dp_attention else []
-        longest = longest_prompt(scenario.runtime, scenario.gpu)
-        is_longer = scenario.traffic is not None and scenario.traffic.prompt_tokens > longest
-        chunks = [_CHUNKS] if is_longer else []
+        chunks = [] if scenario.refused_prompt is None else [_CHUNKS]
         lines = [*speculation, *data_parallel, *chunks, *cache]
         return [f"cat > {_CONFIG} <<'EOF'", *lines, "EOF", f"--config {_CONFIG}"] if lines else []
 

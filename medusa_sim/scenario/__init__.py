@@ -2,14 +2,13 @@
 
 From a scenario down to its arguments, the order in which to read:
 
-    `scenario`              all of it with the requests; what every step of it shares (`step.setting`)
-    `machine_with_drafter`  what drafts: the acceptance in force (`acceptance`, `adjusted_acceptance`) and
-                            every way of drafting (`draft_options`)
-    `machine`               what runs: engine, GPUs, the model as they hold it (`as_run`), the times of its
-                            kernels and how well these were fitted (`kernel_fits`)
-    `arguments`             what a user may say, each declared once (`declare`) with its default (`defaults`)
-
-`Scenario` is a `MachineWithDrafter`, which is a `Machine`: each class adds to the one below it.
+    `scenario`        all of it, each part loaded once: the machine, its kernels, what drafts, the requests,
+                      and what every step shares (`step.setting`)
+    `latency_asked`   the times of its kernels; `kernel_fits`: how well these were fitted
+    `drafting_asked`  the drafter; `draft_options`: every way in which it may draft
+                      with the acceptance in force (`adjusted_acceptance`, of what was measured: `acceptance`)
+    `as_run`          the model in the formats that an engine runs it in
+    `arguments`       what a user may say, each declared once (`declare`) with its default (`defaults`)
 
 `question` is what recommendations and checks are asked besides; `axis_values` reads the axes of a grid.
 `local_rows` and `local_correction` take what a person measured on their own machine.

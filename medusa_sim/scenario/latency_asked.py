@@ -1,0 +1,54 @@
+"""The times of kernels that a scenario asks for: of its GPU by name, corrected by rows, slowed, or given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from medusa_sim.errors import UsageError
+from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.local import LocalLatency, clock_under
+from medusa_sim.latency.model import LatencyModel
+from medusa_sim.scenario.arguments import Arguments
+from medusa_sim.scenario.local_correction import corrected
+from medusa_sim.scenario.local_rows import read_rows
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime, local_runtime_names
+
+
+def latency_asked(
+    asked: Arguments, gpu: Gpu, runtime: Runtime, shard: Model, kernel_set: str
+) -> LatencyModel:
+    """The latency model of a scenario. shard: what one GPU holds of the model; kernel_set: by name.
+
+    Raises UsageError for a model of another GPU, and for what only local engines take.
+    """
+    if not isinstance(asked.latency, str):
+        if (other := asked.latency.gpu) != gpu:
+            numbers = " with other numbers" if other.name == gpu.name else ""
+            raise UsageError(
+                f"gpu {gpu.name} with a latency model of {other.name}{numbers}: a scenario has one "
+                "GPU; leave out one of them"
+            )
+        return asked.latency
+    for option, value in (("--bench", asked.bench), ("--power-limit", asked.power_limit)):
+        if value is not None and not runtime.local:
+            raise UsageError(
+                f"{option} is for llama.cpp and MLX, not for {runtime.name}; choose --runtime "
+                f"{' or '.join(local_runtime_names())}"
+            )
+    if runtime.local and asked.latency == "calibrated":
+        local = LocalLatency(gpu, runtime.local)
+        if asked.bench is not None:
+            local = corrected(local, shard, runtime, read_rows(Path(asked.bench)).rows)
+        clock = clock_under(asked.power_limit, gpu)  # rows are taken as measured without a limit
+        return LocalLatency(local.gpu, local.law.backend, local.law, clock)
+    return latency_model(
+        gpu,
+        asked.latency,
+        kernel_set,
+        fallback=asked.fallback,
+        data_dir=asked.data_dir,
+        library="" if asked.kernels else runtime.library,
+        serves=runtime.library,
+    )
