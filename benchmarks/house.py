@@ -53,7 +53,7 @@ HOUSE = (
         "what is asked, resolved once: arguments, defaults, acceptance -> a scenario",
         in_order(
             "defaults acceptance declare axis_values arguments question draft_options as_run local_rows "
-            "local_correction kernel_fits machine adjusted_acceptance machine_with_drafter scenario"
+            "local_correction latency_asked drafting_asked kernel_fits adjusted_acceptance scenario"
         ),
     ),
     Room(
@@ -67,7 +67,7 @@ HOUSE = (
         ("grid",),
         "scenario -> surface (the only thing that prices steps) -> cells and every quantity of them",
         in_order(
-            "axes roofline unless_self extrapolation configurations surface cell_passes steps bands cells "
+            "axes roofline extrapolation configurations surface cell_passes steps serving bands cells "
             "costs quantity quantities cell single_step request_latency sweep"
         ),
     ),

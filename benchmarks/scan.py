@@ -153,7 +153,7 @@ def seen(each: SetUp) -> dict[str, float]:
     }
     power = cells.scenario.gpu.power
     if power is not None:
-        each_watts = np.where(fits[..., None], cells.watts, np.nan) / cells.scenario.gpus
+        each_watts = np.where(fits[..., None], cells.serving.watts, np.nan) / cells.scenario.gpus
         falling = each_watts[1:, :, 0] / each_watts[:-1, :, 0] - 1.0
         worst |= {
             "beyond": max(
@@ -161,7 +161,7 @@ def seen(each: SetUp) -> dict[str, float]:
             ),
             "worst watts": np.nanmin(falling, initial=0.0),
         }
-    low, high = cells.band
+    low, high = cells.speedup_band
     return {name: float(value) for name, value in worst.items()} | {
         "upside down": float(((low > cells.speedup * 1.0001) | (high < cells.speedup * 0.9999)).any())
     }
@@ -188,7 +188,7 @@ def scanned(each: SetUp) -> dict[str, float]:
     gain, rate = cells.speedup[:last, 0], cells.tokens_per_s[:last, 0]
     best = gain[:, 1:].max(axis=1)
     batches, codes = cells.surface.batch[:last], codes_of(cells)[:last, 0]
-    low, high = (ends[:last, 0] for ends in cells.band)
+    low, high = (ends[:last, 0] for ends in cells.speedup_band)
     falls = np.diff(rate[:, 0]) / rate[:-1, 0]
     longer = by_count_of(each.scenario(prompt=1.02 * PROMPT))
     moved = longer.speedup[:last, 0] / gain - 1.0

@@ -1,26 +1,33 @@
 """Cells of a surface: at every batch and length some configurations, and what a step of each gives.
 
-Every number of a step is read here, as an array (batches, lengths, cells) in which what is the same along an
-axis may stand once (`Steps.spread` repeats it). All configurations are `Cells.every`, the best of each number
-of candidates `by_count`, the best of these `best`.
+A number of cells is an array (batches, lengths, cells) in which what is the same along an axis may stand once
+(`Cells.spread` repeats it). All configurations are `Cells.every`, the best of each number of candidates
+`by_count`, the best of these `best`.
+
+None keeps itself, as a circle would live until the garbage collector runs, which may be long after the last
+use where arrays are few and large: what may be the object itself is a property of something kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
-from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, as_float
-from medusa_sim.grid.bands import BandedSteps
+from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, NumberT, as_float
+from medusa_sim.grid.bands import Bands
 from medusa_sim.grid.cell_passes import picked
-from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.grid.surface import surface_at
-from medusa_sim.grid.unless_self import cached_unless_self
+from medusa_sim.grid.configurations import PLAIN, Configurations
+from medusa_sim.grid.serving import Serving
+from medusa_sim.grid.steps import Steps
+from medusa_sim.grid.surface import Surface, surface_at
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import DrafterMemory, MemoryParts, memory_parts
+from medusa_sim.step.server import Server
 from medusa_sim.units import US_PER_S
 
 _TIE = 1e-12
@@ -29,8 +36,65 @@ _ALWAYS_LAST = 1e9
 """Sorts what does not fit after whatever does, in the same order."""
 
 
-class Cells(BandedSteps):
-    """Configurations of a surface: their steps, which of them is best, what a server makes of them."""
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Some configurations at every batch and length of a surface.
+
+    index: (batches, lengths, cells) configuration of each cell.
+    """
+
+    surface: Surface
+    index: IntArray
+
+    @classmethod
+    def every(cls, surface: Surface) -> Cells:
+        """Every configuration at every batch and length."""
+        return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
+
+    # Where they are, and what they run.
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario that was priced."""
+        return self.surface.scenario
+
+    @property
+    def configurations(self) -> Configurations:
+        """The configurations that the index names."""
+        return self.surface.configurations
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Batches, lengths, cells at each."""
+        return *self.surface.shape, self.index.shape[-1]
+
+    def spread(self, values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
+        """(batches, lengths, cells) a number of each cell, from an array in which some stand once."""
+        return self.steps.spread(values)
+
+    def first(self, values: FloatArray) -> FloatArray:
+        """A number of the first cell at each batch and length."""
+        return self.spread(values)[..., :1]
+
+    @property
+    def batch(self) -> IntArray:
+        """Sequences of a step."""
+        return self.surface.batch[:, None, None]
+
+    @property
+    def seq_len(self) -> IntArray | FloatArray:
+        """Committed tokens of each sequence."""
+        return self.surface.seq_len[None, :, None]
+
+    @cached_property
+    def candidates(self) -> IntArray:
+        """Tokens that a step verifies for each sequence, root included."""
+        return self.configurations.candidates[self.index]
+
+    @cached_property
+    def tokens_per_step(self) -> FloatArray:
+        """Mean tokens that a step emits for each sequence."""
+        return self.configurations.tokens_per_step[self.index]
 
     @property
     def drafts(self) -> IntArray:
@@ -51,13 +115,35 @@ class Cells(BandedSteps):
 
     # Other configurations.
 
-    @cached_unless_self
+    def with_index(self, index: IntArray) -> Cells:
+        """Other configurations of the same surface; this object if they are the same."""
+        for axis in (0, 1):  # once where all batches or lengths have the same
+            first = index.take([0], axis) if index.shape[axis] > 1 else index
+            if np.array_equal(np.broadcast_to(first, index.shape), index):
+                index = first
+        return self if np.array_equal(index, self.index) else replace(self, index=index)
+
+    @cached_property
+    def plain(self) -> Cells:
+        """Plain decoding, one cell at each batch and length."""
+        return replace(self, index=np.array([[[PLAIN]]]))
+
+    @property
+    def baseline(self) -> Cells:
+        """Cells of which the first is plain decoding: these, or that alone."""
+        return self.plain if (self.index[..., 0] != PLAIN).any() else self
+
+    @property
     def by_count(self) -> Cells:
         """For each count (1 first: plain decoding) its best configuration at each batch and length.
 
         The fastest of those that fit; where none fits, the fastest.
         """
-        return self.with_index(self._best_of_counts())
+        return self._by_count or self
+
+    @cached_property
+    def _by_count(self) -> Cells | None:
+        return self._others(self._best_of_counts())
 
     def _best_of_counts(self) -> IntArray:
         """(batches, lengths, counts) index of `by_count`."""
@@ -66,7 +152,9 @@ class Cells(BandedSteps):
         every = self if self.index.shape[-1] == configurations.candidates.size else Cells.every(self.surface)
         if members.shape[1] == 1:
             return members[None, None, :, 0]
-        per_token = every.step_us * ((1.0 + _TIE * configurations.option) / configurations.tokens_per_step)
+        per_token = every.steps.time_us * (
+            (1.0 + _TIE * configurations.option) / configurations.tokens_per_step
+        )
         if not every.fits.all():
             per_token = np.where(every.fits, per_token, _ALWAYS_LAST * per_token)
         fastest = np.argmin(per_token[..., members.T], axis=-2)
@@ -88,23 +176,54 @@ class Cells(BandedSteps):
         fits = self.spread(self.fits)
         return np.asarray(np.argmax(np.where(fits, values, -np.inf), axis=-1))
 
-    @cached_property
+    @property
     def contenders(self) -> Cells:
         """Configurations that are the best of their count somewhere, at every batch and length."""
-        return self.with_index(np.unique(self.by_count.index.ravel())[None, None, :])
+        return self._contenders or self
+
+    @cached_property
+    def _contenders(self) -> Cells | None:
+        return self._others(np.unique(self.by_count.index.ravel())[None, None, :])
+
+    def _others(self, index: IntArray) -> Cells | None:
+        """Other configurations; None where they are the same."""
+        others = self.with_index(index)
+        return None if others is self else others
 
     @cached_property
     def with_kernels_alone(self) -> Cells | None:
         """These cells with the engine's kernels alone; None where the runtime is no engine."""
         surface = self.surface.kernels_alone
-        return None if surface is None else self._on(surface)
+        return None if surface is None else replace(self, surface=surface)
+
+    # What their steps take, alone and in a server, and how sure that is.
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The step of each."""
+        return Steps(self.surface, self.index)
+
+    @cached_property
+    def serving(self) -> Serving:
+        """The steps in a server that stays full with the scenario's traffic."""
+        return Serving.of(self.steps)
+
+    @property
+    def served(self) -> Server:
+        """What requests of that server see."""
+        return self.serving.server
+
+    @cached_property
+    def bands(self) -> Bands:
+        """80 % bands of these, as half-widths."""
+        return Bands(self.steps, self.serving, self.baseline.serving)
 
     # What is gained.
 
     @cached_property
     def overhead(self) -> FloatArray:
         """The step over the plain one at the same batch and length."""
-        return self.step_us / self.decode_us
+        return self.steps.time_us / self.steps.decode_us
 
     @cached_property
     def step_speedup(self) -> FloatArray:
@@ -120,36 +239,38 @@ class Cells(BandedSteps):
         """
         if self.scenario.traffic is None:
             return self.step_speedup
-        return np.asarray(self.baseline.first(self.baseline.served.token_us) / self.token_us)
+        return np.asarray(self.baseline.first(self.baseline.served.token_us) / self.served.token_us)
 
     def speedup_at(self, b: int, s: int) -> FloatArray:
         """(cells,) `speedup` at one batch and length; the first cell must be plain decoding."""
         if self.scenario.traffic is None or self.by_count is self:  # a search has priced them everywhere
             return as_float(self.spread(self.speedup)[b, s])
-        token_us = self.served_at(b, s).token_us
+        token_us = self.serving.server_at(b, s).token_us
         return np.asarray(token_us[0] / token_us)
+
+    @cached_property
+    def speedup_band(self) -> Band:
+        """80 % band of `speedup`."""
+        served = self.scenario.traffic is not None
+        low, high = (self.bands.server_speedup if served else self.bands.step_speedup).ratios()
+        return Band(self.speedup * low, self.speedup * high)
+
+    @property
+    def log_speedup_half(self) -> FloatArray:
+        """Half the width of `speedup_band` on the logarithm, spread; 0 of plain decoding."""
+        return self.spread(np.log(self.speedup_band.high / self.speedup_band.low) / 2.0)
 
     # In a server.
 
     @cached_property
-    def tpot_us(self) -> FloatArray:
-        """Time per token of a request from its first token on."""
-        return self.served.tpot_us
-
-    @cached_property
-    def token_us(self) -> FloatArray:
-        """Time per token of a request with its prompt: batch / token_us is the rate of all requests."""
-        return self.served.token_us
-
-    @cached_property
     def tokens_per_s(self) -> FloatArray:
         """Tokens a second of the whole batch."""
-        return np.asarray(self.batch * US_PER_S / self.token_us)
+        return np.asarray(self.batch * US_PER_S / self.served.token_us)
 
     @property
     def tokens_per_s_per_user(self) -> FloatArray:
         """Tokens a second of one request, from its first token on."""
-        return np.asarray(US_PER_S / self.tpot_us)
+        return np.asarray(US_PER_S / self.served.tpot_us)
 
     # What it needs.
 
@@ -174,30 +295,6 @@ class Cells(BandedSteps):
     def fits(self) -> BoolArray:
         """Whether the batch fits in memory."""
         return np.asarray(self.batch <= self.max_batch)
-
-    # How sure that is: ends of 80 % bands.
-
-    @cached_property
-    def band(self) -> Band:
-        """80 % band of `speedup`."""
-        served = self.scenario.traffic is not None
-        low, high = (self.server_speedup_halves if served else self.step_speedup_halves).ratios()
-        return Band(self.speedup * low, self.speedup * high)
-
-    @property
-    def log_speedup_half(self) -> FloatArray:
-        """Half the width of `band` on the logarithm, spread; 0 of plain decoding."""
-        return self.spread(np.log(self.band.high / self.band.low) / 2.0)
-
-    @property
-    def low_us(self) -> FloatArray:
-        """Lower end of the step."""
-        return np.asarray(self.step_us * self.step_halves.ratios().low)
-
-    @property
-    def high_us(self) -> FloatArray:
-        """Upper end of the step."""
-        return np.asarray(self.step_us * self.step_halves.ratios().high)
 
 
 def price(

@@ -23,18 +23,18 @@ from medusa_sim.units import US_PER_MS
 def baseline_us(cells: Cells) -> FloatArray:
     """The plain step that a sweep divides by: at the same batch and length, or the one of the paper."""
     if cells.scenario.baseline == "same":
-        return cells.decode_us
+        return cells.steps.decode_us
     return decode_step(cells.scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN).time_us
 
 
 def baseline_speedup(cells: Cells) -> FloatArray:
     """Tokens per step over the step's overhead against `baseline_us`."""
-    return np.asarray(cells.tokens_per_step / (cells.step_us / baseline_us(cells)))
+    return np.asarray(cells.tokens_per_step / (cells.steps.time_us / baseline_us(cells)))
 
 
 def baseline_speedup_band(cells: Cells) -> Band:
     """Ends of `baseline_speedup`: the plain step is the paper's, or as certain as the step being sped up."""
-    low, high = cells.step_speedup_halves.ratios()
+    low, high = cells.bands.step_speedup.ratios()
     return Band(baseline_speedup(cells) * low, baseline_speedup(cells) * high)
 
 
@@ -51,17 +51,17 @@ def with_band(read: Callable[[Cells], FloatArray], band: Callable[[Cells], Band]
 
 def time_band(cells: Cells) -> Band:
     """The band of what is proportional to the time per token."""
-    return cells.token_us_halves.ratios()
+    return cells.bands.token_us.ratios()
 
 
 def rate_band(cells: Cells) -> Band:
     """The band of what is proportional to the rate of tokens."""
-    return cells.token_us_halves.of_inverse.ratios()
+    return cells.bands.token_us.of_inverse.ratios()
 
 
 def first_token_band(cells: Cells) -> Band:
     """The band of the time to the first token."""
-    return cells.first_token_halves.ratios()
+    return cells.bands.first_token.ratios()
 
 
 OF_SCENARIO: dict[str, Callable[[Scenario], str | int]] = {
@@ -119,7 +119,7 @@ DECLARED = declare(
     ),
     Quantity(
         name="speedup", read=lambda cells: cells.speedup, title="speedup", unit="times", better="more",
-        low_high=lambda cells: cells.band,
+        low_high=lambda cells: cells.speedup_band,
     ),
     Quantity(name="interval", title="80 %"),
     Quantity(
@@ -130,8 +130,8 @@ DECLARED = declare(
         name="server_speedup", read=lambda cells: with_traffic(cells, lambda served: served.speedup),
         better="more",
         low_high=lambda cells: Band(
-            with_traffic(cells, lambda served: served.band.low),
-            with_traffic(cells, lambda served: served.band.high),
+            with_traffic(cells, lambda served: served.speedup_band.low),
+            with_traffic(cells, lambda served: served.speedup_band.high),
         ),
         model_only=True,
     ),
@@ -141,26 +141,26 @@ DECLARED = declare(
     ),
     # what a step takes
     Quantity(
-        name="decode_step_us", read=lambda cells: cells.decode_us, title="plain step", unit="us",
+        name="decode_step_us", read=lambda cells: cells.steps.decode_us, title="plain step", unit="us",
         better="less",
     ),
-    Quantity(name="verify_only_us", read=lambda cells: cells.target_us, better="less"),
+    Quantity(name="verify_only_us", read=lambda cells: cells.steps.target_us, better="less"),
     Quantity(
-        name="verify_step_us", read=lambda cells: cells.step_us, title="step", unit="us", better="less",
+        name="verify_step_us", read=lambda cells: cells.steps.time_us, title="step", unit="us", better="less",
     ),
-    Quantity(name="verify_low_us", read=lambda cells: cells.low_us),
-    Quantity(name="verify_high_us", read=lambda cells: cells.high_us),
+    Quantity(name="verify_low_us", read=lambda cells: cells.bands.step_us.low),
+    Quantity(name="verify_high_us", read=lambda cells: cells.bands.step_us.high),
     _OVERHEAD,
     replace(
         _OVERHEAD, name="baseline_overhead", title="baseline overhead",
-        read=lambda cells: cells.step_us / baseline_us(cells),
+        read=lambda cells: cells.steps.time_us / baseline_us(cells),
     ),
     Quantity(
-        name="bound", read=lambda cells: cells.bound, title="bound by",
+        name="bound", read=lambda cells: cells.steps.bound, title="bound by",
         labels=tuple(code.name.lower() for code in Bound),
     ),
     Quantity(
-        name="source", read=lambda cells: cells.source,
+        name="source", read=lambda cells: cells.steps.source,
         labels=tuple(code.name.lower() for code in Source),
     ),
     # what a request waits for
@@ -169,7 +169,8 @@ DECLARED = declare(
         **with_band(lambda cells: cells.served.itl_us, time_band),
     ),
     Quantity(
-        name="tpot_us", better="less", model_only=True, **with_band(lambda cells: cells.tpot_us, time_band)
+        name="tpot_us", better="less", model_only=True,
+        **with_band(lambda cells: cells.served.tpot_us, time_band),
     ),
     Quantity(
         name="ttft_ms", better="less", model_only=True,
@@ -195,7 +196,7 @@ DECLARED = declare(
     ),
     Quantity(
         name="watts", title="W", model_only=True,
-        **with_band(lambda cells: cells.watts, watts_band),
+        **with_band(lambda cells: cells.serving.watts, watts_band),
     ),
     Quantity(
         name="joule_per_token", title="J/token", axis="joules per output token", phrase="{} J a token",

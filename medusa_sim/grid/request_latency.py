@@ -36,33 +36,33 @@ class RequestLatency:
     take D steps on average (N20; N - 1 without speculation). Requests run in lockstep, on the engine: the
     server's way to the client and back is not in it, as it is in `FullServer.first_token_us`.
 
-    steps: what runs, at contexts evenly spaced from the prompt to the last token. `plain_`: without
+    cells: what runs, at contexts evenly spaced from the prompt to the last token. `plain_`: without
     speculation.
     """
 
-    steps: Cells
+    cells: Cells
     prompt_tokens: int
     output_tokens: int
 
     @property
     def batch(self) -> int:
         """Requests side by side."""
-        return int(self.steps.surface.batch[0])
+        return int(self.cells.surface.batch[0])
 
     @property
     def candidates(self) -> int:
         """Tokens that a step verifies, root included; 1 without speculation."""
-        return self.steps.candidates_at(0, 0)
+        return self.cells.candidates_at(0, 0)
 
     @property
     def depth(self) -> int:
         """Draft length (Medusa: heads run); 0 without speculation."""
-        return int(self.steps.drafts.flat[0])
+        return int(self.cells.drafts.flat[0])
 
     @property
     def tokens_per_step(self) -> float:
         """Mean tokens that a step emits."""
-        return float(self.steps.tokens_per_step.flat[0])
+        return float(self.cells.tokens_per_step.flat[0])
 
     @cached_property
     def plain_first_token_us(self) -> float:
@@ -72,26 +72,26 @@ class RequestLatency:
     @cached_property
     def first_token_us(self) -> float:
         """Reading the prompt by the model and the drafter."""
-        option = self.steps.option_at(0, 0)
+        option = self.cells.option_at(0, 0)
         return (
             self.plain_first_token_us if option is None else self._reading_us(option.drafter, self.candidates)
         )
 
     def _reading_us(self, drafter: Drafter | None, candidates: int) -> float:
-        setting = self.steps.surface.setting
+        setting = self.cells.surface.setting
         step = prefill_step(setting, self.batch, self.prompt_tokens, drafter, candidates=candidates)
         return float(step.time_us)
 
     @cached_property
     def decode_us(self) -> float:
         """From the first token to the last."""
-        emission_chances = self.steps.configurations.emission_chances[self.steps.configuration_at(0, 0)]
-        return float(request_steps(emission_chances, self.output_tokens)) * _mean(self.steps.step_us)
+        emission_chances = self.cells.configurations.emission_chances[self.cells.configuration_at(0, 0)]
+        return float(request_steps(emission_chances, self.output_tokens)) * _mean(self.cells.steps.time_us)
 
     @cached_property
     def plain_decode_us(self) -> float:
         """The same without speculation."""
-        return (self.output_tokens - 1) * _mean(self.steps.decode_us)
+        return (self.output_tokens - 1) * _mean(self.cells.steps.decode_us)
 
     @property
     def per_token_us(self) -> float:
@@ -144,7 +144,7 @@ def request_latency(
     options = () if option is None else at_counts([option], np.asarray([candidates]))
     every = price(scenario, [batch], contexts, options)
     return RequestLatency(
-        steps=every.with_index(np.array([[[every.shape[-1] - 1]]])),
+        cells=every.with_index(np.array([[[every.shape[-1] - 1]]])),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
     )

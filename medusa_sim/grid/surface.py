@@ -18,7 +18,6 @@ from medusa_sim.arrays import FloatArray, Halves, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.grid.extrapolation import edges_below
-from medusa_sim.grid.unless_self import cached_unless_self
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.specs.served_groups import longest_tokens
@@ -140,11 +139,13 @@ class Surface:
             return None
         return np.maximum(traffic.prompt_tokens + self.asked_len - self.grown_from, 1.0)
 
-    @cached_unless_self
+    @property
     def in_flight(self) -> Surface:
         """Steps of the requests in flight; this surface if their lengths are the same."""
-        if np.array_equal(self.served_len, self.seq_len):
-            return self
+        return self if np.array_equal(self.served_len, self.seq_len) else self._in_flight
+
+    @cached_property
+    def _in_flight(self) -> Surface:
         return replace(self, seq_len=self.served_len, sibling=None)
 
     @cached_property
@@ -160,11 +161,13 @@ class Surface:
         measured = 0 if runtime.engine is None or runtime.local else longest_tokens()
         return edges_below(measured, self.asked_len)
 
-    @cached_unless_self
+    @property
     def at_batch_edges(self) -> Surface:
         """Steps at `batch_edges`; this surface if it has them among its batches."""
-        if np.isin(self.batch_edges, self.batch).all():
-            return self
+        return self if np.isin(self.batch_edges, self.batch).all() else self._at_batch_edges
+
+    @cached_property
+    def _at_batch_edges(self) -> Surface:
         sibling = None if self.sibling is None else self.sibling.at_batch_edges
         return replace(self, batch=self.batch_edges, sibling=sibling)
 

@@ -75,9 +75,9 @@ def energy_of(
     cells = price(scenario, batch, [max(round(length), 1)], options).by_count
     setting, sizes = cells.surface.setting, batch[:, None, None].astype(np.float64)
     rows = sizes * np.asarray(setting.verified.mean_tokens(cells.candidates), dtype=np.float64)
-    joules = cells.joules + sampling_joules(gpu, power, setting, rows)
-    sampled_us = cells.step_us + sampled(setting, sizes, cells.candidates, cells.tokens_per_step).time_us
-    above = np.broadcast_to(joules / sampled_us * US_PER_S, cells.shape)[:, 0].T
+    joules = cells.steps.joules + sampling_joules(gpu, power, setting, rows)
+    added = sampled(setting, sizes, cells.candidates, cells.tokens_per_step)
+    above = np.broadcast_to(joules / (cells.steps.time_us + added.time_us) * US_PER_S, cells.shape)[:, 0].T
     lengths, often = np.unique(np.maximum(prompt_tokens, 1), return_counts=True)
     drafter = options[-1].drafter if options else None
     plain, drafting = (

@@ -260,15 +260,14 @@ class _Piece(NamedTuple):
 
 def _piece(cells: Cells, options: Sequence[DraftOption]) -> _Piece:
     """The step times of cells, all of whose batches stand in a table. options: of the cells, chains."""
-    steps, setting = cells.by_count, cells.surface.setting
-    sampled_us = (
-        steps.step_us + sampled(setting, steps.batch, steps.candidates, steps.tokens_per_step).time_us
-    )
+    by_count, setting = cells.by_count, cells.surface.setting
+    added = sampled(setting, by_count.batch, by_count.candidates, by_count.tokens_per_step)
+    step_us, halves = by_count.steps.time_us, by_count.bands.step
     middle = cells.shape[1] // 2
     return _Piece(
-        step_s=np.moveaxis(np.broadcast_to(sampled_us, steps.shape), -1, 0) / US_PER_S,
-        faster=np.log(steps.step_us / steps.low_us)[:, middle].T,
-        slower=np.log(steps.high_us / steps.step_us)[:, middle].T,
+        step_s=np.moveaxis(by_count.spread(step_us + added.time_us), -1, 0) / US_PER_S,
+        faster=by_count.spread(halves.down)[:, middle].T,
+        slower=by_count.spread(halves.up)[:, middle].T,
         drafting_share=_drafting_share(cells, options),
         idle_share=cells.surface.idle_share[None, :, middle],
     )
@@ -289,6 +288,6 @@ def _drafting_share(cells: Cells, options: Sequence[DraftOption]) -> FloatArray:
         if drafting is None:
             continue
         own_us = np.broadcast_to(drafting.time_us[..., -1:], (*cells.shape[:2], 1))[:, middle, 0]
-        whole_us = cells.step_us[:, middle, cells.configurations.places[index].start]
+        whole_us = cells.steps.time_us[:, middle, cells.configurations.places[index].start]
         share[option.depth] = np.minimum(own_us / whole_us, 1.0)
     return share

@@ -134,7 +134,7 @@ def best_operating_point(
     if among is not None:
         allowed = allowed & np.isin(every.surface.batch, among)[:, None]
     if max_latency_us is not None:
-        allowed = allowed & (by_count.tpot_us[:, s, counts] <= max_latency_us)
+        allowed = allowed & (by_count.served.tpot_us[:, s, counts] <= max_latency_us)
     if not allowed.any():
         return None
     rate = by_count.tokens_per_s[:, s, counts]

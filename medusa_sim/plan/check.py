@@ -149,8 +149,7 @@ def _check_drafting(scenario: Scenario, run: MeasuredRun, chain: DraftOption, ce
         chain.tokens(run.drafts + 1),
         (float(end[-1]) for end in chain.token_band),
     )
-    steps = cells.in_flight
-    low_us, step_us, high_us = (float(ends[0, 0, 1]) for ends in (steps.low_us, steps.step_us, steps.high_us))
+    low_us, step_us, high_us = _step_us(cells, 1)
 
     def per_token(step_us: float, tokens: float) -> float:
         return _per_token_us(cells, step_us, run.drafts + 1, tokens, run.timed_by)
@@ -199,20 +198,21 @@ def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed
     """Time per token, as it was measured, with a step of `step_us` that emits `tokens`."""
     place = int(np.searchsorted(cells.configurations.counts, count))
     shape = cells.configurations.emission_chances[cells.configuration_at(0, 0, place)]
-    seen = cells.served_if(0, 0, place, step_us, chances_of_mean(np.asarray(tokens), shape))
+    seen = cells.serving.server_if(0, 0, place, step_us, chances_of_mean(np.asarray(tokens), shape))
     ways = {"tpot": seen.tpot_us, "rate": seen.token_us, "gaps": seen.itl_us / tokens}
     return float(ways[timed_by])
 
 
 def _plain(cells: Cells, timed_by: TimedBy = "tpot") -> _Band:
     """Plain decoding, as if it alone was run."""
-    steps = cells.in_flight
-    return _Band(
-        *(
-            _per_token_us(cells, float(ends[0, 0, 0]), 1, 1.0, timed_by)
-            for ends in (steps.low_us, steps.step_us, steps.high_us)
-        )
-    )
+    return _Band(*(_per_token_us(cells, step_us, 1, 1.0, timed_by) for step_us in _step_us(cells, 0)))
+
+
+def _step_us(cells: Cells, k: int) -> tuple[float, float, float]:
+    """A step of requests in flight at the first batch and length, between the ends of its band."""
+    bands = cells.bands.in_flight
+    low_us, high_us = (float(end[0, 0, k]) for end in bands.step_us)
+    return low_us, float(bands.steps.time_us[0, 0, k]), high_us
 
 
 def _position(predicted: Sequence[float], measured: Sequence[float]) -> int | None:

@@ -72,7 +72,7 @@ class Recommendation:
         fits = by_count.spread(by_count.fits)
         if not fits.any():
             return None
-        tpot_us = np.where(fits, by_count.tpot_us, np.inf)
+        tpot_us = np.where(fits, by_count.served.tpot_us, np.inf)
         b, s, k = map(int, np.unravel_index(int(np.argmin(tpot_us)), tpot_us.shape))
         return Cell(cells=by_count, b=b, s=s, k=k)
 

@@ -31,7 +31,7 @@ def ranges_over(
     speedup = np.exp(np.log(contenders.speedup[:, places]).mean(axis=1))
     fits = np.asarray(contenders.fits[:, places].all(axis=1))
     limit_us = np.inf if question.max_latency_us is None else question.max_latency_us
-    kept = fits & (contenders.tpot_us[:, places] <= limit_us).all(axis=1)
+    kept = fits & (contenders.served.tpot_us[:, places] <= limit_us).all(axis=1)
     late = np.asarray(~kept.any(axis=1))
     gains = np.where(fits, speedup, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
     is_drafting = np.asarray([break_evens[s].is_drafting(cells.surface.batch) for s in places])
@@ -112,7 +112,7 @@ def gains_by_batch(rows: Iterable[ScheduleRow]) -> list[dict[str, float | int | 
             "drafts": row.drafts,
             "no_room_to_draft": row.candidates == 1 and row.verdict == "pays",
         }
-        low, high = (row.cells.spread(end)[:, row.s, row.k] for end in row.cells.band)
+        low, high = (row.cells.spread(end)[:, row.s, row.k] for end in row.cells.speedup_band)
         found += [
             {
                 "batch": int(batch),

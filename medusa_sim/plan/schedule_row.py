@@ -165,7 +165,7 @@ class ScheduleRow(Cell):
 
     def _ends_by_batch(self, cell: Cell) -> list[FloatArray]:
         """Both ends of the interval of the speedup at each of the row's batches, with the cell's drafts."""
-        return [cell.cells.spread(end)[self.places, self.s, cell.k] for end in cell.cells.band]
+        return [cell.cells.spread(end)[self.places, self.s, cell.k] for end in cell.cells.speedup_band]
 
     # What speculates: the row's configuration, or of a plain row the best that could.
 
@@ -229,4 +229,4 @@ class ScheduleRow(Cell):
     @cached_property
     def steps_us(self) -> FloatArray:
         """Step of each configuration."""
-        return np.asarray(self.every.step_us[self.b, self.s])
+        return np.asarray(self.every.steps.time_us[self.b, self.s])

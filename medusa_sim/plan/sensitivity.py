@@ -1,6 +1,6 @@
 """Speedups of a row of a schedule under another acceptance or another step than assumed.
 
-Whatever differs, the server is priced anew with it (`Steps.served_if`), as if it had been asked for.
+Whatever differs, the server is priced anew with it (`Serving.server_if`), as if it had been asked for.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _speedup_if(row: ScheduleRow, times_as_long: float, emission_chances: FloatA
     """
     cell = row.speculative_cell
     cells, place = cell.cells, (cell.b, cell.s, cell.k)
-    step_us = float(cells.in_flight.step_us[place]) * times_as_long
-    plain_us = cells.spread(cells.plain.token_us)[place]
-    return np.asarray(plain_us / cells.served_if(*place, step_us, emission_chances).token_us)
+    step_us = float(cells.serving.steps.time_us[place]) * times_as_long
+    plain_us = cells.spread(cells.plain.served.token_us)[place]
+    return np.asarray(plain_us / cells.serving.server_if(*place, step_us, emission_chances).token_us)
 
 
 def factor_to_break_even(speedup_if: Callable[[FloatArray], FloatArray], most: float) -> float | None:

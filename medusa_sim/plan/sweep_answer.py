@@ -161,7 +161,7 @@ def _shortfall(by_count: Cells) -> Shortfall | None:
 def _free(by_count: Cells) -> FreeBudgets:
     """The largest count that is free, at each batch and length."""
     counts, surface = by_count.configurations.counts, by_count.surface
-    alone = by_count.spread(surface.verify.time_us / by_count.decode_us).copy()
+    alone = by_count.spread(surface.verify.time_us / by_count.steps.decode_us).copy()
     alone[..., 0] = 1.0
     whole, verification = (free_count(counts, overhead).ravel() for overhead in (by_count.overhead, alone))
     return FreeBudgets(whole=whole, verification=verification, largest=int(counts[-1]))
@@ -198,5 +198,5 @@ def _quicker(by_count: Cells, candidates: IntArray) -> Iterator[QuickerCount]:
     surface, counts = by_count.surface, by_count.configurations.counts
     columns = np.isin(counts, [1, *candidates])
     for i, s in np.ndindex(*by_count.shape[:2]):
-        for less, more in quicker_pairs(counts[columns], by_count.step_us[i, s, columns]):
+        for less, more in quicker_pairs(counts[columns], by_count.steps.time_us[i, s, columns]):
             yield QuickerCount(int(surface.batch[i]), int(surface.seq_len[s]), less, more)

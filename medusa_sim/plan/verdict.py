@@ -60,7 +60,8 @@ def codes_of(cells: Cells) -> IntArray:
     speedup = np.where(by_count.fits, by_count.speedup, 0.0)[..., 1:]
     best = np.argmax(speedup, axis=-1)[..., None]
     low, high = (
-        np.take_along_axis(by_count.spread(end)[..., 1:], best, axis=-1)[..., 0] for end in by_count.band
+        np.take_along_axis(by_count.spread(end)[..., 1:], best, axis=-1)[..., 0]
+        for end in by_count.speedup_band
     )
     of_best = np.take_along_axis(speedup, best, axis=-1)[..., 0]
     uncertain = np.where(of_best > 1.0, GAIN, NO_GAIN)

@@ -96,8 +96,8 @@ def view_of(
     def at(values: npt.NDArray[T]) -> npt.NDArray[T]:
         return np.asarray(by_count.spread(values)[lines, s, :width])
 
-    speedup, step_us = at(by_count.speedup), at(by_count.step_us)
-    parts_us: dict[str, FloatArray] = {name: at(part) for name, part in by_count.parts_us.items()}
+    speedup, step_us = at(by_count.speedup), at(by_count.steps.time_us)
+    parts_us: dict[str, FloatArray] = {name: at(part) for name, part in by_count.steps.parts_us.items()}
     return LengthView(
         seq_len=seq_len,
         batch=surface.batch[lines],
@@ -106,11 +106,11 @@ def view_of(
         best=best,
         marked="the best count" if recommended is None else "what is recommended",
         speedup=speedup,
-        speedup_low=at(by_count.band.low),
-        speedup_high=at(by_count.band.high),
+        speedup_low=at(by_count.speedup_band.low),
+        speedup_high=at(by_count.speedup_band.high),
         tokens_per_step=at(by_count.tokens_per_step),
         fits=at(by_count.fits),
         step_us=step_us,
-        decode_us=at(by_count.decode_us)[:, 0],
+        decode_us=at(by_count.steps.decode_us)[:, 0],
         parts_us=parts_us | {BESIDE: step_us - sum(parts_us.values(), start=np.zeros(()))},
     )

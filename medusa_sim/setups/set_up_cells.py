@@ -82,7 +82,7 @@ class SetUpCells:
             copies = np.ceil(asked.rate * asked.output_tokens / rate).astype(np.int64)
             carried = np.full(rate.shape, asked.rate * asked.output_tokens) / copies
         usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, gpus, carried)
-        time_low, time_high = map(at, cells.token_us_halves.ratios())
+        time_low, time_high = map(at, cells.bands.token_us.ratios())
         return {
             **{name: np.full(batch.shape, value) for name, value in self.set_up.items()},
             **rows,
@@ -92,5 +92,6 @@ class SetUpCells:
             "usd_per_million_tokens_low": usd * time_low,
             "usd_per_million_tokens_high": usd * time_high,
             # the prompt is in the time to the first token, and in no other
-            "e2e_ms": rows["ttft_ms"] + (further * at(cells.tpot_us) / US_PER_MS if further > 0.0 else 0.0),
+            "e2e_ms": rows["ttft_ms"]
+            + (further * at(cells.served.tpot_us) / US_PER_MS if further > 0.0 else 0.0),
         }

@@ -36,26 +36,29 @@ def at(values, count: int) -> float:
 
 @pytest.mark.parametrize("count", [2, 4, 5])
 def test_a_servers_speedup_is_as_sure_as_its_steps_and_what_both_servers_pay_alike(cells, count):
-    steps, share = cells.in_flight, at(cells.served.step_share, count)
+    bands, share = cells.bands.in_flight, at(cells.served.step_share, count)
     # one error moves both servers: what is left is the difference of its shares
     others = sum((at(half, count) - at(half, 1)) ** 2 for half in cells.served.halves)
-    overhead = steps._overhead_halves.of_inverse
+    overhead = bands.overhead.of_inverse
     for end, sign in ((0, -1), (1, 1)):
-        gain = hypot(at(overhead[end], count), at(cells.request_token_halves[end], count))
+        gain = hypot(at(overhead[end], count), at(cells.bands.request_tokens[end], count))
         half = sqrt(log(1 + share * (exp(-sign * gain) - 1)) ** 2 + others)
-        assert at(cells.band[end], count) == pytest.approx(at(cells.speedup, count) * exp(sign * half))
+        assert at(cells.speedup_band[end], count) == pytest.approx(
+            at(cells.speedup, count) * exp(sign * half)
+        )
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_a_tokens_time_is_as_sure_as_steps_tokens_and_server(cells, count):
-    steps, seen = cells.in_flight, cells.served
-    fewer, more = (at(half, count) for half in cells.request_token_halves)
-    share, us = at(seen.step_share, count), at(steps.step_us, count)
+    bands, seen = cells.bands.in_flight, cells.served
+    (low_us, high_us), steps = bands.step_us, bands.steps
+    fewer, more = (at(half, count) for half in cells.bands.request_tokens)
+    share, us = at(seen.step_share, count), at(steps.time_us, count)
     beside = sum(at(half, count) ** 2 for half in seen.halves)
     beside += (1 - share**2) * (at(steps.cost.setup_half_us, count) / us) ** 2
-    faster = sqrt(share**2 * (log(us / at(steps.low_us, count)) ** 2 + more**2) + beside)
-    slower = sqrt(share**2 * (log(at(steps.high_us, count) / us) ** 2 + fewer**2) + beside)
-    found = [at(end, count) for end in cells.token_us_halves.ratios()]
+    faster = sqrt(share**2 * (log(us / at(low_us, count)) ** 2 + more**2) + beside)
+    slower = sqrt(share**2 * (log(at(high_us, count) / us) ** 2 + fewer**2) + beside)
+    found = [at(end, count) for end in cells.bands.token_us.ratios()]
     assert found == pytest.approx([exp(-faster), exp(slower)])
 
 
@@ -75,7 +78,7 @@ def test_few_tokens_are_as_sure_as_the_whole_steps_that_they_take(count):
     def halves(output: int) -> list[float]:
         scenario = measured.but(output_tokens=output)
         cells = price(scenario, [16], [scenario.length], [option])
-        return [float(half[0, 0, -1]) for half in cells.request_token_halves]
+        return [float(half[0, 0, -1]) for half in cells.bands.request_tokens]
 
     of_step = [float(half[-1]) for half in option.token_halves]
     assert min(of_step) > 0.02
@@ -89,8 +92,8 @@ def test_few_tokens_are_as_sure_as_the_whole_steps_that_they_take(count):
 
 
 def test_plain_decoding_gains_nothing_for_certain(cells):
-    assert at(cells.speedup, 1) == at(cells.band[0], 1) == at(cells.band[1], 1) == 1.0
-    assert at(cells.band[0], 2) < at(cells.speedup, 2) < at(cells.band[1], 2)
+    assert at(cells.speedup, 1) == at(cells.speedup_band[0], 1) == at(cells.speedup_band[1], 1) == 1.0
+    assert at(cells.speedup_band[0], 2) < at(cells.speedup, 2) < at(cells.speedup_band[1], 2)
     assert codes_of(price(SERVED, [1, 2], [512], ())).tolist() == [[LOSES], [LOSES]]
 
 

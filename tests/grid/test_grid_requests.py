@@ -51,24 +51,24 @@ def test_requests_in_flight_have_their_mean_length_to_a_fraction_of_a_token(cv):
     """Outputs of 200 tokens with a cv of 0.4 are 16 longer in flight, with 0.25 6.25 longer."""
     scenario = SERVED.but(length_cv=cv)
     length = 2100 + 200 * cv**2 / 2.0
-    served = price(scenario, [16], [2100]).in_flight
+    served = price(scenario, [16], [2100]).serving.steps
     assert served.surface.seq_len.tolist() == pytest.approx([length])
     alone = price(
         SERVED.but(prompt_tokens=None, output_tokens=None), [16], [int(length), length, int(length) + 1]
     )
-    assert served.step_us[0, 0] == pytest.approx(alone.step_us[0, 1], rel=1e-12)
-    assert (np.diff(alone.step_us[0], axis=0) >= 0.0).all()
+    assert served.time_us[0, 0] == pytest.approx(alone.steps.time_us[0, 1], rel=1e-12)
+    assert (np.diff(alone.steps.time_us[0], axis=0) >= 0.0).all()
 
 
 # Requests.
 
 
-def steps(plain_us: float, step_us: float, tokens: float) -> Any:
+def cells(plain_us: float, step_us: float, tokens: float) -> Any:
     """The same at all contexts of a batch of four."""
     plain, own, per_step = (np.full((1, 1, 1), value) for value in (plain_us, step_us, tokens))
     surface, every = SimpleNamespace(batch=np.array([4])), np.array([[1.0, 0.5, 0.5]])
     return SimpleNamespace(
-        step_us=own, decode_us=plain, tokens_per_step=per_step, surface=surface,
+        steps=SimpleNamespace(time_us=own, decode_us=plain), tokens_per_step=per_step, surface=surface,
         configurations=SimpleNamespace(emission_chances=every), configuration_at=lambda b, s: 0,
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ def test_a_request_is_its_prompt_and_its_steps_but_one():
 
     One token or three a step, equally often: E[x^2] = 5, tau = 2, 3 / 4 of a token beyond the end.
     """
-    one = RequestLatency(steps=steps(10_000.0, 12_000.0, 2.0), prompt_tokens=500, output_tokens=100)
+    one = RequestLatency(cells=cells(10_000.0, 12_000.0, 2.0), prompt_tokens=500, output_tokens=100)
     one.__dict__["plain_first_token_us"], one.__dict__["first_token_us"] = 5_000.0, 6_000.0
     assert one.batch == 4
     assert (one.plain_per_token_us, one.per_token_us) == (10_000.0, pytest.approx(6_000.0 * 99.75 / 99))
@@ -86,7 +86,7 @@ def test_a_request_is_its_prompt_and_its_steps_but_one():
     assert one.total_us == pytest.approx(6_000.0 + 99.75 * 6_000.0)
     assert one.request_speedup == pytest.approx(995 / 604.5)
     assert one.decode_speedup == pytest.approx(990 / 598.5)
-    two = RequestLatency(steps=steps(10_000.0, 12_000.0, 2.0), prompt_tokens=500, output_tokens=2)
+    two = RequestLatency(cells=cells(10_000.0, 12_000.0, 2.0), prompt_tokens=500, output_tokens=2)
     assert (two.plain_per_token_us, two.per_token_us) == (10_000.0, 12_000.0)
 
 
@@ -106,7 +106,7 @@ def test_a_request_with_drafts_reads_its_prompt_twice():
     assert 1.01 < found.first_token_us / found.plain_first_token_us < 1.1
     assert (found.candidates, found.depth) == (4, 3)
     assert found.tokens_per_step == pytest.approx(1 + 0.7 + 0.5 + 0.3)
-    ends = price(scenario, [2], [1000, 1100], [option.only(np.array([4]))]).step_us[0, :, -1]
+    ends = price(scenario, [2], [1000, 1100], [option.only(np.array([4]))]).steps.time_us[0, :, -1]
     steps = (99 + (0.7 + 2 * 0.5 + 3 * 0.3) / 2.5) / 2.5
     assert ends[0] < found.decode_us / steps < ends[1]
     for sizes in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
@@ -161,7 +161,7 @@ def test_a_table_has_the_counts_that_were_asked_for_in_their_order():
 def test_parts_of_a_cell_are_those_of_verification_and_of_its_drafter():
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
     setting = cells.surface.setting
-    parts = cells.parts_us
+    parts = cells.steps.parts_us
     for place in range(1, cells.shape[-1]):
         drafts = int(cells.configuration_at(0, 0, place))
         option = cells.configurations.options[int(cells.configurations.option[drafts])]
@@ -179,7 +179,7 @@ def test_parts_of_a_cell_are_those_of_verification_and_of_its_drafter():
     assert parts["drafter"][0, 0, 0] == 0.0
     assert parts["attention"][0, 0, 0] == pytest.approx(float(plain["attention"]))
     assert "exchange" in parts
-    assert "exchange" not in price(TREES, [1], [512]).by_count.parts_us
+    assert "exchange" not in price(TREES, [1], [512]).by_count.steps.parts_us
 
 
 def test_as_many_requests_fit_as_there_is_room_beside_weights():

@@ -13,7 +13,7 @@ import medusa_sim.setups.quantities  # noqa: F401  # these rooms declare quantit
 from medusa_sim.arrays import Band, Halves
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
-from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, BandedSteps
+from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, Bands
 from medusa_sim.grid.cell_passes import CellPasses, picked
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import NO_LIMIT, Configurations
@@ -54,11 +54,11 @@ def test_quantities_are_cells_in_the_units_of_their_names():
     """One server of two GPUs: milliseconds are thousandths, rates are the batch over the time of a token."""
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
     batch = cells.batch
-    token_s, tpot_s = cells.token_us / 1e6, cells.tpot_us / 1e6
+    token_s, tpot_s = cells.served.token_us / 1e6, cells.served.tpot_us / 1e6
     expected = {
         "time_per_token_ms": 1e3 * token_s,
         "itl_us": cells.served.itl_us,
-        "tpot_us": cells.tpot_us,
+        "tpot_us": cells.served.tpot_us,
         "tpot_ms": 1e3 * tpot_s,
         "ttft_ms": cells.served.first_token_us / 1e3,
         "benchmark_ttft_ms": cells.served.benchmark_first_token_us / 1e3,
@@ -66,21 +66,21 @@ def test_quantities_are_cells_in_the_units_of_their_names():
         "tokens_per_s_per_gpu": batch / token_s / 2,
         "tokens_per_s_per_user": 1 / tpot_s,
         "usd_per_million_tokens": 2 * 1.8 / 3600 / (batch / token_s) * 1e6,
-        "joule_per_token": cells.watts * token_s / batch,
-        "tokens_per_s_per_mw": 1e6 / (cells.watts * token_s / batch),
-        "overhead": cells.step_us / cells.decode_us,
-        "baseline_overhead": cells.step_us / cells.decode_us,
-        "step_speedup": cells.tokens_per_step * cells.decode_us / cells.step_us,
-        "baseline_speedup": cells.tokens_per_step * cells.decode_us / cells.step_us,
-        "speedup": cells.token_us[..., :1] / cells.token_us,
-        "server_speedup": cells.token_us[..., :1] / cells.token_us,
+        "joule_per_token": cells.serving.watts * token_s / batch,
+        "tokens_per_s_per_mw": 1e6 / (cells.serving.watts * token_s / batch),
+        "overhead": cells.steps.time_us / cells.steps.decode_us,
+        "baseline_overhead": cells.steps.time_us / cells.steps.decode_us,
+        "step_speedup": cells.tokens_per_step * cells.steps.decode_us / cells.steps.time_us,
+        "baseline_speedup": cells.tokens_per_step * cells.steps.decode_us / cells.steps.time_us,
+        "speedup": cells.served.token_us[..., :1] / cells.served.token_us,
+        "server_speedup": cells.served.token_us[..., :1] / cells.served.token_us,
         "memory_bytes": cells.memory.total,
     }
     found = values(cells, expected)
     for name, value in expected.items():
         assert np.asarray(found[name]) == pytest.approx(np.asarray(value)), name
     assert BY_NAME["batch"].digits == 3
-    faster, slower = cells.token_us_halves.ratios()
+    faster, slower = cells.bands.token_us.ratios()
     for name, low, high in (
         ("tpot_us", faster, slower), ("usd_per_million_tokens", faster, slower), ("itl_us", faster, slower),
         ("tokens_per_s", 1 / slower, 1 / faster), ("tokens_per_s_per_gpu", 1 / slower, 1 / faster),
@@ -98,16 +98,16 @@ def test_energy_is_as_sure_as_a_cards_parameters_and_the_time_in_which_it_draws(
     """A step takes longer by a factor: what the kernels draw stays, what is drawn idle grows with it."""
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
     power = SERVED.gpu.power
-    faster, slower = (np.abs(np.log(end)) for end in cells.token_us_halves.ratios())
-    idle = np.minimum(2 * power.fit.idle_watts / cells.watts, 1.0)
+    faster, slower = (np.abs(np.log(end)) for end in cells.bands.token_us.ratios())
+    idle = np.minimum(2 * power.fit.idle_watts / cells.serving.watts, 1.0)
     low, high = joule_band(cells)
     assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, idle * faster)))
     assert high == pytest.approx(np.exp(np.hypot(power.fit.error, idle * slower)))
     low, high = watts_band(cells)  # a longer step draws less while it runs
     assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, (1 - idle) * slower)))
-    most = 2 * power.limit_watts / cells.watts
+    most = 2 * power.limit_watts / cells.serving.watts
     assert high == pytest.approx(np.minimum(np.exp(np.hypot(power.fit.error, (1 - idle) * faster)), most))
-    sooner, later = cells.first_token_halves.ratios()
+    sooner, later = cells.bands.first_token.ratios()
     assert sooner == pytest.approx(np.exp(-np.hypot(faster, 0.22)))
     assert later == pytest.approx(np.exp(np.hypot(slower, 0.74)))
     assert (FIRST_TOKEN_SOONER, FIRST_TOKEN_LATER) == (0.22, 0.74)
@@ -117,8 +117,10 @@ def test_watts_are_those_of_all_gpus_over_the_time_of_a_step():
     """Without traffic a step's joules over its own time; a block has none."""
     scenario = SERVED.but(prompt_tokens=None, output_tokens=None)
     cells = price(scenario, [4], [1024]).by_count
-    assert cells.watts == pytest.approx(2 * watts(scenario.gpu.power, cells.joules, cells.step_us))
-    assert np.isnan(price(scenario.but(scope="block", tp=1), [4], [1024]).watts)
+    assert cells.serving.watts == pytest.approx(
+        2 * watts(scenario.gpu.power, cells.steps.joules, cells.steps.time_us)
+    )
+    assert np.isnan(price(scenario.but(scope="block", tp=1), [4], [1024]).serving.watts)
 
 
 def test_drafts_that_are_not_run_draw_nothing():
@@ -141,7 +143,7 @@ def test_drafts_that_are_not_run_draw_nothing():
     )
     expected += back + draft + sure[0] * further
     cells = price(early, [1], [1024], [one]).by_count
-    assert float(cells.joules[0, 0, -1]) == pytest.approx(expected)
+    assert float(cells.steps.joules[0, 0, -1]) == pytest.approx(expected)
 
 
 def test_without_traffic_those_in_flight_are_as_long_as_asked_though_not_whole():
@@ -163,10 +165,10 @@ def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
     prompt = np.where(cells.candidates > 1, drafting, plain)
     prompts = cells.batch * prompt
     chosen = sampling_joules(card, power, of, cells.batch * cells.candidates)
-    joules = cells.decode_steps * (cells.in_flight.joules + chosen) + prompts
-    assert float(prompts.min()) > float(np.max(cells.decode_steps * chosen)) >= 0.0
-    expected = 2 * watts(power, joules, cells.token_us * 200)
-    assert cells.watts == pytest.approx(expected)
+    joules = cells.serving.decode_steps * (cells.serving.steps.joules + chosen) + prompts
+    assert float(prompts.min()) > float(np.max(cells.serving.decode_steps * chosen)) >= 0.0
+    expected = 2 * watts(power, joules, cells.served.token_us * 200)
+    assert cells.serving.watts == pytest.approx(expected)
 
 
 def test_a_fixed_baseline_is_one_request_of_1024_tokens():
@@ -174,8 +176,8 @@ def test_a_fixed_baseline_is_one_request_of_1024_tokens():
     cells = price(scenario, [8], [4096]).by_count
     one = float(decode_step(scenario.setting, 1, 1024).time_us)
     found = values(cells, ["baseline_overhead", "baseline_speedup"])
-    assert found["baseline_overhead"] == pytest.approx(cells.step_us / one)
-    assert found["baseline_speedup"] == pytest.approx(cells.tokens_per_step * one / cells.step_us)
+    assert found["baseline_overhead"] == pytest.approx(cells.steps.time_us / one)
+    assert found["baseline_speedup"] == pytest.approx(cells.tokens_per_step * one / cells.steps.time_us)
 
 
 @pytest.mark.parametrize("batch", [4, 256])
@@ -186,8 +188,8 @@ def test_the_pass_that_verifies_is_the_mean_one_and_no_longer_than_the_step(batc
     cells = price(scenario, [batch], [512], scenario.options(4)).by_count
     found = np.ravel(values(cells, ["verify_only_us"])["verify_only_us"])
     mean = [float(verification_step(scenario.setting, batch, 512, count).time_us) for count in (2, 3, 4)]
-    assert found == pytest.approx([float(cells.decode_us[0, 0, 0]), *mean], rel=1e-6)
-    assert (found <= (1.0 + 1e-12) * np.ravel(cells.step_us)).all()
+    assert found == pytest.approx([float(cells.steps.decode_us[0, 0, 0]), *mean], rel=1e-6)
+    assert (found <= (1.0 + 1e-12) * np.ravel(cells.steps.time_us)).all()
 
 
 # Pieces of a grid.
@@ -324,17 +326,17 @@ def test_edges_of_batches_come_before_those_of_lengths():
         def _at_least(self, axis: int, halves_of: Any) -> Any:
             return axis, halves_of(self)
 
-    assert BandedSteps.widened(Made(), lambda bands: "own") == (1, (0, "own"))  # type: ignore[arg-type]
+    assert Bands.widened(Made(), lambda bands: "own") == (1, (0, "own"))  # type: ignore[arg-type]
 
 
 def test_ends_of_a_step_and_half_of_a_band_on_the_logarithm():
     """100 us from 80 to 150; a speedup of 1.2 and of 2 in their own bands, of one count or of two."""
-    halves = Halves(np.log(1.25), np.log(1.5))
-    cells = SimpleNamespace(step_us=np.array([[[100.0, 200.0]]]), step_halves=halves)
-    assert Cells.low_us.fget(cells) == pytest.approx(np.array([[[80.0, 160.0]]]))
-    assert Cells.high_us.fget(cells) == pytest.approx(np.array([[[150.0, 300.0]]]))
+    steps = SimpleNamespace(time_us=np.array([[[100.0, 200.0]]]))
+    found = Bands.step_us.fget(SimpleNamespace(steps=steps, step=Halves(np.log(1.25), np.log(1.5))))
+    assert found.low == pytest.approx(np.array([[[80.0, 160.0]]]))
+    assert found.high == pytest.approx(np.array([[[150.0, 300.0]]]))
     band = Band(np.array([0.9, 1.8]), np.array([1.6, 2.1]))
-    fake = SimpleNamespace(band=band, spread=lambda values: np.broadcast_to(values, (2, 1, 2)))
+    fake = SimpleNamespace(speedup_band=band, spread=lambda values: np.broadcast_to(values, (2, 1, 2)))
     found = Cells.log_speedup_half.fget(fake)
     assert found == pytest.approx(np.broadcast_to(np.log([1.6 / 0.9, 2.1 / 1.8]) / 2, (2, 1, 2)))
 
@@ -393,7 +395,8 @@ def test_of_ways_of_drafting_that_give_the_same_the_first_is_taken():
         )  # fmt: skip
         cells = SimpleNamespace(
             configurations=configurations, index=np.zeros((1, 1, 3)), surface=None,
-            step_us=np.array([[step_us]], dtype=float), fits=np.array([[fits]], dtype=bool),
+            steps=SimpleNamespace(time_us=np.array([[step_us]], dtype=float)),
+            fits=np.array([[fits]], dtype=bool),
         )  # fmt: skip
         assert Cells._best_of_counts(cells).tolist() == [[[0, taken]]]
 

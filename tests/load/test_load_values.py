@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from load_tables import MOST_TOKENS, constant_table, limits, prompt_times, requests
 
+from medusa_sim.arrays import Halves
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.load import step_table
@@ -324,7 +325,7 @@ def test_watts_of_steps_are_joules_of_their_kernels_and_of_the_filter():
     test = load_test(SCENARIO, policies=("none", "2"), requests=30, seeds=1)
     energy = energy_of(SCENARIO, chains(SCENARIO, 2), batch, length, np.array([100]))
     assert energy is not None
-    joules = price(SCENARIO, [batch], [length], chains(SCENARIO, 2)).by_count.in_flight.joules
+    joules = price(SCENARIO, [batch], [length], chains(SCENARIO, 2)).by_count.serving.steps.joules
     engine, model = SCENARIO.runtime.engine, SCENARIO.model
     assert engine is not None
     for drafts in (0, 2):
@@ -411,12 +412,11 @@ def test_the_last_of_several_arrivals_comes_when_the_rate_says(burstiness):
 
 def test_times_of_a_table_are_as_sure_as_at_its_middle_length():
     """Of five lengths the third; a step is half as long at least and twice as long at most there."""
-    step_us = np.full((2, 5, 3), 100.0)
-    low_us, high_us = np.full((2, 5, 3), 90.0), np.full((2, 5, 3), 110.0)
-    low_us[:, 2], high_us[:, 2] = 50.0, 200.0
+    step_us, half = np.full((2, 5, 3), 100.0), np.full((2, 5, 3), 0.1)
+    half[:, 2] = np.log(2.0)
     steps = SimpleNamespace(
-        step_us=step_us, low_us=low_us, high_us=high_us, batch=None, candidates=None, tokens_per_step=None,
-        shape=step_us.shape,
+        steps=SimpleNamespace(time_us=step_us), bands=SimpleNamespace(step=Halves(half, half)), batch=None,
+        candidates=None, tokens_per_step=None, spread=np.asarray,
     )  # fmt: skip
     idle = np.arange(5.0) * np.ones((2, 1))
     surface = SimpleNamespace(setting=None, idle_share=idle)

@@ -47,7 +47,7 @@ def test_steps_are_the_surfaces_at_every_batch_and_any_length(table):
     batch, length = np.array([1, 7, 33, 96]), np.array([90, 1000, 3333])
     cells = price(SCENARIO, batch, length, CHAINS).by_count
     added = sampled(cells.surface.setting, batch[:, None, None], cells.candidates, cells.tokens_per_step)
-    seen = cells.step_us + added.time_us
+    seen = cells.steps.time_us + added.time_us
     for i, b in enumerate(batch.tolist()):
         for j, s in enumerate(length.tolist()):
             for drafts in range(len(CHAINS) + 1):
@@ -162,7 +162,7 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
     mean = float(line.kv_tokens[middle].mean()) / users
     cells = price(SCENARIO, [users], [round(mean)], CHAINS).by_count
     added = sampled(cells.surface.setting, users, drafts + 1, float(table.tokens_per_step[drafts]))
-    seen_us = float(cells.step_us[0, 0, drafts] + added.time_us)
+    seen_us = float(cells.steps.time_us[0, 0, drafts] + added.time_us)
     expected = users * float(table.tokens_per_step[drafts]) / seen_us * 1e6
     assert float(line.tokens_per_s[middle].mean()) == pytest.approx(
         expected, rel=0.02

@@ -29,11 +29,11 @@ DENSE = (("llama-3.1-70b", 4), ("llama-3.1-8b", 1))
 
 def halves(cells: Cells) -> dict[str, np.ndarray]:
     """(B, S, K) half-widths of steps, speedups, times per token (so dollars) and to the first, joules."""
-    of_step, speedup = cells.step_us, cells.speedup
-    ends = {"slower": cells.high_us / of_step, "faster": of_step / cells.low_us}
-    ends |= {"gain, more": cells.band[1] / speedup, "gain, less": speedup / cells.band[0]}
+    of_step, speedup = cells.steps.time_us, cells.speedup
+    ends = {"slower": cells.bands.step_us.high / of_step, "faster": of_step / cells.bands.step_us.low}
+    ends |= {"gain, more": cells.speedup_band[1] / speedup, "gain, less": speedup / cells.speedup_band[0]}
     for name, (low, high) in (
-        ("token", cells.token_us_halves.ratios()), ("first token", cells.first_token_halves.ratios()),
+        ("token", cells.bands.token_us.ratios()), ("first token", cells.bands.first_token.ratios()),
         ("joules", joule_band(cells)),
     ):  # fmt: skip
         ends |= {f"{name}, more": high, f"{name}, less": 1.0 / low}

@@ -98,7 +98,7 @@ def test_a_format_that_is_slower_is_told(dtype):
     small = {"gpu": "b200", "model": "llama-3.1-8b", "tp": 4, "runtime": "cuda-graph", **EAGLE}
     asked = Scenario(**small, dtype=dtype)
     own, published = (
-        float(price(each, [1], [1024], ()).decode_us[0, 0, 0]) for each in (asked, Scenario(**small))
+        float(price(each, [1], [1024], ()).steps.decode_us[0, 0, 0]) for each in (asked, Scenario(**small))
     )
     expected = pytest.approx((own, published)) if own > 1.005 * published else None
     assert slower_format_us(sweep_answer(asked, Grid.of([1], [1024], [1, 2])).by_count) == expected

@@ -36,7 +36,7 @@ def test_the_code_of_a_cell_is_that_of_its_best_count_that_fits(order, gains, fi
     speedup = np.array([1.0, *gains[::order]]).reshape(1, 1, 3)
     by_count = SimpleNamespace(
         shape=speedup.shape, speedup=speedup, fits=np.array([True, *fits[::order]]).reshape(1, 1, 3),
-        band=Band(0.8 * speedup, 1.25 * speedup), spread=np.asarray,
+        speedup_band=Band(0.8 * speedup, 1.25 * speedup), spread=np.asarray,
     )  # fmt: skip
     assert codes_of(SimpleNamespace(by_count=by_count)).tolist() == [[code]]
 
@@ -149,7 +149,8 @@ def test_the_best_point_has_the_largest_rate_of_those_that_fit_in_time(
     counts = [0, *(1, 2)[::order]]
     lengths = [1, 0.5][::order]
     by_count = SimpleNamespace(
-        fits=np.stack([fits[:, counts]] * 2, axis=1), tpot_us=np.stack([tpot[:, counts]] * 2, axis=1),
+        fits=np.stack([fits[:, counts]] * 2, axis=1),
+        served=SimpleNamespace(tpot_us=np.stack([tpot[:, counts]] * 2, axis=1)),
         tokens_per_s=np.stack([rate[:, counts] * share for share in lengths], axis=1),
     )  # fmt: skip
     every = SimpleNamespace(by_count=by_count, surface=SimpleNamespace(batch=np.array([2, 3, 5])))

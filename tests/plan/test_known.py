@@ -147,7 +147,7 @@ def test_codes_are_those_of_the_best_count_that_fits():
     by_count = price(scenario, np.arange(1, 300, 7), [640]).by_count
     codes = codes_of(by_count)[:, 0]
     gain = np.where(by_count.fits, by_count.speedup, 0.0)[:, 0, 1:]
-    low, high = (end[:, 0, 1:] for end in by_count.band)
+    low, high = (end[:, 0, 1:] for end in by_count.speedup_band)
     rows, best = np.arange(codes.size), gain.argmax(axis=1)
     np.testing.assert_array_equal(codes == PAYS, low[rows, best] > 1.0)
     np.testing.assert_array_equal(codes == LOSES, high[rows, best] <= 1.0)

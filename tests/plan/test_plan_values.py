@@ -80,7 +80,7 @@ def test_the_best_operating_point_is_that_of_every_batch_and_count(limit_ms, tra
     limit_us = None if limit_ms is None else 1e3 * limit_ms
     (found,) = capacities([look_at(every)], every, limit_us)
     assert found.max_batch_without == int(every.surface.max_batch[0, 0]) < 16
-    allowed = every.fits[:, 0] & (every.tpot_us[:, 0] <= (limit_us or np.inf))
+    allowed = every.fits[:, 0] & (every.served.tpot_us[:, 0] <= (limit_us or np.inf))
     rate = np.where(allowed, every.tokens_per_s[:, 0], -np.inf)
     for best, of in ((found.without_speculation, rate[:, :1]), (found.with_speculation, rate[:, 1:])):
         if of.max() == -np.inf:
@@ -352,8 +352,9 @@ def shared_ranges(
         tpot_us[b, 2, k] = 30.0
     halves = np.full(speedup.shape, half) * np.array([0.0, 1.0, 2.0])
     contenders = SimpleNamespace(
-        speedup=speedup, fits=fits, tpot_us=tpot_us, log_speedup_half=halves, index=np.array([[[0, 7, 5]]])
-    )
+        speedup=speedup, fits=fits, served=SimpleNamespace(tpot_us=tpot_us), log_speedup_half=halves,
+        index=np.array([[[0, 7, 5]]]),
+    )  # fmt: skip
     cells = SimpleNamespace(contenders=contenders, surface=SimpleNamespace(batch=np.arange(len(first))))
     question = SimpleNamespace(max_latency_us=limit_us, switching_gain=gain)
     where = [np.array([letter == "1" for letter in each[: len(first)]]) for each in drafting]

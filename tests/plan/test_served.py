@@ -323,8 +323,8 @@ def test_no_engine_beats_its_own_kernels(runtime, where):
     scenario = Scenario(**where, runtime=runtime, drafter=drafter, acceptance=0.7, chain_only=True)
     engine = price(scenario, [1, 8, 33, 300], [512, 8192])
     alone = engine.with_kernels_alone
-    assert (engine.decode_us >= alone.decode_us * (1.0 - 1e-12)).all()
-    assert (engine.step_us >= alone.step_us * (1.0 - 1e-12)).all()
+    assert (engine.steps.decode_us >= alone.steps.decode_us * (1.0 - 1e-12)).all()
+    assert (engine.steps.time_us >= alone.steps.time_us * (1.0 - 1e-12)).all()
 
 
 def test_time_per_token_grows_with_requests_where_every_step_carries_prompts():
@@ -333,7 +333,7 @@ def test_time_per_token_grows_with_requests_where_every_step_carries_prompts():
     scenario = Scenario(**asked, drafter="eagle", prompt_tokens=896, output_tokens=256)
     cells = price(scenario, [1024, 1654, 1737, 1823], [scenario.length])
     assert cells.fits.all()
-    for quantity in (cells.token_us, cells.tpot_us):
+    for quantity in (cells.served.token_us, cells.served.tpot_us):
         assert (quantity > 0.0).all()
         assert (np.diff(np.broadcast_to(quantity, cells.shape), axis=0) > 0.0).all()
-    assert np.isfinite(cells.band).all()
+    assert np.isfinite(cells.speedup_band).all()

@@ -109,7 +109,7 @@ def test_a_limit_of_latency_parts_the_schedule_and_never_contradicts_it(limit):
     )
     found = recommend(scenario, Question(batch_max=LAST, seq_len=(LENGTH,), max_latency_ms=limit))
     cells = found.cells
-    in_time = (cells.step_us[:, 0] / cells.tokens_per_step[0] <= 1000.0 * limit).any(axis=1)
+    in_time = (cells.steps.time_us[:, 0] / cells.tokens_per_step[0] <= 1000.0 * limit).any(axis=1)
     for row in found.schedule:
         assert set(in_time[row.batch_min - 1 : row.batch_max].tolist()) == {row.meets_latency}
     assert found.enable == any(row.candidates > 1 and row.meets_latency for row in found.schedule)

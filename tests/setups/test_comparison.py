@@ -234,7 +234,7 @@ def test_bands_beyond_what_an_engine_was_measured_with_are_those_that_recommend_
         cells = price(scenario, [1024], [found.answer.question.seq_len]).by_count
         count = cells.configurations.counts.tolist().index(row["drafts"] + 1)
         for end, other in (("low", 1), ("high", 0)):  # the longer a token takes, the lower the rate
-            asked = row["tokens_per_s_per_gpu"] / cells.token_us_halves.ratios()[other][0, 0, count]
+            asked = row["tokens_per_s_per_gpu"] / cells.bands.token_us.ratios()[other][0, 0, count]
             assert row[f"tokens_per_s_per_gpu_{end}"] == pytest.approx(asked, rel=1e-12)
 
 

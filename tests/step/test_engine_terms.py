@@ -251,7 +251,7 @@ def test_a_guessed_engine_is_known_no_better_than_the_measured_one(model, tp, tm
             gpu="h100-sxm", model=model, tp=tp, runtime=runtime, drafter="eagle3", latency="roofline",
             acceptance="0.7,0.5,0.3",
         )  # fmt: skip
-        low, high = (end[:, 0, -1] for end in price(scenario, [1, 8, 64], [1024]).band)
+        low, high = (end[:, 0, -1] for end in price(scenario, [1, 8, 64], [1024]).speedup_band)
         widths[runtime] = np.log(high / low)
     assert (widths[str(mine)] >= widths["vllm-0.33"]).all()
 

@@ -143,7 +143,7 @@ def test_a_server_draws_more_for_its_prompts_and_a_cpu_or_block_has_no_watts():
 
 def test_the_best_of_a_surface_counts_the_drafter():
     cells = price(Scenario(gpu="h100-sxm", **EAGLE), [8], [1024])
-    joules = cells.by_count.joules[0, 0]
+    joules = cells.by_count.steps.joules[0, 0]
     assert joules[-1] > float(
         np.max(launch_joules(H100, power_of(H100), launched(cells.surface.verify.works)))
     )

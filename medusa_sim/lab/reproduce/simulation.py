@@ -78,7 +78,7 @@ def _simulated(batches: Sequence[int], seq_lens: Sequence[int], data_dir: DataDi
         axis.ravel() for axis in np.meshgrid(batches, seq_lens, cells.configurations.counts, indexing="ij")
     )
     fixed_us = decode_step(scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN).time_us
-    baseline_us: dict[Baseline, FloatArray] = {"same": cells.decode_us, "fixed": fixed_us}
+    baseline_us: dict[Baseline, FloatArray] = {"same": cells.steps.decode_us, "fixed": fixed_us}
 
     def column(values: FloatArray) -> FloatArray:
         return np.broadcast_to(values, cells.shape).ravel()
@@ -89,15 +89,15 @@ def _simulated(batches: Sequence[int], seq_lens: Sequence[int], data_dir: DataDi
             "seq_len": seq_len,
             "candidates": candidates,
             "predicted_tokens_per_step": column(cells.tokens_per_step),
-            "decode_step_us": column(cells.decode_us),
-            "verify_step_us": column(cells.step_us),
-            "predicted_normalized_latency": column(cells.step_us / fixed_us),
+            "decode_step_us": column(cells.steps.decode_us),
+            "verify_step_us": column(cells.steps.time_us),
+            "predicted_normalized_latency": column(cells.steps.time_us / fixed_us),
             **{
-                f"predicted_{share}": column(cells.parts_us[part] / fixed_us)
+                f"predicted_{share}": column(cells.steps.parts_us[part] / fixed_us)
                 for part, share in _SHARES.items()
             },
             **{
-                f"speedup_{name}": column(cells.tokens_per_step * baseline_us[name] / cells.step_us)
+                f"speedup_{name}": column(cells.tokens_per_step * baseline_us[name] / cells.steps.time_us)
                 for name in baseline_us
             },
         }

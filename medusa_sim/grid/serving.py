@@ -1,0 +1,165 @@
+"""Steps of the requests that a server has in flight, as these requests see them while it stays full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.grid.steps import Steps
+from medusa_sim.operators.operator import Size
+from medusa_sim.step.server import Server, in_server
+from medusa_sim.step.watts import requests_joules, watts
+
+
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """Steps in a server with the scenario's traffic. steps: of requests in flight (`Surface.in_flight`)."""
+
+    steps: Steps
+
+    @classmethod
+    def of(cls, steps: Steps) -> Serving:
+        """Those of the requests that are in flight around the lengths of these."""
+        in_flight = steps.surface.in_flight
+        return cls(steps if in_flight is steps.surface else replace(steps, surface=in_flight))
+
+    @cached_property
+    def server(self) -> Server:
+        """What requests see of every step."""
+        return self._server(np.asarray)
+
+    def server_at(self, b: int, s: int) -> Server:
+        """(cells,) `server` at one batch and length."""
+        return self._server(lambda values: as_float(self.steps.spread(values)[b, s]))
+
+    def server_if(
+        self, b: int, s: int, k: int, step_us: FloatArray | float, emission_chances: FloatArray
+    ) -> Server:
+        """What they would see if the step of a cell took `step_us` and emitted other numbers of tokens.
+
+        emission_chances: (..., X) probabilities that a step emits at least 1, 2, ... X tokens.
+        """
+        steps, surface = self.steps, self.steps.surface
+        traffic, configuration = surface.scenario.traffic, steps.spread(steps.index)[b, s, k]
+        return self._in_server(
+            as_float(step_us),
+            steps.attention_us[b, s, k],
+            int(surface.batch[b]),
+            int(surface.configurations.candidates[configuration]),
+            emission_chances.sum(axis=-1),
+            (np.asarray(s), np.asarray(configuration)),
+            decode_steps=None if traffic is None else traffic.request_steps(emission_chances),
+            prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[s],
+        )
+
+    def _server(self, some: Callable[[npt.NDArray[Any]], FloatArray]) -> Server:
+        """What they see of some steps: those whose numbers `some` takes."""
+        surface, index = self.steps.surface, self.steps.index
+        lengths = np.arange(surface.seq_len.size)[None, :, None]
+        return self._in_server(
+            some(self.steps.time_us),
+            some(self.steps.attention_us),
+            some(surface.batch[:, None, None]),
+            some(surface.configurations.candidates[index]),
+            some(surface.configurations.tokens_per_step[index]),
+            (some(lengths).astype(np.int64), some(index).astype(np.int64)),
+            decode_steps=None if self.decode_steps is None else some(self.decode_steps),
+            prompt_tokens=None if self.prompt_tokens is None else some(self.prompt_tokens),
+        )
+
+    def _in_server(
+        self,
+        step_us: FloatArray,
+        attention_us: FloatArray,
+        batch: Size,
+        candidates: Size,
+        tokens_per_step: FloatArray,
+        places: tuple[IntArray, IntArray],
+        *,
+        decode_steps: FloatArray | None,
+        prompt_tokens: FloatArray | None,
+    ) -> Server:
+        """Steps in a server. places: of each one's length and configuration."""
+        surface = self.steps.surface
+        return in_server(
+            surface.setting, step_us, batch, candidates, tokens_per_step, surface.scenario.traffic,
+            attention_us=attention_us,
+            fewer=partial(self._of_fewer, as_float(batch), step_us, attention_us, places),
+            decode_steps=decode_steps, prompt_tokens=prompt_tokens, drafter=surface.loaded_drafter,
+        )  # fmt: skip
+
+    def _of_fewer(
+        self,
+        requests: FloatArray,
+        step_us: FloatArray,
+        attention_us: FloatArray,
+        places: tuple[IntArray, IntArray],
+        running: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Steps of `requests` and their attention where fewer run: as much shorter as steps of `_fewer`.
+
+        places: of each one's length and configuration there.
+        """
+        sizes = self._fewer.surface.batch
+
+        def share(values_us: FloatArray) -> FloatArray:
+            each_us = self._fewer.spread(values_us)
+            return _between(sizes, each_us, running, places) / _between(sizes, each_us, requests, places)
+
+        return step_us * share(self._fewer.time_us), attention_us * share(self._fewer.attention_us)
+
+    @cached_property
+    def _fewer(self) -> Steps:
+        """Every configuration at numbers of requests up to these."""
+        return Steps.every(self.steps.surface.fewer_requests)
+
+    @property
+    def decode_steps(self) -> FloatArray | None:
+        """Steps in which a request decodes; None without traffic."""
+        steps = self.steps.surface.decode_steps
+        return None if steps is None else steps[self.steps.index]
+
+    @property
+    def prompt_tokens(self) -> FloatArray | None:
+        """Mean tokens of a prompt; None where all are the traffic's."""
+        tokens = self.steps.surface.prompt_tokens
+        return None if tokens is None else tokens[None, :, None]
+
+    @cached_property
+    def watts(self) -> FloatArray:
+        """Mean watts of all GPUs while such steps follow one another.
+
+        With traffic, prompts that ride on the steps and the filtering of logits count. nan (a 0-d array)
+        where the GPU's power is not known, and for scope `block`.
+        """
+        surface, index = self.steps.surface, self.steps.index
+        scenario, configurations = surface.scenario, surface.configurations
+        power = scenario.gpu.power
+        if power is None or scenario.scope == "block":
+            return np.full((), np.nan)
+        joules = self.steps.joules
+        time_us = self.server.token_us * configurations.tokens_per_step[index]
+        if (traffic := scenario.traffic) is not None:
+            assert self.decode_steps is not None  # noqa: S101  # there is traffic
+            joules, time_us = requests_joules(
+                scenario.gpu, power, surface.setting, surface.loaded_drafter, surface.batch[:, None, None],
+                configurations.candidates[index], traffic, step_joules=joules, decode_steps=self.decode_steps,
+                prompt_tokens=self.prompt_tokens,
+            ), self.server.token_us * traffic.output_tokens  # fmt: skip
+        return np.asarray(scenario.gpus * watts(power, joules, time_us))
+
+
+def _between(
+    sizes: IntArray, values: FloatArray, some: FloatArray, places: tuple[IntArray, IntArray]
+) -> FloatArray:
+    """Values at `some` requests, between those at two sizes."""
+    above = np.clip(np.searchsorted(sizes, some), 1, sizes.size - 1)
+    part = (np.maximum(some, sizes[0]) - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
+    low, high = values[above - 1, *places], values[above, *places]
+    return np.asarray(low + part * (high - low))
