@@ -74,8 +74,8 @@ bench: $(VENV)/stamp-app  ## speed and memory beside the last release (AGAINST=C
 	$(BIN)/python benchmarks/guards.py $(if $(AGAINST),--against $(AGAINST))
 
 accuracy: $(VENV)/stamp-run  ## predicted beside all that was measured (MEDUSA_SIM_DATA, else ../shared/data): profiles/accuracy.csv, docs/accuracy.md, tables of docs/validation.md; two minutes
-	$(BIN)/python benchmarks/accuracy.py
-	$(BIN)/python benchmarks/operator_rows.py
+	$(BIN)/python benchmarks/accuracy.py --write
+	$(BIN)/python benchmarks/operator_rows.py --write
 
 evidence: $(VENV)/stamp-run  ## fetch the public wheel whose rows the kernels were fitted to, lay them out, compare errors with those printed, to out/evidence
 	$(BIN)/python benchmarks/evidence.py

@@ -1,7 +1,8 @@
-"""Writes tables of docs/validation.md: predicted acceptance beside what was counted, by model, pair, prompts.
+"""Predicted acceptance beside what was counted, by model, pair, prompts: tables of docs/validation.md.
 
     python benchmarks/acceptance.py                  what the project ships, ten minutes of one core
     python benchmarks/acceptance.py --seeds 21 22    other sets of prompts
+    python benchmarks/acceptance.py --write          into the page
 
 Nothing here was fitted to: profiles of the shipped heads come from other prompts, pairs are predicted from
 short chains of their own (and, where it says so, one tree), and the evaluations of the public heads were kept
@@ -113,16 +114,14 @@ def tables(seeds: Sequence[int]) -> list[str]:
 
 
 def main() -> None:
-    """Count, compare, write."""
-    parser = command_line(__doc__)
+    """Count and compare; write where asked."""
+    parser = command_line(__doc__, writes="the tables into docs/validation.md")
     parser.add_argument("--seeds", type=int, nargs="+", default=[16, 17, 18, 19])
-    parser.add_argument("--print", action="store_true", help="print the tables instead of writing them")
     given = parser.parse_args()
     torch.set_num_threads(1)
     found = tables(given.seeds)
-    if given.print:
-        print("\n".join(found))
-    else:
+    print("\n".join(found))
+    if given.write:
         write_tables("validation.md", "acceptance", found)
 
 

@@ -1,7 +1,7 @@
 """Predicted beside all that was measured: groups that ship, the page of accuracy, rows for who has the data.
 
-    python benchmarks/accuracy.py             # profiles/accuracy.csv, docs/accuracy.md, out/accuracy
-    python benchmarks/accuracy.py --check     # what slid since, without writing; exit 3 where a group did
+    python benchmarks/accuracy.py             # what slid since; exit 3 where a group did
+    python benchmarks/accuracy.py --write     # profiles/accuracy.csv, docs/accuracy.md, out/accuracy
     python benchmarks/accuracy.py --page      # docs/accuracy.md from the groups that ship: needs no rows
     python benchmarks/accuracy.py --only served_rows published
 
@@ -170,7 +170,7 @@ def overview(found: Sequence[Group]) -> str:
 def command_of(kind: str) -> str:
     """What compares the rows of a kind again."""
     names = " ".join(script for script, kinds in SCRIPTS.items() if kind in kinds)
-    return f"`python benchmarks/accuracy.py --check --only {names}`"
+    return f"`python benchmarks/accuracy.py --only {names}`"
 
 
 def page(found: Sequence[Group]) -> str:
@@ -219,13 +219,12 @@ def lines_of_rows(pairs: pd.DataFrame) -> Iterator[str]:
 
 
 def main() -> None:
-    """Compare, and write or check."""
-    parser = command_line(__doc__)
+    """Compare; write where asked."""
+    parser = command_line(__doc__, writes="profiles/accuracy.csv, docs/accuracy.md and out/accuracy")
     every = tuple(SCRIPTS)
     parser.add_argument("--only", nargs="+", choices=every, default=every, help="these scripts alone")
-    parser.add_argument("--check", action="store_true", help="say what slid since, and write nothing")
-    parser.add_argument("--accept", action="store_true", help="write although a group slid")
-    parser.add_argument("--page", action="store_true", help="docs/accuracy.md from what ships")
+    parser.add_argument("--accept", action="store_true", help="--write although a group slid")
+    parser.add_argument("--page", action="store_true", help="write docs/accuracy.md from what ships, alone")
     asked = parser.parse_args()
     if asked.page:
         write_text(DOCS / "accuracy.md", page(groups()))
@@ -237,8 +236,8 @@ def main() -> None:
     before, now = groups(), grouped(pairs)
     worse = slid(before, now)
     print(*(f"slid: {line}" for line in worse), sep="\n")
-    if asked.check or (worse and not asked.accept):
-        if worse and not asked.check:
+    if not asked.write or (worse and not asked.accept):
+        if worse and asked.write:
             print("nothing was written; --accept writes although these groups slid", file=sys.stderr)
         sys.exit(3 if worse else 0)
     shipped = merged(before, now)

@@ -225,9 +225,7 @@ def write(found: list[Share]) -> None:
 
 def main() -> None:
     """Print, and write where asked."""
-    parser = command_line(__doc__)
-    parser.add_argument("--write", action="store_true", help="write the shares into runtimes.toml")
-    asked = parser.parse_args()
+    asked = command_line(__doc__, writes="the shares into runtimes.toml").parse_args()
     own, newest = found_rows()
     found = list(shares(own, newest, mixture_cells()))
     print(shares_table(found))

@@ -1,7 +1,7 @@
-"""Fits the terms of engines to published measurements; writes the errors to docs/validation-engines.md.
+"""Fits the terms of engines to published measurements; the errors stand in docs/validation-engines.md.
 
-    python benchmarks/engine_fit.py            # writes the page: errors by source, by model, worst, bands
-    python benchmarks/engine_fit.py --print    # the same to the terminal
+    python benchmarks/engine_fit.py            # errors by source, by model, worst, bands
+    python benchmarks/engine_fit.py --write    # the same into the page
     python benchmarks/engine_fit.py --terms    # the fitted terms beside those in runtimes.toml
 
 Every term has a prior, which decides where the rows do not. Priors were set with the rows in sight, so that
@@ -246,17 +246,17 @@ def transfer_table(rows: Sequence[Kernels]) -> str:
 
 def main() -> None:
     """Print what was asked for."""
-    parser = command_line(__doc__)
+    parser = command_line(__doc__, writes="`engines` of docs/validation-engines.md")
     parser.add_argument("--terms", action="store_true", help="print fitted terms beside those stored")
-    parser.add_argument("--print", action="store_true", help="print the page instead of writing it")
     asked = parser.parse_args()
     rows = [Kernels(row) for row in published_rows()]
     if asked.terms:
         print_terms(TERMS, fit(rows))
-    elif asked.print:
-        print(page(rows))
-    else:
-        write_section("validation-engines.md", "engines", page(rows))
+        return
+    text = page(rows)
+    print(text)
+    if asked.write:
+        write_section("validation-engines.md", "engines", text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """A record of the engine as Markdown: the section `run` of docs/validation-engines.md.
 
-python benchmarks/engine_page.py profiles/engines/*
+python benchmarks/engine_page.py profiles/engines/*            # the page
+python benchmarks/engine_page.py profiles/engines/* --write    # into the section
+
+Records are those that `make validate-engine` keeps.
 """
 
 from __future__ import annotations
@@ -94,11 +97,14 @@ def _acceptance(found: EngineValidation) -> str:
 
 
 def main() -> None:
-    """Write the section from the records that are named."""
-    parser = command_line(__doc__)
+    """The section from the records that are named."""
+    parser = command_line(__doc__, writes="`run` of docs/validation-engines.md")
     parser.add_argument("records", nargs="+", type=Path, metavar="FOLDER", help="of make validate-engine")
-    text = "\n".join(page(validate_engine(folder)) for folder in parser.parse_args().records)
-    write_section("validation-engines.md", "run", f"# A served engine on a CPU\n\n{text}")
+    given = parser.parse_args()
+    text = "\n".join(page(validate_engine(folder)) for folder in given.records)
+    print(text)
+    if given.write:
+        write_section("validation-engines.md", "run", f"# A served engine on a CPU\n\n{text}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Where linear layers change the decision: writes the tables of docs/hybrids.md and docs/images/hybrids.svg.
+"""Where linear layers change the decision: the tables of docs/hybrids.md, and docs/images/hybrids.svg.
 
-    python benchmarks/hybrid_break_even.py            # three seconds of one core
+    python benchmarks/hybrid_break_even.py            # the tables; three seconds of one core
+    python benchmarks/hybrid_break_even.py --write    # both
 
 Every model gets the same chain of drafts and the same acceptance, so that only its steps differ; a draft
 costs one EAGLE-3 layer of its width. Batches are those of one step, whether so many requests fit or not.
@@ -118,12 +119,14 @@ def draw(found: dict[str, dict[Case, FloatArray]], file: Path) -> None:
 
 
 def main() -> None:
-    """Write both files and say where."""
-    command_line(__doc__).parse_args()
+    """Print the tables; write both files where asked."""
+    given = command_line(__doc__, writes="docs/hybrids.md and docs/images/hybrids.svg").parse_args()
     found = {title: {case: speedups(case) for case in cases} for title, cases in PANELS.items()}
-    draw(found, DOCS / "images" / "hybrids.svg")
-    write_tables("hybrids.md", "tables", list(tables(found)))
-    print("docs/hybrids.md, docs/images/hybrids.svg")
+    found_tables = list(tables(found))
+    print("\n".join(found_tables))
+    if given.write:
+        draw(found, DOCS / "images" / "hybrids.svg")
+        write_tables("hybrids.md", "tables", found_tables)
 
 
 if __name__ == "__main__":

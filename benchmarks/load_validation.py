@@ -1,7 +1,7 @@
-"""A full server, simulated, beside published measurements: writes a section of docs/validation-engines.md.
+"""A full server, simulated, beside published measurements: a section of docs/validation-engines.md.
 
-    python benchmarks/load_validation.py            # the page
-    python benchmarks/load_validation.py --print    # the same to the terminal
+    python benchmarks/load_validation.py            # the section
+    python benchmarks/load_validation.py --write    # into the page
 
 Rows of the ML.ENERGY benchmark (leaderboard 3.0, vLLM 0.11.1 through its server, H100).
 """
@@ -208,13 +208,11 @@ def page(rows: pd.DataFrame, left: list[str]) -> str:
 
 
 def main() -> None:
-    """Write or print the page."""
-    parser = command_line(__doc__)
-    parser.add_argument("--print", action="store_true", help="print the page instead of writing it")
+    """Print the section; write it where asked."""
+    given = command_line(__doc__, writes="`load` of docs/validation-engines.md").parse_args()
     text = page(*compared())
-    if parser.parse_args().print:
-        print(text)
-    else:
+    print(text)
+    if given.write:
         write_section("validation-engines.md", "load", text)
 
 

@@ -326,15 +326,12 @@ def page() -> str:
 
 
 def main() -> None:
-    """Print the tables, or write them into the page."""
-    parser = command_line(__doc__)
-    parser.add_argument("--write", action="store_true", help="into docs/local.md")
-    is_written = parser.parse_args().write
+    """Print the tables; write them into the page where asked."""
+    given = command_line(__doc__, writes="the tables into docs/local.md").parse_args()
     text = page()
-    if not is_written:
-        print(text)
-        return
-    write_section("local.md", "local", text)
+    print(text)
+    if given.write:
+        write_section("local.md", "local", text)
 
 
 if __name__ == "__main__":

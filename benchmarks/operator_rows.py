@@ -1,6 +1,7 @@
-"""Writes the rows of docs/validation.md: predicted against every measured file, with the roofline beside it.
+"""Predicted against every measured file of operators, and the roofline beside it: rows of docs/validation.md.
 
-    python benchmarks/operator_rows.py            # seven seconds of one core
+    python benchmarks/operator_rows.py            # the tables; seven seconds of one core
+    python benchmarks/operator_rows.py --write    # into the page
 
 `pairs` are the same rows as `make accuracy` takes them.
 """
@@ -154,14 +155,16 @@ def tables_of_files() -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the tables: scores, linear layers by range of m, regrets, the papers."""
-    command_line(__doc__).parse_args()
+    """Scores, linear layers by range of m, regrets, the papers."""
+    given = command_line(__doc__, writes="the tables into docs/validation.md").parse_args()
     tables = [
         *tables_of_files(),
         table("GPU | file | models | mean | worst | roofline: mean | roofline: worst", 2, regret_rows()),
         table("target | quantity | baseline | cells | mean | worst | worst cell", 3, paper_rows()),
     ]
-    write_tables("validation.md", "rows", tables)
+    print("\n".join(tables))
+    if given.write:
+        write_tables("validation.md", "rows", tables)
 
 
 if __name__ == "__main__":

@@ -161,10 +161,8 @@ def power_fit(found: pd.DataFrame, limit: float) -> PowerFit:
 
 
 def main() -> None:
-    """Print the table and the parameters; with --write store them."""
-    parser = command_line(__doc__)
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    """Print the table and the parameters; write these where asked."""
+    given = command_line(__doc__, writes="the parameters into hardware/h100-sxm.toml").parse_args()
     gpu = load_gpu(CARD)
     assert gpu.power is not None
     limit = gpu.power.limit_watts

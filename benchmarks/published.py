@@ -471,9 +471,8 @@ def page(rows: pd.DataFrame, lines: pd.DataFrame) -> str:
 
 def main() -> None:
     """Print the table, and where asked every row; write the section of the page where asked."""
-    parser = command_line(__doc__)
+    parser = command_line(__doc__, writes="`published-rows` of docs/validation-engines.md")
     parser.add_argument("--rows", action="store_true", help="print every row")
-    parser.add_argument("--write", action="store_true", help="write the section of the page instead")
     parser.add_argument("--cookbook", action="store_true", help="print servers of SGLang's cookbook instead")
     asked = parser.parse_args()
     if asked.cookbook:
@@ -484,7 +483,6 @@ def main() -> None:
     rows = compared()
     if asked.write:
         write_section("validation-engines.md", "published-rows", page(rows, cookbook()))
-        return
     print(summary(rows))
     if asked.rows:
         shown = rows.assign(error=(100 * rows.error).round(1)).round(3)

@@ -1,6 +1,7 @@
 """README's table of errors: what the tables of docs/ say, a line for each kind of error.
 
-    python benchmarks/readme_errors.py    # writes the section of README.md
+    python benchmarks/readme_errors.py            # the table
+    python benchmarks/readme_errors.py --write    # into README.md
 
 Those tables are written by the commands that the lines name. Nothing is typed here but which rows a line is
 about.
@@ -111,9 +112,12 @@ def errors_section() -> str:
 
 
 def main() -> None:
-    """Write the section."""
-    command_line(__doc__).parse_args()
-    write_section(README, "errors", errors_section())
+    """Print the table; write it where asked."""
+    given = command_line(__doc__, writes="the table into README.md").parse_args()
+    text = errors_section()
+    print(text)
+    if given.write:
+        write_section(README, "errors", text)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,8 @@ def main() -> None:
     if is_cli_alone:
         return
     for script in ("validation.py", "worked_example.py", "hybrid_break_even.py"):
-        subprocess.run([sys.executable, str(ROOT / "benchmarks" / script)], check=True)
+        command = [sys.executable, str(ROOT / "benchmarks" / script), "--write"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for shared in ("profiles", "docs"):

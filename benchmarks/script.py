@@ -9,9 +9,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def command_line(doc: str | None) -> argparse.ArgumentParser:
-    """A parser whose help page begins with the script's docstring as it stands."""
-    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+def command_line(doc: str | None, *, writes: str = "") -> argparse.ArgumentParser:
+    """A parser whose help page begins with the script's docstring as it stands.
+
+    writes: what of the tree the script writes, with `--write` alone: without it, it prints.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if writes:
+        parser.add_argument("--write", action="store_true", help=f"write {writes}")
+    return parser
 
 
 def ends_in_a_line(main: Callable[[], None]) -> None:

@@ -212,17 +212,15 @@ def page(shipped: pd.DataFrame, others: pd.DataFrame) -> str:
 
 def main() -> None:
     """Print the means, what others published, and every row where asked."""
-    parser = command_line(__doc__)
+    parser = command_line(__doc__, writes="`serving` of docs/validation-engines.md")
     parser.add_argument("--runtime", default=RUNTIME, help="[%(default)s]")
     parser.add_argument("--rows", action="store_true", help="print every row")
-    parser.add_argument("--write", action="store_true", help="write the section of the page instead")
     asked = parser.parse_args()
     runtime, table = load_runtime(asked.runtime), served_rows()
     assert runtime.engine is not None
     shipped, others = compared(table, runtime), held_out(table, runtime)
     if asked.write:
         write_section("validation-engines.md", "serving", page(shipped, others))
-        return
     print("mean error % (bias; worst), simulated over measured")
     print(f"{'shipped terms':16s} {summary(shipped)}")
     print(f"{'models held out':16s} {summary(others)}")

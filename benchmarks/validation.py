@@ -1,8 +1,11 @@
-"""Writes tables of docs/: the simulator beside a decoder on this project's own CPUs, and beside papers.
+"""The simulator beside a decoder on this project's own CPUs, and beside papers: tables of docs/validation.md.
 
-validation.md, `steps`, and validation.md, `published`. Everything comes from files that are part of
+    python benchmarks/validation.py            # both
+    python benchmarks/validation.py --write    # into the sections `steps` and `published`
+
+Everything comes from files that are part of
 the project: profiles/operators and profiles/decoder hold what was measured, profiles/published papers.
-`make docs` runs this; what a table sums up, `medusa-sim validate decoder` and `reproduce` print in full.
+`make docs` writes them; what a table sums up, `medusa-sim validate decoder` and `reproduce` print in full.
 """
 
 from __future__ import annotations
@@ -114,10 +117,12 @@ def _best_length(found: pd.DataFrame, of: str) -> str:
 
 
 def main() -> None:
-    """Write the sections."""
-    command_line(__doc__).parse_args()
-    write_tables("validation.md", "steps", list(decoder_tables()))
-    write_tables("validation.md", "published", list(published_tables()))
+    """Print the tables; write them where asked."""
+    given = command_line(__doc__, writes="the tables into docs/validation.md").parse_args()
+    for section, tables in (("steps", list(decoder_tables())), ("published", list(published_tables()))):
+        print("\n".join(tables))
+        if given.write:
+            write_tables("validation.md", section, tables)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Writes the worked example of docs/method.md, its section `example`, and both pictures of that page.
+"""The worked example of docs/method.md, its section `example`, and both pictures of that page.
 
-    python benchmarks/worked_example.py            # two seconds of one core
+    python benchmarks/worked_example.py            # the section; two seconds of one core
+    python benchmarks/worked_example.py --write    # all three
 
 Every figure of the section comes from one scenario; tests/test_method.py computes it again by hand.
 """
@@ -208,9 +209,13 @@ def _label_end(axis: Axes, x: float, y: float, text: str, colour: str) -> None:
 
 
 def main() -> None:
-    """Write the section and the pictures."""
-    command_line(__doc__).parse_args()
-    write_section("method.md", "example", section())
+    """Print the section; write it and the pictures where asked."""
+    given = command_line(__doc__, writes="`example` of docs/method.md, and its pictures").parse_args()
+    text = section()
+    print(text)
+    if not given.write:
+        return
+    write_section("method.md", "example", text)
     for name, figure in (("step", step_figure()), ("staircase", staircase_figure())):
         figure.savefig(DOCS / "images" / f"{name}.png", dpi=110)
 

@@ -29,22 +29,22 @@ ALONE = {
     "build_site.py": "--pages out/pages",
     "decoder.py": f"{PAIR} --prompts 2 --sizes 1 4",
     "decoder_speed.py": f"{PAIR} --rounds 1 --new-tokens 3 --sizes 1",
-    "engine_page.py": "profiles/engines/epyc-genoa-1t",
+    "engine_page.py": "profiles/engines/epyc-genoa-1t --write",
     "every_setup.py": "--sample 1",
     "gpu_ground_truth.py": "out --dry-run",
-    "hybrid_break_even.py": "",
+    "hybrid_break_even.py": "--write",
     "kernels.py": "stored mixers h100-sxm",
     "lookup_runs.py": "--texts 1",
     "own_pair.py": "--prompts 1 --new-tokens 4 --temperatures 1.0",
     "peers.py": "benchmarks/models/llama-2m --rounds 1 --new-tokens 3",
     "recorded_answers.py": "record out/answers.json --first 2",
-    "readme_errors.py": "",
+    "readme_errors.py": "--write",
     "refresh_docs.py": "--cli",
     "roads.py": "--count 3",
     "scan.py": "--sample 200",
-    "validation.py": "",
+    "validation.py": "--write",
     "widened.py": f"{PAIR} out/python-stdlib-medusa-1 --times 2",
-    "worked_example.py": "",
+    "worked_example.py": "--write",
 }
 """Scripts that need nothing beside the tree, and the arguments of their smallest run."""
 QUICK = {
@@ -58,11 +58,11 @@ QUICK = {
 }
 """Scripts that need rows and take seconds on them."""
 LONG = {
-    "acceptance.py": "", "accuracy.py": "--check",
+    "acceptance.py": "", "accuracy.py": "",
     "compare_validation.py": "", "deepseek_rows.py": "", "engine_bands.py": "",
-    "engine_fit.py": "--print", "first_tokens.py": "",
+    "engine_fit.py": "", "first_tokens.py": "",
     "hierarchy.py": "", "local_speed.py": "", "served_rows.py": "",
-    "load_validation.py": "--print", "moe_speculation.py": "", "power_fit.py": "", "published.py": "",
+    "load_validation.py": "", "moe_speculation.py": "", "power_fit.py": "", "published.py": "",
     "serving_validation.py": "",
 }  # fmt: skip
 """Scripts that need all of their rows, a quarter of a minute to ten; `test_docs` runs them without any."""
