@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 import torch
+from common.draft_pairs import TREE, compared
+from common.pages import write_tables
+from common.script import ROOT, command_line
+from common.study import measured, named_rows, table
 from decoder import fresh_sets
-from draft_pairs import TREE, compared
-from pages import write_tables
-from script import ROOT, command_line
-from study import measured, named_rows, table
 
 from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance

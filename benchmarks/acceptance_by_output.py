@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from common.script import command_line
 from deepseek_rows import STATED_SHARE, drafts_of, newest, tokens_per_round
 from scipy.optimize import minimize_scalar
-from script import command_line
 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.arrays import FloatArray

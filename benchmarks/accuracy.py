@@ -23,12 +23,12 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from common.measured_pairs import KEYS, grouped, joined
+from common.page_commands import pages_by_command, sources_of
+from common.pages import DOCS, filled
+from common.script import ROOT, command_line
+from common.study import table
 from evidence_rule import rule
-from measured_pairs import KEYS, grouped, joined
-from page_commands import pages_by_command, sources_of
-from pages import DOCS, filled
-from script import ROOT, command_line
-from study import table
 
 from medusa_sim.report.table import markdown
 from medusa_sim.report.words.numbers import NOTHING, percent
@@ -65,7 +65,8 @@ def found_pairs(names: Iterable[str]) -> tuple[pd.DataFrame, dict[str, str]]:
     for name in names:
         begun = time.monotonic()
         try:
-            frames.append(importlib.import_module(name).pairs())
+            is_script = (ROOT / "benchmarks" / f"{name}.py").is_file()
+            frames.append(importlib.import_module(name if is_script else f"common.{name}").pairs())
         except SystemExit as error:  # rows that are not here
             lacking[name] = str(error)
             print(f"{name}: {error}", file=sys.stderr)

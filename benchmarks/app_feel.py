@@ -32,8 +32,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from common.script import command_line
 from PIL import Image
-from script import command_line
 
 try:
     from selenium import webdriver

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from script import ROOT, command_line
+from common.script import ROOT, command_line
 
 TAG = re.compile(r"v(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)")
 VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)

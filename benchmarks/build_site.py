@@ -19,7 +19,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from script import ROOT, command_line
+from common.script import ROOT, command_line
 
 import medusa_sim
 

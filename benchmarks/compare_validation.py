@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from common.script import command_line
+from common.study import named_rows
 from deepseek_rows import GPUS, RUNTIMES, STATED_SHARE, drafts_of, newest, tokens_per_round
 from deepseek_rows import predicted as time_per_token
-from script import command_line
-from study import named_rows
 
 import medusa_sim as ms
 from medusa_sim.arrays import FloatArray

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from script import command_line
-from study import table
+from common.script import command_line
+from common.study import table
 
 from medusa_sim.acceptance.heads import (
     NORMAL_90TH,

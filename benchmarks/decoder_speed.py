@@ -18,9 +18,9 @@ from typing import Any
 from unittest import mock
 
 import torch
+from common.script import command_line
+from common.study import table
 from decoder import heldout_windows
-from script import command_line
-from study import table
 from torch import Tensor
 from torch.nn import functional
 

@@ -16,10 +16,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from common.script import command_line
+from common.study import PROMISED, mean_bias_worst, measured_rows, table
 from depth_profiles import BUNDLE
 from scipy.optimize import brentq
-from script import command_line
-from study import PROMISED, mean_bias_worst, measured_rows, table
 
 from medusa_sim.acceptance.deeper import DEEPEST, FALLS, Fall, fall_of, fallen
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance

@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from measured_pairs import pairs_of
-from recipes import UNSAID_BEFORE, unsaid_split
+from common.measured_pairs import pairs_of
+from common.recipes import UNSAID_BEFORE, unsaid_split
+from common.script import command_line
+from common.study import left_out, mean_bias_worst, measured_rows, named_rows, table
+from common.terms import Fitted, engine_of, print_terms, priors, solved, stored, terms_table, with_values
 from scipy.optimize import OptimizeResult
-from script import command_line
-from study import left_out, mean_bias_worst, measured_rows, named_rows, table
-from terms import Fitted, engine_of, print_terms, priors, solved, stored, terms_table, with_values
 
 import medusa_sim as ms
 from medusa_sim.acceptance.heads import rates_of_mean

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from common.script import ROOT, command_line
+from common.study import measured_rows
 from msgspec import structs
 from scipy.optimize import least_squares
-from script import ROOT, command_line
-from study import measured_rows
 
 from medusa_sim.acceptance.heads import NORMAL_90TH, rates_of_mean
 from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile, read_profile

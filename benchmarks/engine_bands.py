@@ -23,12 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from common.engine_rows import Kernels, banded, published_rows
+from common.script import ROOT, command_line
+from common.study import PROMISED, left_out, measured_rows, table
+from common.terms import stored, with_term_line
 from engine_fit import TERMS, errors, fit
-from engine_rows import Kernels, banded, published_rows
 from moe_speculation import case_of, published_ratio
-from script import ROOT, command_line
-from study import PROMISED, left_out, measured_rows, table
-from terms import stored, with_term_line
 
 from medusa_sim.api import Scenario
 from medusa_sim.specs.runtime import Runtime, load_runtime

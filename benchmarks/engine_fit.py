@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import deepseek_rows
 import numpy as np
 import pandas as pd
-from engine_rows import Kernels, banded, published_rows
-from measured_pairs import PAIR_OF_STEP, joined, pairs_of
-from pages import filled, write_section
+from common.engine_rows import Kernels, banded, published_rows
+from common.measured_pairs import PAIR_OF_STEP, joined, pairs_of
+from common.pages import filled, write_section
+from common.script import command_line
+from common.study import left_out, named_rows, table
+from common.terms import Fitted, determined, print_terms, priors, solved, stored, terms_table, with_values
 from scipy.optimize import OptimizeResult
-from script import command_line
-from study import left_out, named_rows, table
-from terms import Fitted, determined, print_terms, priors, solved, stored, terms_table, with_values
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.specs.engine import Engine

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from agreement import walked_draft
-from pages import filled
+from common.agreement import walked_draft
+from common.pages import filled
+from common.script import command_line
+from common.study import table
 from scipy.optimize import nnls
-from script import command_line
-from study import table
 from validate_engine import ENGINE_PYTHON, require_engine, run_engine, shipped_pair, shipped_plan
 
 from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spread

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from pages import filled, write_section
-from script import command_line
-from steps_compared import FIT_BATCHES, FIT_DRAFTS, EngineValidation, tokens_per_step, validate_engine
-from study import table
+from common.pages import filled, write_section
+from common.script import command_line
+from common.steps_compared import FIT_BATCHES, FIT_DRAFTS, EngineValidation, tokens_per_step, validate_engine
+from common.study import table
 
 SOURCES = ("vLLM", "decoder", "predicted", "decoder, latest copy")
 METHODS = {"draft": "draft model", "ngram": "n-gram"}

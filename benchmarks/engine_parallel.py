@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from engine_rows import SERVED_MODELS, TYPICAL_PROMPTS
-from script import command_line
-from study import measured_rows, named_rows, table
+from common.engine_rows import SERVED_MODELS, TYPICAL_PROMPTS
+from common.script import command_line
+from common.study import measured_rows, named_rows, table
 
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import sweep

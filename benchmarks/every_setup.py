@@ -38,9 +38,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from answer_agrees import failures
-from pairs import Pairs
-from script import command_line
+from common.answer_agrees import failures
+from common.pairs import Pairs
+from common.script import command_line
 
 import medusa_sim as ms
 from medusa_sim.errors import MedusaSimError

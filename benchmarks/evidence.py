@@ -22,10 +22,10 @@ from itertools import chain
 from pathlib import Path
 
 import pandas as pd
-from evidence_rows import LAYOUTS, Place
+from common.evidence_rows import LAYOUTS, Place
+from common.evidence_wheel import OUT, fetched, unzipped
+from common.script import ROOT, command_line
 from evidence_rule import holds, read, rule
-from evidence_wheel import OUT, fetched, unzipped
-from script import ROOT, command_line
 
 
 def lay_out(tables: Path, data: Path) -> Iterator[tuple[str, int]]:
@@ -44,8 +44,8 @@ def lay_out(tables: Path, data: Path) -> Iterator[tuple[str, int]]:
 
 def compared(told: Progress) -> list[str]:
     """What differs from what ships, old and new below each other."""
-    import kernel_rows  # noqa: PLC0415  # after the folder of rows is named
-    import operator_rows  # noqa: PLC0415
+    import operator_rows  # noqa: PLC0415  # after the folder of rows is named
+    from common import kernel_rows  # noqa: PLC0415
 
     frames: list[pd.DataFrame] = []
     for frame in chain(operator_rows.frames(), kernel_rows.frames()):
@@ -58,7 +58,7 @@ def compared(told: Progress) -> list[str]:
 
 def _other_groups(pairs: pd.DataFrame, told: Progress) -> Iterator[str]:
     from accuracy import key  # noqa: PLC0415
-    from measured_pairs import grouped  # noqa: PLC0415
+    from common.measured_pairs import grouped  # noqa: PLC0415
 
     from medusa_sim.specs.accuracy_groups import groups, table_text  # noqa: PLC0415
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from evidence_rows import LAYOUTS, TIME, Layout, Place
-from evidence_wheel import fetched, unzipped
+from common.evidence_rows import LAYOUTS, TIME, Layout, Place
+from common.evidence_wheel import fetched, unzipped
+from common.script import command_line
+from common.study import GPU_OF_ROWS, measured
 from numpy.typing import NDArray
-from script import command_line
-from study import GPU_OF_ROWS, measured
 
 from medusa_sim.arrays import BoolArray
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from common.script import command_line
+from common.study import left_out, measured_rows
 from scipy.optimize import minimize_scalar
-from script import command_line
-from study import left_out, measured_rows
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.step.expert_union import INDEPENDENT, OVERLAPS, Overlap, union

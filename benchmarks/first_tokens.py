@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from common.script import command_line
+from common.study import named_rows, table
 from msgspec.structs import replace as with_fields
-from script import command_line
 from served_rows import GROUP, served_cells, set_ups
-from study import named_rows, table
 
 import medusa_sim as ms
 from medusa_sim.grid.cells import price

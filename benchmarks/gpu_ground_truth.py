@@ -39,7 +39,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from script import ROOT, command_line
+from common.script import ROOT, command_line
 
 sys.path.insert(0, str(ROOT))  # a CUDA torch's Python need not have the package
 

@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import tomlkit
-from hierarchy_cells import parts_of
-from hierarchy_fit import Fit
-from script import ROOT, command_line
+from common.hierarchy_cells import parts_of
+from common.hierarchy_fit import Fit
+from common.script import ROOT, command_line
+from common.study import PROMISED, mean_bias_worst, table
 from served_rows import GROUP, served_cells, set_ups
-from study import PROMISED, mean_bias_worst, table
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray, FloatArray

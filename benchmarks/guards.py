@@ -36,7 +36,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from script import ROOT, command_line
+from common.script import ROOT, command_line
 
 REFERENCE = "4955e346"
 ALLOWED = 1.15
@@ -107,7 +107,7 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
     from medusa_sim.scenario.scenario import Scenario
 
     source = (
-        Traced(read_trace(import_module("study").measured(trace)))
+        Traced(read_trace(import_module("common.study").measured(trace)))
         if trace
         else Drawn(lengths=Lengths(prompt_tokens=1155, output_tokens=211), count=count)
     )

@@ -23,13 +23,13 @@ from __future__ import annotations
 from itertools import chain
 
 import numpy as np
-from hierarchy_bands import ends_table, errors_by_kind, kinds_of, kinds_table, spreads_of, ways_table
-from hierarchy_cells import deepseek_set_ups, parts_of
-from hierarchy_fit import GROUP, Fit, Found, LeftOut, covariance, held_out
-from hierarchy_written import write, write_nearness
-from script import command_line
+from common.hierarchy_bands import ends_table, errors_by_kind, kinds_of, kinds_table, spreads_of, ways_table
+from common.hierarchy_cells import deepseek_set_ups, parts_of
+from common.hierarchy_fit import GROUP, Fit, Found, LeftOut, covariance, held_out
+from common.hierarchy_written import write, write_nearness
+from common.script import command_line
+from common.study import table
 from served_rows import served_cells, set_ups
-from study import table
 
 from medusa_sim.arrays import FloatArray
 

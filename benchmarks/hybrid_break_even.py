@@ -15,10 +15,10 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from common.pages import DOCS, write_tables
+from common.script import command_line
+from common.study import table
 from matplotlib.figure import Figure
-from pages import DOCS, write_tables
-from script import command_line
-from study import table
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.axes import Grid

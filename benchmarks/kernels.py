@@ -31,11 +31,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
-from kernel_rows import SOURCE, Measured, experts, is_sound, linear, mixers, serving_kernels
-from mixer_rows import left_out_mixers, transfer_mixers
+from common.kernel_rows import SOURCE, Measured, experts, is_sound, linear, mixers, serving_kernels
+from common.mixer_rows import left_out_mixers, transfer_mixers
+from common.script import ROOT, command_line
+from common.study import GPU_OF_ROWS, Beside, left_out_us, measured, table, width_to_add
 from operator_rows import GPU_OF_FILE
-from script import ROOT, command_line
-from study import GPU_OF_ROWS, Beside, left_out_us, measured, table, width_to_add
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.calibrate.collective import fit_collective

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from common.engine_rows import PROMPT_CV, PROMPTS, SERVED_MODELS, Kernels, published_rows
+from common.pages import filled, write_section
+from common.script import command_line
+from common.study import mean_bias_worst, measured_rows, named_rows, table
 from engine_fit import engines_of, fit
-from engine_rows import PROMPT_CV, PROMPTS, SERVED_MODELS, Kernels, published_rows
-from pages import filled, write_section
-from script import command_line
-from study import mean_bias_worst, measured_rows, named_rows, table
 
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import MedusaSimError

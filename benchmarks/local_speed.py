@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from local_curves import (
+from common.local_curves import (
     UNSEEN_MODELS,
     curves,
     form_of,
@@ -29,10 +29,10 @@ from local_curves import (
     runtime_of,
     verification_table,
 )
-from measured_pairs import joined, pairs_of
-from pages import write_section
-from script import command_line
-from study import measured, table
+from common.measured_pairs import joined, pairs_of
+from common.pages import write_section
+from common.script import command_line
+from common.study import measured, table
 
 from medusa_sim.api import Scenario as ApiScenario
 from medusa_sim.errors import MedusaSimError

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from script import ROOT, command_line
+from common.script import ROOT, command_line
 
 TEXTS = {
     "code": sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[::4],

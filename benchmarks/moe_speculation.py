@@ -22,8 +22,8 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
-from script import ROOT, command_line
-from study import measured_rows, named_rows
+from common.script import ROOT, command_line
+from common.study import measured_rows, named_rows
 
 from medusa_sim.api import Scenario
 from medusa_sim.latency.by_name import LatencyName

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from script import ROOT, command_line
+from common.script import ROOT, command_line
 
 PACKAGE = ROOT / "medusa_sim"
 SAME = Path(__file__).with_name("equivalent_mutations.toml")

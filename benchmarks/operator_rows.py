@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from measured_pairs import joined, kernel_pairs
-from pages import write_tables
-from script import command_line
-from study import measured, table
+from common.measured_pairs import joined, kernel_pairs
+from common.pages import write_tables
+from common.script import command_line
+from common.study import measured, table
 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.lab.reproduce import scores as paper_scores

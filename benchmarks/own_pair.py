@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from agreement import ratio_of_sums
+from common.agreement import ratio_of_sums
+from common.script import command_line
 from decoder import PROMPT_TOKENS, heldout_windows
-from script import command_line
 
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint
 from medusa_sim.lab.decoder.generate import generate

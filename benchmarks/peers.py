@@ -16,9 +16,9 @@ from typing import Any
 from unittest import mock
 
 import torch
+from common.script import command_line
+from common.study import table
 from decoder_speed import Rounds
-from script import command_line
-from study import table
 
 from medusa_sim.lab.decoder.checkpoint import DTYPES
 from medusa_sim.lab.decoder.config import read_config

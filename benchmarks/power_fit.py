@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from common.engine_rows import PROMPTS
+from common.script import command_line
+from common.study import left_out, measured_rows, named_rows, table
 from engine_parallel import MODELS
-from engine_rows import PROMPTS
 from scipy.optimize import least_squares
-from script import command_line
-from study import left_out, measured_rows, named_rows, table
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError

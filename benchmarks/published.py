@@ -30,10 +30,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from measured_pairs import PAIR_OF_STEP, format_of, pairs_of
-from pages import filled, write_section
-from script import command_line
-from study import mean_bias_worst, measured, measured_rows, named_rows, table
+from common.measured_pairs import PAIR_OF_STEP, format_of, pairs_of
+from common.pages import filled, write_section
+from common.script import command_line
+from common.study import mean_bias_worst, measured, measured_rows, named_rows, table
 
 import medusa_sim as ms
 from medusa_sim.errors import MedusaSimError

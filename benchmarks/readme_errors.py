@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from pages import DOCS, write_section
-from script import command_line
+from common.pages import DOCS, write_section
+from common.script import command_line
 
 README = "../README.md"
 """As seen from docs/."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 from click.testing import CliRunner
-from script import command_line
+from common.script import command_line
 
 import medusa_sim as ms
 from medusa_sim.cli import cli

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import click
 from click.testing import CliRunner
+from common.index import PAGE, index_text
+from common.script import ROOT, command_line
 from house import END, START, house_text
-from index import PAGE, index_text
-from script import ROOT, command_line
 
 from medusa_sim.cli import cli
 from medusa_sim.writing import write_text

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from common.script import command_line
 from scan import CARDS, ENGINES, GPUS, MODELS, TOKENS, every_row
-from script import command_line
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.cells import Cells, price

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
-from script import command_line
+from common.script import command_line
 
 from medusa_sim.api import Scenario
 from medusa_sim.errors import MedusaSimError

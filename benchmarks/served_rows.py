@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from measured_pairs import pairs_of
-from recipes import UNSAID_BEFORE, unsaid_split
-from script import command_line
-from study import measured, named_rows, table
+from common.measured_pairs import pairs_of
+from common.recipes import UNSAID_BEFORE, unsaid_split
+from common.script import command_line
+from common.study import measured, named_rows, table
 
 from medusa_sim.lab.validate import served
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from measured_pairs import joined, pairs_of
-from pages import filled, write_section
+from common.measured_pairs import joined, pairs_of
+from common.pages import filled, write_section
+from common.script import command_line
+from common.study import mean_bias_worst, measured_rows, named_rows, table
+from common.terms import with_values
 from scipy.optimize import nnls
-from script import command_line
-from study import mean_bias_worst, measured_rows, named_rows, table
-from terms import with_values
 
 from medusa_sim.load.answer import run_load
 from medusa_sim.load.load_test import LoadTest, load_test

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agreement import chain_rows, walked_draft, walked_lookup
+from common.agreement import chain_rows, walked_draft, walked_lookup
+from common.script import ROOT, command_line, ends_in_a_line
+from common.steps_compared import validate_engine
+from common.steps_record import text_rows, write_record
 from decoder import PROMPT_TOKENS as SHIPPED_PROMPT_TOKENS
 from decoder import heldout_windows
 from engine_page import page
-from script import ROOT, command_line, ends_in_a_line
-from steps_compared import validate_engine
-from steps_record import text_rows, write_record
 
 from medusa_sim.lab.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint

@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from common.llama_runs import OPTIONS, QUIET_SHARE, Text, bench, continued, has_clock, passes, plain, run
+from common.local_page import Record, Round, Verification, draw, page
+from common.near_ties import part_at_tie
+from common.script import ROOT, command_line, ends_in_a_line
 from decoder import PROMPT_TOKENS, heldout_windows
-from llama_runs import OPTIONS, QUIET_SHARE, Text, bench, continued, has_clock, passes, plain, run
-from local_page import Record, Round, Verification, draw, page
-from near_ties import part_at_tie
-from script import ROOT, command_line, ends_in_a_line
 
 from medusa_sim.api import Scenario
 from medusa_sim.lab.decoder.tokenizer import load_tokenizer

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-from pages import write_tables
-from script import command_line
-from study import table
+from common.pages import write_tables
+from common.script import command_line
+from common.study import table
 
 from medusa_sim import data
 from medusa_sim.lab.reproduce import reproduction

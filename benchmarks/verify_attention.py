@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from common.script import ROOT, command_line
+from common.study import measured_rows, named_rows, table
 from msgspec.structs import replace
-from script import ROOT, command_line
-from study import measured_rows, named_rows, table
 
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel, write_kernels
 from medusa_sim.lab.calibrate.kind_rows import Rows

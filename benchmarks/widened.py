@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 
 import torch
-from script import command_line, ends_in_a_line
+from common.script import command_line, ends_in_a_line
 from torch import Tensor
 
 from medusa_sim.errors import UsageError

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
-from pages import DOCS, filled, write_section
-from script import command_line
-from study import table
+from common.pages import DOCS, filled, write_section
+from common.script import command_line
+from common.study import table
 
 from medusa_sim.api import Scenario, time_rows
 from medusa_sim.grid.single_step import SingleStep

@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 
 import accuracy
-import page_commands
-import pages
 import pytest
 import readme_errors
-from measured_pairs import WHEEL
+from common import page_commands, pages
+from common.measured_pairs import WHEEL
 
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = [page for page in page_commands.PAGES if "validation" in page]

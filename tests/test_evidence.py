@@ -6,13 +6,12 @@ import zipfile
 
 import evidence
 import evidence_rule
-import evidence_wheel
 import numpy as np
 import pandas as pd
 import pytest
-import routing
-from evidence_rows import INSIDE, LAYOUTS, TIME, Place
-from measured_pairs import WHEEL, source_of
+from common import evidence_wheel, routing
+from common.evidence_rows import INSIDE, LAYOUTS, TIME, Place
+from common.measured_pairs import WHEEL, source_of
 
 GEMM = "l40s/gemm/sglang/0.5.14/gemm_perf.parquet"
 EXPERTS = "h100_sxm/moe/trtllm/1.3.0rc20/moe_perf.parquet"

@@ -5,9 +5,9 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pages
 import pytest
 import worked_example
+from common import pages
 
 ROOT = Path(__file__).resolve().parents[1]
 METHOD = ROOT / "docs" / "method.md"

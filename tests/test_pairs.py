@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import pytest
-from pairs import Pairs
+from common.pairs import Pairs
 
 AXES = {"model": range(12), "drafter": range(5), "runtime": range(6), "gpus": (1, 4, 8), "card": range(9)}
 NEVER = ({"drafter": 0, "runtime": 1}, {"model": 3, "card": 2}, {"model": 3, "gpus": 1})

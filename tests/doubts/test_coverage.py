@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 
 import accuracy
-import measured_pairs
 import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from pages import DOCS
+from common import measured_pairs
+from common.pages import DOCS
 
 from medusa_sim.cli import cli
 from medusa_sim.doubts.standing import BAND_REQUESTS, DEVICE, OTHER_DEVICES, UNSERVED, standing

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from kernel_rows import recorded_rows
+from common.kernel_rows import recorded_rows
 from one_line import one_line
 
 from medusa_sim.arrays import FloatArray

@@ -1,8 +1,8 @@
 """Widths of bands of borrowed kernels are those that measured rows ask for."""
 
 import pytest
+from common.study import width_to_add
 from kernels import STORED_WIDTHS, transferred
-from study import width_to_add
 
 
 @pytest.mark.nightly

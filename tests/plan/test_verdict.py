@@ -14,7 +14,7 @@ from dataclasses import replace
 import every_setup
 import numpy as np
 import pytest
-from answer_agrees import disagreements
+from common.answer_agrees import disagreements
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays

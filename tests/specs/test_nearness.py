@@ -5,17 +5,19 @@ import itertools
 from functools import partial
 from typing import get_args
 
-import hierarchy_bands
-import hierarchy_cells
-import hierarchy_fit
-import hierarchy_terms
-import hierarchy_written
 import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-import recipes
-from script import ROOT
+from common import (
+    hierarchy_bands,
+    hierarchy_cells,
+    hierarchy_fit,
+    hierarchy_terms,
+    hierarchy_written,
+    recipes,
+)
+from common.script import ROOT
 
 import medusa_sim as ms
 import medusa_sim.specs.nearness

@@ -8,8 +8,8 @@ import engine_page
 import msgspec
 import pandas as pd
 import pytest
-from steps_compared import EngineTerms, EngineValidation, tokens_per_step, validate_engine
-from steps_record import LAYER_OPS, EngineKernels, EngineMeta, EngineStep, read_engine_record, settled
+from common.steps_compared import EngineTerms, EngineValidation, tokens_per_step, validate_engine
+from common.steps_record import LAYER_OPS, EngineKernels, EngineMeta, EngineStep, read_engine_record, settled
 
 from medusa_sim.errors import DataError
 from medusa_sim.lab.measure.record import toml_text

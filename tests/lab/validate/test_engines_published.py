@@ -3,16 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
-import agreement
 import deepseek_rows
 import engine_fit as fit
 import engine_parallel
-import engine_rows
 import numpy as np
 import operator_rows
 import pandas as pd
 import pytest
 import torch
+from common import agreement, engine_rows
 from decoder_models import tiny_llama
 
 from medusa_sim.lab.decoder.generate import generate

@@ -7,11 +7,11 @@ import pytest
 pytest.importorskip("torch")
 
 import msgspec
-import near_ties
 import torch
 import validate_local as script
-from llama_runs import Ran, passes, text_of
-from local_page import Record, Round, Verification, best, page
+from common import near_ties
+from common.llama_runs import Ran, passes, text_of
+from common.local_page import Record, Round, Verification, best, page
 from test_gguf import header, keys, tensors
 
 from medusa_sim.lab.decoder.checkpoint import load_checkpoint

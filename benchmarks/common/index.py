@@ -1,21 +1,20 @@
-"""The scripts of this folder by what they are for: writes benchmarks/README.md.
-
-python benchmarks/index.py
-"""
+"""benchmarks/README.md: the scripts by what they are for, and what they share."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE / "README.md"
+BENCHMARKS = HERE.parent
+PAGE = BENCHMARKS / "README.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Modules of one purpose: scripts, the ones to begin with first, and what they import."""
+    """Scripts of one purpose, the ones to begin with first, and what only these share."""
 
     title: str
     names: tuple[str, ...]
@@ -65,10 +64,26 @@ GROUPS = (
 
 _INTRODUCTION = """# Benchmarks
 
-Written by `make docs` from `benchmarks/index.py`. What measures, fits and checks the simulator from outside.
-Run a script from the root, `python benchmarks/NAME.py`; `--help` says what it needs. Measured rows are read
-from `MEDUSA_SIM_DATA`, else from `../shared/data`.
+What measures, fits and checks the simulator from outside. Written by `make docs` from
+`benchmarks/common/index.py`.
 
+Run a script from the root, `python benchmarks/NAME.py`; `--help` says what it needs. Scripts print; those
+that have a page or a file of parameters write it with `--write`. Measured rows are read from
+`MEDUSA_SIM_DATA`, else from `../shared/data`.
+
+| to | run |
+| --- | --- |
+| see how a change moves answers | `recorded_answers.py record FILE` before, `compare FILE` after |
+| see how it moves errors on measured rows | `accuracy.py` |
+| fit what engines add to kernels again | `hierarchy.py` |
+| look for answers that contradict themselves | `scan.py`, `every_setup.py --sample 500` |
+| find lines that no test holds | `mutations.py --room ROOM --count 5` |
+| compare speed and memory with a commit | `make bench` |
+| renew pages | `make docs` |
+
+Beside the scripts:
+
+- `common/`: what they share; nothing in it is run by itself.
 - `log/`: what was tried and what it gave, a file a day.
 - `asked/`: questions whose answers `recorded_answers.py` compares before and after a change.
 - `engine/`: what runs inside vLLM's own environment. `models/`: sizes of models that are measured on a CPU.
@@ -78,22 +93,25 @@ from `MEDUSA_SIM_DATA`, else from `../shared/data`.
 
 
 def index_text() -> str:
-    """The page: a table for each group, and the modules that its scripts import."""
-    return "\n".join([_INTRODUCTION, *map(_section, GROUPS)])
-
-
-def _section(group: Group) -> str:
-    told = {name: _read(name) for name in group.names}
-    scripts = [f"| `{name}.py` | {line} |" for name, (line, is_script) in told.items() if is_script]
-    shared = [f"`{name}` ({line.rstrip('.')})" for name, (line, is_script) in told.items() if not is_script]
-    lines = [f"## {group.title}", "", "| script | what it is for |", "| --- | --- |", *scripts, ""]
+    """The page: scripts in a table for each purpose, then the modules that they share."""
+    shared = (f"- {line}" for group in GROUPS for line in _shared(group))
     return "\n".join(
-        [*lines, *(["Imported by them:", "", *(f"- {one}" for one in shared), ""] if shared else [])]
+        [_INTRODUCTION, *map(_section, GROUPS), "## What they share, in `common/`", "", *shared, ""]
     )
 
 
-def _read(name: str) -> tuple[str, bool]:
-    """What a module says of itself in its first line, and whether it is a command."""
-    text = (HERE / f"{name}.py").read_text(encoding="utf-8")
-    said = (ast.get_docstring(ast.parse(text)) or "").splitlines()[0]
-    return said, "if __name__ ==" in text
+def _section(group: Group) -> str:
+    scripts = [name for name in group.names if (BENCHMARKS / f"{name}.py").is_file()]
+    rows = (f"| `{name}.py` | {_said(BENCHMARKS / f'{name}.py')} |" for name in scripts)
+    return "\n".join([f"## {group.title}", "", "| script | what it is for |", "| --- | --- |", *rows, ""])
+
+
+def _shared(group: Group) -> Iterator[str]:
+    for name in group.names:
+        if (path := HERE / f"{name}.py").is_file():
+            yield f"`{name}`: {_said(path)}"
+
+
+def _said(path: Path) -> str:
+    """What a module says of itself in its first line."""
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()[0]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pandas as pd
-from measured_pairs import joined, pairs_of
-from script import ROOT
 
+from common.measured_pairs import joined, pairs_of
+from common.script import ROOT
 from medusa_sim.lab.validate.served import compared, read_served
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
-from script import ROOT
 
+from common.script import ROOT
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.latency.operator_time import OperatorTime

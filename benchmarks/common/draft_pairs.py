@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from measured_pairs import joined, pairs_of
-from script import ROOT
 
+from common.measured_pairs import joined, pairs_of
+from common.script import ROOT
 from medusa_sim.lab.draft_model.predict import prediction_band
 from medusa_sim.lab.reproduce.recursive import own_pair_table, pair_comparison, published_table
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from study import GPU_OF_ROWS
+
+from common.study import GPU_OF_ROWS
 
 TIME = "time_us"
 INSIDE = "aiconfigurator_core/systems/data/"

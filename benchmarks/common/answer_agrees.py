@@ -31,7 +31,7 @@ from medusa_sim.report.words.caveats import caveats
 from medusa_sim.report.words.memory import shortfall_facts, shortfall_text
 from medusa_sim.specs.runtime import runtime_aliases
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "app"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "app"))
 import notes  # the app's, which draws nothing
 
 

@@ -11,8 +11,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-from evidence_rows import INSIDE
-from script import ROOT
+from common.evidence_rows import INSIDE
+from common.script import ROOT
 
 WHEEL = "aiconfigurator-core==0.12.0"
 SHA256 = "aadc4aad0a00bf8a61c477c62bef43de479849c3aa0b1c3078068e08309eccc4"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
-from study import table
 
+from common.study import table
 from medusa_sim.arrays import FloatArray
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.runtime import load_runtime

@@ -10,16 +10,16 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 from deepseek_rows import OLDER
-from engine_rows import published_rows
-from hierarchy_cells import place_of
-from hierarchy_fit import Fit, Found, covariance
-from hierarchy_terms import EFFECTS, GROUPED, HOST, MANY, OWN_HOST, SHARES, Effect
-from script import ROOT
 from serving_validation import RUNTIME as SERVER
-from study import measured_rows, named_rows
-from terms import engine_table, with_term_line
 
 import medusa_sim as ms
+from common.engine_rows import published_rows
+from common.hierarchy_cells import place_of
+from common.hierarchy_fit import Fit, Found, covariance
+from common.hierarchy_terms import EFFECTS, GROUPED, HOST, MANY, OWN_HOST, SHARES, Effect
+from common.script import ROOT
+from common.study import measured_rows, named_rows
+from common.terms import engine_table, with_term_line
 from medusa_sim.specs.case import Form
 from medusa_sim.specs.place import Kind, Place
 from medusa_sim.specs.served_groups import NEARNESS_FILE, Spread

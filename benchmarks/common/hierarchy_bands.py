@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
-from hierarchy_fit import GROUP, HELD_OUT, Fit, LeftOut
 from scipy.optimize import brentq
-from study import PROMISED, table
 
+from common.hierarchy_fit import GROUP, HELD_OUT, Fit, LeftOut
+from common.study import PROMISED, table
 from medusa_sim.arrays import FloatArray
 from medusa_sim.specs.nearness import nearest, spread_of
 from medusa_sim.specs.place import KINDS, Kind, difference

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
-from study import measured, measured_rows, named_rows
 
+from common.study import measured, measured_rows, named_rows
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from measured_pairs import joined, kernel_pairs
-from routing import with_routing
-from study import GPU_OF_ROWS, is_here, measured
 
+from common.measured_pairs import joined, kernel_pairs
+from common.routing import with_routing
+from common.study import GPU_OF_ROWS, is_here, measured
 from medusa_sim.errors import SpecError
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from hierarchy_terms import EFFECTS, REFERENCE, Effect
 
+from common.hierarchy_terms import EFFECTS, REFERENCE, Effect
 from medusa_sim.arrays import BoolArray, FloatArray
 
 SIGMA, FIRST_SIGMA, ROBUST, LARGEST = 0.04, 0.2, 2.0, 30.0

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
-from steps_record import Accepted, EngineKernels, EngineRecord, EngineStep, read_engine_record, settled
 
+from common.steps_record import Accepted, EngineKernels, EngineRecord, EngineStep, read_engine_record, settled
 from medusa_sim.arrays import FloatArray
 from medusa_sim.lab.validate.comparison import CountChoice, Deviation, choice_of, comparison, disagreement
 

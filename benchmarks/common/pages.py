@@ -12,12 +12,12 @@ from pathlib import Path
 
 from medusa_sim.writing import write_text
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def filled(name: str, **values: object) -> str:
     """The page templates/NAME.md with its `{...}` filled as `str.format` does."""
-    text = (Path(__file__).parent / "templates" / f"{name}.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "templates" / f"{name}.md").read_text(encoding="utf-8")
     return text.format(**values)
 
 

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from study import table
 
+from common.study import table
 from medusa_sim.arrays import FloatArray
 
 STEADY = 0.08

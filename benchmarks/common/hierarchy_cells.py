@@ -12,11 +12,11 @@ from deepseek_rows import GPUS as DEEPSEEK_GPUS
 from deepseek_rows import OLDER, newest
 from deepseek_rows import SETUP as DEEPSEEK_SETUP
 from first_tokens import as_served, by_recipe, is_steady, waited_steps
-from hierarchy_terms import EFFECTS, GROUPED, HOST, MANY, SHARES
 from msgspec.structs import replace as with_fields
-from study import named_rows
 
 import medusa_sim as ms
+from common.hierarchy_terms import EFFECTS, GROUPED, HOST, MANY, SHARES
+from common.study import named_rows
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.specs.case import form_of, weight_formats
 from medusa_sim.specs.place import Place

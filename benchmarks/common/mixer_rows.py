@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from kernel_rows import mixers
-from pages import write_tables
-from study import Beside, left_out_us, table, width_to_add
 
+from common.kernel_rows import mixers
+from common.pages import write_tables
+from common.study import Beside, left_out_us, table, width_to_add
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import ratio_mape

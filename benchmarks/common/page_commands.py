@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from measured_pairs import SOURCES, WHEEL, source_of
-from script import ROOT
+from common.measured_pairs import SOURCES, WHEEL, source_of
+from common.script import ROOT
 
 PAGES = ("README.md", "docs/accuracy.md", "docs/validation.md", "docs/validation-engines.md", "docs/local.md")
 CLONE = "clone"
@@ -58,7 +58,8 @@ def commands_of(page: str) -> list[str]:
 @cache
 def files_of(script: str) -> frozenset[str]:
     """Beginnings of names of files of rows that a script and the scripts it imports name."""
-    path = ROOT / "benchmarks" / f"{script}.py"
+    path = _path(script)
+    assert path is not None, script
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = set[str]()
     for node in ast.walk(tree):
@@ -80,11 +81,18 @@ _TABLES = {"measured_pairs", "evidence_rule", "evidence_rows", "accuracy", "stud
 """Scripts that name files which they do not read for others."""
 
 
+def _path(name: str) -> Path | None:
+    """A script, or a module that scripts share; None of other modules."""
+    folder = ROOT / "benchmarks"
+    places = (folder / f"{name}.py", folder / "common" / f"{name}.py")
+    return next((path for path in places if path.is_file()), None)
+
+
 def _imported(node: ast.ImportFrom | ast.Import) -> Iterator[str]:
-    names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
-    for name in names:
-        if (ROOT / "benchmarks" / f"{name}.py").is_file() and name not in _TABLES:
-            yield name
+    names = [each.name for each in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module != "common":
+        names = [(node.module or "").removeprefix("common.")]
+    yield from (name for name in names if _path(name) is not None and name not in _TABLES)
 
 
 def sources_of(command: str) -> tuple[str, ...]:

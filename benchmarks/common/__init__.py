@@ -1,0 +1,1 @@
+"""What scripts of `benchmarks/` share: nothing here is run by itself."""
