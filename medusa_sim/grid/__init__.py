@@ -6,7 +6,7 @@ From a printed number down to a step, the order in which to read:
     `cells`        configurations at every batch and length: what each gains, which is best, what it needs
     `bands`        how sure that is, beyond what was measured too (`extrapolation`)
     `serving`      their steps as requests of a full server see them (`step.server`)
-    `steps`        the step of each cell, put together from passes (`cell_passes`)
+    `steps`        the step of each cell, put together from passes
     `surface`      the passes, each priced once: plain, verifying, drafting (`step.step`)
 
 Each holds what stands below it (`Cells.steps`, `Cells.serving`, `Cells.bands`).

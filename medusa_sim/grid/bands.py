@@ -21,10 +21,9 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import Band, FloatArray, Halves
-from medusa_sim.grid.cell_passes import picked
 from medusa_sim.grid.extrapolation import widest_below
 from medusa_sim.grid.serving import Serving
-from medusa_sim.grid.steps import Steps
+from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import Surface
 from medusa_sim.step.compose import overhead_halves
 

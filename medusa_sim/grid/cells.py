@@ -19,10 +19,9 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, NumberT, as_float
 from medusa_sim.grid.bands import Bands
-from medusa_sim.grid.cell_passes import picked
 from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.serving import Serving
-from medusa_sim.grid.steps import Steps
+from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import Surface, surface_at
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario

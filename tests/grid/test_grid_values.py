@@ -14,7 +14,6 @@ from medusa_sim.arrays import Band, Halves
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, Bands
-from medusa_sim.grid.cell_passes import CellPasses, picked
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import NO_LIMIT, Configurations
 from medusa_sim.grid.costs import joule_band, joule_per_token, usd_per_million_tokens, watts_band
@@ -23,7 +22,7 @@ from medusa_sim.grid.quantities import values
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.roofline import Roof, roof_of, roofline_points
 from medusa_sim.grid.single_step import single_step
-from medusa_sim.grid.steps import Steps
+from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import in_groups, surface_at
 from medusa_sim.grid.sweep import Slices
 from medusa_sim.latency.roofline import RooflineLatency
@@ -305,10 +304,9 @@ def test_entries_of_a_table_are_those_that_an_index_names():
 
 
 def test_kernels_of_a_step_are_no_surer_than_the_least_sure_of_drafting_and_verifying():
-    passes = SimpleNamespace(
+    steps = SimpleNamespace(
         drafting=lambda number: np.array([0, 3, 1]), target=lambda number: np.array([2, 1, 1], np.int8)
     )
-    steps = SimpleNamespace(passes=passes)
     assert Steps.source.func(steps).tolist() == [2, 3, 1]
 
 
@@ -359,10 +357,10 @@ def test_a_roof_is_memory_up_to_its_ridge_and_arithmetic_beyond():
 def test_a_steps_target_is_the_plain_step_and_then_verification(verify, found):
     counts = SimpleNamespace(counts=np.arange(1, 4), column=np.arange(3))
     surface = SimpleNamespace(decode=np.array(5.0), verify=np.array(verify), configurations=counts)
-    of_all = CellPasses(surface, np.arange(3).reshape(1, 1, 3))
+    of_all = Steps(surface, np.arange(3).reshape(1, 1, 3))
     assert np.broadcast_to(of_all.target(lambda time: time), 3).tolist() == found
     surface.configurations = SimpleNamespace(counts=np.ones(1))
-    assert CellPasses(surface, np.zeros((1, 1, 1), dtype=int)).target(lambda time: time) == 5.0
+    assert Steps(surface, np.zeros((1, 1, 1), dtype=int)).target(lambda time: time) == 5.0
 
 
 def test_points_of_the_roofline_lie_under_the_roof_at_the_tokens_of_their_phase():
