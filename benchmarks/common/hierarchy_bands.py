@@ -240,15 +240,14 @@ def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
         for kind in KINDS
     }
     found["measured"] = measured
+    error = share_held = 0.0
     for kind, known in found.items():
         own = told(of_kind[kind], known["kernels_half_share"])
         groups = by_group(own, kinds_band(own, known, found))
-        known |= {
-            "error": round(float(np.expm1(own.short.abs()).mean()), 3) if len(own) else 0.0,
-            "cells": len(own),
-            "groups": len(groups),
-            "held": round(float(groups.mean()), 2) if len(groups) else 0.0,
-        }
+        if len(own):  # else as of the kind before, which is nearer
+            error = round(float(np.expm1(own.short.abs()).mean()), 3)
+            share_held = round(float(groups.mean()), 2)
+        known |= {"error": error, "cells": len(own), "groups": len(groups), "held": share_held}
     return found
 
 
