@@ -5,7 +5,8 @@
     python benchmarks/accuracy.py --page      # docs/accuracy.md from the groups that ship: needs no rows
     python benchmarks/accuracy.py --only served_rows published
 
-Each script of SCRIPTS yields its pairs (`measured_pairs.py`); other pages are views of the same functions.
+Each script of SCRIPTS yields its pairs (`common/measured_pairs.py`); other pages are views of the same
+functions.
 What ships are groups of five rows and more, as a CSV: a table that a person reads and a review shows line by
 line. The rows themselves, a million with those of kernels, go to out/accuracy/pairs.parquet and stay there.
 Groups whose rows are not here stay as they were. A group whose mean error grew by more than a tenth of itself

@@ -163,7 +163,7 @@ def banded(rows: pd.DataFrame, runtimes: Mapping[str, Runtime]) -> FloatArray:
 
 
 def pairs() -> pd.DataFrame:
-    """The newest run of every set-up and version as a pair (`measured_pairs.py`)."""
+    """The newest run of every set-up and version as a pair (`common/measured_pairs.py`)."""
     rows = newest(versions=True)
     rows["tokens"] = np.round(tokens_per_round(rows), 6)
     time_ms, low, high = banded(rows, {name: launched(name) for name in RUNTIMES})

@@ -144,7 +144,7 @@ def data_of(source: str) -> str:
 
 
 def pairs() -> pd.DataFrame:
-    """Every step, round and speedup of the rows as a pair (`measured_pairs.py`), by the stored terms."""
+    """Every step, round and speedup of the rows as a pair (`common/measured_pairs.py`), by stored terms."""
     rows = [Kernels(row) for row in published_rows()]
     found = banded(rows, errors(stored(TERMS), rows), np.full(len(rows), np.nan))
     names = found.runtime.str.rpartition("-")

@@ -7,8 +7,8 @@
 
 All of them are 225,720, a day and more of one core. `--pairs` asks so many that every model meets every
 drafter, runtime, GPU, number of GPUs and request, every drafter every runtime, and so on: 7,239 pairs of
-values (`pairs.py`) in some 4,000 set-ups, an hour or two of one core. What was asked stands in its file, so
-that it may be stopped and go on.
+values (`common/pairs.py`) in some 4,000 set-ups, an hour or two of one core. What was asked stands in its
+file, so that it may be stopped and go on.
 
 A set-up is either refused in one line, or its answer agrees with itself at six neighbouring batches and one
 length, on a GPU that turns with the set-up and holds the model where one does: speculation is on where the

@@ -4,8 +4,8 @@
     python benchmarks/evidence.py --wheel FILE.whl   # a wheel that is here already
 
 1. The wheel is fetched by pip and its hash is checked. Its tables are unzipped; nothing of it is run.
-2. The rows that the fits saw (`evidence_rule.py`) are laid out as measured data (`evidence_rows.py`), in
-   out/evidence/data. The wheel's other rows are an exam: nothing looks at them but to leave them out.
+2. The rows that the fits saw (`evidence_rule.py`) are laid out as measured data (`common/evidence_rows.py`),
+   in out/evidence/data. The wheel's other rows are an exam: nothing looks at them but to leave them out.
 3. Every kernel predicts them anew. Groups of errors must be those of profiles/accuracy.csv, which the app,
    the page of accuracy and `specs --kind coverage` show; lines of tables must be on docs/validation.md.
 

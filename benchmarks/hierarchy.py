@@ -14,8 +14,8 @@ cost (N17, N19): they are fitted along, with a wide error, where lengths are dra
 
 Lengths: InferenceX draws them from 80 to 100 % of those named, nine tenths in the mean.
 
-What is fitted stands in `hierarchy_terms.py`, to what in `hierarchy_cells.py`, how in `hierarchy_fit.py`;
-what bands make of it in `hierarchy_bands.py`, where it goes in `hierarchy_written.py`.
+In `common/`, what is fitted stands in `hierarchy_terms.py`, to what in `hierarchy_cells.py`, how in
+`hierarchy_fit.py`; what bands make of it in `hierarchy_bands.py`, where it goes in `hierarchy_written.py`.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def runs_table() -> str:
 
 
 def pairs() -> pd.DataFrame:
-    """Passes of several tokens, plain speeds and speedups as pairs (`measured_pairs.py`)."""
+    """Passes of several tokens, plain speeds and speedups as pairs (`common/measured_pairs.py`)."""
     passes = [
         {"engine": curve.runtime, "gpu": curve.gpu, "model": curve.model, "weights": curve.form,
          "measured": ratio, "predicted": own_ratio, "requests": m if curve.is_batch else 1,

@@ -54,7 +54,7 @@ def heldout(gpu: Gpu, score: Score) -> float:
 
 
 def pairs() -> pd.DataFrame:
-    """Every row as a pair (`measured_pairs.py`)."""
+    """Every row as a pair (`common/measured_pairs.py`)."""
     return joined(frames())
 
 

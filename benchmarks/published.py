@@ -411,7 +411,7 @@ def skipped_text(lines: pd.DataFrame) -> str:
 
 
 def pairs() -> pd.DataFrame:
-    """Every line that counts as a pair (`measured_pairs.py`)."""
+    """Every line that counts as a pair (`common/measured_pairs.py`)."""
     rows = compared().query("counts")
     formats = [
         str(form.get("weight_dtype") or form.get("dtype") or format_of(model))

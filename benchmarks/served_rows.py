@@ -8,8 +8,8 @@ lengths that a row names, as a user would ask (`medusa-sim sweep --runtime R --p
 tokens N`). How a model was split is not always as a row says (`as_run`): experts that were spread were
 exported with their groups multiplied into other numbers (`tp_size` 64 with `moe_ep_size` 8 is one server of
 eight GPUs; `attention_dp_size` 64 with `batch_size` 4 is 256 requests), and before UNSAID_BEFORE results of
-TensorRT-LLM name no groups at all, so that its recipes of that time tell (`recipes.py`). Left out: a server
-whose prompts lay in its cache (vLLM 0.12 with an 8B: 8,000 tokens in 0.4 s at 48 requests).
+TensorRT-LLM name no groups at all, so that its recipes of that time tell (`common/recipes.py`). Left out: a
+server whose prompts lay in its cache (vLLM 0.12 with an 8B: 8,000 tokens in 0.4 s at 48 requests).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def scored(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def pairs() -> pd.DataFrame:
-    """Every cell as a pair (`measured_pairs.py`)."""
+    """Every cell as a pair (`common/measured_pairs.py`)."""
     cells = scored(served_cells())
     return pairs_of(
         cells.assign(

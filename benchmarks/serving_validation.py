@@ -99,7 +99,7 @@ def compared(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
 
 
 def pairs() -> pd.DataFrame:
-    """Every mean of every row as a pair (`measured_pairs.py`), by the shipped terms."""
+    """Every mean of every row as a pair (`common/measured_pairs.py`), by the shipped terms."""
     lines = served_rows()
     rows = compared(lines, load_runtime(RUNTIME))
     return joined(

@@ -4,7 +4,7 @@
 
 Decodes models with random weights in vLLM (plain, n-gram and draft-model chains), with the operators of these
 very modules timed between, and the shipped checkpoints on held-out prompts in vLLM and in the decoder.
-The record is kept in OUT/NAME; `steps_compared.py` reads such a folder and scores the simulator.
+The record is kept in OUT/NAME; `common/steps_compared.py` reads such a folder and scores the simulator.
 Exit 3 where the passes differ too much to judge, or where a mean error exceeds --fail-above.
 """
 

@@ -26,7 +26,7 @@ def compared(path: Path, also: tuple[str, str] | None) -> pd.DataFrame:
 
 
 def pairs() -> pd.DataFrame:
-    """Every such row, from chains alone, as a pair (`measured_pairs.py`)."""
+    """Every such row, from chains alone, as a pair (`common/measured_pairs.py`)."""
     found = {path: compared(path, None) for path in (published_table(), own_pair_table())}
     return joined(
         pairs_of(

@@ -122,7 +122,7 @@ def quantised(found: Table, of: Place) -> Table:
 
 
 def experts(found: Table, of: Place) -> Table:
-    """`moe_tp/moe`. What a rank was given of a layer was not recorded: `routing.py` draws it."""
+    """`moe_tp/moe`. What a rank was given of a layer was not recorded: `common/routing.py` draws it."""
     gated = [size not in NOT_GATED for size in zip(found.hidden_size, found.inter_size, strict=True)]
     return _of_system(
         found, of, kernel=found.kernel_source, dtype=found.moe_dtype, tokens=found.num_tokens,

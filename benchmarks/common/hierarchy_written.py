@@ -209,7 +209,8 @@ def _with_term(
     else:
         if effect.term == "layer_us":
             deviations = [f"{{ gpus = [2, 1024], plus = {value:.3g} }}"] * int(value > LEAST_PLUS) + [
-                each.replace("{ ", "{ gpus = [2, 1024], ", 1) for each in deviations
+                each if "gpus = " in each else each.replace("{ ", "{ gpus = [2, 1024], ", 1)
+                for each in deviations  # those that the file keeps say so already
             ]
             listed, value = f"deviations = [{', '.join(deviations)}]", 0.0
         elsewhere = "" if line is None else "".join(re.findall(KEPT, line[2]))

@@ -170,7 +170,7 @@ FILES = (*(f"moe_tp/{name}.parquet" for name in TABLES), *(f"kernels_2026/{name}
 
 
 def pairs() -> pd.DataFrame:
-    """Every recorded row that some kernel of its GPU predicts, as a pair (`measured_pairs.py`).
+    """Every recorded row that some kernel of its GPU predicts, as a pair (`common/measured_pairs.py`).
 
     Tables that are not here are left out, as long as one is.
     """

@@ -66,7 +66,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
     asked: str
     ties: list[str] = []
-    """Texts that part from plain decoding where two tokens are equally good (`near_ties.py`)."""
+    """Texts that part from plain decoding where two tokens are equally good (`common/near_ties.py`)."""
     has_clock: bool = False
     """Whether programs timed themselves by the time that they had a core."""
 

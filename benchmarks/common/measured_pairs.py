@@ -78,7 +78,7 @@ def source_of(data: str) -> str:
     for begins, source in SOURCES.items():
         if data.startswith(begins):
             return source
-    raise KeyError(f"{data}: name its source in SOURCES of benchmarks/measured_pairs.py")
+    raise KeyError(f"{data}: name its source in SOURCES of benchmarks/common/measured_pairs.py")
 
 
 @cache

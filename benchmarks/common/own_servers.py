@@ -10,7 +10,7 @@ from medusa_sim.lab.validate.served import compared, read_served
 
 
 def pairs() -> pd.DataFrame:
-    """Every run that can be priced as a pair (`measured_pairs.py`)."""
+    """Every run that can be priced as a pair (`common/measured_pairs.py`)."""
     return joined(
         pairs_of(
             runs.assign(
