@@ -125,7 +125,7 @@ def inside_kernels(step: PassTimes, measured_us: FloatArray, share: float) -> Bo
     below, above = (few + share**2 * (every - few) for few, every in zip(alone, whole, strict=True))
     cost = step.cost
     fast_us, slow_us = (
-        step_us(cost.device_us + half_us, cost.host_us, cost.exposed_us)
+        step_us(np.maximum(cost.device_us + half_us, 0.0), cost.host_us, cost.exposed_us)
         for half_us in (-np.sqrt(below), np.sqrt(above))
     )
     return np.asarray((fast_us <= measured_us) & (measured_us <= slow_us)).ravel()

@@ -261,7 +261,8 @@ def _with_undrafted_note(counts: AcceptanceCounts) -> AcceptanceCounts:
     if share <= FEW_UNDRAFTED:
         return counts
     note = (
-        f"{share:.0%} of the positions were not drafted and count as refused; the interval is wider by that"
+        f"{100.0 * share:.0f} % of the positions were not drafted and count as refused; "
+        "the interval is wider by that"
     )
     return replace(counts, notes=(*counts.notes, note))
 
@@ -342,7 +343,7 @@ def profile_text(profile: ProfileFile) -> str:
     rate, runs = getattr(profile, "match_rate", None), getattr(profile, "match_runs", None)
     if rate is not None:
         factor = "" if runs is None else f", in runs {runs:.2f} times as long as by chance"
-        lines.append(f"drafts were found in {rate:.1%} of the steps{factor}")
+        lines.append(f"drafts were found in {100.0 * rate:.1f} % of the steps{factor}")
     if profile.request_spread is not None:
         lines.append(f"acceptance varies between requests (sigma {profile.request_spread:.2f} on the logit)")
     return "; ".join(lines)

@@ -62,6 +62,7 @@ def predict(*, observations: Path, targets: Path, output: Output) -> None:
     narrows the band of other trees.
     """
     from medusa_sim.lab.draft_model.predict import predict_block_efficiency, prediction_band
+    from medusa_sim.report.words.numbers import percent
 
     seen = _rows(observations, ("decoder", "spec", "block_efficiency"))
     wanted = _rows(targets, ("decoder", "spec"))
@@ -72,10 +73,8 @@ def predict(*, observations: Path, targets: Path, output: Output) -> None:
     wanted["low"], wanted["high"] = prediction_band(named, predicted, observed)
     if "block_efficiency" in wanted:
         wanted["error"] = predicted / wanted["block_efficiency"] - 1.0
-        say(
-            f"mean error {wanted['error'].abs().mean():.2%}, worst {wanted['error'].abs().max():.2%} "
-            f"over {len(wanted)} rows"
-        )
+        error = wanted["error"].abs()
+        say(f"mean error {percent(error.mean(), 2)}, worst {percent(error.max(), 2)} over {len(wanted)} rows")
     output.rows(wanted, "acceptance-predict")
 
 
@@ -216,6 +215,7 @@ def fit(
     from medusa_sim.acceptance.heads import expected_tokens_per_step
     from medusa_sim.acceptance.profile_file import SCHEMA, HeadRow, HeadTopkFile, encoded_profile
     from medusa_sim.acceptance.tree_file import read_tree
+    from medusa_sim.report.words.numbers import percent
     from medusa_sim.writing import check_writable, write_text
 
     if (tree_file is None) != (tokens_per_step is None):
@@ -232,10 +232,11 @@ def fit(
         heads_run = heads.with_zeros(read.ranks_used)
         correlation = fitted_correlation([(heads_run, read, tokens_per_step)])
         predicted = expected_tokens_per_step(read, heads_run.with_correlation(correlation))
-        if abs(predicted / tokens_per_step - 1.0) > _MET:
+        error = predicted / tokens_per_step - 1.0
+        if abs(error) > _MET:
             say(
                 f"note: no correlation of these heads gives {tokens_per_step:g} tokens a step with this "
-                f"tree; the nearest gives {predicted:.2f} ({predicted / tokens_per_step - 1.0:+.0%})"
+                f"tree; the nearest gives {predicted:.2f} ({percent(error, 0, signed=True)})"
             )
     counts = [0] * heads.heads if heads.labels is None else [int(count) for count in heads.labels]
     accuracies = zip(heads.accuracy.tolist(), counts, strict=True)

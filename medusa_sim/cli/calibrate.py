@@ -215,25 +215,26 @@ def _runs(fitted: FittedRuntime) -> list[dict[str, Any]]:
 
 def _tell(fitted: FittedRuntime) -> None:
     """The terms and their errors, on stderr."""
+    from medusa_sim.report.words.numbers import percent
     from medusa_sim.specs.engine import UNITS
 
     for name, term in fitted.terms.items():
         if term.value:
-            say(f"{name} {term.value:.4g} {UNITS[name]} +- {term.band:.0%}")
+            say(f"{name} {term.value:.4g} {UNITS[name]} +- {percent(term.band, 0)}")
     left_out = [abs(each.leave_one_out_error) for each in fitted.rows if each.leave_one_out_error is not None]
     inside = max(abs(each.error) for each in fitted.rows)
     text = (
-        f"without its own number of requests each run is given within {max(left_out):.1%} "
-        f"(mean {sum(left_out) / len(left_out):.1%})"
+        f"without its own number of requests each run is given within {percent(max(left_out))} "
+        f"(mean {percent(sum(left_out) / len(left_out))})"
         if left_out
         else "no run can be left out"
     )
-    say(f"every run within {inside:.1%}; {text}")
+    say(f"every run within {percent(inside)}; {text}")
     for each in fitted.rows:
         if abs(each.error) > WORTH_A_WORD:
             say(
-                f"warning: {each.row.source} is given {each.error:+.0%} off; check --gpu, --model, --dtype, "
-                "the drafter, and that the server was full for most of the run"
+                f"warning: {each.row.source} is given {percent(each.error, 0, signed=True)} off; check "
+                "--gpu, --model, --dtype, the drafter, and that the server was full for most of the run"
             )
 
 

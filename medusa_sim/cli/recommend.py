@@ -151,13 +151,14 @@ def narrowed(one: Scenario) -> Iterator[str]:
     if one.arguments.bench is None:
         return
     from medusa_sim.latency.local import LocalLatency
+    from medusa_sim.report.words.numbers import percent
     from medusa_sim.scenario.local_correction import band_without_rows
 
     if isinstance(one.latency, LocalLatency):
         before, after = band_without_rows(one.latency), one.latency.law.band
         yield (
-            f"80 % of steps lie within {after:.0%} of what is predicted for your {one.gpu.name}, without its "
-            f"rows within {before:.0%}"
+            f"80 % of steps lie within {percent(after, 0)} of what is predicted for your {one.gpu.name}, "
+            f"without its rows within {percent(before, 0)}"
         )
 
 

@@ -84,8 +84,8 @@ def _of_own(own: LocalRows, path: Path, shape: Shape) -> Iterator[BenchRow]:
         drafts = shape.drafts or own.drafts
         if drafts is None:
             raise DataError(
-                f"{named(path)}: {own.accepted_share:.0%} of the drafts were accepted, but it does not say "
-                "how many a round had; add --drafts K"
+                f"{named(path)}: {100.0 * own.accepted_share:.0f} % of the drafts were accepted, but it "
+                "does not say how many a round had; add --drafts K"
             )
         yield BenchRow(
             source=path.name,

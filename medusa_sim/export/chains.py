@@ -357,7 +357,7 @@ def tree_notes(shape: TreeShape) -> tuple[str, ...]:
     """Notes on a tree that the engine grows itself."""
     return (
         f"a tree of {shape.candidates} candidates (root included), depth {shape.depth}, {shape.width} a "
-        f"level: {shape.gain:+.1%} over chains, one setting for every batch",
+        f"level: {100.0 * shape.gain:+.1f} % over chains, one setting for every batch",
         "the engine grows the tree of this depth, top-k and size at run time from the drafter's own scores; "
         "the paths that were priced cannot be given to it",
     )

@@ -256,7 +256,7 @@ def forgone_tree(answer: Recommendation) -> tuple[str, ...]:
     return (
         f"a chain is written: at batch {row.batch_max}, length {row.seq_len} the best chain gives "
         f"{chain_speedup:.2f}x, a tree of {row.candidates} candidates would give {row.speedup:.2f}x "
-        f"({row.speedup / chain_speedup - 1.0:+.0%})",
+        f"({100.0 * (row.speedup / chain_speedup - 1.0):+.0f} %)",
     )
 
 
@@ -336,11 +336,12 @@ def tier_notes(plan: ChainPlan, why: str) -> tuple[str, ...]:
     batch, best, most, own = plan.largest_loss
     lost = f"{best} drafts give {most:.2f}x" if best else "none would do better"
     return (
-        f"one number of drafts for every batch: {plan.drafts}; by batch it would be {tiers}, but {why}; it "
-        f"costs most at batch {batch}: {own:.2f}x, where {lost}",
+        f"one number of drafts for every batch: {plan.drafts}; switching where its graphs end it "
+        f"would be {tiers}, but {why}; it costs most at batch {batch}: {own:.2f}x, where {lost}",
     )
 
 
 def too_small(plan: ChainPlan, margin: float) -> str:
     """The reason that a schedule gains less than it costs."""
-    return f"that gains {plan.gain:.1%} where it must gain {margin:.1%} to pay for switching"
+    gains, must = 100.0 * plan.gain, 100.0 * margin
+    return f"that gains {gains:.1f} % where it must gain {must:.1f} % to pay for switching"

@@ -186,7 +186,7 @@ def test_a_prediction_is_scored_where_the_measured_value_stands_beside_it(tmp_pa
         (table.predicted_block_efficiency / [1.0, 2.4] - 1).tolist()
     )
     assert table["error"].tolist() == pytest.approx([0.9, 0.0], abs=1e-6)
-    assert "mean error 45.00%, worst 90.00% over 2 rows" in result.stderr
+    assert "mean error 45.00 %, worst 90.00 % over 2 rows" in result.stderr
 
 
 def test_a_server_is_asked_once_for_all_and_twice_for_what_is_between(monkeypatch):
@@ -266,5 +266,5 @@ def test_a_fit_tells_its_worst_run_and_those_that_it_left_out(capsys):
     ]
     calibrate._tell(FittedRuntime(runtime=load_runtime("vllm"), terms={}, rows=tuple(rows)))
     first, *others = capsys.readouterr().err.splitlines()
-    assert re.findall(r"[\d.]+%", first) == ["20.0%", "10.0%", "8.0%"]
-    assert [line for line in others if "two" in line and "+20%" in line]
+    assert re.findall(r"[\d.]+ %", first) == ["20.0 %", "10.0 %", "8.0 %"]
+    assert [line for line in others if "two" in line and "+20 %" in line]

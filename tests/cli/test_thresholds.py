@@ -253,7 +253,7 @@ def test_one_tree_and_its_tokens_give_the_correlation(tmp_path):
     for tokens, code in (("0.99", 2), ("3.01", 2)):
         assert made(tokens).exit_code == code, tokens
     # the later heads stay probabilities to a correlation of 0.575: 1 + 1/2 + e^0.575 / 8
-    for tokens, nearest in (("1.0", "1.62 (+62%)"), ("1.7", ""), ("3.0", "1.72 (-43%)")):
+    for tokens, nearest in (("1.0", "1.62 (+62 %)"), ("1.7", ""), ("3.0", "1.72 (-43 %)")):
         done = made(tokens)
         assert (done.exit_code, "nearest" in done.stderr) == (0, bool(nearest)), tokens
         assert nearest in done.stderr

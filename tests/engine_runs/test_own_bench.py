@@ -51,7 +51,7 @@ def test_a_run_with_drafts_needs_their_number(files):
     (known,) = read_bench(drafted)  # 159 rounds
     assert (known.drafts, known.acceptance_length) == (2, pytest.approx(399.0 / 159.0))
     drafted.write_text(json.dumps(DRAFTED).replace("predicted_n", "made"))
-    with one_line(DataError, "--drafts", "80%"):
+    with one_line(DataError, "--drafts", "80 %"):
         read_bench(drafted)
     (row,) = read_bench(drafted, Shape(drafts=3))
     assert row.acceptance_length == pytest.approx(3.4)

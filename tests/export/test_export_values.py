@@ -228,8 +228,8 @@ def test_the_tree_that_would_have_gained_most_over_its_chain_is_told():
         for batch, tree, chain in ((1, 2.0, 1.9), (16, 1.5, 1.2), (64, 1.6, 1.4))
     ]  # fmt: skip
     (note,) = forgone_tree(SimpleNamespace(schedule=rows))  # type: ignore[arg-type]
-    assert re.findall(r"batch (\d+)|([\d.]+)x|([+-]\d+%)", note) == [
-        ("16", "", ""), ("", "1.20", ""), ("", "1.50", ""), ("", "", "+25%"),
+    assert re.findall(r"batch (\d+)|([\d.]+)x|([+-]\d+ %)", note) == [
+        ("16", "", ""), ("", "1.20", ""), ("", "1.50", ""), ("", "", "+25 %"),
     ]  # fmt: skip
     assert forgone_tree(SimpleNamespace(schedule=[])) == ()  # type: ignore[arg-type]
     no_chain = {"chain_speedup": None}

@@ -1,6 +1,5 @@
 """Which of several an answer tells, in both orders, by hand, of answers that were made up."""
 
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend import warnings as recommend_warnings
 from medusa_sim.report.specs.rows import SpecRow
 from medusa_sim.report.specs.tables import shown_value
+from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.setups.question import SetupQuestion
 
 ORDERS = pytest.mark.parametrize("order", [1, -1])
@@ -53,21 +53,19 @@ def recommended(*rows: Any, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "apart"),
     [
-        ([(13, 20, (14, 20))], ["80", "0.93"]),  # as uncertain as the best count
-        ([(13, 20, (13, 20))], ["80", "0.93", "14..20"]),
-        ([(1, 8, (7, 8)), (9, 20, (9, 20))], ["80", "0.93", "14..20"]),
-        ([(1, 8, (7, 8))], ["80", "0.93"]),  # which is certain there
+        ([(13, 20, (14, 20))], False),  # as uncertain as the best count
+        ([(13, 20, (13, 20))], True),
+        ([(1, 8, (7, 8)), (9, 20, (9, 20))], True),
+        ([(1, 8, (7, 8))], True),  # the best count is certain there
     ],
 )
-def test_the_batches_where_the_best_count_is_uncertain_are_told_where_they_are_others(rows, told):
-    made = [
-        schedule_row(first, last, candidates=4, uncertain=unsure, speedup_low=0.93)
-        for first, last, unsure in rows
-    ]
-    text = recommend_warnings._uncertain(recommended(*made), made)
-    assert re.findall(r"\d[\d.]*\d", text) == told
+def test_batches_of_the_best_count_are_told_as_such_where_a_row_is_uncertain_at_others(rows, apart):
+    made = [schedule_row(first, last, candidates=4, uncertain=unsure) for first, last, unsure in rows]
+    told = [text.split(" at length")[0] for text in sentences.by_batch(recommended(*made))]
+    assert told[-1] == break_even_text(UNSURE, "batch")  # of a length without rows
+    assert (told[0] != told[-1]) == apart
 
 
 @ORDERS
@@ -86,7 +84,7 @@ def test_warnings_tell_the_best_of_what_loses_and_the_worst_of_what_is_uncertain
     ]  # fmt: skip
     told = recommend_warnings.warnings(recommended(*rows[::order]))
     expected = [
-        ["0.80"], [], ["1.02", "12", "80", "0.80", "1.10"], ["80", "0.93", "14..20"], ["20"], ["20"],
+        ["0.80"], [], ["1.02", "12", "80", "0.80", "1.10"], ["80", "0.93"], ["20"], ["20"],
     ]  # fmt: skip
     assert [numbers(line.partition(": ")[2]) for line in told] == expected
 

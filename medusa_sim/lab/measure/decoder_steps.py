@@ -63,7 +63,7 @@ def measure_decoder_steps(
         read = config.parameter_count * DTYPES[dtype].itemsize / plain_us * US_PER_S
         tell(
             f"{label}: the fastest decoding step reads weights at {read / GIGA:.1f} GB/s, "
-            f"{read / meta.copy_bytes_per_s:.0%} of the copy bandwidth"
+            f"{100.0 * read / meta.copy_bytes_per_s:.0f} % of the copy bandwidth"
         )
     return meta
 

@@ -50,7 +50,8 @@ def spread_warning(noisy: int, rows: int, kind: str, load_average: float) -> str
     """One line with a remedy where some of the rows are noisy, else None."""
     if not noisy:
         return None
-    text = f"{noisy} of {rows} rows spread by more than {SPREAD_LIMIT:.0%} (p90 - p10 over the median); "
+    limit = f"{100.0 * SPREAD_LIMIT:.0f} % (p90 - p10 over the median)"
+    text = f"{noisy} of {rows} rows spread by more than {limit}; "
     if kind == "cuda":
         remedy = "let nothing else run on the GPU; lock its clocks if you may (nvidia-smi --lock-gpu-clocks)"
     else:

@@ -98,9 +98,10 @@ class Together:
                 self.turns, _mixed(operators, steps), more, budget_s=budget_s, is_steady=self._is_steady
             ):
                 self._write()
-                differ = f", passes differ by {self.disagreement(self._rows()):.1%}" if rounds > 1 else ""
+                differ = 100.0 * self.disagreement(self._rows()) if rounds > 1 else None
                 kinds = f"{len(self.turns.found)} operators and steps"
-                self.tell(f"{self.subject.name}: round {rounds} of {kinds}{differ}")
+                remark = "" if differ is None else f", passes differ by {differ:.1f} %"
+                self.tell(f"{self.subject.name}: round {rounds} of {kinds}{remark}")
         except KeyboardInterrupt:
             self._write()
             raise

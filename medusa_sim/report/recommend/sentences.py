@@ -210,8 +210,26 @@ def _need(answer: Recommendation) -> str:
 
 
 def by_batch(answer: Recommendation) -> list[str]:
-    """At which batches speculation pays, is uncertain or loses; a text a length where these differ."""
-    told = [break_even_text(break_even, "batch") for break_even in answer.break_even_batches]
+    """At which batches speculation pays, is uncertain or loses; a text a length where these differ.
+
+    With the best count of each batch: said where a row, which runs one count at all of its batches, is
+    uncertain at others.
+    """
+    told = []
+    for length, found in zip(answer.question.seq_len, answer.break_even_batches, strict=True):
+        rows = [
+            row for row in kept_rows(answer.schedule)
+            if row.seq_len == length and row.candidates > 1 and row.uncertain is not None
+        ]  # fmt: skip
+        best = [
+            (max(each.first, row.batch_min), min(each.last, row.batch_max))
+            for row in rows
+            for each in found.known
+            if each.verdict == "uncertain" and each.first <= row.batch_max and each.last >= row.batch_min
+        ]
+        own = [row.uncertain for row in rows if row.uncertain is not None]
+        apart = spans_text(sorted(best)) != spans_text(own)
+        told.append(f"{break_even_text(found, 'batch')}{', with the best count of each batch' * apart}")
     if len(set(told)) == 1:
         return told[:1]
     return [f"{text} at length {n:,}" for n, text in zip(answer.question.seq_len, told, strict=True)]

@@ -36,7 +36,7 @@ def warnings(answer: Recommendation) -> list[str]:
         ),
         *_of_rows(
             answer, [row for row in fits if row.candidates > 1 and row.uncertain is not None],
-            lambda rows: _uncertain(answer, rows),
+            _uncertain,
             lambda row: row.uncertain or (row.batch_min, row.batch_max),
         ),
         *(line for line in _model_warnings(answer) if line not in first),
@@ -56,26 +56,12 @@ def warnings(answer: Recommendation) -> list[str]:
     ]  # fmt: skip
 
 
-def _uncertain(answer: Recommendation, rows: Sequence[ScheduleRow]) -> str:
-    """Says how low the drafts of some rows of one length may go; where the best count is as uncertain.
-
-    A row runs one count at all of its batches, `By batch` is about the best count of each.
-    """
-    text = (
+def _uncertain(rows: Sequence[ScheduleRow]) -> str:
+    """Says how low the drafts of some rows of one length may go."""
+    return (
         "the gain of the row's drafts is not certain: its 80 % interval includes a loss "
         f"(down to {min(row.speedup_low for row in rows):.2f})"
     )
-    known = answer.break_even_batches[answer.question.seq_len.index(rows[0].seq_len)].known
-    best = sorted(
-        (max(stretch.first, row.batch_min), min(stretch.last, row.batch_max))
-        for row in rows
-        for stretch in known
-        if stretch.verdict == "uncertain" and stretch.first <= row.batch_max and stretch.last >= row.batch_min
-    )
-    if spans_text(best) == spans_text([row.uncertain for row in rows if row.uncertain is not None]):
-        return text
-    rest = f"only batch {spans_text(best)} is uncertain" if best else "it is certain"
-    return f"{text}; with the best count of each batch {rest}"
 
 
 def _left_off(row: ScheduleRow) -> str:
