@@ -15,6 +15,8 @@ queues for none, is not held, and its prompt rides on steps of 22 ms: its first 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
@@ -44,11 +46,12 @@ def load_test_first_token_us(law: MixedStepLaw, means: StepMeans) -> FloatArray:
 
 def following_us(law: MixedStepLaw) -> FloatArray:
     """(cells,) microseconds: again of (N19), of requests that follow others of their client."""
-    chances = gathered_chances(law.cycle)
-    cells, parts = chances.shape
-    gathered = law.where(np.repeat(np.arange(cells), parts), chances.ravel())
-    first_us = first_token_us(gathered, step_means(gathered))
-    return np.asarray(first_us.reshape(chances.shape).mean(axis=1))
+    laws = (
+        replace(law, cycle=replace(law.cycle, begin_chance=chance))
+        for chance in gathered_chances(law.cycle).T
+    )
+    first_us = [first_token_us(gathered, step_means(gathered)) for gathered in laws]
+    return np.asarray(np.mean(first_us, axis=0))
 
 
 def starting_us(law: MixedStepLaw) -> FloatArray:

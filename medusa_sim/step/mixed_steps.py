@@ -35,7 +35,7 @@ means. In order: what is priced once for all steps (`mixed_step_law`), then each
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -189,19 +189,6 @@ class MixedStepLaw:
         rows, place = np.unique(np.rint(np.maximum(self.cycle.prompt_tokens, 1.0)), return_inverse=True)
         prompt = linear_times(self.setting, rows)
         return np.asarray(np.log(prompt.high_us / prompt.time_us)[place])
-
-    def where(self, cells: IntArray, begin_chance: FloatArray) -> MixedStepLaw:
-        """Of some cells, which may come again, on whose steps prompts begin with another probability."""
-        return replace(
-            self,
-            cycle=self.cycle.beginning(cells, begin_chance),
-            full_decode_us=self.full_decode_us[cells],
-            mean_decode_us=self.mean_decode_us[cells],
-            sharing_us=self.sharing_us[cells],
-            prompt_attention_us=self.prompt_attention_us[cells],
-            drafter_attention_us=self.drafter_attention_us[cells],
-            host=self.host.of(cells),
-        )
 
     @cached_property
     def _terms(self) -> PromptTerms:

@@ -38,13 +38,13 @@ is queued for or read on: all requests run, R = 0, and the first of the D steps 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.step.prompts import prompts_apart
 from medusa_sim.step.returning import Returning, returning
 from medusa_sim.step.running import Queue, in_queue
@@ -192,13 +192,6 @@ class RequestCycle:
     def held_steps(self) -> FloatArray:
         """H."""
         return self.first_held_steps * (1.0 + self.joining / 2.0) / (1.0 + self.joining)
-
-    def beginning(self, cells: IntArray, begin_chance: FloatArray) -> RequestCycle:
-        """Some of the cells, which may come again, each with another pi."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        back = Returning(*(values[cells] for values in columns.pop("returning")))
-        some = {name: values[cells] for name, values in columns.items()}
-        return RequestCycle(returning=back, **some | {"begin_chance": begin_chance})
 
 
 def request_cycle(

@@ -29,18 +29,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray
 
 _MOST = 8
 """Cohorts that begin on one step, or on passes in a row; more count as so many."""
 _COHORTS = np.arange(_MOST + 1)
+_TOGETHER = np.eye(_MOST + 1)[np.minimum(_COHORTS[:, None] + _COHORTS, _MOST)]
+"""(cohorts, cohorts, cohorts) 1 where so many and so many are so many together."""
 _KNOWN = 4
 """Steps of which a state knows whether they carried prompts."""
 _STATES = np.arange(1 << _KNOWN)
 _CARRIED = (_STATES[:, None] >> np.arange(_KNOWN)) & 1
 """(states, known) whether the last step did, the one before it, and so on."""
-_PLAIN = (_STATES << 1) & (_STATES.size - 1)
-"""(states,) the next one if the next step carries none; one more if it does."""
+_THEN_PLAIN, _THEN_CARRYING = (
+    np.eye(_STATES.size)[(2 * _STATES + carries) % _STATES.size] for carries in (0, 1)
+)
+"""(states, states) 1 where one follows the other with a step of that kind."""
 _WAY_SPREAD = 0.05
 """Of one way to the client and back: it is this much longer or shorter at most."""
 _MOST_STEPS = 24
@@ -77,67 +81,45 @@ def returning(
     """All (cells,). ahead: 0 or 1; alone_us, carrying_us: of a step without prompts, and of one with some,
     or of a pass that reads them (apart).
     """
-    size, alone_us = way_us.size, np.maximum(alone_us, way_us / _MOST_STEPS)
-    steps = Returning(
-        ahead + np.ceil(way_us / alone_us),
-        np.ones(size),
-        np.tile(1.0 * (_COHORTS == 1), (size, 1)),
-        np.ones((size, _MOST + 1)),
-    )
+    alone_us = np.maximum(alone_us, way_us / _MOST_STEPS)
+    ones = np.ones((way_us.size, _MOST + 1))
+    away_steps = ahead + np.ceil(way_us / alone_us)
+    one_on_each = Returning(away_steps, ones[:, 0].copy(), ones * (_COHORTS == 1), ones)
     is_longer = (1.0 + _WAY_SPREAD) * way_us > alone_us
     cells = np.flatnonzero((begins > 0.0) & (way_us > 0.0) & (apart | is_longer))
-    if cells.size:
-        some = (column[cells] for column in (way_us, alone_us, carrying_us, begins))
-        meeting = _meeting(*some, ahead=np.rint(ahead[cells]).astype(np.int64), apart=apart)
-        for values, found in zip(steps, meeting, strict=True):
-            values[cells] = found
-    return steps
-
-
-def _meeting(
-    way_us: FloatArray,
-    alone_us: FloatArray,
-    carrying_us: FloatArray,
-    begins: FloatArray,
-    *,
-    ahead: IntArray,
-    apart: bool,
-) -> Returning:
-    """Where cohorts may meet."""
-    none = (1.0 - begins)[:, None] ** _COHORTS
-    coming, away = _on_the_way(way_us, alone_us, carrying_us, ahead, apart=apart)
+    if not cells.size:
+        return one_on_each
+    # where cohorts may meet
+    begins = begins[cells]
+    coming, away = _on_the_way(way_us[cells], ahead[cells], alone_us[cells], carrying_us[cells], apart=apart)
     chances = _how_many(coming)
-    carries = 1.0 - (chances * none[:, None]).sum(axis=-1)  # (cells, states)
+    none = (1.0 - begins)[:, None, None] ** _COHORTS
+    carries = 1.0 - (chances * none).sum(axis=-1)  # (cells, states)
     states = _from_the_start(carries)
-    begun = (states * (chances @ _COHORTS)).sum(axis=1)
-    plain, carrying = states * (1.0 - carries), states * carries
-    away_plain, away_carrying = ((kind * away).sum(axis=1) / begun for kind in (plain, carrying))
-    if apart:
-        away_steps = away_plain
-        # a step without prompts follows another step
-        on_plain, on_any = plain * (1 - _CARRIED[:, 0]), plain
-        read, passes = _in_a_row(states, chances * (1.0 - none[:, None]), carries)
+    steps, plain_steps = states, states * (1.0 - carries)
+    if apart:  # no pass is a step; one without prompts before it follows another step
+        after_step = states * (1 - _CARRIED[:, 0])
+        steps, plain_steps = plain_steps, after_step * (1.0 - carries)
+        read, passes = _in_a_row(after_step, chances * (1.0 - none), carries)
         # of passes that all have prompts: how many there were if some might have none
         read /= np.maximum(1.0 - (1.0 - begins)[:, None] ** (_COHORTS / passes), _RARE)
     else:
-        away_steps, on_plain, on_any = away_plain + away_carrying, plain, states
-        read, passes = (states[..., None] * chances).sum(axis=1), np.ones(none.shape)
+        read, passes = (states[..., None] * chances).sum(axis=1), ones[cells]
     read[read < _FEW] = 0.0
     read /= (read @ _COHORTS)[:, None]  # as many begin as end
     read[:, 0] = 1.0 - read[:, 1:].sum(axis=1)
-    mean_away, mean_plain = (
-        (steps * away).sum(axis=1) / np.maximum(steps.sum(axis=1), _RARE) for steps in (on_any, on_plain)
+    begun = (states * (chances @ _COHORTS)).sum(axis=1)
+    mean_away, mean_on_plain = (
+        (some * away).sum(axis=1) / np.maximum(some.sum(axis=1), _RARE) for some in (steps, plain_steps)
     )
-    return Returning(away_steps, mean_plain / np.maximum(mean_away, _RARE), read, passes)
+    away_steps, on_plain = (steps * away).sum(axis=1) / begun, mean_on_plain / np.maximum(mean_away, _RARE)
+    for values, found in zip(one_on_each, (away_steps, on_plain, read, passes), strict=True):
+        values[cells] = found
+    return one_on_each
 
 
 def _on_the_way(
-    way_us: FloatArray,
-    alone_us: FloatArray,
-    carrying_us: FloatArray,
-    ahead: IntArray,
-    *,
-    apart: bool,
+    way_us: FloatArray, ahead: FloatArray, alone_us: FloatArray, carrying_us: FloatArray, *, apart: bool
 ) -> tuple[FloatArray, FloatArray]:
     """(cells, states, steps) chance that the cohort of each step so far back begins now; of how many not yet.
 
@@ -145,23 +127,18 @@ def _on_the_way(
     """
     known_us = np.where(_CARRIED, carrying_us[:, None, None], alone_us[:, None, None])
     further = int(np.ceil(((1.0 + _WAY_SPREAD) * way_us / known_us.min(axis=(1, 2))).max()))
-    step_us = _with_those_before(known_us, further)
-    ended_us = step_us.cumsum(axis=-1) - step_us
-    cohorts = _with_those_before(np.broadcast_to(1.0 - apart * _CARRIED, known_us.shape), further)
+    step_us = np.pad(known_us, ((0, 0), (0, 0), (0, further)), mode="mean")
+    cohorts = np.pad(1.0 - apart * _CARRIED, ((0, 0), (0, further)), mode="mean")
+    ended_us = step_us.cumsum(axis=-1) - step_us  # so long ago
 
-    def has_come(steps: IntArray) -> FloatArray:
-        """Of each, until the end of the step so far back."""
-        ways = (ended_us - ended_us[np.arange(ahead.size), :, steps][..., None]) / way_us[:, None, None]
-        return np.clip((ways - 1.0 + _WAY_SPREAD) / (2.0 * _WAY_SPREAD), 0.0, 1.0)
+    def has_come(steps: FloatArray) -> FloatArray:
+        """Of each cohort, until the end of the step so far back."""
+        until_us = np.take_along_axis(ended_us, np.rint(steps).astype(np.int64)[:, None, None], axis=-1)
+        ways = (ended_us - until_us) / way_us[:, None, None]
+        return np.asarray(np.clip((ways - 1.0 + _WAY_SPREAD) / (2.0 * _WAY_SPREAD), 0.0, 1.0))
 
     come = has_come(ahead)
-    return cohorts * (come - has_come(ahead + 1)), (cohorts * (1.0 - come)).sum(axis=-1)
-
-
-def _with_those_before(known: FloatArray, further: int) -> FloatArray:
-    """(cells, states, steps) those that a state knows, and further ones, all as they are on average."""
-    before = known.mean(axis=-1, keepdims=True)
-    return np.concatenate([known, np.broadcast_to(before, (*before.shape[:-1], further))], axis=-1)
+    return cohorts * (come - has_come(ahead + 1.0)), (cohorts * (1.0 - come)).sum(axis=-1)
 
 
 def _how_many(coming: FloatArray) -> FloatArray:
@@ -169,43 +146,30 @@ def _how_many(coming: FloatArray) -> FloatArray:
     chances = np.zeros((*coming.shape[:-1], _MOST + 1))
     chances[..., 0] = 1.0
     for place in np.flatnonzero(coming.any(axis=(0, 1))):
-        moved = coming[..., place, None] * chances
-        chances -= moved
-        chances[..., 1:] += moved[..., :-1]
-        chances[..., -1] += moved[..., -1]
+        chances += coming[..., place, None] * (chances @ _TOGETHER[1] - chances)
     return chances
 
 
 def _from_the_start(carries: FloatArray) -> FloatArray:
     """(cells, states) shares of the steps from the start on, before which none carried prompts."""
-    chain = np.zeros((*carries.shape, _STATES.size))
-    chain[:, _STATES, _PLAIN], chain[:, _STATES, _PLAIN + 1] = 1.0 - carries, carries
-    shares = np.zeros((len(carries), 1, _STATES.size))
-    shares[..., 0] = 1.0
+    chain = (1.0 - carries)[..., None] * _THEN_PLAIN + carries[..., None] * _THEN_CARRYING
+    shares = np.eye(1, _STATES.size)
     for _ in range(_DOUBLINGS):
         shares, chain = (shares + shares @ chain) / 2.0, chain @ chain
     return shares[:, 0]
 
 
-def _in_a_row(states: FloatArray, read: FloatArray, carries: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _in_a_row(after_step: FloatArray, read: FloatArray, carries: FloatArray) -> tuple[FloatArray, FloatArray]:
     """(cells, cohorts) chances of how many passes between two steps read, and in how many passes.
 
     read: (cells, states, cohorts) chances that the next is a pass that reads so many.
     """
-    rows, passes = np.zeros((2, *read.shape))
-    after_step = states * (1 - _CARRIED[:, 0])
-    rows[..., 0] = after_step / after_step.sum(axis=1, keepdims=True)
-    ended, ended_passes = np.zeros((2, len(read), _MOST + 1))
-    some = np.flatnonzero(read.any(axis=(0, 1))).tolist()
+    reading = np.tensordot(read, _TOGETHER, axes=1)  # (cells, states, before, after)
+    rows = (after_step / after_step.sum(axis=1, keepdims=True))[..., None] * np.eye(1, _MOST + 1)
+    ended = []  # after no pass, after one, ...
     for _ in range(_MOST):
-        ended += ((1.0 - carries)[..., None] * rows).sum(axis=1)
-        ended_passes += ((1.0 - carries)[..., None] * passes).sum(axis=1)
-        further, counted = np.zeros((2, *read.shape))
-        for more in (number for number in some if number):
-            further[..., more:] += read[..., more, None] * rows[..., :-more]
-            counted[..., more:] += read[..., more, None] * (passes + rows)[..., :-more]
-        rows, passes = np.zeros((2, *read.shape))
-        half = _STATES.size // 2  # states that differ in the oldest step become one
-        rows[:, 1::2] = further[:, :half] + further[:, half:]
-        passes[:, 1::2] = counted[:, :half] + counted[:, half:]
-    return ended, np.maximum(ended_passes / np.maximum(ended, _RARE), 1.0)
+        ended.append(((1.0 - carries)[..., None] * rows).sum(axis=1))
+        rows = _THEN_CARRYING.T @ np.einsum("csi,csij->csj", rows, reading)
+    chances = np.sum(ended, axis=0)
+    passes = np.tensordot(np.arange(_MOST), ended, axes=1) / np.maximum(chances, _RARE)
+    return chances, np.maximum(passes, 1.0)
