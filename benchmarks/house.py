@@ -42,10 +42,16 @@ HOUSE = (
         in_order(
             "names expert_union launch workload mixer_layers attention latent sparse recurrent "
             "residual feed_forward fusions exchange accepting last_logits network kernels kernel_sums "
-            "pass_work graphs host compose pass_times chance request_steps verified drafter setting "
-            "pass_time drafting prompt_kernels prompts step sampling traffic running returning "
-            "request_cycle gathering begun_prompts mixed_steps step_means first_tokens server watts memory "
-            "rows breakdown"
+            "pass_work graphs host compose pass_times verified drafter setting pass_time drafting "
+            "prompt_kernels prompts step sampling memory rows breakdown"
+        ),
+    ),
+    Room(
+        ("serving",),
+        "a full server: steps averaged over who decodes, who is away and whose prompt rides along",
+        in_order(
+            "chance request_steps traffic running returning request_cycle gathering begun_prompts "
+            "mixed_steps step_means first_tokens server watts"
         ),
     ),
     Room(

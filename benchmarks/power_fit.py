@@ -25,14 +25,14 @@ from medusa_sim.errors import SpecError
 from medusa_sim.grid.cells import price
 from medusa_sim.lab.calibrate.hardware_file import write_fits
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.traffic import served_length
+from medusa_sim.serving.watts import load_watts, under_limit
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.power import PowerFit
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.step import decode_work
-from medusa_sim.step.traffic import served_length
-from medusa_sim.step.watts import load_watts, under_limit
 from medusa_sim.step.workload import prefill
 from medusa_sim.units import US_PER_S
 

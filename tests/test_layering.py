@@ -107,7 +107,10 @@ def test_the_rules_show_this_house():
 
 
 def test_acceptance_does_not_know_the_cost():
-    cost = {f"medusa_sim.{name}" for name in ("operators", "latency", "step", "scenario", "grid", "plan")}
+    cost = {
+        f"medusa_sim.{name}"
+        for name in ("operators", "latency", "step", "serving", "scenario", "grid", "plan")
+    }
     of = {path: imported(path) for path in modules() if layer(path) == "acceptance"}
     assert not {
         path: name for path, names in of.items() for name in names if ".".join(name.split(".")[:2]) in cost

@@ -21,6 +21,8 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.scenario.defaults import LENGTH_CV
+from medusa_sim.serving.server import in_server
+from medusa_sim.serving.traffic import Traffic, served_length
 from medusa_sim.specs.case import Case, form_of, weight_formats
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu, load_gpu
@@ -41,10 +43,8 @@ from medusa_sim.step.host import drafting_pass_us, drafting_us, pieces_us, split
 from medusa_sim.step.pass_time import has_whole_graph
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.sampling import filter_us, sampled
-from medusa_sim.step.server import in_server
 from medusa_sim.step.setting import Setting, step_kernels
 from medusa_sim.step.step import decode_step, speculative_step, verification_step
-from medusa_sim.step.traffic import Traffic, served_length
 from medusa_sim.step.verified import Verified
 
 ACCEPTANCE_ERROR = 0.04

@@ -9,7 +9,7 @@ from medusa_sim.doubts.of_scenario import requests_too_long
 from medusa_sim.doubts.one_model import told_by_another_model
 from medusa_sim.doubts.terms import terms_out_of_range
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.traffic import drafting_requests
+from medusa_sim.serving.traffic import drafting_requests
 
 
 def answer_doubts(scenario: Scenario, tokens: float, requests: tuple[int, int]) -> list[str]:

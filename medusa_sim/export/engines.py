@@ -21,10 +21,10 @@ from medusa_sim.export.settings import (
     too_small,
 )
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.serving.traffic import step_limits, step_tokens
 from medusa_sim.specs.checkpoints import drafter_id
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.step.drafter import drafters
-from medusa_sim.step.traffic import step_limits, step_tokens
 
 METHODS = {name: engine.methods for name, engine in exports().items()}
 """Each engine's names of our drafting methods."""

@@ -5,7 +5,7 @@ From a printed number down to a step, the order in which to read:
     `quantities`   every number of cells that is printed, by name, and which command shows it
     `cells`        configurations at every batch and length: what each gains, which is best, what it needs
     `bands`        how sure that is, beyond what was measured too (`extrapolation`)
-    `serving`      their steps as requests of a full server see them (`step.server`)
+    `serving`      their steps as requests of a full server see them (`serving.server`)
     `steps`        the step of each cell, put together from passes
     `surface`      the passes, each priced once: plain, verifying, drafting (`step.step`)
 

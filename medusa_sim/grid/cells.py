@@ -25,8 +25,8 @@ from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import Surface, surface_at
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.server import Server
 from medusa_sim.step.memory import DrafterMemory, MemoryParts, memory_parts
-from medusa_sim.step.server import Server
 from medusa_sim.units import US_PER_S
 
 _TIE = 1e-12

@@ -3,7 +3,7 @@
     (W1)  $ per million tokens = 1e6 GPUs price / (3600 tokens/s)
     (W4)  joule per token      = GPUs watts / (tokens/s)
 
-price: dollars per GPU-hour. watts: of one GPU (`step/watts.py`). tokens/s: of all GPUs together, emitted
+price: dollars per GPU-hour. watts: of one GPU (`serving/watts.py`). tokens/s: of all GPUs together, emitted
 tokens alone.
 """
 

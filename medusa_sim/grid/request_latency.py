@@ -14,8 +14,8 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.request_steps import request_steps
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.request_steps import request_steps
 from medusa_sim.step.step import prefill_step
 
 _CONTEXTS = 33

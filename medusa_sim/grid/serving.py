@@ -13,8 +13,8 @@ import numpy.typing as npt
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.grid.steps import Steps
 from medusa_sim.operators.operator import Size
-from medusa_sim.step.server import Server, in_server
-from medusa_sim.step.watts import requests_joules, watts
+from medusa_sim.serving.server import Server, in_server
+from medusa_sim.serving.watts import requests_joules, watts
 
 
 @dataclass(frozen=True, eq=False)

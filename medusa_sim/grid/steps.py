@@ -18,12 +18,12 @@ import numpy.typing as npt
 from medusa_sim.arrays import FloatArray, IntArray, NumberT
 from medusa_sim.grid.surface import Surface
 from medusa_sim.latency.operator_time import Bound, CodeArray
+from medusa_sim.serving.watts import launch_joules
 from medusa_sim.step import compose
 from medusa_sim.step.compose import COST_FIELDS, Cost, along
 from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.pass_times import PassTimes, bound_codes
-from medusa_sim.step.watts import launch_joules
 
 NumberOf = Callable[[PassTimes], Any]
 """Reads a number of a pass."""

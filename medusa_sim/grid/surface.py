@@ -20,16 +20,16 @@ from medusa_sim.grid.configurations import Configurations
 from medusa_sim.grid.extrapolation import edges_below
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.request_steps import chances_of_mean
+from medusa_sim.serving.traffic import served_length
 from medusa_sim.specs.served_groups import longest_tokens
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_times_of
 from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.pass_times import PassTimes
-from medusa_sim.step.request_steps import chances_of_mean
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, decode_work, verification_step
-from medusa_sim.step.traffic import served_length
 
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""

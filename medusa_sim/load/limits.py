@@ -14,8 +14,8 @@ from medusa_sim.load.arguments import BLOCK_TOKENS, LoadArguments
 from medusa_sim.scenario.defaults import LoadPrefix
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.traffic import MAX_REQUESTS, TOKEN_BUDGET, drafting_requests, step_limits, step_tokens
 from medusa_sim.step.memory import DrafterMemory, drafter_memory, profiled_bytes, request_bytes
-from medusa_sim.step.traffic import MAX_REQUESTS, TOKEN_BUDGET, drafting_requests, step_limits, step_tokens
 
 MOST_IN_STEP, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""

@@ -6,7 +6,7 @@
       read = sum attention(q_i, e_i) [and the drafter's] + drafter(S) + imbalance(S)
       S = sum q_i tokens of prompts whose chunks end at e_i
 
-decode, sharing, g, launches, extra and the law itself are those of `step.mixed_steps`:
+decode, sharing, g, launches, extra and the law itself are those of `serving.mixed_steps`:
 `PromptTerms.mixed_us`.
 """
 

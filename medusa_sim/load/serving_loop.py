@@ -30,7 +30,7 @@ from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import Chunk, Scheduler
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.load.window import Window
-from medusa_sim.step.running import are_read_whole
+from medusa_sim.serving.running import are_read_whole
 
 _MOST_STEPS = 128
 """Steps of one span: the timeline is no finer."""

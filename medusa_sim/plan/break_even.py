@@ -28,8 +28,8 @@ from medusa_sim.plan.verdict import (
 )
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.traffic import served_length
 from medusa_sim.step.memory import step_memory_bytes
-from medusa_sim.step.traffic import served_length
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
 

@@ -1,6 +1,6 @@
 """A running engine compared with its prediction: inside the band, or which part is off and by how much.
 
-    t = P(round, tau)    time per token as it was measured (`step.server`)
+    t = P(round, tau)    time per token as it was measured (`serving.server`)
     acceptance = P(predicted round, tau measured) - P(predicted round, tau predicted)
     plain      = the share of the rest that a plain step slower (or faster) than predicted explains
     round      = t - P(predicted round, tau measured) - plain
@@ -25,7 +25,7 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.plan.measured_run import MeasuredRun, TimedBy, chain_of
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.request_steps import chances_of_mean
+from medusa_sim.serving.request_steps import chances_of_mean
 
 NOTICEABLE = 0.03
 """Of the time per token: what moves it by less is no fault, however narrow a band (rates without trials have

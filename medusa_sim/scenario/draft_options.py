@@ -26,9 +26,9 @@ from medusa_sim.acceptance.tree import CandidateTree, Path, TreeOrder
 from medusa_sim.arrays import Band, FloatArray, Halves, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
+from medusa_sim.serving.request_steps import chain_chances, chances_of_mean
 from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.drafter.base import Drafter, DrafterParts
-from medusa_sim.step.request_steps import chain_chances, chances_of_mean
 
 WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""

@@ -36,6 +36,7 @@ from medusa_sim.scenario.draft_options import Drafting, DraftOption, draft_optio
 from medusa_sim.scenario.drafting_asked import drafting_asked
 from medusa_sim.scenario.kernel_fits import KernelFits
 from medusa_sim.scenario.latency_asked import latency_asked
+from medusa_sim.serving.traffic import Traffic, longest_prompt
 from medusa_sim.specs.backends import Backend, backend_of_model
 from medusa_sim.specs.case import Case, case_of
 from medusa_sim.specs.gpu import Gpu, load_gpu
@@ -52,7 +53,6 @@ from medusa_sim.step.expert_union import CHAIN, OVERLAPS, TREE, Overlap
 from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.step.names import Scope
 from medusa_sim.step.setting import Setting, step_kernels
-from medusa_sim.step.traffic import Traffic, longest_prompt
 from medusa_sim.step.verified import Verified
 
 

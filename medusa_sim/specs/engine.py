@@ -1,8 +1,8 @@
 """A serving engine: its terms on top of the kernels of a step, its graphs, its settings and limits.
 
 A term is a number with its source, its band and where it was measured (`specs/term.py`). `engine_table.py`
-reads an engine from a file. `step/host.py`, `step/kernels.py` and `step/server.py` compute the equations (N1
-to N19) of docs/method-engines.md.
+reads an engine from a file. `step/host.py`, `step/kernels.py` and `serving/server.py` compute the equations
+(N1 to N19) of docs/method-engines.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Power of a GPU: its limit, and the parameters of the law in `step/watts.py`.
+"""Power of a GPU: its limit, and the parameters of the law in `serving/watts.py`.
 
 `[power]` of a hardware file holds the limit with its source, and either `[power.fit]`, parameters fitted to
 measured watts of this GPU, or `inherit = "GPU"`: the parameters of a measured GPU, scaled to draw the same

@@ -12,14 +12,6 @@ From the time of a step down to one kernel, the order in which to read:
     `kernel_sums.TimedLaunches`   what is added up over them
     `compose.step_us`             device, host and engine put together: the time of every `compose.Cost`
 
-A drafter (`step.drafter`) adds passes to the verification. A full server averages steps over who decodes, who
-is away and whose prompt rides along. In the order in which to read:
-
-    `request_cycle`               what its requests do: decode, be away, queue, read a prompt
-    `returning`                   which of them come back together
-    `begun_prompts`               how many prompts begin on a step
-    `prompt_kernels`, `prompts`   kernels that read prompts, and what an engine makes of them
-    `mixed_steps`                 what a step with so many prompts takes
-    `step_means`                  means over all its steps
-    `server`, `first_tokens`      what requests see of these
+A drafter (`step.drafter`) adds passes to the verification. `prompt_kernels` and `prompts` are the kernels
+that read prompts and what an engine makes of them. `serving` averages steps over the requests of a server.
 """

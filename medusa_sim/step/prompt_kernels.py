@@ -12,7 +12,7 @@ attention and logits,
     decode(b)  = linear(rows) - sharing(rows)       rows: b c tokens, padded as an engine pads them
     sharing(T) = experts of T independent tokens - experts of b requests with c tokens each
 
-and one that carries S prefill tokens too (a mixed step, `step.mixed_steps`), where a token chooses k of E
+and one that carries S prefill tokens too (a mixed step, `serving.mixed_steps`), where a token chooses k of E
 experts:
 
     linear(b c + S) - (1 - k / E)^S sharing(b c)

@@ -16,9 +16,9 @@ from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.words.caveats import caveats
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario as PlanScenario
+from medusa_sim.serving.traffic import drafting_requests, step_limits
 from medusa_sim.specs.engine import UNITS
 from medusa_sim.step.memory import step_memory_bytes
-from medusa_sim.step.traffic import drafting_requests, step_limits
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}
 SERVED = {"prompt_tokens": 256, "output_tokens": 256}

@@ -17,7 +17,7 @@ from medusa_sim.scenario.defaults import (
     request_length,
 )
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.request_steps import chances_of_mean
+from medusa_sim.serving.request_steps import chances_of_mean
 
 SERVED = Scenario(
     gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle", acceptance=0.7, runtime="vllm", prompt_tokens=2048,

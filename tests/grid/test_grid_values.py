@@ -27,14 +27,14 @@ from medusa_sim.grid.surface import in_groups, surface_at
 from medusa_sim.grid.sweep import Slices
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.chance import log_normal
+from medusa_sim.serving.watts import launch_joules, prompt_joules, sampling_joules, watts
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.chance import log_normal
 from medusa_sim.step.drafting import drafting_passes
 from medusa_sim.step.step import decode_step, verification_step, verification_work
 from medusa_sim.step.verified import Verified
-from medusa_sim.step.watts import launch_joules, prompt_joules, sampling_joules, watts
 from medusa_sim.step.workload import verify
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.3"}

@@ -27,9 +27,9 @@ from medusa_sim.load.serving_loop import run
 from medusa_sim.load.sources import LEAST_RATE, closed_loop, open_loop
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.watts import prompt_joules, watts
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.sampling import filter_us
-from medusa_sim.step.watts import prompt_joules, watts
 
 SERVER_S, SENDING_S, BY_REQUEST_S, BY_TOKEN_S, PROMPT_TOKEN_S = 0.002, 0.003, 1e-3, 1e-6, 1e-5
 

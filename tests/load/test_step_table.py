@@ -18,6 +18,9 @@ from medusa_sim.load.serving_loop import run
 from medusa_sim.load.sources import closed_loop
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.mixed_steps import mixed_step_law
+from medusa_sim.serving.request_cycle import request_cycle, steps_alone
+from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.host import HOST_OVERLAP
 from medusa_sim.step.memory import (
     activation_bytes,
@@ -25,13 +28,10 @@ from medusa_sim.step.memory import (
     step_memory_bytes,
     usable_memory_bytes,
 )
-from medusa_sim.step.mixed_steps import mixed_step_law
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import GRAPHS, PromptHost, PromptTerms, prompt_terms
-from medusa_sim.step.request_cycle import request_cycle, steps_alone
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.step import prefill_step
-from medusa_sim.step.traffic import Traffic
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3", max_drafts=3)
 CHAINS = chains(SCENARIO)

@@ -24,8 +24,8 @@ from medusa_sim.load.sources import open_loop
 from medusa_sim.load.trace import read_trace
 from medusa_sim.report.load.screen import server_facts, sessions_text
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.traffic import step_limits
 from medusa_sim.step.memory import request_bytes
-from medusa_sim.step.traffic import step_limits
 
 GOOD = "arrival_s,prompt_tokens,output_tokens\n1.5,10,3\n1.5,20,4\n4.0,5,1\n"
 

@@ -1,7 +1,6 @@
 """Numbers of a step by hand: chances, kernels of one device, drafts that end early, the roofline."""
 
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.term import Term
 from medusa_sim.step import memory
 from medusa_sim.step.accepting import acceptance_launches
-from medusa_sim.step.chance import LENGTHS, normal_values, quantile
 from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.drafter.base import DrafterParts
 from medusa_sim.step.drafter.layer import Eagle3, Mtp
@@ -52,14 +50,6 @@ from medusa_sim.step.verified import Verified, drafted_tokens, mean_drafted_toke
 from medusa_sim.step.workload import decode, verify
 
 
-def test_equally_likely_values_are_those_of_a_standard_normal():
-    values = normal_values()
-    assert values.mean() == pytest.approx(0.0, abs=1e-12)
-    assert (values**2).mean() == pytest.approx(1.0)
-    quantiles = [NormalDist().inv_cdf((1 + 2 * k) / (2 * LENGTHS)) for k in range(LENGTHS)]
-    assert values / quantiles == pytest.approx(np.full(LENGTHS, values[0] / quantiles[0]))
-
-
 def test_a_step_is_the_targets_pass_and_those_that_draft():
     """Three drafts of a layer are three passes; one candidate drafts none, a block has no drafter."""
     of = setting(drafter=Eagle3(depth=3))
@@ -70,14 +60,6 @@ def test_a_step_is_the_targets_pass_and_those_that_draft():
     assert [work.name for work, _ in step_passes(replace(of, scope="block"), 2, 512, 4)] == ["target"]
     steps = (verification_step(of, 2, 512, 4), *drafting_times(of, 2, 512, 4))
     assert len(passes[4]) == sum(len(step.works) for step in steps)
-
-
-def test_a_quantile_is_the_least_value_that_holds_its_share_of_each_place():
-    """Place 0 has 1, 2 and 3 with 5, 3 and 2 tenths; place 1 has 10 with 1 of 4, and 20."""
-    values, weights = np.array([3.0, 20.0, 1.0, 10.0, 2.0]), np.array([0.2, 3.0, 0.5, 1.0, 0.3])
-    place = np.array([0, 1, 0, 1, 0])
-    for share, found in ((0.2, [1, 10]), (0.45, [1, 20]), (0.6, [2, 20]), (0.79, [2, 20]), (0.9, [3, 20])):
-        assert quantile(values, weights, place, share, 2).tolist() == found
 
 
 def test_of_many_keys_each_query_reads_its_choice_and_a_prompt_is_cut_into_blocks():

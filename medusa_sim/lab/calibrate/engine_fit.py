@@ -5,9 +5,9 @@
                         whose passes takes |kernels, u|
 
 kernels(b) is the step of the inherited engine without these terms, seen as the load generator sees it
-(`step/server.py`), F the filter of top-p and top-k per byte. The terms are the least squares of the relative
-errors, never negative, drawn towards those of the inherited engine as far as its bands are narrow and the
-rows few: two numbers of requests are enough, more narrow the bands.
+(`serving/server.py`), F the filter of top-p and top-k per byte. The terms are the least squares of the
+relative errors, never negative, drawn towards those of the inherited engine as far as its bands are narrow
+and the rows few: two numbers of requests are enough, more narrow the bands.
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.engine_runs.bench_row import BenchRow
 from medusa_sim.operators.operator import Size
+from medusa_sim.serving.server import in_server
+from medusa_sim.serving.traffic import Traffic, served_length
 from medusa_sim.specs.case import form_of
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.ranges import MeasuredRange
 from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.server import in_server
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, prefill_step, speculative_step
-from medusa_sim.step.traffic import Traffic, served_length
 
 DrafterOf = Callable[[int], Drafter]
 """What drafts so many tokens."""

@@ -1,8 +1,8 @@
 """Means and quantiles over the steps of a full server, of which some carry prompts.
 
 The steps of a server differ in how many prompts begin on them: n = 0, 1, 2, ... is one case each, with its
-probability (`step.begun_prompts`) and its time t, averaged over the lengths of the prompts
-(`step.mixed_steps`). What a step takes on average depends on who counts it:
+probability (`begun_prompts`) and its time t, averaged over the lengths of the prompts
+(`mixed_steps`). What a step takes on average depends on who counts it:
 
     the server, one that queues   every step once
     a request that decodes        by the requests that decode in the step, d
@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.step.chance import quantile, sums_by_place
-from medusa_sim.step.mixed_steps import MixedStepLaw, MixedSteps
+from medusa_sim.serving.chance import quantile, sums_by_place
+from medusa_sim.serving.mixed_steps import MixedStepLaw, MixedSteps
 
 _CELLS_AT_ONCE = 1024
 _LEAST_WEIGHT = 1e-300

@@ -17,15 +17,15 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Size
+from medusa_sim.serving.chance import log_normal
+from medusa_sim.serving.traffic import Traffic
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.power import Power
-from medusa_sim.step.chance import log_normal
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.prompt_kernels import prompt_launches
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.workload import prefill
 from medusa_sim.units import US_PER_S
 

@@ -2,7 +2,7 @@
 
 Requests that end on one step are a cohort: their clients' next ones are in the queue a way later, all at
 once. A step that carries prompts may last longer than the way and one that does not less, so that cohorts of
-several steps meet and other steps get none. Letters are those of `step.request_cycle`:
+several steps meet and other steps get none. Letters are those of `request_cycle`:
 
     m      cohorts that came in while the step or pass before the last `ahead` ones ran
     some   = 1 - (1 - begins)^m             chance that a step carries prompts of m cohorts

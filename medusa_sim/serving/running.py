@@ -15,7 +15,7 @@ prompts as the budget C leaves. Of `rate` prompts that begin on a step, each dec
     running = rate (D + I + R)                  of them, all but those that queue
 
 W is what an M/G/1 queue, whose customers are the other requests, carries over to the next step: prompts that
-begin on one step are read in turn, half of them before a request's own (`step.mixed_steps`). Its customers
+begin on one step are read in turn, half of them before a request's own (`mixed_steps`). Its customers
 never run out, and n x is 1 / (1 - rate s). Of b requests those that queue are missing among those that come:
 how many queue is normal, and never below 0, around b - (D + I + 1) / s. x is the mean in its deviations,
 1 / u where u is large.
@@ -47,7 +47,7 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.step.chance import log_normal
+from medusa_sim.serving.chance import log_normal
 
 _HALVINGS = 40
 """Of the interval in which the rate lies."""

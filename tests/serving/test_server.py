@@ -12,22 +12,22 @@ from scipy import stats
 from servers import CHAT, LATENCY, full, plain, setting
 
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.chance import binomial
+from medusa_sim.serving.request_cycle import server_us
+from medusa_sim.serving.running import in_queue
+from medusa_sim.serving.server import FullServer, Server, in_server
+from medusa_sim.serving.traffic import Traffic, served_length, step_limits
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.term import Term
-from medusa_sim.step.chance import binomial
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import linear_us, logits_us, prompt_attention_us, timed_rows
 from medusa_sim.step.prompts import prompt_host, prompt_terms
-from medusa_sim.step.request_cycle import server_us
-from medusa_sim.step.running import in_queue
 from medusa_sim.step.sampling import sampled
-from medusa_sim.step.server import FullServer, Server, in_server
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
-from medusa_sim.step.traffic import Traffic, served_length, step_limits
 
 
 @pytest.mark.parametrize("runtime", ["cuda-graph", "hf-eager", "vllm-0.11"])

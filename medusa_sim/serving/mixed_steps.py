@@ -1,7 +1,7 @@
 """Mixed steps of a full server: what a step takes that carries prefill tokens and decode tokens.
 
-`step.request_cycle` says what each letter is. Of the b requests of a cell n begin their prompts on a step
-(`step.begun_prompts`), which bring S prefill tokens, while d requests decode:
+`request_cycle` says what each letter is. Of the b requests of a cell n begin their prompts on a step
+(`begun_prompts`), which bring S prefill tokens, while d requests decode:
 
     S       log-normal with mean n P and variance n (cv P)^2
     d(n)    = running (1 - n / b) (D - apart) / (D - apart + I + H)      requests that decode all the
@@ -23,8 +23,8 @@ share n prompts; where these are fewer than GPUs, one GPU has a whole one and th
 too: imbalance(S).
 
 Prompts longer together than the room of a step are read in chunks: full(S) = ceil((S - room) / full) steps
-that they fill, then the last one (`step.running` has room and full). Full ones take the place of steps that
-would carry nothing (`step.step_means`). One is read after the other, the j-th of n behind full(j S / n) of
+that they fill, then the last one (`running` has room and full). Full ones take the place of steps that
+would carry nothing (`step_means`). One is read after the other, the j-th of n behind full(j S / n) of
 them; where they have passes of their own, which may be several in a row, it waits for the rest of these
 before it decodes.
 
@@ -42,8 +42,10 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.step.begun_prompts import Begun, begun_prompts
-from medusa_sim.step.chance import binomial, log_normal, sums_by_place
+from medusa_sim.serving.begun_prompts import Begun, begun_prompts
+from medusa_sim.serving.chance import binomial, log_normal, sums_by_place
+from medusa_sim.serving.request_cycle import RequestCycle, StepTimes
+from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.host import Added
 from medusa_sim.step.prompt_kernels import (
@@ -62,10 +64,8 @@ from medusa_sim.step.prompt_kernels import (
     timed_rows,
 )
 from medusa_sim.step.prompts import PromptHost, PromptTerms, prompt_hosts, prompt_terms
-from medusa_sim.step.request_cycle import RequestCycle, StepTimes
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import step_rows
-from medusa_sim.step.traffic import Traffic
 
 _TURNS = (np.arange(16) + 0.5) / 16
 """Of prompts that are read one after the other, equally likely ones."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.step.chance import normal_values
-from medusa_sim.step.request_cycle import RequestCycle
+from medusa_sim.serving.chance import normal_values
+from medusa_sim.serving.request_cycle import RequestCycle
 
 REQUESTS_A_CLIENT = 10
 """Of load tests: m of (N19). InferenceX's recipes ask for ten times as many prompts as are in flight."""

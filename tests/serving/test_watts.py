@@ -14,6 +14,14 @@ from medusa_sim import data
 from medusa_sim.api import Scenario
 from medusa_sim.errors import SpecError
 from medusa_sim.grid.cells import price
+from medusa_sim.serving.watts import (
+    joule_per_flop,
+    launch_joules,
+    prompt_joules,
+    sampling_joules,
+    under_limit,
+    watts,
+)
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.specs.power import Power
@@ -22,14 +30,6 @@ from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.step import decode_step
-from medusa_sim.step.watts import (
-    joule_per_flop,
-    launch_joules,
-    prompt_joules,
-    sampling_joules,
-    under_limit,
-    watts,
-)
 from medusa_sim.step.workload import prefill
 
 H100 = load_gpu("h100-sxm")

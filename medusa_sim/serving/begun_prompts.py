@@ -1,8 +1,8 @@
 """How many prompts begin on a step of a full server, with the probability of each number.
 
-`step.request_cycle` says what each letter is. Prompts begin
+`request_cycle` says what each letter is. Prompts begin
 
-    n ~ Bin(running, 1 - (1 - h)^m)   of m cohorts (`step.returning`), each request by itself
+    n ~ Bin(running, 1 - (1 - h)^m)   of m cohorts (`returning`), each request by itself
     n ~ gpus Bin(running / gpus, ..)  on GPUs whose mixed steps wait for each other: one on each
     n = 1 + J, J ~ Bin(running - 1, 1 - (1 - pi)^hold), on running pi / (1 + mean J) of the steps, none on
                                       others: where an engine holds the first prompt for others
@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.step.chance import binomial
-from medusa_sim.step.request_cycle import RequestCycle
+from medusa_sim.serving.chance import binomial
+from medusa_sim.serving.request_cycle import RequestCycle
 
 
 class Begun(NamedTuple):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.step.chance import log_normal
+from medusa_sim.serving.chance import log_normal
 
 _FEW = 64
 """Tokens up to which each number has its own surplus: the limit is within 0.3 % of the steps beyond."""

@@ -9,9 +9,9 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
+from medusa_sim.serving.request_steps import request_steps
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.request_steps import request_steps
 from medusa_sim.step.setting import Setting
 
 MAX_REQUESTS = 256

@@ -4,13 +4,13 @@ import numpy as np
 
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
+from medusa_sim.serving.server import FullServer, Server, in_server
+from medusa_sim.serving.traffic import Traffic, served_length
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.step.server import FullServer, Server, in_server
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
-from medusa_sim.step.traffic import Traffic, served_length
 
 LATENCY = cached(latency_model(load_gpu("h100-sxm"), "calibrated", "sglang"))
 CHAT = Traffic(prompt_tokens=512.0, output_tokens=256.0, prompt_cv=0.4, output_cv=0.4)

@@ -4,7 +4,7 @@ The b requests of a server go around for ever: one that ends comes back as its c
 (N7) to (N20), here and wherever a server is told of (`mixed_steps`, `step_means`, `server`, `first_tokens`,
 `gathering`, `load.prompt_table`); docs/method-engines.md has the same:
 
-    b, running  requests of the server; of these all but those that queue (`step.running`)
+    b, running  requests of the server; of these all but those that queue (`running`)
     c, tau      tokens that a step verifies of each that decodes, and emits of each on average
     P, N, cv    mean tokens of a prompt and an output; coefficient of variation of prompts
     C, room     tokens that a step may hold; those of prompts among them
@@ -17,9 +17,9 @@ In steps, a request
 
     D    = (N - 1 + surplus) / tau          decodes (N20)
     I                                       is away until the way to its client and back is over, and for what
-                                            the engine has scheduled ahead (`step.returning`); 0 of one alone
+                                            the engine has scheduled ahead (`returning`); 0 of one alone
     way  = server_us + server_us_per_request (b - 1) D / (D + ahead + 1)      tokens of others are sent first
-    W                                       queues for the room of a step (`step.running`)
+    W                                       queues for the room of a step (`running`)
     R    = 1 + mean floor(P / room)         has its prompt read
     room, full                              what requests that decode leave of C; C where prompts have passes
                                             of their own; and what prompts that queue fill of it
@@ -29,7 +29,7 @@ In steps, a request
     (N7) pi = 1 / (D + I + H + R)           probability that it begins its prompt on a given step
 
 Requests that end on one step, a cohort, come back together, and cohorts meet: so n is not binomial, but that
-of 0, 1, 2, ... cohorts, each as often as `step.returning` has it. t is first that of steps without prompts,
+of 0, 1, 2, ... cohorts, each as often as `returning` has it. t is first that of steps without prompts,
 then that of the law that follows (`MixedStepLaw.step_times`). Where prompts have passes of their own no step
 is queued for or read on: all requests run, R = 0, and the first of the D steps is the one after its own pass
 (apart = 1; elsewhere 0). H depends on pi and pi on H: both are found by iteration.
@@ -45,11 +45,11 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.serving.returning import Returning, returning
+from medusa_sim.serving.running import Queue, in_queue
+from medusa_sim.serving.traffic import Traffic, step_tokens
 from medusa_sim.step.prompts import prompts_apart
-from medusa_sim.step.returning import Returning, returning
-from medusa_sim.step.running import Queue, in_queue
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.traffic import Traffic, step_tokens
 
 _LEAST = 1e-9
 """Steps of a request that neither decodes nor is away."""

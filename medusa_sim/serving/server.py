@@ -5,8 +5,8 @@ steps. With I = 2, W = 0 and R = 1 each begins a prompt every 258 steps: pi = 0.
 0.25, and four steps of five carry none. Where such a step takes 10 ms and each prompt adds 12, the mean t is
 13 ms, so is tpot, and token is 13 / (0.00388 * 256) = 13.1 ms: 64 requests emit 4,900 tokens/s.
 
-`step.request_cycle` says what each letter is and what the b requests of a cell do (N7), `step.request_steps`
-in how many steps (N20), `step.mixed_steps` what a step takes on which n of them begin a prompt (N8). Here
+`request_cycle` says what each letter is and what the b requests of a cell do (N7), `request_steps`
+in how many steps (N20), `mixed_steps` what a step takes on which n of them begin a prompt (N8). Here
 times t of steps become those of requests, as means over these steps:
 
     (N9)   itl      = median of t over the steps of a request that decodes
@@ -15,7 +15,7 @@ times t of steps become those of requests, as means over these steps:
 
 A single request's way to the client and back, while no step runs, is added to mean t / pi. Without traffic
 nothing is carried, and a step is its own kernels, host and engine alone. The time to the first token is (N17)
-and (N19) of `step.first_tokens`. With it requests are in flight as long as b of them can be (Little's law):
+and (N19) of `first_tokens`. With it requests are in flight as long as b of them can be (Little's law):
 
     tokens/s / N (ttft + (N - 1) tpot) <= b                      less the way of the last token to the client
 """
@@ -30,16 +30,16 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Size
+from medusa_sim.serving.first_tokens import first_token_us, load_test_first_token_us
+from medusa_sim.serving.mixed_steps import MixedStepLaw, mixed_step_law
+from medusa_sim.serving.request_cycle import RequestCycle, StepOf, StepTimes, request_cycle, steps_alone
+from medusa_sim.serving.request_steps import chain_chances
+from medusa_sim.serving.step_means import StepMeans, carrying_share, step_means, step_quantile_us
+from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.first_tokens import first_token_us, load_test_first_token_us
 from medusa_sim.step.host import Added
-from medusa_sim.step.mixed_steps import MixedStepLaw, mixed_step_law
-from medusa_sim.step.request_cycle import RequestCycle, StepOf, StepTimes, request_cycle, steps_alone
-from medusa_sim.step.request_steps import chain_chances
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step_means import StepMeans, carrying_share, step_means, step_quantile_us
-from medusa_sim.step.traffic import Traffic
 
 _FEW_QUEUE = 1e-3
 """Share of the requests that may queue before a step is taken to have fewer."""

@@ -2,17 +2,34 @@
 
 from dataclasses import replace
 from math import comb
+from statistics import NormalDist
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from medusa_sim.latency.operator_time import Bound, OperatorTime
+from medusa_sim.serving.chance import LENGTHS, binomial, log_normal, normal_values, quantile, sums_by_place
 from medusa_sim.step.breakdown import _longest_bound, _mean_and_ends
-from medusa_sim.step.chance import binomial, log_normal, quantile, sums_by_place
 from medusa_sim.step.graphs import _next_size
 from medusa_sim.step.pass_times import bound_codes
 from medusa_sim.step.verified import drafted_tokens, found_shares
+
+
+def test_equally_likely_values_are_those_of_a_standard_normal():
+    values = normal_values()
+    assert values.mean() == pytest.approx(0.0, abs=1e-12)
+    assert (values**2).mean() == pytest.approx(1.0)
+    quantiles = [NormalDist().inv_cdf((1 + 2 * k) / (2 * LENGTHS)) for k in range(LENGTHS)]
+    assert values / quantiles == pytest.approx(np.full(LENGTHS, values[0] / quantiles[0]))
+
+
+def test_a_quantile_is_the_least_value_that_holds_its_share_of_each_place():
+    """Place 0 has 1, 2 and 3 with 5, 3 and 2 tenths; place 1 has 10 with 1 of 4, and 20."""
+    values, weights = np.array([3.0, 20.0, 1.0, 10.0, 2.0]), np.array([0.2, 3.0, 0.5, 1.0, 0.3])
+    place = np.array([0, 1, 0, 1, 0])
+    for share, found in ((0.2, [1, 10]), (0.45, [1, 20]), (0.6, [2, 20]), (0.79, [2, 20]), (0.9, [3, 20])):
+        assert quantile(values, weights, place, share, 2).tolist() == found
 
 
 def _exact(draws: int, share: float) -> list[float]:

@@ -4,11 +4,11 @@
                       + mean of t over those until its prompt is read, in its turn, or of its passes alone
     (N19)  ttft of a load test whose b clients begin at once, m requests each:
            ((m - 1) again + start) / m + later
-           again    = mean of (N17) over pi(x), with which prompts of such clients begin (`step.gathering`)
+           again    = mean of (N17) over pi(x), with which prompts of such clients begin (`gathering`)
            start    = server + time until one of b prompts is read, one after the other
            later    = load_test_us + load_test_steps mean t
 
-`step.request_cycle` says what each letter is. In numbers: a request is away for I = 2 steps of 13 ms,
+`request_cycle` says what each letter is. In numbers: a request is away for I = 2 steps of 13 ms,
 queues for none, is not held, and its prompt rides on steps of 22 ms: its first token comes after
 2 x 13 + 22 = 48 ms.
 """
@@ -20,10 +20,10 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.step.gathering import REQUESTS_A_CLIENT, gathered_chances
-from medusa_sim.step.mixed_steps import MixedStepLaw
-from medusa_sim.step.request_cycle import server_us
-from medusa_sim.step.step_means import StepMeans, blocks_of_cells, step_means
+from medusa_sim.serving.gathering import REQUESTS_A_CLIENT, gathered_chances
+from medusa_sim.serving.mixed_steps import MixedStepLaw
+from medusa_sim.serving.request_cycle import server_us
+from medusa_sim.serving.step_means import StepMeans, blocks_of_cells, step_means
 
 
 def first_token_us(law: MixedStepLaw, means: StepMeans) -> FloatArray:

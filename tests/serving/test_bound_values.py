@@ -7,11 +7,11 @@ import pytest
 from servers import CHAT, setting
 
 from medusa_sim.latency.operator_time import Bound
-from medusa_sim.step import watts
+from medusa_sim.serving import watts
+from medusa_sim.serving.server import FullServer, in_server
+from medusa_sim.serving.step_means import _carrying_share, _Cases
+from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.pass_times import bound_codes
-from medusa_sim.step.server import FullServer, in_server
-from medusa_sim.step.step_means import _carrying_share, _Cases
-from medusa_sim.step.traffic import Traffic
 from medusa_sim.step.verified import Verified
 
 

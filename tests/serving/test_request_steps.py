@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.step.request_steps import chain_chances, chances_of_mean, request_steps
+from medusa_sim.serving.request_steps import chain_chances, chances_of_mean, request_steps
 
 EAGLE = np.cumprod([1.0, 0.730, 0.714, 0.681])
 """A chain of three drafts: 2.61 tokens a step."""
