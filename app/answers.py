@@ -23,12 +23,15 @@ from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names, acceptance_path
 from medusa_sim.acceptance.profile_file import read_profile
 from medusa_sim.doubts.standing import Standing, standing
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.roofline import roofline_points
 from medusa_sim.grid.surface import surface_at
+from medusa_sim.models.model import Model
+from medusa_sim.models.models import load_model
 from medusa_sim.plan import tree_answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
@@ -41,9 +44,6 @@ from medusa_sim.setups.measured import NearestFigure, as_measured
 from medusa_sim.setups.question import BATCHES
 from medusa_sim.setups.served_figures import by_nearness, differences, figures
 from medusa_sim.setups.setup import ENGINES
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.breakdown import breakdown
 
 if TYPE_CHECKING:

@@ -31,23 +31,23 @@ from chosen import (
 )
 
 from medusa_sim.acceptance.profile import CURVE_HEADS, acceptance_names
-from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
-from medusa_sim.outside.limits import SENT_HEADER_BYTES
-from medusa_sim.report.words.numbers import with_prefix
-from medusa_sim.scenario.acceptance import CONDITIONAL, LETTERS, NUMBERS
-from medusa_sim.scenario.arguments import ARGUMENTS
-from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument
-from medusa_sim.scenario.defaults import KERNELS_ALONE, request_length
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import device_names, gpu_names, local_names
-from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import (
+from medusa_sim.engines.runtime import (
     UNTIMED,
     load_runtime,
     local_runtime_names,
     runtime_aliases,
     runtime_names,
 )
+from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import device_names, gpu_names, local_names
+from medusa_sim.models.models import load_model, model_names
+from medusa_sim.outside.limits import SENT_HEADER_BYTES
+from medusa_sim.report.words.numbers import with_prefix
+from medusa_sim.scenario.acceptance import CONDITIONAL, LETTERS, NUMBERS
+from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument
+from medusa_sim.scenario.defaults import KERNELS_ALONE, request_length
 from medusa_sim.step.drafter import drafter_class, drafter_names, drafters
 
 _TYPED = f"a measured profile of the list, {NUMBERS}"

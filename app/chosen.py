@@ -12,9 +12,13 @@ import uploads
 
 from medusa_sim import data
 from medusa_sim.acceptance.profile import CURVE_HEADS
+from medusa_sim.engines.runtime import UNTIMED, load_runtime, runtime_aliases
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.export import ENGINES
 from medusa_sim.export.engines import METHODS
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.models.model import Model
+from medusa_sim.models.models import load_model, model_names
 from medusa_sim.report.words.scenario import formats_text
 from medusa_sim.scenario.arguments import ARGUMENTS, Arguments, words_of
 from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument
@@ -29,10 +33,6 @@ from medusa_sim.scenario.defaults import (
     default_drafter,
     request_length,
 )
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import UNTIMED, load_runtime, runtime_aliases
 from medusa_sim.step.drafter import drafter_class, drafter_names
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")

@@ -13,12 +13,12 @@ from typing import Any
 
 import streamlit as st
 
+from medusa_sim.engines.runtime import runtime_aliases
 from medusa_sim.errors import names_meant
 from medusa_sim.file_types import FILES, OF_MLX
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.load.quantities import AGAINST_RATE, OVER_TIME
 from medusa_sim.report.charts.load import metric_title
-from medusa_sim.specs.runtime import runtime_aliases
 from medusa_sim.units import BYTES_PER_ELEMENT, format_text
 
 _SEEN = "url_as_opened"

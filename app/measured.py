@@ -9,6 +9,8 @@ import streamlit as st
 from answers import KEPT, data_version
 
 from medusa_sim import data
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.measure.cells import STEPS
 from medusa_sim.lab.reproduce import Reproduction, reproduction
 from medusa_sim.lab.validate.generations import RunsCell, RunsValidation, validate_runs
@@ -17,15 +19,13 @@ from medusa_sim.lab.validate.steps import DecoderValidation, validate_decoder
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.operators.kinds import KINDS
 from medusa_sim.operators.table import read_rows
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.units import format_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from medusa_sim.specs.fitted import Fit
+    from medusa_sim.gpus.fitted import Fit
 
 
 def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:

@@ -6,12 +6,12 @@ They stay in memory: none is written to the server's disk.
 from __future__ import annotations
 
 from medusa_sim.errors import DataError
+from medusa_sim.models.gguf import model_from_gguf
+from medusa_sim.models.gguf_header import MAGIC
+from medusa_sim.models.hf_config import model_from_config
+from medusa_sim.models.model import Model
 from medusa_sim.outside.limits import CONFIG_BYTES, SENT_HEADER_BYTES, UPLOAD_BYTES
 from medusa_sim.reading.files import held
-from medusa_sim.specs.gguf import model_from_gguf
-from medusa_sim.specs.gguf_header import MAGIC
-from medusa_sim.specs.hf_config import model_from_config
-from medusa_sim.specs.model import Model
 
 
 def checked(name: str, content: bytes, largest: int = UPLOAD_BYTES) -> bytes:

@@ -31,10 +31,10 @@ from common.script import ROOT, command_line
 from common.study import table
 from evidence_rule import rule
 
+from medusa_sim.engines.accuracy_groups import ACCURACY_FILE, ROW_KINDS, Group, groups, mean_of, table_text
 from medusa_sim.report.table import markdown
 from medusa_sim.report.words.numbers import NOTHING, percent
 from medusa_sim.report.words.standing import kinds_table
-from medusa_sim.specs.accuracy_groups import ACCURACY_FILE, ROW_KINDS, Group, groups, mean_of, table_text
 from medusa_sim.writing import write_text
 
 SCRIPTS = {

@@ -33,10 +33,10 @@ from deepseek_rows import predicted as time_per_token
 
 import medusa_sim as ms
 from medusa_sim.arrays import FloatArray
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.comparison import on_frontier, sureness
 from medusa_sim.setups.question import BATCHES, DRAFTS, SURE, SetupQuestion
-from medusa_sim.specs.runtime import load_runtime
 
 TARGETS, MUCH = 10, 0.2
 NEAR = 2.0

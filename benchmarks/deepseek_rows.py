@@ -34,9 +34,9 @@ from scipy.optimize import OptimizeResult
 import medusa_sim as ms
 from medusa_sim.acceptance.heads import rates_of_mean
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.engines.runtime import Runtime, load_runtime
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.validate import served
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.runtime import Runtime, load_runtime
 
 GPUS = {"b200": "b200", "h200": "h200-sxm"}
 """GPUs of the rows that have kernels here."""

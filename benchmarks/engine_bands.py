@@ -1,7 +1,7 @@
 """What bands of speedups and of versions that nobody measured have beside those of kernels and terms.
 
     python benchmarks/engine_bands.py            # what each needs, and what it then holds by source
-    python benchmarks/engine_bands.py --write    # the shares into medusa_sim/specs/runtimes.toml
+    python benchmarks/engine_bands.py --write    # the shares into medusa_sim/engines/runtimes.toml
 
 `gain_share` of a version: the least with which 80 % intervals of its published speedups, each predicted by a
 fit without its source, hold 80 % on average over sources, and no source of LARGE cells or more falls below
@@ -31,8 +31,8 @@ from engine_fit import TERMS, errors, fit
 from moe_speculation import case_of, published_ratio
 
 from medusa_sim.api import Scenario
-from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.specs.term import Term
+from medusa_sim.engines.runtime import Runtime, load_runtime
+from medusa_sim.engines.term import Term
 from medusa_sim.step.drafter import lookups
 from medusa_sim.writing import write_text
 
@@ -49,7 +49,7 @@ OTHERS = ("tensorrt-llm-1.2",)
 BETWEEN = "what vLLM's sources of 2024 to 2026 err by, priced as this version (benchmarks/engine_bands.py)"
 GAIN = "what published speedups of this version miss by, each without its source (benchmarks/engine_bands.py)"
 GAIN_NEWEST = f"speedups: {BETWEEN}"
-NEAR = "in specs/nearness.toml"
+NEAR = "in engines/nearness.toml"
 ALIKE = "as all versions of its engine together (benchmarks/engine_bands.py)"
 EVERY = "as all engines together; nothing was measured (benchmarks/engine_bands.py)"
 
@@ -214,7 +214,7 @@ def shares_table(found: list[Share]) -> str:
 
 def write(found: list[Share]) -> None:
     """The shares into runtimes.toml."""
-    path = ROOT / "medusa_sim/specs/runtimes.toml"
+    path = ROOT / "medusa_sim/engines/runtimes.toml"
     text = path.read_text(encoding="utf-8")
     for runtime, term, share, more, source, _ in found:
         forms = f", deviations = [{{ forms = {FORMS}, plus = {more - share:g} }}]" if more > share else ""

@@ -24,8 +24,8 @@ from common.terms import Fitted, determined, print_terms, priors, solved, stored
 from scipy.optimize import OptimizeResult
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.runtime import load_runtime, runtime_names
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.runtime import load_runtime, runtime_names
 
 SERVED = "ML.ENERGY"
 TRANSFERS = (

@@ -43,17 +43,17 @@ from common.pairs import Pairs
 from common.script import command_line
 
 import medusa_sim as ms
+from medusa_sim.engines.runtime import runtime_names
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.models.models import load_model, model_names
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
-from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import runtime_names
 from medusa_sim.step.drafter import drafter_class, drafter_names
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 

@@ -60,7 +60,7 @@ def _other_groups(pairs: pd.DataFrame, told: Progress) -> Iterator[str]:
     from accuracy import key  # noqa: PLC0415
     from common.measured_pairs import grouped  # noqa: PLC0415
 
-    from medusa_sim.specs.accuracy_groups import groups, table_text  # noqa: PLC0415
+    from medusa_sim.engines.accuracy_groups import groups, table_text  # noqa: PLC0415
 
     now = {key(group): group for group in grouped(pairs)}
     shipped = {key(group): group for group in groups() if group.data in rule()}

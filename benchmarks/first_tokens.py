@@ -22,9 +22,9 @@ from msgspec.structs import replace as with_fields
 from served_rows import GROUP, served_cells, set_ups
 
 import medusa_sim as ms
+from medusa_sim.engines.engine import StepLimit
+from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.grid.cells import price
-from medusa_sim.specs.engine import StepLimit
-from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.units import US_PER_MS
 
 HELD_STEPS, HELD_BELOW = 20, 8

@@ -4,7 +4,7 @@
     python benchmarks/gpus_left_out.py --served     # beside its served steps as well, which no term saw
 
 A GPU keeps its data sheet and loses every kernel; all are borrowed from one relative, as a GPU's file says
-it (`specs/inheritance.py`). Beside its own kernels engines' terms are the same in both. For served steps they
+it (`gpus/inheritance.py`). Beside its own kernels engines' terms are the same in both. For served steps they
 come from a fit without the GPU's cells (`hierarchy.py`), and the band from what is then new about it.
 
 What borrowed kernels of one kind are off by together (`inheritance.TOGETHER`) follows from all pairs of
@@ -33,11 +33,11 @@ from served_rows import GROUP, served_cells, set_ups
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.engines.nearness import widenings_beside
+from medusa_sim.engines.widening import least_half_width
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.inheritance import BORROWED, TOGETHER, TOGETHER_ALIKE
-from medusa_sim.specs.nearness import widenings_beside
-from medusa_sim.specs.widening import least_half_width
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.inheritance import BORROWED, TOGETHER, TOGETHER_ALIKE
 from medusa_sim.step.compose import step_us
 from medusa_sim.step.kernel_sums import TimedLaunches
 from medusa_sim.step.pass_times import PassTimes

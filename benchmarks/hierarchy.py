@@ -1,7 +1,7 @@
 r"""One fit of what engines add to kernels over every served row: engines, GPUs and formats together.
 
     python benchmarks/hierarchy.py            # terms with their spread, errors, groups held out
-    python benchmarks/hierarchy.py --write    # the terms into medusa_sim/specs/runtimes.toml
+    python benchmarks/hierarchy.py --write    # the terms into medusa_sim/engines/runtimes.toml
 
 A step of a server is a sum of its parts; a term is a factor on one of them (what an engine's own kernels
 take of those that were fitted) or a time beside them. A term of a set-up is the sum of what its levels say:

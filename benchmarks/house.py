@@ -29,10 +29,20 @@ HOUSE = (
     Room(("file_types", "units", "arrays"), "types of stored weights, constants and array types"),
     Room(("data",), "where files are found"),
     Room(
-        ("reading",), "files within limits; documents and tables of them", in_order("files documents tables")
+        ("reading",),
+        "files within limits; documents, strict schemas and tables of them",
+        in_order("files documents strict tables"),
     ),
     Room(("writing",), "files appear whole or not at all"),
-    Room(("specs",), "GPUs, models, runtimes and engines: strict loaders, every number with its source"),
+    Room(("gpus",), "data sheets, fitted kernels, prices, and what a GPU borrows from another"),
+    Room(
+        ("models",),
+        "layers of a model, by name, from a config or a GGUF file; formats and shares of GPUs",
+    ),
+    Room(
+        ("engines",),
+        "runtimes and what engines add to kernels: terms, where they were measured, how near",
+    ),
     Room(("operators",), "FLOP and byte counts, each written once; tables of operators in and out"),
     Room(("latency",), "operator -> time: roofline, calibrated kernels, measured rows"),
     Room(("acceptance",), "heads, trees, curves and profiles -> tokens per step; knows no cost"),

@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import sweep
+from medusa_sim.models.state_rules import RULES
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.state_rules import RULES
 
 ACCEPTED = 0.6
 """Chance of a draft to be accepted after those before it."""

@@ -13,7 +13,7 @@ with scales of blocks, which get kernels of other libraries; mixers: linear atte
 attention, hyper-connections), kernels of experts to rows of expert parallelism, which did not record how
 tokens were spread over ranks (spread), and kernels of experts in one format to rows of another that they
 stand in for, on the same GPU and on others (formats). It prints the half-width (of the logarithm) that,
-added in quadrature to the kernels' own bands, holds 80 % of the rows: the widths of specs/inheritance.py and
+added in quadrature to the kernels' own bands, holds 80 % of the rows: the widths of gpus/inheritance.py and
 latency/moe.py.
 `fit int4` fits the kernel that other libraries and GPUs borrow: an A100's rows of TensorRT-LLM with 32 MB
 of weights or more, ramp and bandwidth of its bf16 kernel, since the plugin's launches take 11 to 18 us.
@@ -38,6 +38,19 @@ from common.study import GPU_OF_ROWS, Beside, left_out_us, measured, table, widt
 from operator_rows import GPU_OF_FILE
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.gpus.carried import carried
+from medusa_sim.gpus.fitted_experts import ExpertKernel
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.inheritance import (
+    TRANSFER_ERROR,
+    TRANSFER_ERROR_ALIKE,
+    TRANSFER_ERROR_ATTENTION,
+    TRANSFER_ERROR_LIBRARY,
+    TRANSFER_ERROR_SCALED,
+    TRANSFER_ERROR_SCALED_ALIKE,
+)
+from medusa_sim.gpus.inheritance import fitted_kernels as stored_kernels
+from medusa_sim.gpus.kernels import GemmKernel, computing_as
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.errors import growth_mape, mape
 from medusa_sim.lab.calibrate.fit import FOLDS
@@ -57,19 +70,6 @@ from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.report.words.numbers import NOTHING, percent
-from medusa_sim.specs.carried import carried
-from medusa_sim.specs.fitted_experts import ExpertKernel
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.inheritance import (
-    TRANSFER_ERROR,
-    TRANSFER_ERROR_ALIKE,
-    TRANSFER_ERROR_ATTENTION,
-    TRANSFER_ERROR_LIBRARY,
-    TRANSFER_ERROR_SCALED,
-    TRANSFER_ERROR_SCALED_ALIKE,
-)
-from medusa_sim.specs.inheritance import fitted_kernels as stored_kernels
-from medusa_sim.specs.kernels import GemmKernel, computing_as
 from medusa_sim.units import HALVES, SCALED
 
 HARDWARE = ROOT / "hardware"
@@ -293,7 +293,7 @@ STORED_WIDTHS = {
     (False, "scaled"): TRANSFER_ERROR_SCALED,
     (False, "scaled, other library"): math.hypot(TRANSFER_ERROR_SCALED, TRANSFER_ERROR_LIBRARY),
 }
-"""Whether GPUs are of one architecture, family of kernels -> what their bands get (specs/inheritance.py)."""
+"""Whether GPUs are of one architecture, family of kernels -> what their bands get (gpus/inheritance.py)."""
 
 
 def transferred() -> dict[tuple[bool, str], list[Beside]]:

@@ -21,6 +21,7 @@ from common.study import mean_bias_worst, measured_rows, named_rows, table
 from engine_fit import engines_of, fit
 
 from medusa_sim.arrays import IntArray
+from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.load.arguments import BLOCK_TOKENS
 from medusa_sim.load.lengths import Lengths
@@ -31,7 +32,6 @@ from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.sources import Traced
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.runtime import Runtime, load_runtime
 
 RUNTIME = "vllm-0.11"
 REQUESTS = {"lm-arena-chat": 1024, "gpqa": 198}

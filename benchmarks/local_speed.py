@@ -36,13 +36,13 @@ from common.study import measured, table
 
 from medusa_sim.api import Scenario as ApiScenario
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import device_names, gpu_name
+from medusa_sim.gpus.local import runtimes_of
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.scenario.local_correction import passes
 from medusa_sim.scenario.local_rows import LocalRow
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import device_names, gpu_name
-from medusa_sim.specs.local import runtimes_of
 from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.drafting import drafting_cost
 from medusa_sim.step.pass_time import timed_pass

@@ -20,6 +20,8 @@ from common.script import command_line
 from common.study import measured, table
 
 from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.lab.reproduce import scores as paper_scores
 from medusa_sim.lab.validate.operators import Score, scores
 from medusa_sim.lab.validate.regrets import regrets
@@ -28,8 +30,6 @@ from medusa_sim.operators.columns import SIZE_COLUMNS
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.table import read_rows
 from medusa_sim.report.words.numbers import percent
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 
 GPU_OF_FILE = {

@@ -22,13 +22,13 @@ from scipy.optimize import least_squares
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.power import PowerFit
 from medusa_sim.grid.cells import price
 from medusa_sim.lab.calibrate.hardware_file import write_fits
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.traffic import served_length
 from medusa_sim.serving.watts import load_watts, under_limit
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.power import PowerFit
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.sampling import filter_us

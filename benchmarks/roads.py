@@ -21,13 +21,13 @@ import pandas as pd
 from common.script import command_line
 from scan import CARDS, ENGINES, GPUS, MODELS, TOKENS, every_row
 
+from medusa_sim.engines.runtime import runtime_names
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.record import Record
 from medusa_sim.load.step_table import chains
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.runtime import runtime_names
 from medusa_sim.units import US_PER_S
 
 DRAFTERS = ("", "eagle3", "mtp", "draft-model", "ngram")

@@ -28,15 +28,15 @@ import pandas as pd
 from common.script import command_line
 
 from medusa_sim.api import Scenario
+from medusa_sim.engines.runtime import runtime_names
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.sweep import grid_options
+from medusa_sim.models.models import load_model, model_names
 from medusa_sim.plan.verdict import LOSES, NO_GAIN, PAYS, codes_of, drafting_spans, stretches
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
-from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import runtime_names
 
 CARDS = ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")
 MODELS = (

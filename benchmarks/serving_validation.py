@@ -29,11 +29,11 @@ from common.study import mean_bias_worst, measured_rows, named_rows, table
 from common.terms import with_values
 from scipy.optimize import nnls
 
+from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.load.answer import run_load
 from medusa_sim.load.load_test import LoadTest, load_test
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.units import KILO, US_PER_MS
 
 RUNTIME = "vllm-0.15"

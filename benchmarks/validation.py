@@ -20,6 +20,7 @@ from common.script import command_line
 from common.study import table
 
 from medusa_sim import data
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.reproduce import reproduction
 from medusa_sim.lab.validate.comparison import ALLOWANCE
 from medusa_sim.lab.validate.generations import validate_runs
@@ -28,7 +29,6 @@ from medusa_sim.lab.validate.steps import DecoderValidation, validate_decoder
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.report.table import markdown
 from medusa_sim.report.words.numbers import percent
-from medusa_sim.specs.gpu import load_gpu
 
 LATENCIES: tuple[LatencyName, ...] = ("measured", "calibrated")
 REACH = 0.05

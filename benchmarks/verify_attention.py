@@ -21,15 +21,15 @@ from common.script import ROOT, command_line
 from common.study import measured_rows, named_rows, table
 from msgspec.structs import replace
 
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.gpus.fitted_attention import LatentKernel
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel, write_kernels
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.table import check_rows
-from medusa_sim.specs.fitted_attention import LatentKernel
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 
 CARDS = (("RTX 3090", "rtx-3090"), ("SM100", "b200"), ("H100", "h100-sxm"), ("Hopper", "h100-sxm"))

@@ -17,13 +17,13 @@ from common.script import command_line
 from common.study import table
 
 from medusa_sim.api import Scenario, time_rows
+from medusa_sim.engines.engine import Engine
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.single_step import SingleStep
+from medusa_sim.models.feed_forwards import Mlp
+from medusa_sim.models.mixers import Grouped
 from medusa_sim.report.figures.canvas import drawing
 from medusa_sim.report.palette import BESIDE, INK, OTHER, PARTS, SMALLEST_SHARE
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.feed_forwards import Mlp
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.mixers import Grouped
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from medusa_sim.api import sweep as sweep
     from medusa_sim.api import time_rows as time_rows
     from medusa_sim.errors import MedusaSimError as MedusaSimError
+    from medusa_sim.gpus.gpu import load_gpu as load_gpu
     from medusa_sim.grid.single_step import SingleStep as SingleStep
+    from medusa_sim.models.models import load_model as load_model
     from medusa_sim.report.check.python import CheckResult as CheckResult
     from medusa_sim.report.compare.python import CompareResult as CompareResult
     from medusa_sim.report.load.python import LoadResult as LoadResult
     from medusa_sim.report.recommend.python import RecommendResult as RecommendResult
-    from medusa_sim.specs.gpu import load_gpu as load_gpu
-    from medusa_sim.specs.models import load_model as load_model
 
 __version__ = "0.1.0"
 
@@ -42,8 +42,8 @@ _HOMES = {
     "SingleStep": "medusa_sim.grid.single_step",
     "compare": "medusa_sim.api",
     "load_acceptance": "medusa_sim.acceptance.profile",
-    "load_gpu": "medusa_sim.specs.gpu",
-    "load_model": "medusa_sim.specs.models",
+    "load_gpu": "medusa_sim.gpus.gpu",
+    "load_model": "medusa_sim.models.models",
     "recommend": "medusa_sim.api",
     "simulate": "medusa_sim.api",
     "sweep": "medusa_sim.api",

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim.data import DataDir
 from medusa_sim.doubts.of_answer import answer_doubts
 from medusa_sim.doubts.of_scenario import scenario_doubts
+from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
+from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.single_step import SingleStep, single_step
 from medusa_sim.grid.sweep import sweep as sweep_tables
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
+from medusa_sim.models.model import Model
 from medusa_sim.plan.recommend import recommend as recommended
 from medusa_sim.report.recommend.python import RecommendResult
 from medusa_sim.scenario.arguments import ARGUMENTS, words_of
@@ -36,9 +39,6 @@ from medusa_sim.scenario.defaults import (
 from medusa_sim.scenario.question import QUESTION, Question
 from medusa_sim.scenario.scenario import Scenario as ScenarioAlone
 from medusa_sim.setups.question import NAMES, SIZES
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.rows import predicted_rows
 
 if TYPE_CHECKING:

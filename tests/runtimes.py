@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from medusa_sim.specs.engine import unversioned
-from medusa_sim.specs.runtime import runtime_aliases, runtime_names
+from medusa_sim.engines.engine import unversioned
+from medusa_sim.engines.runtime import runtime_aliases, runtime_names
 
 _UNLIKE = ("vllm-v0",)
 """Older ones that differ in more: it hides nothing of its host behind the device."""

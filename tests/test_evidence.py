@@ -145,7 +145,7 @@ def test_the_rule_names_no_time_and_is_small():
 
 def test_every_file_of_the_wheel_is_laid_out():
     """What the page says is in the wheel alone is what `make evidence` repeats."""
-    from medusa_sim.specs.accuracy_groups import groups
+    from medusa_sim.engines.accuracy_groups import groups
 
     assert {group.data for group in groups() if group.source == WHEEL} == evidence_rule.rule().keys()
     assert {source_of(file) for file in evidence_rule.rule()} == {WHEEL}

@@ -192,5 +192,5 @@ def test_a_sweep_loads_no_module_that_it_does_not_need():
     assert "numpy" in loaded  # this check sees what is loaded
     assert not {name for name in loaded if name.startswith("medusa_sim.lab")}
     loaded = {name for name in loaded if name.startswith("medusa_sim.")}
-    unused = {f"medusa_sim.{name}" for name in ("specs.hf_config", "load", "export", "setups")}
+    unused = {f"medusa_sim.{name}" for name in ("models.hf_config", "load", "export", "setups")}
     assert not loaded & unused  # a named model reads no config; who sweeps asks for no load and no export

@@ -41,7 +41,8 @@ FOREIGN = {
     # files of other projects, and those that a user has
     "zsh_source", "binary_trees_log_T06.txt", "block_config.py", "decoderMaskedMultiheadAttentionLaunch.h",
     "decoderXQAImplCommon.h", "decoderXQAImplJIT.cpp", "fp8_gemm_kernel.cu", "profile_export.jsonl",
-    "quantization/quark/quark.py", "directory/config.json", "benchmarks.json", "profile_export_aiperf.json",
+    "quantization/quark/quark.py", "models/kimi_k3.py", "directory/config.json",
+    "benchmarks.json", "profile_export_aiperf.json",
     "docs/speculative.md", "docs/source/features/speculative-decoding.md",
     "docs/features/speculative_decoding/dynamic_speculative_decoding.md",
     "tests/examples/llm_ptq/test_deploy.py", "profiles/runtimes",

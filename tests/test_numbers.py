@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.lab.reproduce.published import read_published
 from medusa_sim.lab.reproduce.token_rates import plain_step
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import US_PER_S
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,13 +33,13 @@ STATED = {
         "scenario.defaults:FIXED_BASELINE_BATCH, scenario.defaults:FIXED_BASELINE_SEQ_LEN"
     ),
     "method: # of the bands of their single rows from a GPU of the same architecture, # from another": (
-        "specs.inheritance:TOGETHER_ALIKE, specs.inheritance:TOGETHER"
+        "gpus.inheritance:TOGETHER_ALIKE, gpus.inheritance:TOGETHER"
     ),
     "method: no drafts are made, on 1..#": "plan.coarse_search:BATCHES_SEARCHED",
     "method: optimal trees of 2 to # candidates": "scenario.defaults:CANDIDATES_MAX",
     "method: # contexts, trapezoid": "grid.request_latency:_CONTEXTS",
     "method: Usable is # M less # GB": "step.memory:USABLE_MEMORY_SHARE, step.memory:CONTEXT_BYTES / 1e9",
-    "method: one older than # days": "specs.prices:STALE_DAYS",
+    "method: one older than # days": "gpus.prices:STALE_DAYS",
     # the step
     "method: step time = |device, host|_#": "step.host:HOST_OVERLAP",
     "method: at most # % above the longer": "100 * (2 ** (1 / step.host:HOST_OVERLAP) - 1)",
@@ -62,7 +62,7 @@ STATED = {
     "method-engines: slower kernels of DeepSeek (`kernels_share`, # times as long)": (
         "load_runtime('tensorrt-llm-1.1').engine.kernels_share.deviations[0].times"
     ),
-    "method-engines: share of their limit, +-# %": "100 * specs.power:TRANSFER_ERROR",
+    "method-engines: share of their limit, +-# %": "100 * gpus.power:TRANSFER_ERROR",
     # kernels
     "method-kernels: at m rounded up to a multiple of #": "latency.gemm:_CHOICE_STEP",
     "method-kernels: splits = ceil(blocks / ceil(# blocks tiles / S))": "latency.attention:SPLIT_MARGIN",
@@ -75,12 +75,12 @@ STATED = {
     ),
     "method-kernels: the band wider by # % in quadrature": "100 * latency.latent:_GROWTH_ERROR",
     "method-kernels: e is # within an architecture, # across architectures and # for attention": (
-        "specs.inheritance:TRANSFER_ERROR_ALIKE, specs.inheritance:TRANSFER_ERROR, "
-        "specs.inheritance:TRANSFER_ERROR_ATTENTION"
+        "gpus.inheritance:TRANSFER_ERROR_ALIKE, gpus.inheritance:TRANSFER_ERROR, "
+        "gpus.inheritance:TRANSFER_ERROR_ATTENTION"
     ),
     "method-kernels: who wrote the kernel: # and #, and # more in quadrature": (
-        "specs.inheritance:TRANSFER_ERROR_SCALED_ALIKE, specs.inheritance:TRANSFER_ERROR_SCALED, "
-        "specs.inheritance:TRANSFER_ERROR_LIBRARY"
+        "gpus.inheritance:TRANSFER_ERROR_SCALED_ALIKE, gpus.inheritance:TRANSFER_ERROR_SCALED, "
+        "gpus.inheritance:TRANSFER_ERROR_LIBRARY"
     ),
     "method-kernels: beyond # ranks a later one": "latency.collective:_ENDS_KNOWN_TO",
     "method-kernels: start_us + width_us h / # + spread_us c": "latency.dispatch:_WIDTH",

@@ -12,7 +12,7 @@ from medusa_sim.report.palette import SHADES
 if TYPE_CHECKING:
     import pandas as pd
 
-    from medusa_sim.specs.fitted import Fit
+    from medusa_sim.gpus.fitted import Fit
 
 _MOST_POINTS = 1500
 

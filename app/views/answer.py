@@ -18,6 +18,7 @@ from chosen import SetUp
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.sweep import count_table
+from medusa_sim.models.checkpoints import drafter_id
 from medusa_sim.plan.recommendation_at import request_at, rows_at, scheduled_row_at, steps_at
 from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
 from medusa_sim.report.charts.roofline import roofline_chart
@@ -32,7 +33,6 @@ from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import counted, duration, percent, significant, times, with_prefix
 from medusa_sim.scenario.defaults import FREE_WITHIN, SWITCHING_GAIN
 from medusa_sim.scenario.question import Objective, Question
-from medusa_sim.specs.checkpoints import drafter_id
 from views.nearest import nearest
 from views.verdict import AS_GOOD, as_good, certainty, verdict_of
 

@@ -16,7 +16,10 @@ import streamlit as st
 from charts.draw import lines_spec
 from chosen import MORE, SetUp, set_up_of
 
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.prices import LARGEST_USD
+from medusa_sim.gpus.prices import prices as offers
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.charts.setups import banded, left_out, setups_chart
 from medusa_sim.report.compare.screen import refused_lines
@@ -32,15 +35,12 @@ from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Measure, SetupChoices, SetupQuestion
 from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
-from medusa_sim.specs.prices import LARGEST_USD
-from medusa_sim.specs.prices import prices as offers
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import format_text
 from views.nearest import nearest
 
 if TYPE_CHECKING:
+    from medusa_sim.gpus.prices import Price
     from medusa_sim.setups.comparison import Comparison
-    from medusa_sim.specs.prices import Price
 
 _GPUS = ("h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s")
 """Those often rented: the first answer comes soon."""

@@ -18,7 +18,9 @@ from charts.draw import lines_spec
 from chosen import SetUp, from_here
 
 from medusa_sim import data
+from medusa_sim.engines.accuracy_groups import together
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.reproduce import TARGETS
 from medusa_sim.lab.reproduce.charts import published_chart
 from medusa_sim.lab.validate.operators import scores
@@ -30,8 +32,6 @@ from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTER, Baseline
-from medusa_sim.specs.accuracy_groups import together
-from medusa_sim.specs.gpu import load_gpu
 from views import sources
 from views.nearest import nearest
 

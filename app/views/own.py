@@ -19,11 +19,16 @@ from charts.draw import lines_spec
 from chosen import OWN_MODEL, SetUp, drafts_for
 
 from medusa_sim.acceptance.profile import acceptance_names
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.file_types import FILES, OF_MLX
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names, local_names
+from medusa_sim.gpus.local import runtimes_of
 from medusa_sim.grid.sweep import count_table
 from medusa_sim.latency.local import LocalLatency
+from medusa_sim.models.models import load_model, model_names
 from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.reading.files import held
@@ -32,11 +37,6 @@ from medusa_sim.report.length_view import view_of
 from medusa_sim.report.words.numbers import duration, percent, times
 from medusa_sim.scenario.local_correction import band_without_rows
 from medusa_sim.scenario.local_rows import LocalRows, bench_command, read_rows
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_names, local_names
-from medusa_sim.specs.local import runtimes_of
-from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter import drafter_class
 from views.verdict import AS_GOOD, as_good, certainty, verdict_of
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray
 from medusa_sim.doubts.of_scenario import scenario_doubts
+from medusa_sim.engines.runtime import runtime_aliases
 from medusa_sim.errors import UsageError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.grid.axes import Grid
@@ -29,7 +30,6 @@ from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.screen import WIDTH, screen_markdown, screen_text
 from medusa_sim.report.words.caveats import caveats
 from medusa_sim.report.words.memory import shortfall_facts, shortfall_text
-from medusa_sim.specs.runtime import runtime_aliases
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "app"))
 import notes  # the app's, which draws nothing

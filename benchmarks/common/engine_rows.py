@@ -18,22 +18,22 @@ from scipy.optimize import nnls
 
 from common.study import measured, measured_rows, named_rows
 from medusa_sim.arrays import FloatArray
+from medusa_sim.engines.case import Case, form_of, weight_formats
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.nearness import kernels_half_share, widenings
+from medusa_sim.engines.place import Place, sizes_of
+from medusa_sim.engines.runtime import Runtime, load_runtime
+from medusa_sim.engines.widening import least_half_width
+from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
+from medusa_sim.models.model import Model
+from medusa_sim.models.models import load_model
+from medusa_sim.models.parallel import Parallel
+from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.defaults import LENGTH_CV
 from medusa_sim.serving.server import in_server
 from medusa_sim.serving.traffic import Traffic, served_length
-from medusa_sim.specs.case import Case, form_of, weight_formats
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.nearness import kernels_half_share, widenings
-from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.place import Place, sizes_of
-from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.specs.widening import least_half_width
 from medusa_sim.step.compose import overhead_halves, step_us
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.drafter.base import Drafter

@@ -12,9 +12,9 @@ from scipy.optimize import brentq
 from common.hierarchy_fit import GROUP, HELD_OUT, Fit, LeftOut
 from common.study import PROMISED, table
 from medusa_sim.arrays import FloatArray
-from medusa_sim.specs.nearness import nearest, spread_of
-from medusa_sim.specs.place import KINDS, Kind, difference
-from medusa_sim.specs.served_groups import Spread
+from medusa_sim.engines.nearness import nearest, spread_of
+from medusa_sim.engines.place import KINDS, Kind, difference
+from medusa_sim.engines.served_groups import Spread
 
 LEAST_HELD, MOST_HELD, LARGE_GROUP, WIDER = 0.6, 0.85, 20, 0.002
 NIGHTS = 0.018
@@ -27,7 +27,7 @@ def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
     """A line of every cell and way of holding out: what was new about it for the fit, and its error.
 
     outs: by way; the fit to all is the way of no keys. The kind is that by which a set-up's band is
-    chosen (`specs/nearness.py`), from the groups that the fit saw. short: of what was measured, in the log,
+    chosen (`engines/nearness.py`), from the groups that the fit saw. short: of what was measured, in the log,
     at the lengths that a test's command names, since users give those. faster, slower: of the band of kernels
     and terms. spread, experts_spread: of the cell's engine (`spreads_of`).
     """
@@ -210,7 +210,7 @@ def measured_of(lines: pd.DataFrame) -> dict[str, Any]:
 
 
 def kinds_of(lines: pd.DataFrame) -> dict[Kind, dict[str, Any]]:
-    """What `specs/nearness.toml` says of each kind: none narrower than one before it, a version's apart.
+    """What `engines/nearness.toml` says of each kind: none narrower than one before it, a version's apart.
 
     Steps of dense models tell what all steps differ by; mixtures what layers of experts differ by besides.
     """

@@ -18,9 +18,9 @@ import medusa_sim as ms
 from common.hierarchy_terms import EFFECTS, GROUPED, HOST, MANY, SHARES
 from common.study import named_rows
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.specs.case import form_of, weight_formats
-from medusa_sim.specs.place import Place
-from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.engines.case import form_of, weight_formats
+from medusa_sim.engines.place import Place
+from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import FORMATS, US_PER_MS
 

@@ -20,9 +20,9 @@ from common.hierarchy_terms import EFFECTS, GROUPED, HOST, MANY, OWN_HOST, SHARE
 from common.script import ROOT
 from common.study import measured_rows, named_rows
 from common.terms import engine_table, with_term_line
-from medusa_sim.specs.case import Form
-from medusa_sim.specs.place import Kind, Place
-from medusa_sim.specs.served_groups import NEARNESS_FILE, Spread
+from medusa_sim.engines.case import Form
+from medusa_sim.engines.place import Kind, Place
+from medusa_sim.engines.served_groups import NEARNESS_FILE, Spread
 from medusa_sim.writing import write_text
 
 RUNTIMES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -117,7 +117,7 @@ def measured_range(cells: pd.DataFrame) -> str:
 
 def write(fit: Fit, found: Found) -> None:
     """The terms into runtimes.toml."""
-    path = ROOT / "medusa_sim/specs/runtimes.toml"
+    path = ROOT / "medusa_sim/engines/runtimes.toml"
     text, models = path.read_text(encoding="utf-8"), set(fit.cells.model)
     for engine, places in RUNTIMES.items():
         terms = written_terms(fit, found, engine)

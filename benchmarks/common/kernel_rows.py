@@ -16,7 +16,9 @@ import pandas as pd
 from common.measured_pairs import joined, kernel_pairs
 from common.routing import with_routing
 from common.study import GPU_OF_ROWS, is_here, measured
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch
 from medusa_sim.lab.calibrate.errors import mape
@@ -25,8 +27,6 @@ from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.table import check_rows, operators_of
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 
 MIXERS = ("gdn", "kda", "mamba2", "hyper_connections", "window_attention", "sparse")

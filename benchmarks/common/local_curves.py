@@ -18,18 +18,18 @@ from scipy.optimize import least_squares
 
 from common.study import measured, table
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.file_types import named_file
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_name
+from medusa_sim.gpus.local import LocalLaw, local_law
 from medusa_sim.latency.local import LocalLatency
+from medusa_sim.models.model import Model
+from medusa_sim.models.models import load_model
+from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.local_correction import SPREAD, corrected, pass_times, passes, replace_law, scaled
 from medusa_sim.scenario.local_rows import LocalRow
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_name
-from medusa_sim.specs.local import LocalLaw, local_law
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import overhead_halves
 from medusa_sim.step.pass_times import PassTimes
 

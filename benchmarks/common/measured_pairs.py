@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from medusa_sim.engines.accuracy_groups import LEAST_ROWS, SMALL_GROUPS, Group, span_of, weights_of
+from medusa_sim.engines.case import form_of
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.gpus.fitted import Fit
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.models.models import load_model
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of
-from medusa_sim.specs.accuracy_groups import LEAST_ROWS, SMALL_GROUPS, Group, span_of, weights_of
-from medusa_sim.specs.case import form_of
-from medusa_sim.specs.fitted import Fit
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import CHOSEN_COLUMN
 
 COLUMNS = (

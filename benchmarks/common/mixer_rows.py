@@ -16,6 +16,9 @@ from common.kernel_rows import mixers
 from common.pages import write_tables
 from common.study import Beside, left_out_us, table, width_to_add
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.gpus.carried import carried
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.kernels import StreamKernel
 from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import ratio_mape
 from medusa_sim.lab.calibrate.fit import FOLDS
@@ -28,9 +31,6 @@ from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
 from medusa_sim.report.words.numbers import NOTHING, percent
-from medusa_sim.specs.carried import carried
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.kernels import StreamKernel
 
 DOCUMENTED = "h100-sxm"
 PAIRS = (("b200", "gb200"), ("gb200", "b200"), ("h100-sxm", "b200"), ("l40s", "rtx-pro-6000"))

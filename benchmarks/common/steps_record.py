@@ -28,10 +28,10 @@ from scipy.interpolate import RegularGridInterpolator
 from medusa_sim.errors import DataError
 from medusa_sim.lab.measure.record import toml_text
 from medusa_sim.lab.validate.decoder_step import decoder_model
+from medusa_sim.latency.measurement import META, Environment, read_meta
+from medusa_sim.models.model import Model
+from medusa_sim.reading.strict import convert
 from medusa_sim.reading.tables import read_csv_table
-from medusa_sim.specs.measurement import META, Environment, read_meta
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.strict import convert
 
 DTYPE = "bf16"
 READ_COLUMNS = ("target", "op", "m", "batch", "q_len", "kv_len", "time_us")

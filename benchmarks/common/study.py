@@ -59,7 +59,7 @@ def is_here(name: str) -> bool:
 
 
 def measured_rows(name: str, **options: Any) -> pd.DataFrame:
-    """The rows of `engines/NAME.csv`. options: of `pandas.read_csv`."""
+    """The rows of NAME.csv in the folder of engines. options: of `pandas.read_csv`."""
     rows: pd.DataFrame = pd.read_csv(measured(f"engines/{name}.csv"), **options)
     return rows
 

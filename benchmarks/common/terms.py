@@ -11,9 +11,9 @@ from scipy.optimize import OptimizeResult, least_squares
 
 from common.study import table
 from medusa_sim.arrays import FloatArray
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.term import Term
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.engines.term import Term
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from medusa_sim.outside.escaping import printable
 from medusa_sim.outside.limits import TEXT_CHARACTERS
 from medusa_sim.reading.documents import read_toml
 from medusa_sim.reading.files import FileState, file_state, named
-from medusa_sim.specs.strict import Schema, Text, convert
+from medusa_sim.reading.strict import Schema, Text, convert
 
 SCHEMA: Literal[1] = 1
 

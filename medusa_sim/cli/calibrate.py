@@ -72,10 +72,10 @@ def _rows(
     import pandas as pd
 
     from medusa_sim.data import user_data_dir
+    from medusa_sim.gpus.gpu import load_gpu
     from medusa_sim.lab.calibrate.hardware_file import check_not_there, check_set_name, write_kernels
     from medusa_sim.lab.calibrate.rows import fitted_kernels
     from medusa_sim.operators.table import read_rows
-    from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.writing import make_folder
 
     if not files:
@@ -215,8 +215,8 @@ def _runs(fitted: FittedRuntime) -> list[dict[str, Any]]:
 
 def _tell(fitted: FittedRuntime) -> None:
     """The terms and their errors, on stderr."""
+    from medusa_sim.engines.engine import UNITS
     from medusa_sim.report.words.numbers import percent
-    from medusa_sim.specs.engine import UNITS
 
     for name, term in fitted.terms.items():
         if term.value:
@@ -240,8 +240,8 @@ def _tell(fitted: FittedRuntime) -> None:
 
 def _drafter_of(drafter: str, given: dict[str, Any]) -> DrafterOf:
     """Function that makes a drafter of a given number of drafts."""
+    from medusa_sim.models.models import load_model
     from medusa_sim.scenario.draft_options import Drafting
-    from medusa_sim.specs.models import load_model
     from medusa_sim.step.drafter.base import DrafterParts
 
     draft = given["draft_model"]

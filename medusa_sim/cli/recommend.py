@@ -87,8 +87,8 @@ def recommend(
     if engine is None and (useless := [option for option, value in for_export.items() if value]):
         raise UsageError(f"{useless[0]} is for launch settings; say of which engine with --export vllm")
     if ask_bench:
+        from medusa_sim.gpus.local import LLAMA_CPP
         from medusa_sim.scenario.local_rows import bench_command
-        from medusa_sim.specs.local import LLAMA_CPP
 
         output.text(bench_command(str(given["runtime"] or LLAMA_CPP)) + "\n")
         return
@@ -168,7 +168,7 @@ def runtime_of(engine: str, drafter: str | None) -> str | None:
     None for settings of no engine: the default of the drafter. An engine that does not run the drafter says
     so itself, when the settings are written.
     """
-    from medusa_sim.specs.runtime import load_runtime, runtime_aliases
+    from medusa_sim.engines.runtime import load_runtime, runtime_aliases
 
     if engine == "json":
         return None

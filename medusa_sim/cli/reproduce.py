@@ -69,10 +69,10 @@ def reproduce(
         say(f"{result.title}\nsource: {result.source}\nnote: {result.caveat}")
         output.rows(result.frame, "reproduce", target=result.name, title=result.title, source=result.source)
     if plot is not None:
+        from medusa_sim.gpus.gpu import load_gpu
         from medusa_sim.lab.reproduce.charts import reproduction_charts
         from medusa_sim.report.figures.draw import lines_figure
         from medusa_sim.report.figures.files import save
-        from medusa_sim.specs.gpu import load_gpu
 
         names = result.frame.get("gpu", [DEFAULT_GPU])
         charts = reproduction_charts(result, load_gpu(str(next(iter(names))), data_dir))

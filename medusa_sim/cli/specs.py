@@ -109,10 +109,10 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
     import pandas as pd
 
     from medusa_sim.doubts.standing import standing
+    from medusa_sim.engines.accuracy_groups import COLUMNS, groups
+    from medusa_sim.gpus.gpu_names import gpu_name
     from medusa_sim.report.words.standing import groups_table, kinds_table, overview_table, standing_sentence
     from medusa_sim.scenario.scenario import Scenario
-    from medusa_sim.specs.accuracy_groups import COLUMNS, groups
-    from medusa_sim.specs.gpu_names import gpu_name
 
     if names:
         raise UsageError("--kind coverage takes no NAME; say --gpu, --model, --runtime")
@@ -160,10 +160,10 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
 def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:
     """(kind, name) of every entry to show."""
     from medusa_sim.acceptance.profile import acceptance_names
-    from medusa_sim.specs.gpu_names import device_names, gpu_name, gpu_names
-    from medusa_sim.specs.hf_families import unmodelled
-    from medusa_sim.specs.models import load_model, model_names
-    from medusa_sim.specs.runtime import load_runtime, local_runtime_names, runtime_aliases, runtime_names
+    from medusa_sim.engines.runtime import load_runtime, local_runtime_names, runtime_aliases, runtime_names
+    from medusa_sim.gpus.gpu_names import device_names, gpu_name, gpu_names
+    from medusa_sim.models.hf_families import unmodelled
+    from medusa_sim.models.models import load_model, model_names
 
     # a list of everything leaves out what stands on desks: more devices than all else together
     is_whole = not names and kind is None
@@ -205,7 +205,7 @@ def by_version(runtimes: Sequence[str]) -> list[str]:
     >>> by_version(["kernel", "vllm-0.10", "sglang-0.4", "vllm-0.8", "vllm-v0"])
     ['kernel', 'vllm-v0', 'vllm-0.8', 'vllm-0.10', 'sglang-0.4']
     """
-    from medusa_sim.specs.engine import unversioned
+    from medusa_sim.engines.engine import unversioned
 
     engines = list(dict.fromkeys(map(unversioned, runtimes)))
     return sorted(

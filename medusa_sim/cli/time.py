@@ -47,10 +47,10 @@ def time(
     the fit has not seen. A column of the file that already has one of the new names is kept as
     given_NAME.
     """
+    from medusa_sim.engines.runtime import load_runtime
+    from medusa_sim.gpus.gpu import load_gpu
     from medusa_sim.operators.table import row_chunks
     from medusa_sim.report.formats import arrow_chunks
-    from medusa_sim.specs.gpu import load_gpu
-    from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.step.rows import predicted_rows
 
     gpu, launched = load_gpu(names.pop("gpu"), data_dir), load_runtime(runtime, data_dir)

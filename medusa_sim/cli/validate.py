@@ -17,11 +17,11 @@ from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 
 if TYPE_CHECKING:
+    from medusa_sim.gpus.gpu import Gpu
     from medusa_sim.lab.validate.comparison import Deviation
     from medusa_sim.lab.validate.generations import RunsValidation
     from medusa_sim.lab.validate.steps import DecoderValidation
     from medusa_sim.report.table import TextTable
-    from medusa_sim.specs.gpu import Gpu
 
 
 _FAIL_ABOVE = click.option(
@@ -73,11 +73,11 @@ def _rows(
     import pandas as pd
 
     from medusa_sim.acceptance.profile import load_acceptance
+    from medusa_sim.engines.runtime import load_runtime
+    from medusa_sim.gpus.gpu import load_gpu
     from medusa_sim.lab.validate.operators import scores
     from medusa_sim.lab.validate.regrets import regrets
     from medusa_sim.operators.table import read_rows
-    from medusa_sim.specs.gpu import load_gpu
-    from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.step.rows import predicted_rows
 
     if not files:
@@ -226,8 +226,8 @@ def _decoder(
     data_dir: Path | None,
 ) -> None:
     """Errors of predicted steps or generations of the decoder, in a FOLDER of `measure`; CSV: every cell."""
+    from medusa_sim.gpus.gpu import load_gpu
     from medusa_sim.lab.measure.cells import RUNS, STEPS
-    from medusa_sim.specs.gpu import load_gpu
 
     gpu = load_gpu(names.pop("gpu"), data_dir)
     given = {**names, "kernels": names["kernels"] or "torch", "data_dir": data_dir}

@@ -165,27 +165,27 @@ def _listed(values: Sequence[int]) -> str:
 
 
 def _gpu(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.specs.gpu_names import gpu_names
+    from medusa_sim.gpus.gpu_names import gpu_names
 
     return gpu_names(data_dir)
 
 
 def _model(data_dir: str | None) -> Iterable[str]:
     del data_dir
-    from medusa_sim.specs.models import model_names
+    from medusa_sim.models.models import model_names
 
     return model_names()
 
 
 def _runtime(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.specs.runtime import runtime_names
+    from medusa_sim.engines.runtime import runtime_names
 
     return runtime_names(data_dir)
 
 
 def _engine(data_dir: str | None) -> Iterable[str]:
     del data_dir
-    from medusa_sim.specs.runtime import runtime_aliases
+    from medusa_sim.engines.runtime import runtime_aliases
 
     return runtime_aliases()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from medusa_sim.doubts.stand_ins import borrowed_shares, forms_of_experts, other_form, slower_than_halves
+from medusa_sim.engines.engine_formats import expert_products
+from medusa_sim.gpus.carried import OTHER_VENDOR
+from medusa_sim.gpus.fitted_links import FEWEST_RANKS
 from medusa_sim.latency.model import known_time
+from medusa_sim.models.mixers import Latent
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.carried import OTHER_VENDOR
-from medusa_sim.specs.engine_formats import expert_products
-from medusa_sim.specs.fitted_links import FEWEST_RANKS
-from medusa_sim.specs.mixers import Latent
 from medusa_sim.units import format_text
 
 _LEAST_SHARE = 0.01

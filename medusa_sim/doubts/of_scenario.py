@@ -21,9 +21,9 @@ from medusa_sim.doubts.kernels import RULES_OF_KERNELS
 from medusa_sim.doubts.room import model_too_large
 from medusa_sim.doubts.stand_ins import taken_over
 from medusa_sim.latency.local import LocalLatency
+from medusa_sim.models.model import NOT_PRICED, RUN_IN_FP16, UNCHECKED
+from medusa_sim.models.state_rules import state_notes
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.model import NOT_PRICED, RUN_IN_FP16, UNCHECKED
-from medusa_sim.specs.state_rules import state_notes
 from medusa_sim.units import SCALE_BLOCK
 
 _ONE_NODE = 8

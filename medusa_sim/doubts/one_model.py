@@ -14,10 +14,10 @@ import numpy as np
 from medusa_sim.arrays import as_float
 from medusa_sim.doubts.term_shares import changed_share, token_us
 from medusa_sim.doubts.terms import TERM_WORDS
+from medusa_sim.engines.place import sizes_of
+from medusa_sim.engines.term import Term
+from medusa_sim.models.models import load_model
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.place import sizes_of
-from medusa_sim.specs.term import Term
 
 CHANGE_WORTH_NAMING = 0.05
 """Change of the time per token from which a term is named."""

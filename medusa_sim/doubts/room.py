@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from medusa_sim.file_types import FILES, bytes_per_weight
+from medusa_sim.models.feed_forwards import MoE
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
 from medusa_sim.units import BYTES_PER_ELEMENT, GIGA, KILO, format_text
 

@@ -1,6 +1,6 @@
 """How near a scenario is to measured servers: the group of rows that it is judged by, its band, its error.
 
-How near it is decides its bands (`specs/nearness.py`) and the error to expect.
+How near it is decides its bands (`engines/nearness.py`) and the error to expect.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from medusa_sim.engines.accuracy_groups import Group, accuracy_state, groups, groups_of
+from medusa_sim.engines.engine import unversioned
+from medusa_sim.engines.nearness import Nearness, nearness
+from medusa_sim.engines.served_groups import known_kinds
 from medusa_sim.reading.files import FileState
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.accuracy_groups import Group, accuracy_state, groups, groups_of
-from medusa_sim.specs.engine import unversioned
-from medusa_sim.specs.nearness import Nearness, nearness
-from medusa_sim.specs.served_groups import known_kinds
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import format_text
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.doubts.term_shares import changed_share, doubled, is_share, token_us, usual_option
+from medusa_sim.engines.term import Term
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.term import Term
 from medusa_sim.step.host import requests_beyond
 
 DOUBLING_WORTH_NAMING = 0.1

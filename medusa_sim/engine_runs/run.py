@@ -11,16 +11,16 @@ from medusa_sim.acceptance.engine_records import read_counts
 from medusa_sim.engine_runs.bench import logged_counts, read_bench
 from medusa_sim.engine_runs.bench_row import LOG, WANTED, BenchRow, Shape, taken_as_plain
 from medusa_sim.engine_runs.load_generators import AIPERF, VLLM_SERVE
+from medusa_sim.engines.engine import unversioned
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import DataError, MedusaSimError, UsageError
+from medusa_sim.models.models import load_model
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.measured_run import MeasuredRun, with_known_acceptance
 from medusa_sim.reading.files import read_text
 from medusa_sim.scenario.local_rows import is_written_by_tools, rows_of
 from medusa_sim.scenario.question import Measured
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.engine import unversioned
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import US_PER_MS
 
 _TIMES = {"tpot_ms", "tokens_per_s", "itl_ms"}

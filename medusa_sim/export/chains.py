@@ -16,12 +16,12 @@ from itertools import pairwise
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths
 from medusa_sim.plan.recommendation_at import rows_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.plan.verdict import runs_of_equals
-from medusa_sim.specs.runtime import load_runtime
 
 _NEVER = -1e9
 """Score of what an engine cannot do."""

@@ -20,10 +20,10 @@ from medusa_sim.export.settings import (
     tier_notes,
     too_small,
 )
+from medusa_sim.models.checkpoints import drafter_id
+from medusa_sim.models.parallel import ONE
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.serving.traffic import step_limits, step_tokens
-from medusa_sim.specs.checkpoints import drafter_id
-from medusa_sim.specs.parallel import ONE
 from medusa_sim.step.drafter import drafters
 
 METHODS = {name: engine.methods for name, engine in exports().items()}

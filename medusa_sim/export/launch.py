@@ -18,15 +18,15 @@ from medusa_sim.export import exports
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineExport, EngineSettings, option_words, parallel_values
 from medusa_sim.load.limits import ServerSettings, limits_of
+from medusa_sim.models.checkpoints import drafter_id, weights_id
+from medusa_sim.models.model import Model
+from medusa_sim.models.models import checkpoint_ids, load_model
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question as Recommended
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.setup import PLAIN
-from medusa_sim.specs.checkpoints import drafter_id, weights_id
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import checkpoint_ids, load_model
 from medusa_sim.units import HALVES
 
 _SERVED = {str(name): engine for name, engine in exports().items() if engine.launch_options}

@@ -9,9 +9,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from medusa_sim.errors import UsageError
 from medusa_sim.export import EngineName
 from medusa_sim.export.chains import ChainPlan, Tier, TreeShape
+from medusa_sim.models.parallel import Parallel
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.parallel import Parallel
 
 _MOST_SPANS = 3
 

@@ -16,9 +16,9 @@ import msgspec
 
 from medusa_sim.export.chains import TreeShape
 from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions, require
+from medusa_sim.models.parallel import Parallel
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.parallel import Parallel
 
 LARGEST_BATCH = 2048
 """`max_batch_size` of the engine by default: a schedule that shall not end goes on to here."""

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, Halves, IntArray
+from medusa_sim.models.model import Model
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.model import Model
 from medusa_sim.step.memory import NO_DRAFTER, DrafterMemory, drafter_memory, largest_batch
 
 PLAIN = 0

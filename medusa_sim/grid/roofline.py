@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.grid.axes import Grid
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import Bound, Source, names_of
 from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.models.model import Model
 from medusa_sim.operators.operator import operational_intensity
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.kernels import decomposed, launch_time
 from medusa_sim.step.network import block_launches
 from medusa_sim.step.workload import Phase, Workload, decode, prefill, verify

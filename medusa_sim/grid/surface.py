@@ -15,6 +15,7 @@ from operator import add
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, Halves, IntArray
+from medusa_sim.engines.served_groups import longest_tokens
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.grid.extrapolation import edges_below
@@ -22,7 +23,6 @@ from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.request_steps import chances_of_mean
 from medusa_sim.serving.traffic import served_length
-from medusa_sim.specs.served_groups import longest_tokens
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_times_of

@@ -45,7 +45,7 @@ batches for even work. So there are no waves in a step, but for prompts (`waves.
 
     body   = |max(a / c, 1) walk(min(max(a, 1), c)), a memory|,  a = load                               (A9)
 
-A library that plans nothing (`plans` of specs/backends.toml: FlashAttention-2, Triton) takes whole
+A library that plans nothing (`plans` of engines/backends.toml: FlashAttention-2, Triton) takes whole
 sequences as they come, b = batch of them, and waits for the last (`waves.turns_unplanned`):
 
     turns  = max(L(b), a / c - m + L(b (1 - c / a)))  in place of max(a / c, 1)                         (A10)
@@ -70,15 +70,15 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
+from medusa_sim.gpus.fitted import Fit
+from medusa_sim.gpus.fitted_attention import AttentionKernel, AttentionPath, LatentKernel
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.bands import calibrated_time
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import balanced_us, byte_us, turns_unplanned, waves_us
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.fitted import Fit
-from medusa_sim.specs.fitted_attention import AttentionKernel, AttentionPath, LatentKernel
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.gpus.fitted import UNSEEN_TOGETHER, Fit, Residual
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.inheritance import TRANSFER_ERROR, widen_band
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.fitted import UNSEEN_TOGETHER, Fit, Residual
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.inheritance import TRANSFER_ERROR, widen_band
 from medusa_sim.units import HALVES
 
 

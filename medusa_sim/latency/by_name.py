@@ -8,8 +8,8 @@ from medusa_sim.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from medusa_sim.data import DataDir
+    from medusa_sim.gpus.gpu import Gpu
     from medusa_sim.latency.model import LatencyModel
-    from medusa_sim.specs.gpu import Gpu
 
 LatencyName = Literal["calibrated", "roofline", "measured"]
 Fallback = Literal["refuse", "calibrated"]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.operators.operator import Operator, Size
-from medusa_sim.specs.gpu import Gpu
 
 _LARGEST = 1 << 15
 """Entries of a time that is kept: a larger one comes once, and would only fill the memory."""

@@ -9,7 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from medusa_sim.arrays import as_float
+from medusa_sim.engines.backends import Backend, backend_of, backend_of_row
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.fitted_attention import AttentionKernel
+from medusa_sim.gpus.gpu import WIDE, Gpu
+from medusa_sim.gpus.kernels import SECTIONS, GemmKernel, KernelSet
 from medusa_sim.latency.attention import attention_time, writing_apart
 from medusa_sim.latency.choice import Asked, Choice, choose, with_place
 from medusa_sim.latency.composed import sparse_time, window_time
@@ -28,10 +32,6 @@ from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import COLLECTIVE, ELEMENTWISE, FUSED, KIND_OF, SPARSE, UNFUSED, WINDOW, Kind
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.backends import Backend, backend_of, backend_of_row
-from medusa_sim.specs.fitted_attention import AttentionKernel
-from medusa_sim.specs.gpu import WIDE, Gpu
-from medusa_sim.specs.kernels import SECTIONS, GemmKernel, KernelSet
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 KernelT = TypeVar("KernelT")
@@ -43,7 +43,7 @@ class CalibratedLatency:
     kernels: name of the kernel set. cold: as in a step (`laws.Law`), else as rows were measured. library: set
     of an engine's own layers of experts, latent attention and collectives. engine, kernel: the set and the
     library's name of the kernel that rows were measured with (`choose`); if the GPU has no kernel set for the
-    engine, `kernels` is used. serves: the engine whose attention verifies (`specs.backends.backend_of`);
+    engine, `kernels` is used. serves: the engine whose attention verifies (`engines.backends.backend_of`);
     empty: kernels alone. Raises SpecError where the GPU has no such kernel set.
     """
 

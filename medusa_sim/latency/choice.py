@@ -15,17 +15,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
+from medusa_sim.engines.engine_formats import expert_products, linear_rows, linear_tiles
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.bands import less_certain
-from medusa_sim.latency.operator_time import OperatorTime, Source
-from medusa_sim.operators.kinds import EXPERTS, LATENT, LINEAR, Kind
-from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.engine_formats import expert_products, linear_rows, linear_tiles
-from medusa_sim.specs.fitted_attention import LatentKernel
-from medusa_sim.specs.fitted_experts import ExpertKernel
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.inheritance import TRANSFER_ERROR, TRANSFER_ERROR_ALIKE, TRANSFER_ERROR_LIBRARY
-from medusa_sim.specs.kernels import (
+from medusa_sim.gpus.fitted_attention import LatentKernel
+from medusa_sim.gpus.fitted_experts import ExpertKernel
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.inheritance import TRANSFER_ERROR, TRANSFER_ERROR_ALIKE, TRANSFER_ERROR_LIBRARY
+from medusa_sim.gpus.kernels import (
     GemmKernel,
     GemmTile,
     Kernel,
@@ -34,6 +30,10 @@ from medusa_sim.specs.kernels import (
     multiplying_as,
     tiled_by,
 )
+from medusa_sim.latency.bands import less_certain
+from medusa_sim.latency.operator_time import OperatorTime, Source
+from medusa_sim.operators.kinds import EXPERTS, LATENT, LINEAR, Kind
+from medusa_sim.operators.operator import Operator
 from medusa_sim.units import SCALED
 
 NAME_MARK = "@"

@@ -44,11 +44,11 @@ from typing import cast
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.gpus.fitted_links import FEWEST_RANKS, CollectiveKernel, CollectiveRegime
+from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.latency.bands import calibrated_time
 from medusa_sim.latency.operator_time import Bound, OperatorTime
 from medusa_sim.operators.collective import Collective, CollectiveKind
-from medusa_sim.specs.fitted_links import FEWEST_RANKS, CollectiveKernel, CollectiveRegime
-from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.units import US_PER_S
 
 _ENDS_KNOWN_TO = 8.0

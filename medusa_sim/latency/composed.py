@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from medusa_sim.arrays import as_float
+from medusa_sim.gpus.kernels import StreamKernel
 from medusa_sim.latency.choice import Asked, Choice, choose
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import OperatorTime, Source, replaced_where
@@ -17,7 +18,6 @@ from medusa_sim.operators.kinds import SPARSE
 from medusa_sim.operators.operator import GENERATION, VERIFY, Operator
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.window import WindowAttention
-from medusa_sim.specs.kernels import StreamKernel
 
 REPLAYED = ("dsa", "dsa_no_indexer")
 """Modules of which rows of some libraries hold the host's launches and those of others a graph."""

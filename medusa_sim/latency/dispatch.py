@@ -20,12 +20,12 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import as_float
+from medusa_sim.gpus.fitted_links import DispatchKernel
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.bands import calibrated_time
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.dispatch import ONE_NODE, Dispatch
-from medusa_sim.specs.fitted_links import DispatchKernel
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
 _WIDTH = 1024.0

@@ -21,13 +21,13 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import as_float
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import ElementwiseKernel
 from medusa_sim.latency.bands import calibrated_time
 from medusa_sim.latency.operator_time import Bound, OperatorTime
 from medusa_sim.latency.roofline import memory_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
 from medusa_sim.operators.elementwise import Elementwise
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import ElementwiseKernel
 from medusa_sim.units import US_PER_S
 
 

@@ -44,14 +44,14 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import GemmKernel
 from medusa_sim.latency.bands import calibrated_time
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.tile_choice import KnownChoices, among_allowed, cheapest, wave_cost
 from medusa_sim.latency.tiles import Candidates, candidates_before, candidates_of, taken
 from medusa_sim.latency.waves import norm_max, shared_waves
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
 _FP32_BYTES = 4.0

@@ -24,14 +24,14 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float, in_quadrature
+from medusa_sim.gpus.fitted_attention import LatentKernel, Projections
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.attention import kernel_parts
 from medusa_sim.latency.bands import calibrated_time, less_certain
 from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.specs.fitted_attention import LatentKernel, Projections
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 
 _TILE_ROWS = 64.0

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import GemmKernel, SerialGemm, without_clusters
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.latency.gemm import gemm_time
@@ -24,8 +26,6 @@ from medusa_sim.latency.serial import serial_gemm_time
 from medusa_sim.latency.stream import stream_time
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import COLLECTIVE, DISPATCH, EXPERTS, LATENT, LINEAR, Kind
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel, SerialGemm, without_clusters
 
 LAWS: dict[Kind, Law] = {LATENT: latent_time, COLLECTIVE: collective_time, DISPATCH: dispatch_time}
 """All others but those of streams."""

@@ -16,7 +16,7 @@ operations a second:
     (local 7)  watts    limited to w of the board's power, R and peak are ((w - s) / (1 - s))^(1/3) as high
 
 A file of several types is the mean over its layers (`file_types.FILES`). Shares, unpack, column and limits:
-`specs/local.toml`.
+`gpus/local.toml`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, TYPES, Role, shares
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.local import LocalLaw, MatrixLaw, TypeLaw, local_law
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.attention import Attention
@@ -35,8 +37,6 @@ from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.local import LocalLaw, MatrixLaw, TypeLaw, local_law
 from medusa_sim.units import US_PER_S
 
 _ROLES: dict[str, Role] = {

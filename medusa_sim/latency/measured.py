@@ -16,13 +16,13 @@ import numpy.typing as npt
 from medusa_sim import data
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import CoverageError, SpecError
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.latency.measurement import check_meta
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import OperatorTime, Source, replaced_where
 from medusa_sim.latency.roofline import roofline_bound
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of, read_rows
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.measurement import check_meta
 
 if TYPE_CHECKING:
     from pathlib import Path

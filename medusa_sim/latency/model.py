@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from medusa_sim.errors import CoverageError, SpecError
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.gpu import Gpu
 
 
 @runtime_checkable

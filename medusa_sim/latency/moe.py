@@ -21,13 +21,13 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.gpus.fitted_experts import ExpertKernel, ExpertTile
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.bands import calibrated_time, less_certain, same_form
 from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import byte_us, norm_max, shared_waves
 from medusa_sim.operators.experts import ALIGNED, Experts
-from medusa_sim.specs.fitted_experts import ExpertKernel, ExpertTile
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
 SPREAD_ERROR = 0.18

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.specs.fitted import UNSEEN_TOGETHER
+from medusa_sim.gpus.fitted import UNSEEN_TOGETHER
 
 CodeArray: TypeAlias = npt.NDArray[np.int8]
 
@@ -35,7 +35,7 @@ class Source(IntEnum):
     CALIBRATED = 2
     BORROWED = 3
     """Fitted to another GPU, or to another library's kernel, whose efficiencies are carried over
-    (`specs.inheritance`)."""
+    (`gpus.inheritance`)."""
     EXTRAPOLATED = 4
     """A fitted kernel beyond what its rows had: weights or K and V stored in another width, whose unpacking
     nobody measured; experts spread over several GPUs; several queries of latent attention."""

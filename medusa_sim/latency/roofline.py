@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.operator_time import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 
 

@@ -24,15 +24,15 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.gpus.fitted import Fit
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import SerialAttention, SerialGemm, SerialLine
 from medusa_sim.latency.bands import calibrated_time
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.fitted import Fit
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import SerialAttention, SerialGemm, SerialLine
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
 

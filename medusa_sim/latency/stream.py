@@ -26,6 +26,9 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.inheritance import GRACE, TRANSFER_ERROR, TRANSFER_ERROR_HOST
+from medusa_sim.gpus.kernels import StreamKernel
 from medusa_sim.latency.bands import calibrated_time, less_certain
 from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
@@ -34,9 +37,6 @@ from medusa_sim.operators.operator import GENERATION
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.stream import HOST_STEP, Stream
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.inheritance import GRACE, TRANSFER_ERROR, TRANSFER_ERROR_HOST
-from medusa_sim.specs.kernels import StreamKernel
 from medusa_sim.units import US_PER_S
 
 _HOST_NORM = 8.0

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import GemmKernel
 from medusa_sim.latency.tiles import Candidates
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel
 
 _BOUND_DIGITS = 1e-4
 """Relative rounding error of a bound in single precision, at most."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.specs.kernels import GemmKernel
+from medusa_sim.gpus.kernels import GemmKernel
 
 
 @dataclass(frozen=True, slots=True)

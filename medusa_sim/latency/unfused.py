@@ -22,12 +22,12 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import UnfusedKernel
 from medusa_sim.latency.bands import calibrated_time
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.attention import Attention
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import UnfusedKernel
 from medusa_sim.units import US_PER_S
 
 

@@ -12,7 +12,7 @@ candidates of a sequence in either.
 A kernel set that was fitted to rows of verification attention itself (`medusa-sim measure` records them) has
 a kernel of its own for it, by (A1) to (A4), and needs no (A5).
 
-That is a kernel that splits keys for any q. An engine may run one that does not (`specs.backends`):
+That is a kernel that splits keys for any q. An engine may run one that does not (`engines.backends`):
 FlashAttention-2 with a cache walks over all keys of a sequence in one block per head, its query rows padded
 to 64 and not packed. With F the FLOPs of an SM in a clock, on the Tensor Cores,
 
@@ -31,6 +31,9 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import as_float
+from medusa_sim.gpus.carried import flops_per_clock
+from medusa_sim.gpus.fitted_attention import AttentionKernel
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.attention import (
     NEVER,
     SPLIT_MARGIN,
@@ -46,9 +49,6 @@ from medusa_sim.latency.attention import (
 from medusa_sim.latency.bands import calibrated_time, less_certain
 from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.operators.attention import Attention
-from medusa_sim.specs.carried import flops_per_clock
-from medusa_sim.specs.fitted_attention import AttentionKernel
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 
 _WHOLE_ROWS = 64

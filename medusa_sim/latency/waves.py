@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, in_quadrature, root
-from medusa_sim.specs.fitted_attention import AttentionPath
-from medusa_sim.specs.fitted_experts import ExpertKernel
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
+from medusa_sim.gpus.fitted_attention import AttentionPath
+from medusa_sim.gpus.fitted_experts import ExpertKernel
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import ElementwiseKernel, StreamKernel
 from medusa_sim.units import US_PER_S
 
 _TINY = 1e-9

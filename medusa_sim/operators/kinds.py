@@ -2,7 +2,7 @@
 
 Tables of operators, latency models, fits, sections of hardware files, sources, validation and the app loop
 over KINDS. A new kind is an operator (a class in `operators/`), a table of fitted parameters (a field of
-`specs.kernels.KernelSet`) and a record here. `latency.stream` prices it; a kind with a law of its own has an
+`gpus.kernels.KernelSet`) and a record here. `latency.stream` prices it; a kind with a law of its own has an
 entry in `latency.laws` and a fit in `lab.calibrate.fits`.
 """
 
@@ -26,7 +26,7 @@ from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.window import WindowAttention
 
 if TYPE_CHECKING:
-    from medusa_sim.specs.kernels import Kernel, KernelSet
+    from medusa_sim.gpus.kernels import Kernel, KernelSet
 
 _BY_TOKENS = (1, 8, 64, 512, 4096, 65536, 4194304)
 
@@ -49,7 +49,7 @@ class Kind:
     serial: str = ""
     """Section of its kernels on a device that overlaps nothing (a CPU), preferred where a set has both."""
     attention: Literal["", "grouped", "latent", "sparse"] = ""
-    """Kind of attention; it decides an engine's kernel for several queries (`specs.backends`)."""
+    """Kind of attention; it decides an engine's kernel for several queries (`engines.backends`)."""
     is_chosen: bool = True
     """Whether a set holds kernels of several formats and libraries, keyed by the operator's `form`
     (`latency.choice.choose`); else it holds one for each name."""

@@ -21,10 +21,10 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.models.state_rules import RULES
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words
 from medusa_sim.operators.row_schema import RowSchema
 from medusa_sim.operators.stream import Stream
-from medusa_sim.specs.state_rules import RULES
 from medusa_sim.units import BYTES_PER_ELEMENT, Format
 
 RecurrentKind = Literal["gdn", "kda", "mamba2"]

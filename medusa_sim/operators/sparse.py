@@ -13,7 +13,7 @@ request:
     keys     min(s, topk);  csa min(s, window) + min(s / 4, topk);  hca min(s, window) + s / 128        (H2)
 
 `loads`, `work` and `steps` sort bytes, FLOPs and waiting into classes; a kernel has one fitted coefficient
-for each class (`specs.kernels.StreamKernel`).
+for each class (`gpus.kernels.StreamKernel`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Operators whose kernels are described by classes of bytes, of FLOPs and of steps that run in turn.
 
-An operator counts each class. A kernel (`specs.kernels.StreamKernel`) has one fitted coefficient for each,
+An operator counts each class. A kernel (`gpus.kernels.StreamKernel`) has one fitted coefficient for each,
 and `latency/stream.py` adds them up.
 """
 

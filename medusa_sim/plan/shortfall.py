@@ -8,11 +8,11 @@ from itertools import islice
 from typing import Any
 
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.scenario.defaults import request_length
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.traffic import served_length
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.step.memory import NO_DRAFTER, MemoryParts, memory_parts
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import BYTES_PER_ELEMENT

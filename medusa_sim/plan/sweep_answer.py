@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import at_counts
@@ -19,7 +20,6 @@ from medusa_sim.plan.count_curves import free_count, near_best, quicker_pairs
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import CANDIDATES_MAX, KERNELS_ALONE, RUNS_CHAINS
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.memory import MemoryParts
 
 

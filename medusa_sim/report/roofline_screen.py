@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.roofline import roof_of
 from medusa_sim.report.charts.roofline import PHASE_TITLES
@@ -14,7 +15,6 @@ from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import duration, percent, significant, times
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import GIGA, TERA
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from medusa_sim.acceptance.adjustments import scheme_ratio
 from medusa_sim.acceptance.deeper import FALLS
 from medusa_sim.acceptance.p_min import ending_unsure
 from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.arguments import Arguments
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import Drafter
 
 

@@ -48,11 +48,11 @@ from medusa_sim.step.names import OverlapName, Scope
 
 if TYPE_CHECKING:
     from medusa_sim.data import DataDir
+    from medusa_sim.engines.runtime import Runtime
+    from medusa_sim.gpus.gpu import Gpu
     from medusa_sim.latency.model import LatencyModel
+    from medusa_sim.models.models import ModelName
     from medusa_sim.scenario.acceptance import Given
-    from medusa_sim.specs.gpu import Gpu
-    from medusa_sim.specs.models import ModelName
-    from medusa_sim.specs.runtime import Runtime
 
 MOST_TOKENS = 10**9
 """Of a prompt or an output."""

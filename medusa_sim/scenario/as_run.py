@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from medusa_sim.engines.engine import unversioned
+from medusa_sim.engines.engine_formats import cache_format, computed_formats
+from medusa_sim.engines.runtime import Runtime, local_runtime_names
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.file_types import FILES, OF_MLX, read_by
-from medusa_sim.specs.engine import unversioned
-from medusa_sim.specs.engine_formats import cache_format, computed_formats
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime, local_runtime_names
-from medusa_sim.specs.state_rules import as_served
-from medusa_sim.specs.variants import in_other_forms, unpacked_where, with_dtypes
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.models.mixers import Latent
+from medusa_sim.models.model import Model
+from medusa_sim.models.state_rules import as_served
+from medusa_sim.models.variants import in_other_forms, unpacked_where, with_dtypes
 from medusa_sim.units import FORMATS, FP8_ALONE, UNPACKED
 
 

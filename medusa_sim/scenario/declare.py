@@ -38,19 +38,19 @@ class Type:
 
 
 def _gpu() -> type:
-    from medusa_sim.specs.gpu import Gpu
+    from medusa_sim.gpus.gpu import Gpu
 
     return Gpu
 
 
 def _model() -> type:
-    from medusa_sim.specs.model import Model
+    from medusa_sim.models.model import Model
 
     return Model
 
 
 def _runtime() -> type:
-    from medusa_sim.specs.runtime import Runtime
+    from medusa_sim.engines.runtime import Runtime
 
     return Runtime
 

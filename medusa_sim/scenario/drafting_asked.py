@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
+from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.file_types import FILES
+from medusa_sim.models.model import Model
+from medusa_sim.models.models import load_model
+from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.arguments import Arguments
 from medusa_sim.scenario.draft_options import Drafting
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.drafter.base import Drafter, DrafterParts
 
 

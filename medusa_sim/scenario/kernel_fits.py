@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.gpus.fitted import Fit
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import Source
+from medusa_sim.models.mixers import Latent
+from medusa_sim.models.model import Model
 from medusa_sim.operators.kinds import KIND_OF, KINDS, LINEAR
-from medusa_sim.specs.fitted import Fit
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.names import Scope

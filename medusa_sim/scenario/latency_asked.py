@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from medusa_sim.engines.runtime import Runtime, local_runtime_names
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.local import LocalLatency, clock_under
 from medusa_sim.latency.model import LatencyModel
+from medusa_sim.models.model import Model
 from medusa_sim.scenario.arguments import Arguments
 from medusa_sim.scenario.local_correction import corrected
 from medusa_sim.scenario.local_rows import read_rows
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime, local_runtime_names
 
 
 def latency_asked(

@@ -16,11 +16,11 @@ import numpy as np
 
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.gpus.local import LocalLaw, TypeLaw
 from medusa_sim.latency.local import LocalLatency
+from medusa_sim.models.model import Model
 from medusa_sim.scenario.local_rows import LocalRow
-from medusa_sim.specs.local import LocalLaw, TypeLaw
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.pass_times import PassTimes

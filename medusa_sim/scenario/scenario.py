@@ -15,9 +15,19 @@ import numpy as np
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import IntArray
+from medusa_sim.engines.backends import Backend, backend_of_model
+from medusa_sim.engines.case import Case, case_of
+from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.errors import CoverageError, UsageError, check_kind
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.local import with_backend
+from medusa_sim.gpus.prices import Price, given_price, price_of
 from medusa_sim.latency.cached import cached
 from medusa_sim.latency.model import LatencyModel
+from medusa_sim.models.model import Model
+from medusa_sim.models.models import load_model
+from medusa_sim.models.parallel import ONE, Parallel
+from medusa_sim.models.variants import on_one_gpu, with_dtypes
 from medusa_sim.scenario.acceptance import resolve
 from medusa_sim.scenario.adjusted_acceptance import AdjustedAcceptance, adjust
 from medusa_sim.scenario.arguments import ARGUMENTS, Arguments
@@ -37,16 +47,6 @@ from medusa_sim.scenario.drafting_asked import drafting_asked
 from medusa_sim.scenario.kernel_fits import KernelFits
 from medusa_sim.scenario.latency_asked import latency_asked
 from medusa_sim.serving.traffic import Traffic, longest_prompt
-from medusa_sim.specs.backends import Backend, backend_of_model
-from medusa_sim.specs.case import Case, case_of
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.local import with_backend
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.specs.prices import Price, given_price, price_of
-from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import CHAIN, OVERLAPS, TREE, Overlap

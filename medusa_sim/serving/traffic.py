@@ -8,10 +8,10 @@ from math import inf
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.operators.operator import Size
 from medusa_sim.serving.request_steps import request_steps
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.setting import Setting
 
 MAX_REQUESTS = 256

@@ -5,7 +5,7 @@
 
 of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: GPUs lower their
 clocks before they reach the limit. It is fitted to mean watts of servers, and takes the mean load of their
-steps, with prompts and without. The parameters are a GPU's (`specs/power.py`).
+steps, with prompts and without. The parameters are a GPU's (`gpus/power.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.power import Power
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Size
 from medusa_sim.serving.chance import log_normal
 from medusa_sim.serving.traffic import Traffic
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.power import Power
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.prompt_kernels import prompt_launches

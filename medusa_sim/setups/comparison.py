@@ -19,12 +19,12 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.doubts.of_scenario import first_token_doubts, scenario_doubts
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.grid.quantity import BY_NAME, with_unlisted
+from medusa_sim.models.model import Model
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.quantities import COMPARE
 from medusa_sim.setups.question import COLUMN, SURER, Measure, SetupQuestion
 from medusa_sim.setups.setup import PLAIN, SET_UP
-from medusa_sim.specs.model import Model
 from medusa_sim.units import US_PER_S
 
 if TYPE_CHECKING:

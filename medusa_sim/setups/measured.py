@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from medusa_sim.models.models import load_model
 from medusa_sim.reading.files import FileState
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.comparison import Comparison
@@ -19,7 +20,6 @@ from medusa_sim.setups.question import SetupQuestion
 from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures, figures_state
 from medusa_sim.setups.set_up_cells import SetUpCells
 from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp
-from medusa_sim.specs.models import load_model
 
 NEAR = 1.5
 """Largest ratio of lengths at which a measurement is drawn beside a curve."""

@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 
 from medusa_sim.data import DataDir
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import CoverageError, MedusaSimError
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.grid.surface import Surface, surface_at
 from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.model import LatencyModel
+from medusa_sim.models.model import Model
+from medusa_sim.models.parallel import Parallel
+from medusa_sim.models.variants import on_one_gpu, with_dtypes
 from medusa_sim.scenario.as_run import why_not_on_gpu
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.question import FP8, SetupQuestion
 from medusa_sim.setups.set_up_cells import SetUpCells
 from medusa_sim.setups.setup import PLAIN, SetUp
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_class
 from medusa_sim.units import FORMATS, GIGA, UNPACKED, format_text
 

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.acceptance.adjustments import workload_ratio
+from medusa_sim.engines.runtime import load_engine, load_runtime
 from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_name
+from medusa_sim.models.model import Model
+from medusa_sim.models.models import ModelName, load_model
 from medusa_sim.scenario.acceptance import resolve_word
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.declare import check
@@ -22,11 +27,6 @@ from medusa_sim.setups.quantities import OF_LOAD_TESTS
 from medusa_sim.setups.question import AUTO, BATCHES, Measure, SetupChoices, SetupQuestion
 from medusa_sim.setups.set_up_cells import SetUpCells
 from medusa_sim.setups.setup import PLAIN, SET_UP, setups
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_name
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import ModelName, load_model
-from medusa_sim.specs.runtime import load_engine, load_runtime
 from medusa_sim.step.drafter import drafter_class
 
 if TYPE_CHECKING:

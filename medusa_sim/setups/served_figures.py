@@ -13,17 +13,17 @@ from msgspec import Meta
 
 from medusa_sim import data
 from medusa_sim.data import DataDir
+from medusa_sim.engines.case import form_of
+from medusa_sim.engines.engine import unversioned
+from medusa_sim.engines.place import KINDS, Place, difference, sizes_of
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.gpus.gpu import architecture_of
+from medusa_sim.models.models import load_model
 from medusa_sim.reading.documents import read_toml
 from medusa_sim.reading.files import FileState, file_state
+from medusa_sim.reading.strict import Schema, Text, convert
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.setup import PLAIN
-from medusa_sim.specs.case import form_of
-from medusa_sim.specs.engine import unversioned
-from medusa_sim.specs.gpu import architecture_of
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.place import KINDS, Place, difference, sizes_of
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.strict import Schema, Text, convert
 
 SERVED = "served.toml"
 Positive = Annotated[float, Meta(gt=0.0)]
@@ -86,7 +86,7 @@ def by_nearness(scenario: Scenario, *, every: bool = False) -> list[Figure]:
     """Figures that say something of a scenario, the nearest first, by the distance that its bands go by.
 
     They are of its layers, or of others in its engine, format and generation; every: all of them. The worst
-    of what is new counts first (`specs.place.KINDS`), then the next; then in how much they differ.
+    of what is new counts first (`engines.place.KINDS`), then the next; then in how much they differ.
     """
     place = _place_of_scenario(scenario)
     found: list[tuple[list[int], int, Figure]] = []

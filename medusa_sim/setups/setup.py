@@ -8,13 +8,13 @@ from itertools import product
 from typing import Any
 
 from medusa_sim.data import DataDir
+from medusa_sim.engines.runtime import runtime_aliases
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu_names import gpu_names
+from medusa_sim.models.feed_forwards import MoE
+from medusa_sim.models.mixers import Latent
+from medusa_sim.models.model import Model
 from medusa_sim.setups.question import AUTO, FP8, GPUS, SetupChoices
-from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.gpu_names import gpu_names
-from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import runtime_aliases
 from medusa_sim.units import FORMATS, HALVES, format_of, format_text
 
 PLAIN = "none"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from medusa_sim.models.mixers import Mixer
+from medusa_sim.models.model import Model
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.mixers import Mixer
-from medusa_sim.specs.model import Model
 from medusa_sim.step.launch import Launch, elementwise_launch
 from medusa_sim.step.workload import Workload
 

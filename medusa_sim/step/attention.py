@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import as_float
+from medusa_sim.models.mixers import Grouped
 from medusa_sim.operators.attention import Attention, AttentionKind
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.operator import Size
 from medusa_sim.operators.window import WindowAttention
-from medusa_sim.specs.mixers import Grouped
 from medusa_sim.step.launch import Launch, elementwise_launch
 from medusa_sim.step.mixer_layers import FUSED_KIND, KERNEL_PHASE, MixerLayers
 

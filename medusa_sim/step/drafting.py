@@ -7,8 +7,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import PassDrafter
 from medusa_sim.step.host import drafting_us

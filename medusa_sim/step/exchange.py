@@ -16,12 +16,12 @@ from collections import Counter
 
 import numpy as np
 
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.models.feed_forwards import Mlp, MoE
+from medusa_sim.models.model import Model
 from medusa_sim.operators.collective import Collective, CollectiveKind
 from medusa_sim.operators.dispatch import Dispatch, DispatchKind
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.feed_forwards import Mlp, MoE
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.workload import Workload
 from medusa_sim.units import BYTES_PER_ELEMENT

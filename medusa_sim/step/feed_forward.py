@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.models.feed_forwards import Mlp, MoE
+from medusa_sim.models.model import Model
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.feed_forwards import Mlp, MoE
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.expert_union import of_busiest, union, union_band
 from medusa_sim.step.launch import Launch, elementwise_launch, head_launch, linear_launch
 from medusa_sim.step.workload import Workload

@@ -1,4 +1,4 @@
-"""Kernels that an engine merges, or runs beside others (`specs.engine.Fusion`)."""
+"""Kernels that an engine merges, or runs beside others (`engines.engine.Fusion`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from medusa_sim.engines.engine import Engine
+from medusa_sim.models.model import Model
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.model import Model
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.workload import Workload
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.engines.engine import Engine
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.engine import Engine
 
 
 def padded_tokens(

@@ -8,7 +8,7 @@
     (N16) pieces   = plan + layers piece                  a pass whose attention no whole graph holds
 
 Each function is one of these; `Engine` says which term each letter is. Beyond the requests that a term was
-measured with (`specs/ranges.py`) it goes on as before, and its half-width grows by what the requests beyond
+measured with (`engines/ranges.py`) it goes on as before, and its half-width grows by what the requests beyond
 add: down to where they cost nothing more.
 """
 
@@ -20,9 +20,9 @@ import numpy as np
 from msgspec import structs
 
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.term import Term
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.term import Term
 
 HOST_OVERLAP = 3.0
 """Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, once
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.kernels import kernel_time
 from medusa_sim.step.launch import Launch, Part
 

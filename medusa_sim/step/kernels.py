@@ -13,6 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.model import LatencyModel, known_time
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source, replaced_where
 from medusa_sim.latency.roofline import roofline_time_us
@@ -20,9 +23,6 @@ from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.launch import Launch, Part
 from medusa_sim.units import US_PER_S
 

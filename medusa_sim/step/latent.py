@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from medusa_sim.models.mixers import Latent
+from medusa_sim.models.sparse import Compressed
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.sparse import Compressed
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.mixer_layers import MixerLayers
 

@@ -8,10 +8,10 @@ from typing import Literal, get_args
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.file_types import FILES
+from medusa_sim.models.model import Model
 from medusa_sim.operators.elementwise import Elementwise, ElementwiseKind
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator, Size
-from medusa_sim.specs.model import Model
 
 Part = Literal[
     "qkv",

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.engines.engine import Engine
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.models.model import Model
+from medusa_sim.models.parallel import Parallel
+from medusa_sim.models.variants import on_one_gpu
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.workload import of_fullest
 from medusa_sim.units import BYTES_PER_ELEMENT
@@ -30,7 +30,7 @@ USABLE_MEMORY_SHARE = 0.9
 """Share of the GPU that an engine hands out: vLLM's default `gpu_memory_utilization` of 0.9.
 
 The rest holds captured graphs and the allocator's slack. TensorRT-LLM hands out a share of what weights leave
-free instead (`specs.engine.Engine.free_memory_share`).
+free instead (`engines.engine.Engine.free_memory_share`).
 """
 CONTEXT_BYTES = 1.0e9
 """Of that share, what CUDA's context, NCCL, workspaces and the driver keep on a GPU.

@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.models.mixers import Mixer
+from medusa_sim.models.model import Model
 from medusa_sim.operators.attention import AttentionKind
 from medusa_sim.operators.elementwise import ElementwiseKind
 from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Operator, Size
-from medusa_sim.specs.mixers import Mixer
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.launch import Launch, Part, elementwise_launch, head_launch, linear_launch
 from medusa_sim.step.workload import Phase, Workload
 

@@ -4,9 +4,9 @@
 `scope="model"` is what an engine runs: every layer with norms, rope, output projection, residuals
 and activation, then the LM head and sampling.
 
-The model is what one GPU holds of it (`specs.variants.on_one_gpu`). Each kind of block has its module: mixers
-(`attention`, `latent`, `sparse`, `recurrent`), `feed_forward`, `residual`, and what GPUs send each other,
-`exchange`.
+The model is what one GPU holds of it (`models.variants.on_one_gpu`). Each kind of block has its module:
+mixers (`attention`, `latent`, `sparse`, `recurrent`), `feed_forward`, `residual`, and what GPUs send each
+other, `exchange`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.models.mixers import Grouped, Latent, Mixer
+from medusa_sim.models.model import Model
+from medusa_sim.models.parallel import ONE
+from medusa_sim.models.recurrent import GatedDelta, KimiDelta, Mamba2
+from medusa_sim.models.sparse import BlockSparse, Compressed
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.mixers import Grouped, Latent, Mixer
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.parallel import ONE
-from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.attention import grouped_launches
 from medusa_sim.step.exchange import exchange_launches
 from medusa_sim.step.feed_forward import feed_forward_launches

@@ -27,14 +27,14 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.engines.backends import backend_of
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.engines.widening import least_half_width
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.backends import backend_of
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.widening import least_half_width
 from medusa_sim.step.compose import Cost, step_us
 from medusa_sim.step.graphs import is_captured
 from medusa_sim.step.host import (
@@ -147,7 +147,7 @@ def _drafting_in_engine(
 
 
 def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
-    """Whether the engine's graph of this pass holds its attention too (`specs.backends`)."""
+    """Whether the engine's graph of this pass holds its attention too (`engines.backends`)."""
     if work.runtime.engine is None or not work.is_forward or work.workload.phase == "prefill":
         return True
     for operator in (launch.operator for launch in work.launches):

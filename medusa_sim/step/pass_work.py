@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
-from medusa_sim.specs.runtime import Runtime
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.workload import Workload
 

@@ -29,9 +29,9 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.models.feed_forwards import MoE
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import INDEPENDENT
 from medusa_sim.step.launch import Launch

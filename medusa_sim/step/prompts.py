@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.term import Term
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.term import Term
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.graphs import most_captured_tokens
 from medusa_sim.step.host import Added, host_share, launching_us, overlapped_us

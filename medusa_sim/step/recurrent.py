@@ -16,11 +16,11 @@ from typing import TypedDict
 
 import numpy as np
 
+from medusa_sim.models.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
 from medusa_sim.operators.elementwise import READ_AND_WRITE, Elementwise
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.recurrent import CHUNK, CONVOLUTION, STATE, RecurrentKind, chunk_flops
 from medusa_sim.operators.recurrent import Recurrent as RecurrentKernel
-from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.mixer_layers import KERNEL_PHASE, MixerLayers
 from medusa_sim.units import BYTES_PER_ELEMENT

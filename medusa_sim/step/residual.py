@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from medusa_sim.models.model import Model
 from medusa_sim.operators.elementwise import READ_AND_WRITE
 from medusa_sim.operators.hyper_connection import CONNECTION_WIDTHS, HyperConnection
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.model import Model
 from medusa_sim.step.launch import Launch, elementwise_launch
 
 _CONNECTION_ENDS = (0.5, 2.0)

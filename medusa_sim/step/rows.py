@@ -10,15 +10,15 @@ import numpy as np
 
 from medusa_sim.arrays import IntArray
 from medusa_sim.data import DataDir
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source, names_of
 from medusa_sim.operators.columns import CHOICE_COLUMNS, WHOLE_COLUMNS, texts
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import step_us
 
 if TYPE_CHECKING:

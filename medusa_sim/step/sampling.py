@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.engines.engine import Engine
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.host import Added
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import of_fullest

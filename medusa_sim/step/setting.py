@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.model import LatencyModel
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.variants import on_one_gpu
+from medusa_sim.models.model import Model
+from medusa_sim.models.parallel import ONE, Parallel
+from medusa_sim.models.variants import on_one_gpu
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import CHAIN, Overlap
 from medusa_sim.step.names import Scope

@@ -16,14 +16,14 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.models.mixers import Latent, Mixer
+from medusa_sim.models.sparse import BlockSparse, Compressed
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import GENERATION, VERIFY, Operator, Size
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.sparse_sizes import DSA_SIZES, HEAD_DIMS, KEY_CHOICES, OUT_RANK, SparseKind
-from medusa_sim.specs.mixers import Latent, Mixer
-from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.attention import grouped_launches
 from medusa_sim.step.latent import latent_attention, latent_launches
 from medusa_sim.step.launch import Launch

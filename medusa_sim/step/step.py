@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.latency.operator_time import CodeArray
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_passes, drafting_times, pass_shares

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.models.parallel import Parallel
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.parallel import Parallel
 from medusa_sim.step.expert_union import CHAIN, Overlap
 
 _SIZES = ("batch", "seq_len", "query_tokens", "padded_rows", "graph_tokens")

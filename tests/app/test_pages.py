@@ -38,6 +38,8 @@ from medusa_sim.acceptance.heads import node_probabilities, optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.inheritance import fitted_kernels
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.lab.reproduce import TARGETS
 from medusa_sim.lab.reproduce.charts import published_chart
@@ -46,8 +48,6 @@ from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart
 from medusa_sim.report.length_view import view_of
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.inheritance import fitted_kernels
 
 pytestmark = pytest.mark.usefixtures("short_loads")
 VIEWS = ("answer", "load", "tree", "compare", "evidence")

@@ -10,10 +10,10 @@ import pytest
 from pages_read import APP, Opened, commands, csv_rows, metrics, printed
 from pages_read import charts as drawn
 
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.report.words.numbers import significant
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.units import KILO
 
 SET_UPS = (

@@ -31,11 +31,11 @@ from streamlit import config
 from streamlit.testing.v1 import AppTest
 
 from medusa_sim.cli.app import check_address, leave_out_here, main_script, streamlit_options
+from medusa_sim.engines.runtime import runtime_aliases
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu_names import device_names
 from medusa_sim.load.policy_names import NAMES as POLICIES
 from medusa_sim.scenario.arguments import ARGUMENTS
-from medusa_sim.specs.gpu_names import device_names
-from medusa_sim.specs.runtime import runtime_aliases
 from medusa_sim.step.drafter import drafter_class, drafter_names
 
 OPTIONS = main_script().parent / ".streamlit" / "config.toml"

@@ -30,8 +30,8 @@ from test_escaping import texts_of
 
 from medusa_sim.cli.app import allowed_hosts, main_script, streamlit_options
 from medusa_sim.errors import DataError, SpecError, UsageError
+from medusa_sim.models.models import load_model
 from medusa_sim.outside import limits
-from medusa_sim.specs.models import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")

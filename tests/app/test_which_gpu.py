@@ -21,10 +21,10 @@ from pages_read import (
 )
 from pages_read import charts as chart_specs
 
+from medusa_sim.gpus.prices import prices
 from medusa_sim.report.compare.sentences import workload
 from medusa_sim.report.words.numbers import capitalised, significant
 from medusa_sim.setups.question import SetupChoices, SetupQuestion
-from medusa_sim.specs.prices import prices
 
 ASKED = (
     SetupQuestion(tokens_per_s_per_user=60.0, measure="cost"),

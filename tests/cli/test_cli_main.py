@@ -203,7 +203,7 @@ ROOT = Path(__file__).parents[2]
 OTHER_PROGRAMS = (
     "acceptance/engine_counters.py", "engine_runs/load_generators.py", "export/",
     "lab/measure/clocks.py", "lab/measure/environment.py", "lab/measure/spread.py", "load/arguments.py",
-    "scenario/arguments.py", "doubts/room.py", "doubts/of_answer.py", "specs/state_rules.py",
+    "scenario/arguments.py", "doubts/room.py", "doubts/of_answer.py", "models/state_rules.py",
     "app/views/own.py",
 )  # fmt: skip
 OF_ENGINES = {"--n-cpu-moe", "--num-draft-tokens", "--prefill-decode-interval"}

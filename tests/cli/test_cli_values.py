@@ -27,12 +27,12 @@ from medusa_sim.cli.progress import time_left
 from medusa_sim.cli.sweep import left_out
 from medusa_sim.cli.validate import _check_mean
 from medusa_sim.engine_runs.bench_row import BenchRow
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import ThresholdError, UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.lab.calibrate.engine_fit import FittedRow, FittedRuntime
 from medusa_sim.report.sweep.screen import sweep_screen
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 
 

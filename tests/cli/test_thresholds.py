@@ -18,13 +18,13 @@ from medusa_sim.cli import progress as progress_of
 from medusa_sim.cli.options import PositiveFloat, _number, option_of
 from medusa_sim.cli.values import Threads, _listed
 from medusa_sim.engine_runs.bench_row import BenchRow
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import DataError, ThresholdError
 from medusa_sim.lab.calibrate.engine_fit import FittedRow, FittedRuntime
 from medusa_sim.lab.validate.operators import Score
 from medusa_sim.load.arguments import LOAD
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.question import QUESTION
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 
 

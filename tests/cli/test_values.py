@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.cli import values
 from medusa_sim.cli.values import BATCH, CANDIDATES, MAX_VALUES, SEQ_LEN
+from medusa_sim.engines.runtime import load_runtime, runtime_aliases
 from medusa_sim.errors import SpecError, UsageError, unknown_name
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import _RELATIVES, gpu_names
+from medusa_sim.models.hf_families import CLASSES, FAMILIES, UNMODELLED, unmodelled
+from medusa_sim.models.models import load_model, model_names
 from medusa_sim.report.specs.rows import _modelled
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import _RELATIVES, gpu_names
-from medusa_sim.specs.hf_families import CLASSES, FAMILIES, UNMODELLED, unmodelled
-from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import load_runtime, runtime_aliases
 
 
 @pytest.mark.parametrize(

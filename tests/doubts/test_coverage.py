@@ -15,9 +15,7 @@ from common.pages import DOCS
 
 from medusa_sim.cli import cli
 from medusa_sim.doubts.standing import BAND_REQUESTS, DEVICE, OTHER_DEVICES, UNSERVED, standing
-from medusa_sim.errors import SpecError
-from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.accuracy_groups import (
+from medusa_sim.engines.accuracy_groups import (
     COLUMNS,
     LEAST_ROWS,
     ROW_KINDS,
@@ -26,8 +24,10 @@ from medusa_sim.specs.accuracy_groups import (
     table_text,
     together,
 )
-from medusa_sim.specs.nearness import nearness
-from medusa_sim.specs.served_groups import known_kinds
+from medusa_sim.engines.nearness import nearness
+from medusa_sim.engines.served_groups import known_kinds
+from medusa_sim.errors import SpecError
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.pass_time import setup_half_us
 from medusa_sim.step.step import decode_step
 

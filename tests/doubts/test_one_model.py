@@ -9,12 +9,12 @@ from medusa_sim import Scenario
 from medusa_sim.doubts.of_answer import answer_doubts
 from medusa_sim.doubts.one_model import CHANGE_WORTH_NAMING
 from medusa_sim.doubts.terms import WORDS, WORDS_OF_FITTED
-from medusa_sim.specs.engine import UNITS
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.place import sizes_of
-from medusa_sim.specs.ranges import Deviation
-from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.specs.served_groups import served_groups
+from medusa_sim.engines.engine import UNITS
+from medusa_sim.engines.place import sizes_of
+from medusa_sim.engines.ranges import Deviation
+from medusa_sim.engines.runtime import load_runtime, runtime_names
+from medusa_sim.engines.served_groups import served_groups
+from medusa_sim.models.models import load_model
 
 ONLY = "llama-3.1-70b"
 SMALL = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "ngram", "acceptance": "0.5"}

@@ -9,6 +9,7 @@ from medusa_sim.doubts.of_answer import answer_doubts
 from medusa_sim.doubts.of_scenario import engine_on_other_gpus, first_token_doubts
 from medusa_sim.doubts.room import model_too_large
 from medusa_sim.doubts.terms import WORDS, terms_out_of_range
+from medusa_sim.engines.engine import UNITS
 from medusa_sim.grid.axes import Grid
 from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.plan.recommend import recommend
@@ -17,7 +18,6 @@ from medusa_sim.report.words.caveats import caveats
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario as PlanScenario
 from medusa_sim.serving.traffic import drafting_requests, step_limits
-from medusa_sim.specs.engine import UNITS
 from medusa_sim.step.memory import step_memory_bytes
 
 DENSE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.7,0.5,0.35"}

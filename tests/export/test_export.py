@@ -23,14 +23,14 @@ from medusa_sim.export.ab import ab_script, batches
 from medusa_sim.export.chains import best_static, chain_grid, drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.engines import METHODS, _limit_note, engine_settings
 from medusa_sim.export.settings import length_note
+from medusa_sim.models.checkpoints import drafter_id
+from medusa_sim.models.parallel import Parallel
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.checkpoints import drafter_id
-from medusa_sim.specs.parallel import Parallel
 from medusa_sim.step.drafter import drafters
 
 

@@ -13,6 +13,7 @@ from export_cases import answered
 from medusa_sim import api
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.shaped import ShapedAcceptance
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.export import ab, chains
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.launch import _longest_request, launch_command, launch_values
@@ -21,12 +22,11 @@ from medusa_sim.export.settings import _listed, forgone_tree, length_note, range
 from medusa_sim.export.sglang import BLOCKS, SGLANG, SglangFlags, SglangSlot, flags_of
 from medusa_sim.export.tensorrt_llm import TENSORRT_LLM, TensorrtLlm, TensorrtSpeculativeConfig
 from medusa_sim.export.vllm import VllmSpeculativeConfig, speculative_config
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.memory import step_memory_bytes
 
 

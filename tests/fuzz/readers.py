@@ -32,8 +32,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests"), str(ROOT)]
 
 from damage import mutated, swollen  # noqa: E402
 from fuzzer import SEEDS, TEXTS, OutOfTimeError, limited  # noqa: E402
+from models.test_gguf import header, keys, tensors  # noqa: E402
 from scenario import test_local_rows as own  # noqa: E402
-from specs.test_gguf import header, keys, tensors  # noqa: E402
 
 MOST_S, MOST_BYTES, SIZE = 1.0, 200_000_000, 100_000
 HANG_S = 20.0
@@ -50,7 +50,7 @@ class Slow:
 
 
 def _read_hardware(path: Path) -> None:
-    from medusa_sim.specs.gpu import load_gpu
+    from medusa_sim.gpus.gpu import load_gpu
 
     folder = path.parent / "data" / "hardware"
     folder.mkdir(parents=True)
@@ -81,17 +81,17 @@ def readers() -> dict[str, tuple[str, Callable[[Path], object]]]:
     from medusa_sim.acceptance.profile import load_acceptance
     from medusa_sim.acceptance.tree_file import read_tree
     from medusa_sim.engine_runs.bench import read_bench
+    from medusa_sim.engines.runtime import load_runtime
     from medusa_sim.lab.decoder.checkpoint import read_weights
     from medusa_sim.lab.decoder.config import read_config
     from medusa_sim.lab.measure.cells import read_steps
     from medusa_sim.lab.validate.served import read_served
     from medusa_sim.load.trace import read_trace
+    from medusa_sim.models.gguf import model_from_gguf
+    from medusa_sim.models.hf_config import model_from_config
     from medusa_sim.operators.table import read_rows
     from medusa_sim.reading.tables import numbered_csv_table
     from medusa_sim.scenario.local_rows import read_rows as read_machine_rows
-    from medusa_sim.specs.gguf import model_from_gguf
-    from medusa_sim.specs.hf_config import model_from_config
-    from medusa_sim.specs.runtime import load_runtime
 
     decoder = "profiles/decoder/cpu-emerald-rapids-3m"
     draft = "profiles/checkpoints/python-stdlib-draft"

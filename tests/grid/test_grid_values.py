@@ -11,7 +11,9 @@ import medusa_sim.load.quantities
 import medusa_sim.plan.quantities
 import medusa_sim.setups.quantities  # noqa: F401  # these rooms declare quantities of cells, too
 from medusa_sim.arrays import Band, Halves
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, Bands
 from medusa_sim.grid.cells import Cells, price
@@ -26,12 +28,10 @@ from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import in_groups, surface_at
 from medusa_sim.grid.sweep import Slices
 from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.models.models import load_model
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.chance import log_normal
 from medusa_sim.serving.watts import launch_joules, prompt_joules, sampling_joules, watts
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafting import drafting_passes
 from medusa_sim.step.step import decode_step, verification_step, verification_work
 from medusa_sim.step.verified import Verified

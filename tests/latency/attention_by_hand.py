@@ -4,10 +4,10 @@ import math
 
 from hypothesis import strategies as st
 
+from medusa_sim.gpus.fitted_attention import AttentionKernel, AttentionPath
+from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.operators.attention import Attention, AttentionKind
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.fitted_attention import AttentionKernel, AttentionPath
-from medusa_sim.specs.gpu import Gpu, load_gpu
 
 heads = st.sampled_from([(1, 1), (8, 4), (12, 12), (32, 8), (32, 32), (40, 40), (64, 8), (64, 1)])
 

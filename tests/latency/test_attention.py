@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from made_up import FIT, PATH
 
 from medusa_sim.errors import DataError
+from medusa_sim.gpus.fitted_attention import AttentionKernel, AttentionPath
+from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.lab.calibrate.attention import fit_attention
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.latency.attention import NEVER, attention_time
@@ -22,8 +24,6 @@ from medusa_sim.latency.verify_attention import (
     verify_attention_time,
 )
 from medusa_sim.operators.attention import Attention
-from medusa_sim.specs.fitted_attention import AttentionKernel, AttentionPath
-from medusa_sim.specs.gpu import Gpu, load_gpu
 
 SETS = [
     ("a100-80gb-pcie", "torch"), ("a100-80gb-sxm", "sglang"), ("h100-sxm", "sglang"), ("h200-sxm", "sglang"),

@@ -10,6 +10,8 @@ import pytest
 from attention_by_hand import by_hand_us, kernels, shape
 from made_up import FIT, PATH
 
+from medusa_sim.gpus.fitted_attention import AttentionKernel
+from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.latency.attention import NEVER, attention_time
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.latent import latent_time
@@ -20,8 +22,6 @@ from medusa_sim.latency.verify_attention import (
 )
 from medusa_sim.latency.waves import turns_unplanned
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.specs.fitted_attention import AttentionKernel
-from medusa_sim.specs.gpu import Gpu, load_gpu
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from medusa_sim.errors import MedusaSimError, SpecError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
+from medusa_sim.gpus.kernels import StreamKernel
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
-from medusa_sim.specs.kernels import StreamKernel
 from medusa_sim.step.kernels import decomposed, kernel_time
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.setting import Setting

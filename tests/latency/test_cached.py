@@ -9,6 +9,17 @@ from msgspec.structs import replace
 
 from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.fitted import Residual
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
+from medusa_sim.gpus.inheritance import (
+    TRANSFER_ERROR,
+    TRANSFER_ERROR_LIBRARY,
+    TRANSFER_ERROR_SCALED,
+    TRANSFER_ERROR_SCALED_ALIKE,
+    fitted_kernels,
+    widen_band,
+)
 from medusa_sim.latency.cached import CachedLatency, Known
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.operator_time import OperatorTime, Source
@@ -21,17 +32,6 @@ from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.fitted import Residual
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
-from medusa_sim.specs.inheritance import (
-    TRANSFER_ERROR,
-    TRANSFER_ERROR_LIBRARY,
-    TRANSFER_ERROR_SCALED,
-    TRANSFER_ERROR_SCALED_ALIKE,
-    fitted_kernels,
-    widen_band,
-)
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import SCALED
 

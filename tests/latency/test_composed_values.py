@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from made_up import made_up_fit
 
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.bands import calibrated_time, residual_band
 from medusa_sim.latency.composed import sparse_time, verify_in_window
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source, replaced_where
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.window import WindowAttention
-from medusa_sim.specs.gpu import load_gpu
 
 H100 = load_gpu("h100-sxm")
 

@@ -12,7 +12,11 @@ from one_line import one_line
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.doubts.of_scenario import scenario_doubts
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.inheritance import TRANSFER_ERROR_LIBRARY
+from medusa_sim.gpus.kernels import GemmKernel, GemmTile
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import sweep
 from medusa_sim.lab.calibrate.gemm import gemm_start, unscored_gemm
@@ -24,10 +28,6 @@ from medusa_sim.latency.operator_time import Bound, Source
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.table import check_rows
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.inheritance import TRANSFER_ERROR_LIBRARY
-from medusa_sim.specs.kernels import GemmKernel, GemmTile
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.units import format_of
 

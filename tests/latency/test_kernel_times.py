@@ -12,8 +12,8 @@ from tables import table
 from work_cases import CASES, made
 
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.specs.gpu import load_gpu
 
 TIMES = table("kernel_times")
 """By GPU, kernel set and library."""

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up import FIT, PATH, latent
 
+from medusa_sim.gpus.fitted_attention import LatentKernel, Projections
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.latency.calibrated import CalibratedLatency
@@ -16,8 +18,6 @@ from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.operator_time import Source
 from medusa_sim.latency.roofline import memory_time_us
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.specs.fitted_attention import LatentKernel, Projections
-from medusa_sim.specs.gpu import load_gpu
 
 GPU = load_gpu("h100-sxm")
 KERNEL = LatentKernel(wide=PATH, fit=FIT)

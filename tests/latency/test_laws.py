@@ -8,14 +8,14 @@ import pytest
 from one_line import one_line
 
 from medusa_sim.errors import DataError, SpecError
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.lab.calibrate.fits import fitter
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.kinds import KINDS, Kind, operator_of
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.units import format_of
 
 POINTS = 48

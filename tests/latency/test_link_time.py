@@ -12,6 +12,9 @@ from made_up import made_up_fit
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.doubts.of_scenario import scenario_doubts
+from medusa_sim.gpus.fitted_links import CollectiveKernel, CollectiveRegime, DispatchKernel
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch
 from medusa_sim.lab.calibrate.kind_rows import Rows
@@ -25,9 +28,6 @@ from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.dispatch import Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.fitted_links import CollectiveKernel, CollectiveRegime, DispatchKernel
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import US_PER_S
 

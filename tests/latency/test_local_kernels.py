@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.local import LocalLaw, MatrixLaw, TypeLaw
 from medusa_sim.latency.local import LocalLatency, clock_under
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.local import LocalLaw, MatrixLaw, TypeLaw
 from medusa_sim.step.expert_union import union
 
 COLUMNS = np.arange(1, 33)

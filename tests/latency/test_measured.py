@@ -11,6 +11,7 @@ from one_line import one_line
 
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import CoverageError, DataError, SpecError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.rows import fitted_kernels
 from medusa_sim.lab.calibrate.serial import fit_serial_attention, fit_serial_gemm
@@ -24,7 +25,6 @@ from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Size
 from medusa_sim.operators.table import operators_of, read_rows
-from medusa_sim.specs.gpu import load_gpu
 
 SHIPPED = shipped_dir() / "profiles" / "operators" / "cpu-emerald-rapids-3m"
 HEADER = "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us\n"

@@ -10,7 +10,12 @@ import pytest
 from one_line import one_line
 
 from medusa_sim.arrays import as_float
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.fitted_experts import ExpertKernel, ExpertTile
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
+from medusa_sim.gpus.kernels import KernelSet
 from medusa_sim.lab.calibrate.fit import UNFITTED
 from medusa_sim.lab.calibrate.moe import TILES, rules_of
 from medusa_sim.latency.calibrated import CalibratedLatency
@@ -21,11 +26,6 @@ from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.fitted_experts import ExpertKernel, ExpertTile
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
-from medusa_sim.specs.kernels import KernelSet
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import BYTES_PER_ELEMENT, format_of
 
 GPU = load_gpu("h100-sxm")

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.kernels import ElementwiseKernel, StreamKernel
 from medusa_sim.lab.calibrate.elementwise import fit_elementwise
 from medusa_sim.lab.calibrate.fit import UNFITTED
 from medusa_sim.lab.calibrate.kind_rows import Rows
@@ -20,8 +22,6 @@ from medusa_sim.latency.stream import is_eager, stream_time
 from medusa_sim.operators.elementwise import ELEMENTWISE_KINDS, Elementwise, ElementwiseKind
 from medusa_sim.operators.operator import Size
 from medusa_sim.operators.recurrent import Recurrent
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
 
 GPUS = ["a100-80gb-pcie", "a40", "h100-sxm", "rtx-a6000", "h200-sxm", "l40s"]
 KINDS = [kind for kind in ELEMENTWISE_KINDS if kind != "next_token"]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from made_up import made_up_fit
 
 from medusa_sim.errors import DataError, SpecError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.kernels import UnfusedKernel
 from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.unfused import fit_unfused
@@ -18,8 +20,6 @@ from medusa_sim.lab.reproduce.published import operator_table
 from medusa_sim.latency.operator_time import Bound
 from medusa_sim.latency.unfused import filled_rows, unfused_attention_time
 from medusa_sim.operators.attention import Attention
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.kernels import UnfusedKernel
 
 GPU = load_gpu("a100-80gb-pcie")
 KERNEL = UnfusedKernel(

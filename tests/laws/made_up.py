@@ -3,14 +3,14 @@
 import numpy as np
 
 from medusa_sim.arrays import IntArray
+from medusa_sim.gpus.fitted import Fit, Residual
+from medusa_sim.gpus.fitted_attention import AttentionPath
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import GemmKernel
 from medusa_sim.latency.gemm import gemm_choice
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.fitted import Fit, Residual
-from medusa_sim.specs.fitted_attention import AttentionPath
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel
 
 
 def made_up_fit(

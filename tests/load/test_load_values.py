@@ -11,6 +11,7 @@ from load_tables import MOST_TOKENS, constant_table, limits, prompt_times, reque
 
 from medusa_sim.arrays import Halves
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.cells import price
 from medusa_sim.load import step_table
 from medusa_sim.load.energy import Energy, energy_of
@@ -28,7 +29,6 @@ from medusa_sim.load.sources import LEAST_RATE, closed_loop, open_loop
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.watts import prompt_joules, watts
-from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.sampling import filter_us
 
 SERVER_S, SENDING_S, BY_REQUEST_S, BY_TOKEN_S, PROMPT_TOKEN_S = 0.002, 0.003, 1e-3, 1e-6, 1e-5

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as with_fields
 
+from medusa_sim.engines.runtime import Runtime, load_runtime, runtime_names
 from medusa_sim.grid.cells import price
 from medusa_sim.load.load_test import LoadTest, load_test
 from medusa_sim.load.requests import Requests
@@ -15,7 +16,6 @@ from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.gathering import REQUESTS_A_CLIENT
 from medusa_sim.serving.server import FullServer
-from medusa_sim.specs.runtime import Runtime, load_runtime, runtime_names
 from medusa_sim.units import US_PER_S
 
 PROMPT, OUTPUT = 1000.0, 250.0

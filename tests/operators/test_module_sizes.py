@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from medusa_sim.models.mixers import Latent
+from medusa_sim.models.models import load_model
+from medusa_sim.models.sparse import BlockSparse, Compressed
 from medusa_sim.operators.sparse_sizes import (
     DSA_SIZES,
     HEAD_DIMS,
@@ -13,9 +16,6 @@ from medusa_sim.operators.sparse_sizes import (
     ModuleSizes,
     module_sizes,
 )
-from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.sparse import BlockSparse, Compressed
 
 
 def _latent(name: str) -> tuple[int, Latent]:

@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 from made_up import latent
 
 from medusa_sim.errors import DataError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.inheritance import BORROWED, InheritFile
+from medusa_sim.gpus.kernels import SECTIONS
 from medusa_sim.lab.calibrate.fits import fitter
 from medusa_sim.lab.calibrate.stream import fit_stream
 from medusa_sim.latency.laws import LAWS, OF_FORMATS
+from medusa_sim.models.mixers import Grouped
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import KINDS as NAMES
 from medusa_sim.operators.elementwise import Elementwise
@@ -26,10 +30,6 @@ from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.operators.window import WindowAttention
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.inheritance import BORROWED, InheritFile
-from medusa_sim.specs.kernels import SECTIONS
-from medusa_sim.specs.mixers import Grouped
 
 SIZES = st.integers(min_value=1, max_value=4096)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from hostile import NAMES
-from specs.test_patterns import LLAMA
+from models.test_patterns import LLAMA
 from test_escaping import MARKDOWN, _Tags
 
 from medusa_sim.cli import cli

@@ -21,12 +21,12 @@ from medusa_sim.acceptance.tree_file import read_tree
 from medusa_sim.engine_runs.bench import read_bench
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.load.trace import read_trace
+from medusa_sim.models.hf_config import model_from_config
 from medusa_sim.operators.table import read_rows
 from medusa_sim.outside import limits
 from medusa_sim.reading.documents import json_of
 from medusa_sim.reading.files import held, read_bytes
 from medusa_sim.reading.tables import csv_lines
-from medusa_sim.specs.hf_config import model_from_config
 
 SIZE = 100_000
 LINE = "draft acceptance rate = 0.5 (    1 accepted /    2 generated) "
@@ -148,7 +148,7 @@ def test_a_decoder_of_many_layers_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "a\u202eb", "x" * 201])
 def test_a_model_whose_name_breaks_a_line_is_refused(tmp_path, name):
-    from specs.test_patterns import LLAMA
+    from models.test_patterns import LLAMA
 
     (tmp_path / name).mkdir()
     (tmp_path / name / "config.json").write_text(json.dumps(LLAMA))
@@ -158,7 +158,7 @@ def test_a_model_whose_name_breaks_a_line_is_refused(tmp_path, name):
 
 
 def test_what_is_held_in_memory_is_read_from_there_and_named_alone(tmp_path, monkeypatch):
-    from specs.test_patterns import LLAMA
+    from models.test_patterns import LLAMA
 
     monkeypatch.chdir(tmp_path)
     Path("hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')

@@ -20,16 +20,16 @@ from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.api import Scenario
+from medusa_sim.engines.runtime import runtime_names
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import count_table, sweep
+from medusa_sim.models.models import load_model
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.scenario.acceptance import constant_rate, mean_length, rates_by_position
 from medusa_sim.scenario.question import Question
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import runtime_names
 from medusa_sim.step.drafter import drafter_class, drafter_names
 
 EXACT = 1e-9

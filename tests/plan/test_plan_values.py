@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.plan import alternatives, coarse_search, recommendation
 from medusa_sim.plan.break_even import longest_context
@@ -23,8 +25,6 @@ from medusa_sim.plan.surprises import slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.step.step import decode_step, drafting_times
 
 SMALL = Scenario(

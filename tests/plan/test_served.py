@@ -13,6 +13,7 @@ from told import numbers
 import medusa_sim as ms
 from medusa_sim.doubts.of_answer import length_doubts
 from medusa_sim.doubts.of_scenario import scenario_doubts
+from medusa_sim.engines.runtime import load_runtime, runtime_names
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
@@ -29,7 +30,6 @@ from medusa_sim.report.sweep.sentences import better_text
 from medusa_sim.report.sweep.tables import best_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.runtime import load_runtime, runtime_names
 
 COMMON = {"gpu": "h100-sxm", "model": "llama-3.1-8b"}
 CHAIN = {**COMMON, "drafter": "eagle", "acceptance": 0.7}

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from runtimes import every_runtime
 
+from medusa_sim.engines.runtime import load_runtime, runtime_names
 from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.models.models import load_model, model_names
 from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
@@ -30,8 +32,6 @@ from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.defaults import SWITCHING_GAIN
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.drafter import drafter_class, drafter_names
 
 LAST, LENGTH = 48, 256

@@ -11,6 +11,7 @@ import pytest
 from told import numbers
 
 from medusa_sim import api
+from medusa_sim.engines.accuracy_groups import Group, groups
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.load.carried_rates import CarriedRates
@@ -40,7 +41,6 @@ from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table, overview_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.accuracy_groups import Group, groups
 from medusa_sim.step.step import decode_step
 
 SCENARIO = Scenario(

@@ -6,6 +6,12 @@ from typing import Any
 import pytest
 
 from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.engines.engine import StepLimit
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.local import laws_of
+from medusa_sim.gpus.prices import STALE_DAYS
+from medusa_sim.models.models import load_model
 from medusa_sim.report.blocks import Heading
 from medusa_sim.report.document import markdown_page
 from medusa_sim.report.specs.rows import (
@@ -19,12 +25,6 @@ from medusa_sim.report.specs.rows import (
     spec_rows,
 )
 from medusa_sim.report.specs.tables import SpecEntry, entry_sentence, names_screen, overview_tables
-from medusa_sim.specs.engine import StepLimit
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.local import laws_of
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.prices import STALE_DAYS
-from medusa_sim.specs.runtime import load_runtime
 
 
 def entry(kind: str, name: str) -> SpecEntry:

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from one_line import one_line
 
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import DataError, UsageError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.local import laws
 from medusa_sim.latency.local import LocalLatency
+from medusa_sim.models.models import load_model
+from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.local_correction import corrected, pass_times, replace_law, scaled
 from medusa_sim.scenario.local_rows import LocalRow, bench_command, rows_of
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.local import laws
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 

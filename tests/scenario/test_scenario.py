@@ -13,21 +13,21 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.doubts.stand_ins import borrowed_shares
 from medusa_sim.engine_runs.run import engine_run
+from medusa_sim.engines.runtime import load_runtime, local_runtime_names, runtime_names
 from medusa_sim.errors import CoverageError, SpecError, UsageError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import SweepTable, sweep
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.operator_time import Source
 from medusa_sim.load.load_test import load_test
+from medusa_sim.models.models import load_model, model_names
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTERS, KERNELS_ALONE, RUNS_CHAINS
 from medusa_sim.scenario.question import Measured, Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
-from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import load_runtime, local_runtime_names, runtime_names
 from medusa_sim.step.drafter import drafter_names, drafters
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.units import FORMATS

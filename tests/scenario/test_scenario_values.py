@@ -10,8 +10,13 @@ import pytest
 from one_line import one_line
 
 from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import CoverageError, DataError, UsageError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.local import laws
 from medusa_sim.latency.local import LocalLatency
+from medusa_sim.models.models import load_model
+from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.acceptance import (
     _of_the_family,
     accepted_share,
@@ -54,11 +59,6 @@ from medusa_sim.scenario.local_correction import (
 from medusa_sim.scenario.local_rows import LocalRow, LocalRows, rows_of
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.local import laws
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.step import decode_step
 

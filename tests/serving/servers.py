@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from medusa_sim.engines.runtime import Runtime, load_runtime
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
+from medusa_sim.models.models import load_model
 from medusa_sim.serving.server import FullServer, Server, in_server
 from medusa_sim.serving.traffic import Traffic, served_length
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 

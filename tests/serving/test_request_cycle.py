@@ -12,6 +12,7 @@ from scipy import stats
 from scipy.optimize import brentq
 from servers import CHAT, full, setting
 
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.serving import first_tokens, gathering
 from medusa_sim.serving.chance import log_normal
 from medusa_sim.serving.first_tokens import following_us, starting_us
@@ -19,7 +20,6 @@ from medusa_sim.serving.request_cycle import RequestCycle
 from medusa_sim.serving.returning import _WAY_SPREAD, returning
 from medusa_sim.serving.running import Queue, fitting_prompts, in_queue
 from medusa_sim.serving.traffic import Traffic
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms
 from medusa_sim.step.verified import _binomial_parts

@@ -11,16 +11,16 @@ from msgspec import structs
 from scipy import stats
 from servers import CHAT, LATENCY, full, plain, setting
 
+from medusa_sim.engines.runtime import Runtime, load_runtime
+from medusa_sim.engines.term import Term
+from medusa_sim.models.models import load_model
+from medusa_sim.models.parallel import Parallel
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.chance import binomial
 from medusa_sim.serving.request_cycle import server_us
 from medusa_sim.serving.running import in_queue
 from medusa_sim.serving.server import FullServer, Server, in_server
 from medusa_sim.serving.traffic import Traffic, served_length, step_limits
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.prompt_kernels import linear_us, logits_us, prompt_attention_us, timed_rows

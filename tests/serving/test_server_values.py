@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.models.sparse import Compressed
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving import gathering
 from medusa_sim.serving.chance import log_normal, normal_values
 from medusa_sim.serving.mixed_steps import mixed_step_law
 from medusa_sim.serving.request_cycle import _steps_ahead
 from medusa_sim.serving.server import FullServer, in_server
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.sparse import Compressed
 from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.prompts import prompt_terms
 from medusa_sim.step.sparse import _compressed_attention

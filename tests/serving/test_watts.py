@@ -13,6 +13,9 @@ from one_line import one_line
 from medusa_sim import data
 from medusa_sim.api import Scenario
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
+from medusa_sim.gpus.power import Power
 from medusa_sim.grid.cells import price
 from medusa_sim.serving.watts import (
     joule_per_flop,
@@ -22,9 +25,6 @@ from medusa_sim.serving.watts import (
     under_limit,
     watts,
 )
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
-from medusa_sim.specs.power import Power
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_work import PassWork

@@ -14,6 +14,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.sources import Drawn
+from medusa_sim.models.models import load_model
 from medusa_sim.scenario.defaults import LOAD_SHARE
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups import loaded, measured
@@ -25,7 +26,6 @@ from medusa_sim.setups.question import SetupChoices, SetupQuestion
 from medusa_sim.setups.search import _gaps
 from medusa_sim.setups.served_figures import _WORDS, SERVED, Figure, by_nearness, differences
 from medusa_sim.setups.setup import SET_UP, name_of, setups
-from medusa_sim.specs.models import load_model
 
 # Requests of one token each that stay 1 s + 1 s.
 STREAM = Drawn(lengths=Lengths(prompt_tokens=10, output_tokens=1, prompt_cv=0, output_cv=0), count=6)

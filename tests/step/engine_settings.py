@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.engines.term import Term
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.by_name import latency_model
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.term import Term
+from medusa_sim.models.models import load_model
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.setting import Setting
 

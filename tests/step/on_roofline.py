@@ -1,9 +1,9 @@
 """A setting whose kernels are timed by the roofline, so that times can be worked out by hand."""
 
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.roofline import RooflineLatency
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.models.models import load_model
 from medusa_sim.step.setting import Setting
 
 GPU = load_gpu("h100-sxm")

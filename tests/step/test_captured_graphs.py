@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from medusa_sim.latency.waves import norm_max
+from medusa_sim.models.models import load_model
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.models import load_model
 from medusa_sim.step.drafter.layer import Mtp
 from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.graphs import is_captured, most_captured_tokens, padded_tokens

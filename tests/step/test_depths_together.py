@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.watts import launch_joules
-from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.compose import COST_FIELDS
 from medusa_sim.step.drafting import drafting_passes, drafting_times_of
 from medusa_sim.step.pass_time import timed_pass

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.models.models import load_model
+from medusa_sim.models.parallel import Parallel
+from medusa_sim.models.variants import on_one_gpu
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter import drafter_names, drafters, lookups
 from medusa_sim.step.drafter.base import DrafterParts
 from medusa_sim.step.drafter.draft_model import DraftModel

@@ -7,15 +7,15 @@ import pytest
 from engine_settings import engine, setting, with_terms
 
 import medusa_sim as ms
+from medusa_sim.engines.runtime import load_runtime, runtime_names
+from medusa_sim.engines.term import Term
+from medusa_sim.engines.widening import Widening
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.cells import price
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.models.models import load_model
+from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.specs.term import Term
-from medusa_sim.specs.variants import with_dtypes
-from medusa_sim.specs.widening import Widening
 from medusa_sim.step.compose import RATIO_SHARE, overhead_halves
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.drafter.base import DrafterParts

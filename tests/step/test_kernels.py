@@ -10,23 +10,23 @@ from asking import answered
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.doubts.of_scenario import scenario_doubts
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.models.mixers import Latent, Mixer
+from medusa_sim.models.models import load_model
+from medusa_sim.models.recurrent import Recurrent
+from medusa_sim.models.sparse import BlockSparse, Compressed
+from medusa_sim.models.state_rules import as_served
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.operator import CONTEXT, VERIFY, Operator
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.table import check_rows
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.mixers import Latent, Mixer
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.recurrent import Recurrent
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.sparse import BlockSparse, Compressed
-from medusa_sim.specs.state_rules import as_served
 from medusa_sim.step.kernels import decomposed, launch_time
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tables import table
 
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.variants import on_one_gpu
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.models.models import load_model
+from medusa_sim.models.parallel import Parallel
+from medusa_sim.models.variants import on_one_gpu
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import prefill, verify

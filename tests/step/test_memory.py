@@ -10,9 +10,9 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.file_types import FILES, OF_MLX
 from medusa_sim.grid.cells import price
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.variants import on_one_gpu, with_dtypes
+from medusa_sim.models.models import load_model
+from medusa_sim.models.parallel import Parallel
+from medusa_sim.models.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3, Mtp
 from medusa_sim.step.drafter.parallel import PEagle

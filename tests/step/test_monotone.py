@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, speculative_step
 

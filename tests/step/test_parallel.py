@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 
 import medusa_sim as ms
 from medusa_sim.doubts.of_scenario import scenario_doubts
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.operator_time import OperatorTime
+from medusa_sim.models.feed_forwards import MoE
+from medusa_sim.models.layer_group import LayerGroup
+from medusa_sim.models.model import Model
+from medusa_sim.models.models import load_model
+from medusa_sim.models.parallel import Parallel
+from medusa_sim.models.variants import on_one_gpu
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.dispatch import Dispatch
@@ -21,14 +29,6 @@ from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.scenario.as_run import check_fit
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.layer_group import LayerGroup
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.layer import Mtp
 from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.expert_union import (

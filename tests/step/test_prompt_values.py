@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from on_roofline import LLAMA, setting
 
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.engines.term import Term
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3, Mtp
 from medusa_sim.step.expert_union import CHAIN

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.api import Scenario
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.inheritance import TOGETHER, TOGETHER_ALIKE
 from medusa_sim.latency.operator_time import Bound, Source
 from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.models.models import load_model
+from medusa_sim.models.variants import with_dtypes
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.inheritance import TOGETHER, TOGETHER_ALIKE
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import Cost, step_us
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.medusa import Medusa

@@ -7,20 +7,20 @@ import pytest
 from msgspec import structs
 from on_roofline import GPU, LLAMA, ROOF, setting
 
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.engines.term import Term
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.axes import Grid
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.models.parallel import Parallel
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import read_rows
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.term import Term
 from medusa_sim.step import memory
 from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.compose import Cost, overhead_halves

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
+from medusa_sim.gpus.fitted_attention import AttentionKernel, AttentionPath
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.search import coordinate_search, least_squares
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.operators.attention import Attention
-from medusa_sim.specs.fitted_attention import AttentionKernel, AttentionPath
-from medusa_sim.specs.gpu import Gpu
 
 _BOUNDS = Bounds.of("attention")
 _LIMITS = _BOUNDS.limits

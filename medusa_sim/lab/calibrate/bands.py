@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.specs.fitted import Residual
-from medusa_sim.specs.inheritance import widen_band
+from medusa_sim.gpus.fitted import Residual
+from medusa_sim.gpus.inheritance import widen_band
 
 
 def residual_bands(

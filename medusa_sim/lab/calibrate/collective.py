@@ -16,12 +16,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
+from medusa_sim.gpus.fitted_links import FEWEST_RANKS, CollectiveKernel, CollectiveRegime
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.latency.collective import collective_time, sent_bytes
 from medusa_sim.operators.collective import Collective
-from medusa_sim.specs.fitted_links import FEWEST_RANKS, CollectiveKernel, CollectiveRegime
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import HALVES, US_PER_S
 
 ONE_SHOT_BYTES = 2**20

@@ -11,13 +11,13 @@ from functools import partial
 from msgspec.structs import replace
 
 from medusa_sim.arrays import as_float
+from medusa_sim.gpus.fitted_links import DispatchKernel
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.operators.dispatch import ONE_NODE, Dispatch
-from medusa_sim.specs.fitted_links import DispatchKernel
-from medusa_sim.specs.gpu import Gpu
 
 _BOUNDS = Bounds.of("dispatch")
 _FAR_BOUNDS = Bounds.of("far_dispatch")

@@ -8,13 +8,13 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import IntArray
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import ElementwiseKernel
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.operators.elementwise import Elementwise
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import ElementwiseKernel
 
 _BOUNDS = Bounds.of("elementwise")
 _ROWS_PER_SM = (1, 2, 4, 8, 16)

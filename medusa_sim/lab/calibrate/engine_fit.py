@@ -21,6 +21,10 @@ import numpy as np
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import FloatArray
 from medusa_sim.engine_runs.bench_row import BenchRow
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.ranges import MeasuredRange
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.engines.term import Term
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.calibrate.predicted_runs import (
     DrafterOf,
@@ -31,10 +35,6 @@ from medusa_sim.lab.calibrate.predicted_runs import (
     source_text,
     with_terms,
 )
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.ranges import MeasuredRange
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.setting import Setting
 

@@ -23,15 +23,15 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.gpus.fitted import Fit, Residual
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import Kernel
 from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import mape
 from medusa_sim.lab.calibrate.kind_rows import OperatorT, Rows, heldout_groups
 from medusa_sim.lab.calibrate.search import Limits, least_squares, soft_cost
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.specs.fitted import Fit, Residual
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import Kernel
 
 KernelT = TypeVar("KernelT", bound=Kernel)
 UNFITTED = Fit(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import Kernel
 from medusa_sim.lab.calibrate.attention import fit_attention
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch
@@ -19,8 +21,6 @@ from medusa_sim.lab.calibrate.stream import fit_stream
 from medusa_sim.lab.calibrate.transfer import fit_linear
 from medusa_sim.lab.calibrate.unfused import fit_unfused
 from medusa_sim.operators.kinds import Kind
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import Kernel
 
 
 class Fitter(Protocol):

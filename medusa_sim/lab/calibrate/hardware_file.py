@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import OutputError, SpecError, UsageError
+from medusa_sim.gpus.fitted_attention import LatentKernel
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import Kernel, StreamKernel
 from medusa_sim.outside.limits import SPEC_BYTES
 from medusa_sim.reading.documents import read_toml
 from medusa_sim.reading.files import named, read_text
-from medusa_sim.specs.fitted_attention import LatentKernel
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import Kernel, StreamKernel
 from medusa_sim.writing import write_text
 
 _SIGNIFICANT_DIGITS = 6

@@ -14,6 +14,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from medusa_sim.arrays import as_float
+from medusa_sim.gpus.fitted_attention import AttentionPath, LatentKernel, Projections
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.search import coordinate_search, least_log_errors
@@ -21,8 +23,6 @@ from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.attention import NEVER
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.specs.fitted_attention import AttentionPath, LatentKernel, Projections
-from medusa_sim.specs.gpu import Gpu
 
 _PATH = Bounds.of("latent")
 _PROJECTIONS = Bounds.of("projections")

@@ -18,14 +18,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from medusa_sim.arrays import as_float
+from medusa_sim.gpus.fitted_experts import ExpertKernel, ExpertTile, TunedShape
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.search import Limits
 from medusa_sim.lab.calibrate.starts import Bounds, starts
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.operators.experts import ALIGNED, Experts
-from medusa_sim.specs.fitted_experts import ExpertKernel, ExpertTile, TunedShape
-from medusa_sim.specs.gpu import Gpu
 
 _Driver = FitDriver[Experts, ExpertKernel]
 TILES = tuple(ExpertTile(rows=rows, columns=128) for rows in (16, 32, 64, 128))

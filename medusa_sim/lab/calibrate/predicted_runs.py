@@ -9,13 +9,13 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.engine_runs.bench_row import BenchRow
+from medusa_sim.engines.case import form_of
+from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.ranges import MeasuredRange
+from medusa_sim.engines.term import Term
 from medusa_sim.operators.operator import Size
 from medusa_sim.serving.server import in_server
 from medusa_sim.serving.traffic import Traffic, served_length
-from medusa_sim.specs.case import form_of
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.ranges import MeasuredRange
-from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, prefill_step, speculative_step

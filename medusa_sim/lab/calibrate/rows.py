@@ -11,6 +11,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.calibrate.fits import fitter
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel
 from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, Rows
@@ -26,7 +27,6 @@ from medusa_sim.operators.kinds import KIND_OF, LINEAR, operator_of
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
-from medusa_sim.specs.gpu import Gpu
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from medusa_sim.data import check_name, find
+from medusa_sim.engines.runtime import FOLDER, runtime_aliases, runtime_names
+from medusa_sim.engines.term import Term
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.calibrate.engine_fit import FittedRuntime
 from medusa_sim.lab.calibrate.hardware_file import not_default
-from medusa_sim.specs.runtime import FOLDER, runtime_aliases, runtime_names
-from medusa_sim.specs.term import Term
 from medusa_sim.writing import make_folder, write_text
 
 

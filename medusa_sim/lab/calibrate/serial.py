@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from medusa_sim.arrays import as_float
 from medusa_sim.errors import DataError
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import SerialAttention, SerialGemm, SerialLine
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, KernelT
 from medusa_sim.lab.calibrate.gemm import merged_repeats
 from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, OperatorT, Rows, require_rows
@@ -23,8 +25,6 @@ from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import SerialAttention, SerialGemm, SerialLine
 from medusa_sim.units import MIB
 
 _RATES = Bounds.of("serial_rates")

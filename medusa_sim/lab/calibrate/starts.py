@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medusa_sim.lab.calibrate.search import Limits
 from medusa_sim.reading.documents import read_toml
-from medusa_sim.specs.strict import T, convert
+from medusa_sim.reading.strict import T, convert
 
 _STARTS = Path(__file__).with_name("starts.toml")
 

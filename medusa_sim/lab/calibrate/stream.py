@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import StreamKernel
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.search import least_log_errors, soft_cost
@@ -22,8 +24,6 @@ from medusa_sim.latency.stream import Terms, joined_us, parts_us, stream_time, t
 from medusa_sim.operators.operator import CONTEXT
 from medusa_sim.operators.recurrent import CONVOLUTION, Recurrent
 from medusa_sim.operators.stream import Stream
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import StreamKernel
 
 
 class _Start(NamedTuple):

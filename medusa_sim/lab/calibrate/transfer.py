@@ -22,14 +22,14 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import GemmKernel, GemmTile
 from medusa_sim.lab.calibrate.fit import FitDriver
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
 from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
 from medusa_sim.lab.calibrate.search import Limits, least_squares, soft_cost
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
 LIMITS: Limits = {
     "bandwidth_fraction": (0.3, 1.0),

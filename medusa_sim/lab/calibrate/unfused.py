@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.errors import DataError
+from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.gpus.kernels import UnfusedKernel
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.unfused import unfused_attention_time
 from medusa_sim.operators.attention import Attention
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import UnfusedKernel
 
 ROW_TILES = (64, 128)
 """Query rows of the library's tiles: Table 6 steps between 64 and 80 candidates and nowhere else."""

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from medusa_sim.errors import SpecError
+from medusa_sim.models.model import Layers, Length, Vocab, Width
 from medusa_sim.outside.limits import CONFIG_BYTES
 from medusa_sim.reading.documents import read_json
-from medusa_sim.specs.model import Layers, Length, Vocab, Width
-from medusa_sim.specs.strict import convert
+from medusa_sim.reading.strict import convert
 
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 

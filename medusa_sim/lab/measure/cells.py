@@ -20,9 +20,9 @@ from msgspec import Meta as Limit
 
 from medusa_sim.errors import DataError, shown
 from medusa_sim.lab.measure.record import csv_text, toml_text
+from medusa_sim.latency.measurement import META, Environment, read_meta
+from medusa_sim.reading.strict import Schema, Text, convert
 from medusa_sim.reading.tables import csv_lines
-from medusa_sim.specs.measurement import META, Environment, read_meta
-from medusa_sim.specs.strict import Schema, Text, convert
 from medusa_sim.writing import make_folder, write_text
 
 STEPS = "steps.csv"

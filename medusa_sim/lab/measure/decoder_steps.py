@@ -24,7 +24,7 @@ from medusa_sim.lab.measure.clocks import raise_clocks, watch_clocks
 from medusa_sim.lab.measure.environment import environment
 from medusa_sim.lab.measure.subject import ACCEPTED, Subject, random_subject
 from medusa_sim.lab.measure.timed_steps import time_in_turns
-from medusa_sim.specs.measurement import Environment
+from medusa_sim.latency.measurement import Environment
 from medusa_sim.units import GIGA, US_PER_S
 
 

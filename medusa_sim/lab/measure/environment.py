@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import medusa_sim
 from medusa_sim.data import check_name
 from medusa_sim.errors import UsageError
-from medusa_sim.specs.gpu_names import DRIVER_NAMES
-from medusa_sim.specs.measurement import Environment
+from medusa_sim.gpus.gpu_names import DRIVER_NAMES
+from medusa_sim.latency.measurement import Environment
 from medusa_sim.units import KILO, MEGA
 
 if TYPE_CHECKING:

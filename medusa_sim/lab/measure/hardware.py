@@ -12,12 +12,12 @@ import torch
 from msgspec.structs import replace
 
 from medusa_sim.data import find
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import HARDWARE
 from medusa_sim.lab.decoder.checkpoint import DTYPES
 from medusa_sim.lab.measure.bench import capture_calls, device_us, synchronise
 from medusa_sim.lab.measure.kernels import Call
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import HARDWARE
-from medusa_sim.specs.measurement import SCHEMA, Environment, Rates
+from medusa_sim.latency.measurement import SCHEMA, Environment, Rates
 from medusa_sim.units import US_PER_S
 from medusa_sim.writing import make_folder, write_text
 

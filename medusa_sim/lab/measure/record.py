@@ -22,10 +22,10 @@ from medusa_sim.errors import DataError, UsageError, shown
 from medusa_sim.lab.measure.environment import differences
 from medusa_sim.lab.measure.shapes import TimedShape
 from medusa_sim.lab.measure.spread import SPREAD_LIMIT, Timing
+from medusa_sim.latency.measurement import META, Meta, Rates, read_meta
 from medusa_sim.operators.columns import SIZE_COLUMNS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.reading.tables import csv_lines
-from medusa_sim.specs.measurement import META, Meta, Rates, read_meta
 from medusa_sim.writing import make_folder, write_text
 
 COLUMNS = ("op", *SIZE_COLUMNS, "dtype", "time_us", "p10_us", "p90_us", "repeats")

@@ -15,7 +15,7 @@ from medusa_sim.lab.measure.bench import Bench
 from medusa_sim.lab.measure.record import Recorder
 from medusa_sim.lab.measure.shapes import TimedShape
 from medusa_sim.lab.measure.spread import SPREAD_LIMIT, Timing
-from medusa_sim.specs.measurement import Rates
+from medusa_sim.latency.measurement import Rates
 from medusa_sim.units import US_PER_S
 
 _MEMORY_SHARE = 0.5

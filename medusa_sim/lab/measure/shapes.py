@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from medusa_sim.models.model import Model
 from medusa_sim.operators.attention import Attention, AttentionKind
 from medusa_sim.operators.elementwise import Elementwise, ElementwiseKind
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.model import Model
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 FAMILIES = tuple(made.FAMILY for made in (Gemm, Attention, Elementwise))

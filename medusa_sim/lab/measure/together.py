@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from medusa_sim.data import user_data_dir
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.lab.measure import hardware
 from medusa_sim.lab.measure.arguments import Device, StepGrid, Tell
 from medusa_sim.lab.measure.bench import CpuBench
@@ -33,13 +34,12 @@ from medusa_sim.lab.measure.subject import Subject, random_subject
 from medusa_sim.lab.measure.timed_steps import Step, step_us
 from medusa_sim.lab.measure.turns import ReferenceKernel, Turns, Visit, step_clock, take_turns
 from medusa_sim.latency.measured import OPERATOR_PROFILES
+from medusa_sim.latency.measurement import Environment
+from medusa_sim.models.model import Model, of_dtype
+from medusa_sim.models.models import load_model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.measurement import Environment
-from medusa_sim.specs.model import Model, of_dtype
-from medusa_sim.specs.models import load_model
 
 OperatorsOf = Callable[
     [Model, Gpu, Sequence[tuple[int, int, int]], int], Sequence[Gemm | Attention | Elementwise]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.reproduce.published import Reproduction, paper_roof
 from medusa_sim.report.charts.chart import (
     Axis,
@@ -19,7 +20,6 @@ from medusa_sim.report.charts.chart import (
     point_series,
 )
 from medusa_sim.report.charts.roofline import on_roof
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import TERA
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from medusa_sim import data
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.kernels import KernelSet
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.measured import OPERATOR_PROFILES
 from medusa_sim.operators.table import read_rows
 from medusa_sim.reading.documents import read_toml
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.kernels import KernelSet
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.data import DataDir
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.roofline import roofline_points
 from medusa_sim.lab.reproduce.published import (
@@ -22,11 +24,9 @@ from medusa_sim.lab.reproduce.published import (
     paper_latency,
     paper_roof,
 )
+from medusa_sim.models.models import load_model
 from medusa_sim.operators.operator import operational_intensity
 from medusa_sim.operators.table import check_rows, operators_of
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.units import TERA, US_PER_S
 

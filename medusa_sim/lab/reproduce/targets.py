@@ -20,7 +20,7 @@ from medusa_sim.lab.reproduce.simulation import figure21, figure22, figure23
 from medusa_sim.lab.reproduce.tables import POINTS, operator_figure, printed_table, table7
 from medusa_sim.lab.reproduce.token_rates import baseline_rates, figure7b, rsd_token_rates
 from medusa_sim.reading.documents import read_toml
-from medusa_sim.specs.strict import Schema, Text, convert
+from medusa_sim.reading.strict import Schema, Text, convert
 
 if TYPE_CHECKING:
     import pandas as pd

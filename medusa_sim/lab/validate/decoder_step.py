@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.latency.model import LatencyModel
-from medusa_sim.specs.hf_config import model_from_config
-from medusa_sim.specs.model import Model, of_dtype
-from medusa_sim.specs.runtime import Runtime
+from medusa_sim.models.hf_config import model_from_config
+from medusa_sim.models.model import Model, of_dtype
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.launch import elementwise_launch
 from medusa_sim.step.pass_time import timed_pass

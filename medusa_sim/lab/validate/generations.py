@@ -17,6 +17,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.measure.cells import RunRow, read_runs
 from medusa_sim.lab.validate.comparison import (
     Cell,
@@ -29,7 +30,6 @@ from medusa_sim.lab.validate.comparison import (
 from medusa_sim.lab.validate.decoder_step import decoder_model, decoder_step
 from medusa_sim.lab.validate.gaps import fitted_gaps
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
-from medusa_sim.specs.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

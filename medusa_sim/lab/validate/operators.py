@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.calibrate.errors import growth_mape, mape, ratio_mape
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import texts
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.rows import CHOSEN_COLUMN
 
 if TYPE_CHECKING:

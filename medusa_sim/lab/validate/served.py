@@ -20,13 +20,13 @@ from medusa_sim.data import DataDir
 from medusa_sim.doubts.standing import standing
 from medusa_sim.engine_runs.bench import read_bench
 from medusa_sim.engine_runs.bench_row import BenchRow
+from medusa_sim.engines.accuracy_groups import weights_of
 from medusa_sim.errors import DataError, MedusaSimError, shown
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.reading.files import named
 from medusa_sim.reading.tables import numbered_csv_table
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.accuracy_groups import weights_of
 from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def compared(runs: pd.DataFrame, data_dir: DataDir = None) -> pd.DataFrame:
     """The runs with predicted_ms, low_ms and high_ms (80 %), error and held, and the class of their set-up.
 
     runs: as `read_served` gives them. error: predicted / measured - 1. class: what is new about the set-up
-    beside the nearest one that was measured (`specs/nearness.py`), with expected_error, the mean error of
+    beside the nearest one that was measured (`engines/nearness.py`), with expected_error, the mean error of
     such set-ups, and nearest, which it is. A set-up that cannot be priced has its reason in `refused`.
     """
     import pandas as pd

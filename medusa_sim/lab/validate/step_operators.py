@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.validate.decoder_step import MASK, decoder_step
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
+from medusa_sim.models.model import Model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.model import Model
 
 
 @dataclass(frozen=True, slots=True)

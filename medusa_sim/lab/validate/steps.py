@@ -17,6 +17,7 @@ import numpy as np
 from medusa_sim import data
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, read_steps
 from medusa_sim.lab.measure.environment import differences
 from medusa_sim.lab.measure.spread import lower_quartile
@@ -26,11 +27,10 @@ from medusa_sim.lab.validate.gaps import Gaps, fitted_gaps
 from medusa_sim.lab.validate.step_scores import StepCell, step_choices, step_comparisons
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.latency.measured import OPERATOR_PROFILES
+from medusa_sim.latency.measurement import META, Environment, Meta, read_meta
 from medusa_sim.latency.model import LatencyModel
+from medusa_sim.models.model import Model
 from medusa_sim.reading.documents import read_toml
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.measurement import META, Environment, Meta, read_meta
-from medusa_sim.specs.model import Model
 
 
 class _Place(NamedTuple):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.roofline import roof_of
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, Tip, point_series
 from medusa_sim.report.words.numbers import with_prefix
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.workload import Phase
 from medusa_sim.units import GIGA, MEGA, TERA
 

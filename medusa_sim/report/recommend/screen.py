@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from medusa_sim.engines.engine import unversioned
 from medusa_sim.export import ENGINES
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import kept_rows
@@ -18,7 +19,6 @@ from medusa_sim.report.words.memory import missing_text, shortfall_facts, shortf
 from medusa_sim.report.words.numbers import span
 from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts, workload_text
 from medusa_sim.scenario.question import EVERY_BATCH_TO
-from medusa_sim.specs.engine import unversioned
 
 
 def recommend_screen(answer: Recommendation) -> Screen:

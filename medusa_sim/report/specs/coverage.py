@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from medusa_sim.doubts.standing import Standing
+from medusa_sim.engines.accuracy_groups import LEAST_ROWS, together
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.words.basis import basis
 from medusa_sim.report.words.standing import groups_table, standing_sentence
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.accuracy_groups import LEAST_ROWS, together
 
 
 def coverage_screen(scenario: Scenario, found: Standing) -> Screen:

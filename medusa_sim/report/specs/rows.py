@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from medusa_sim.data import DataDir
+from medusa_sim.engines.engine import UNITS, Engine, StepLimit
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.engines.term import Term
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.inheritance import fitted_kernels
+from medusa_sim.gpus.power import Power
+from medusa_sim.gpus.prices import STALE_DAYS, Price
+from medusa_sim.models.model import Model
 from medusa_sim.report.words.numbers import percent
-from medusa_sim.specs.engine import UNITS, Engine, StepLimit
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.inheritance import fitted_kernels
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.power import Power
-from medusa_sim.specs.prices import STALE_DAYS, Price
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.term import Term
 
 _UNITS = (
     ("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "bytes/s"), ("_bytes", "bytes"), ("_us", "us"),
@@ -248,15 +248,15 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
             gpu = load_gpu(name, data_dir)
             return gpu_rows(gpu) + (kernel_rows(gpu) if kernels else [])
         case "model":
-            from medusa_sim.specs.models import load_model
+            from medusa_sim.models.models import load_model
 
             return model_rows(load_model(name))
         case "runtime":
-            from medusa_sim.specs.runtime import load_runtime
+            from medusa_sim.engines.runtime import load_runtime
 
             return runtime_rows(load_runtime(name, data_dir))
         case "price":
-            from medusa_sim.specs.prices import prices
+            from medusa_sim.gpus.prices import prices
 
             return price_rows(prices(data_dir))
         case _:
@@ -265,8 +265,8 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
 
 def _modelled(profile: str) -> str:
     """The model that a profile's name ends with, or why it cannot be asked; empty where it names none."""
-    from medusa_sim.specs.hf_families import unmodelled
-    from medusa_sim.specs.models import model_names
+    from medusa_sim.models.hf_families import unmodelled
+    from medusa_sim.models.models import model_names
     from medusa_sim.step.drafter import drafters
 
     prefixes = [prefix for kind in drafters().values() for prefix in kind.profiles]

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from medusa_sim.data import DataDir
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.inheritance import fitted_kernels
+from medusa_sim.gpus.kernels import KernelSet
+from medusa_sim.gpus.local import is_unopened, laws_of, runtimes_of
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.specs.rows import SpecRow
 from medusa_sim.report.table import TextTable, cell_text
 from medusa_sim.report.words.numbers import NOTHING, percent, significant, with_prefix
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.inheritance import fitted_kernels
-from medusa_sim.specs.kernels import KernelSet
-from medusa_sim.specs.local import is_unopened, laws_of, runtimes_of
 from medusa_sim.units import GIGA, TERA
 
 _PREFIXED = {"FLOP/s": "FLOP/s", "bytes/s": "B/s", "bytes": "B"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from medusa_sim.gpus.prices import GIVEN
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.prices import GIVEN
 
 COST_COLUMNS = (
     "usd_per_million_tokens", "plain_usd_per_million_tokens", "joule_per_token", "plain_joule_per_token",

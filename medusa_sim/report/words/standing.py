@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from medusa_sim.doubts.standing import DEVICE, OTHER_DEVICES, UNSERVED, Standing, standing
+from medusa_sim.engines.accuracy_groups import SMALL_GROUPS, Group, mean_of
+from medusa_sim.engines.served_groups import LeftOut, known_kinds
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING, percent
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.accuracy_groups import SMALL_GROUPS, Group, mean_of
-from medusa_sim.specs.served_groups import LeftOut, known_kinds
 from medusa_sim.units import format_text
 
 WHAT_IS_NEW = {

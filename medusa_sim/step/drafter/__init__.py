@@ -1,7 +1,7 @@
 """What drafting costs, apart from what it gains: every drafter by its name.
 
 A new one is a class in a module here, its name and class below, its name in the engines that run it
-(`specs/runtimes.toml`, their records in `export/`), and its tests.
+(`engines/runtimes.toml`, their records in `export/`), and its tests.
 """
 
 from __future__ import annotations

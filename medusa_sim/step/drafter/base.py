@@ -12,10 +12,10 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.errors import UsageError
+from medusa_sim.models.model import Model
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.pass_work import PassWork

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.errors import UsageError
+from medusa_sim.models.model import Model
+from medusa_sim.models.parallel import Parallel
+from medusa_sim.models.variants import on_one_gpu
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import (
     DrafterParts,

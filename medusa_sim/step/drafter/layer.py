@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import msgspec
 
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.errors import UsageError
+from medusa_sim.models.feed_forwards import Mlp
+from medusa_sim.models.layer_group import grouped
+from medusa_sim.models.model import Model
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.feed_forwards import Mlp
-from medusa_sim.specs.layer_group import grouped
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import (
     DrafterParts,

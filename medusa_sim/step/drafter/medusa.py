@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.models.model import Model
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import Drafter, as_drafting
 from medusa_sim.step.exchange import logit_exchange

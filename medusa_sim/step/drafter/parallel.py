@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from medusa_sim.engines.runtime import Runtime
+from medusa_sim.models.model import Model
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import DrafterName
 from medusa_sim.step.drafter.base import verified_tokens
 from medusa_sim.step.drafter.draft_model import DraftModel

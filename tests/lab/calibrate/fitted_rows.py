@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.gpu import load_gpu
 
 GPU = load_gpu("a100-80gb-pcie")
 

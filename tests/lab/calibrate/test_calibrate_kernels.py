@@ -10,6 +10,9 @@ import pytest
 from made_up import made_up_fit
 
 from medusa_sim.errors import DataError, OutputError, SpecError
+from medusa_sim.gpus.fitted_experts import ExpertKernel
+from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.gpus.kernels import GemmKernel, GemmTile, StreamKernel
 from medusa_sim.lab.calibrate import transfer
 from medusa_sim.lab.calibrate.errors import mape, ratio_mape
 from medusa_sim.lab.calibrate.fit import UNFITTED
@@ -29,9 +32,6 @@ from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
 from medusa_sim.operators.table import check_rows, operators_of
-from medusa_sim.specs.fitted_experts import ExpertKernel
-from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.kernels import GemmKernel, GemmTile, StreamKernel
 
 GPU = load_gpu("a100-80gb-pcie")
 TRUE = msgspec.structs.replace(

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from made_up import made_up_fit
 
+from medusa_sim.gpus.fitted_links import CollectiveKernel, CollectiveRegime
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.lab.calibrate.collective import IN_SWITCH, fit_collective
 from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.collective import Collective
-from medusa_sim.specs.fitted_links import CollectiveKernel, CollectiveRegime
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.gpu_names import gpu_names
 
 
 def test_rows_of_the_most_ranks_are_fitted_too():

@@ -10,6 +10,9 @@ import pytest
 from asking import answered, run
 
 from medusa_sim.engine_runs.bench_row import BenchRow
+from medusa_sim.engines.ranges import MeasuredRange
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.engines.term import Term
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.calibrate.engine_fit import FittedRow, _least_squares, _left_out_us, _term, fitted_runtime
 from medusa_sim.lab.calibrate.predicted_runs import (
@@ -21,9 +24,6 @@ from medusa_sim.lab.calibrate.predicted_runs import (
 )
 from medusa_sim.lab.calibrate.runtime_file import check_runtime_name, write_runtime
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.ranges import MeasuredRange
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.term import Term
 from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import prefill_step

@@ -9,6 +9,7 @@ import pytest
 from fitted_rows import GPU, of
 
 from medusa_sim.errors import DataError
+from medusa_sim.gpus.kernels import GemmKernel
 from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import growth_mape, ratio_mape
 from medusa_sim.lab.calibrate.fit import Budget, FitDriver
@@ -21,7 +22,6 @@ from medusa_sim.lab.calibrate.gemm import (
 from medusa_sim.lab.calibrate.kind_rows import Rows, heldout_groups, require_rows
 from medusa_sim.lab.calibrate.search import least_log_errors, soft_cost
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.kernels import GemmKernel
 
 
 def test_the_objective_counts_small_errors_by_their_square_and_large_ones_by_their_size():

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from fitted_rows import GPU, gemm, of
 
+from medusa_sim.gpus.fitted_links import CollectiveKernel, CollectiveRegime
+from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.kernels import GemmKernel, GemmTile
 from medusa_sim.lab.calibrate import attention as attention_fits
 from medusa_sim.lab.calibrate import collective, moe, stream, transfer
 from medusa_sim.lab.calibrate.attention import _is_seen, _rows_per_head
@@ -25,9 +28,6 @@ from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.elementwise import Elementwise
-from medusa_sim.specs.fitted_links import CollectiveKernel, CollectiveRegime
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
 # Errors.
 

@@ -1,7 +1,7 @@
 """What a file of measured steps says of itself, made up: a card, its environment."""
 
 from medusa_sim.lab.measure.cells import StepMeta
-from medusa_sim.specs.measurement import Environment
+from medusa_sim.latency.measurement import Environment
 
 GPU = "h100-sxm"
 ENVIRONMENT = Environment(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from one_line import one_line
 
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.lab.decoder.attention import ancestor_mask, attention_mask
 from medusa_sim.lab.decoder.checkpoint import DTYPES, load_checkpoint
@@ -22,9 +23,8 @@ from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import random_llama
 from medusa_sim.lab.decoder.model_drafter import BeamDrafter, TreeDrafter
+from medusa_sim.models.models import load_model
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step import network, workload
 from medusa_sim.step.drafter.medusa import Medusa
 

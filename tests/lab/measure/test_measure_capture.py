@@ -24,10 +24,10 @@ from medusa_sim.lab.measure.kernels import CALLS, Pool, attention_kernels, calls
 from medusa_sim.lab.measure.shapes import TimedShape, timed_shapes
 from medusa_sim.lab.measure.subject import Subject, random_weights
 from medusa_sim.lab.measure.timed_steps import step_us
-from medusa_sim.specs.feed_forwards import Mlp
-from medusa_sim.specs.layer_group import LayerGroup
-from medusa_sim.specs.mixers import Grouped
-from medusa_sim.specs.models import load_model
+from medusa_sim.models.feed_forwards import Mlp
+from medusa_sim.models.layer_group import LayerGroup
+from medusa_sim.models.mixers import Grouped
+from medusa_sim.models.models import load_model
 
 TREE = CandidateTree.cartesian([2, 2, 1])
 TREES = {1: (CandidateTree.chain(0), 1.0), TREE.candidates: (TREE, 1.0)}

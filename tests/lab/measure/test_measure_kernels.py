@@ -10,17 +10,17 @@ from asking import answered, document, run
 from decoder_models import tiny_config
 from torch.nn import functional
 
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.decoder.model import Attention
 from medusa_sim.lab.decoder.passes import CachedPass
 from medusa_sim.lab.measure.bench import CpuBench, results_kept
 from medusa_sim.lab.measure.kernels import Pool, calls, tree_mask
 from medusa_sim.lab.measure.shapes import TimedShape
 from medusa_sim.latency.measured import MeasuredLatency, load_profile
+from medusa_sim.latency.measurement import Meta, read_meta
 from medusa_sim.latency.operator_time import Source
 from medusa_sim.operators.kinds import operator_of
 from medusa_sim.operators.table import operators_of, read_rows
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.measurement import Meta, read_meta
 
 CACHE = 10_000
 

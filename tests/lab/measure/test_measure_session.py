@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from medusa_sim.errors import DataError, UsageError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.measure import hardware, record, session, shapes, spread
 from medusa_sim.lab.measure.environment import differences, model_label, slug, torch_device
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
 from medusa_sim.lab.measure.shapes import TimedShape, timed_shapes
 from medusa_sim.lab.measure.spread import Timing, spread_warning, timing_of
 from medusa_sim.latency.measured import profile_of
+from medusa_sim.latency.measurement import Environment, Meta, Rates, read_meta
+from medusa_sim.models.layer_group import LayerGroup
+from medusa_sim.models.models import load_model
 from medusa_sim.operators.table import read_rows
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.layer_group import LayerGroup
-from medusa_sim.specs.measurement import Environment, Meta, Rates, read_meta
-from medusa_sim.specs.models import load_model
 
 RATES = Rates(copy_bytes_per_s=1e12, read_bytes_per_s=1e12, flops_per_s={"fp16": 1e14}, launch_eager_us=5.0)
 ENVIRONMENT = Environment(

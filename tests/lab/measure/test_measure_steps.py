@@ -21,7 +21,7 @@ from medusa_sim.lab.measure.cells import StepRow, read_steps, write_steps
 from medusa_sim.lab.measure.decoder_steps import step_grid
 from medusa_sim.lab.measure.subject import Subject
 from medusa_sim.lab.measure.timed_steps import full_step, time_in_turns
-from medusa_sim.specs.hf_config import model_from_config
+from medusa_sim.models.hf_config import model_from_config
 
 TREE = CandidateTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
 

@@ -20,7 +20,7 @@ from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.session import FastestLayers, _slowness, expected_s
 from medusa_sim.lab.measure.spread import Timing, lower_quartile, settled_timing, timing_of
 from medusa_sim.lab.measure.turns import Turns, Visit, take_turns
-from medusa_sim.specs.measurement import Rates
+from medusa_sim.latency.measurement import Rates
 
 CPU = torch.device("cpu")
 

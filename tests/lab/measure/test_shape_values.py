@@ -28,10 +28,10 @@ from medusa_sim.lab.measure.shapes import (
 )
 from medusa_sim.lab.measure.together import Together, _mixed
 from medusa_sim.lab.measure.turns import Visit
+from medusa_sim.latency.measurement import Rates
+from medusa_sim.models.models import load_model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.specs.measurement import Rates
-from medusa_sim.specs.models import load_model
 
 LLAMA = load_model("llama-3.1-8b")
 """4096 wide, MLP 14,336, 32 heads and 8 of keys of 128, 128,256 tokens, 32 layers."""

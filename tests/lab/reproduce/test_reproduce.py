@@ -10,6 +10,7 @@ from medusa_sim import data
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.reproduce import TARGETS, reproduction, scores
 from medusa_sim.lab.reproduce.decoding import best_cartesian, table1, table3
 from medusa_sim.lab.reproduce.published import (
@@ -23,7 +24,6 @@ from medusa_sim.lab.reproduce.published import (
 )
 from medusa_sim.lab.reproduce.token_rates import PlainStep, chain_tokens, host_us_per_launch
 from medusa_sim.scenario.acceptance import constant_rate
-from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step import host
 
 GOALS = {

@@ -10,6 +10,7 @@ import pytest
 
 from medusa_sim.acceptance.heads import chain_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.reproduce import recursive, reproduction
 from medusa_sim.lab.reproduce.charts import _both, _speeds, _speedups, reproduction_charts
 from medusa_sim.lab.reproduce.decoding import _setting, overhead, table1, table3
@@ -20,7 +21,6 @@ from medusa_sim.lab.reproduce.target_screen import compared, target_screen
 from medusa_sim.lab.reproduce.targets import TARGETS
 from medusa_sim.lab.reproduce.token_rates import CONTEXT, PAPER_GPU, plain_step
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.step import decode_step, prefill_step, speculative_step
 
 

@@ -13,7 +13,7 @@ from common.steps_record import LAYER_OPS, EngineKernels, EngineMeta, EngineStep
 
 from medusa_sim.errors import DataError
 from medusa_sim.lab.measure.record import toml_text
-from medusa_sim.specs.measurement import Environment
+from medusa_sim.latency.measurement import Environment
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = sorted(path.parent for path in (ROOT / "profiles" / "engines").glob("*/meta.toml"))

@@ -14,12 +14,12 @@ import torch
 from common import agreement, engine_rows
 from decoder_models import tiny_llama
 
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.model_drafter import TreeDrafter
 from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter, continuation
 from medusa_sim.lab.validate.operators import scores
-from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.step import decode_step
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from first_tokens import as_served, is_steady
 
-from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.engines.runtime import load_runtime
 
 DEEPSEEK = {"model": "deepseek-v3", "gpu": "b200", "tp": 8, "dp_attention": False}
 WARM, COLD = "2026-02-03", "2025-11-02"

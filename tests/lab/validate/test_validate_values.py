@@ -10,6 +10,7 @@ import pytest
 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import CoverageError, DataError
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.measure.cells import RunRow, StepRow
 from medusa_sim.lab.validate import batch_curves as curves
 from medusa_sim.lab.validate.batch_curves import batch_curves
@@ -32,12 +33,11 @@ from medusa_sim.lab.validate.step_scores import (
 )
 from medusa_sim.lab.validate.tree_runs import child_vectors, error_summary, tree_comparison
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.models.models import load_model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.models import load_model
 from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.step import decode_step, verification_step
 

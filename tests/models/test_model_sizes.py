@@ -1,0 +1,28 @@
+"""Weights, cache and states of a model of each architecture, whole and shared out, to the last byte."""
+
+import numpy as np
+import pytest
+from tables import table
+
+from medusa_sim.models.models import load_model
+from medusa_sim.models.parallel import Parallel
+from medusa_sim.models.variants import on_one_gpu
+
+SIZES = table("model_sizes")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_model_is_as_large_as_its_config_says(name):
+    """On one GPU of one, and of so many that share its heads or its experts."""
+    for spread, expected in SIZES[name].items():
+        tp, ep = (int(word) for word in spread.split(" "))
+        model = on_one_gpu(load_model(name), Parallel(tp=tp, ep=ep))
+        found = {
+            "parameters": model.parameter_count,
+            "active": model.active_parameter_count,
+            "bytes": model.weight_bytes,
+            "cache": model.kv_bytes(np.array([100.0, 5000.0, 100_000.0])).tolist(),
+            "late": model.late_kv_bytes_per_token,
+            "state": [model.state_bytes, model.draft_state_bytes],
+        }
+        assert found == expected, spread
