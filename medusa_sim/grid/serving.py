@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.grid.steps import Steps
-from medusa_sim.operators.operator import Size
 from medusa_sim.serving.server import Server, in_server
 from medusa_sim.serving.watts import requests_joules, watts
 
@@ -32,11 +28,14 @@ class Serving:
     @cached_property
     def server(self) -> Server:
         """What requests see of every step."""
-        return self._server(np.asarray)
+        b, s = np.ix_(*map(np.arange, self.steps.surface.shape))
+        places = b[..., None], s[..., None], self.steps.index
+        return self._in_server(places, self.steps.time_us, self.steps.attention_us)
 
     def server_at(self, b: int, s: int) -> Server:
         """(cells,) `server` at one batch and length."""
-        return self._server(lambda values: as_float(self.steps.spread(values)[b, s]))
+        places = np.asarray(b), np.asarray(s), self.steps.spread(self.steps.index)[b, s]
+        return self._in_server(places, self.steps.time_us[b, s], self.steps.attention_us[b, s])
 
     def server_if(
         self, b: int, s: int, k: int, step_us: FloatArray | float, emission_chances: FloatArray
@@ -45,53 +44,32 @@ class Serving:
 
         emission_chances: (..., X) probabilities that a step emits at least 1, 2, ... X tokens.
         """
-        steps, surface = self.steps, self.steps.surface
-        traffic, configuration = surface.scenario.traffic, steps.spread(steps.index)[b, s, k]
-        return self._in_server(
-            as_float(step_us),
-            steps.attention_us[b, s, k],
-            int(surface.batch[b]),
-            int(surface.configurations.candidates[configuration]),
-            emission_chances.sum(axis=-1),
-            (np.asarray(s), np.asarray(configuration)),
-            decode_steps=None if traffic is None else traffic.request_steps(emission_chances),
-            prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[s],
-        )
-
-    def _server(self, some: Callable[[npt.NDArray[Any]], FloatArray]) -> Server:
-        """What they see of some steps: those whose numbers `some` takes."""
-        surface, index = self.steps.surface, self.steps.index
-        lengths = np.arange(surface.seq_len.size)[None, :, None]
-        return self._in_server(
-            some(self.steps.time_us),
-            some(self.steps.attention_us),
-            some(surface.batch[:, None, None]),
-            some(surface.configurations.candidates[index]),
-            some(surface.configurations.tokens_per_step[index]),
-            (some(lengths).astype(np.int64), some(index).astype(np.int64)),
-            decode_steps=None if self.decode_steps is None else some(self.decode_steps),
-            prompt_tokens=None if self.prompt_tokens is None else some(self.prompt_tokens),
-        )
+        places = np.asarray(b), np.asarray(s), np.asarray(self.steps.spread(self.steps.index)[b, s, k])
+        return self._in_server(places, as_float(step_us), self.steps.attention_us[b, s, k], emission_chances)
 
     def _in_server(
         self,
+        places: tuple[IntArray, IntArray, IntArray],
         step_us: FloatArray,
         attention_us: FloatArray,
-        batch: Size,
-        candidates: Size,
-        tokens_per_step: FloatArray,
-        places: tuple[IntArray, IntArray],
-        *,
-        decode_steps: FloatArray | None,
-        prompt_tokens: FloatArray | None,
+        emission_chances: FloatArray | None = None,
     ) -> Server:
-        """Steps in a server. places: of each one's length and configuration."""
-        surface = self.steps.surface
+        """Steps in a server. places: batch, length and configuration of each."""
+        surface, (b, s, configuration) = self.steps.surface, places
+        configurations, traffic, batch = surface.configurations, surface.scenario.traffic, surface.batch[b]
+        tokens, decode_steps = configurations.tokens_per_step[configuration], None
+        if emission_chances is not None:
+            tokens = emission_chances.sum(axis=-1)
+            decode_steps = None if traffic is None else traffic.request_steps(emission_chances)
+        elif surface.decode_steps is not None:
+            decode_steps = surface.decode_steps[configuration]
         return in_server(
-            surface.setting, step_us, batch, candidates, tokens_per_step, surface.scenario.traffic,
+            surface.setting, step_us, batch, configurations.candidates[configuration], tokens, traffic,
             attention_us=attention_us,
-            fewer=partial(self._of_fewer, as_float(batch), step_us, attention_us, places),
-            decode_steps=decode_steps, prompt_tokens=prompt_tokens, drafter=surface.loaded_drafter,
+            fewer=partial(self._of_fewer, as_float(batch), step_us, attention_us, (s, configuration)),
+            decode_steps=decode_steps,
+            prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[s],
+            drafter=surface.loaded_drafter,
         )  # fmt: skip
 
     def _of_fewer(
@@ -119,18 +97,6 @@ class Serving:
         """Every configuration at numbers of requests up to these."""
         return Steps.every(self.steps.surface.fewer_requests)
 
-    @property
-    def decode_steps(self) -> FloatArray | None:
-        """Steps in which a request decodes; None without traffic."""
-        steps = self.steps.surface.decode_steps
-        return None if steps is None else steps[self.steps.index]
-
-    @property
-    def prompt_tokens(self) -> FloatArray | None:
-        """Mean tokens of a prompt; None where all are the traffic's."""
-        tokens = self.steps.surface.prompt_tokens
-        return None if tokens is None else tokens[None, :, None]
-
     @cached_property
     def watts(self) -> FloatArray:
         """Mean watts of all GPUs while such steps follow one another.
@@ -145,13 +111,14 @@ class Serving:
             return np.full((), np.nan)
         joules = self.steps.joules
         time_us = self.server.token_us * configurations.tokens_per_step[index]
-        if (traffic := scenario.traffic) is not None:
-            assert self.decode_steps is not None  # noqa: S101  # there is traffic
-            joules, time_us = requests_joules(
-                scenario.gpu, power, surface.setting, surface.loaded_drafter, surface.batch[:, None, None],
-                configurations.candidates[index], traffic, step_joules=joules, decode_steps=self.decode_steps,
-                prompt_tokens=self.prompt_tokens,
-            ), self.server.token_us * traffic.output_tokens  # fmt: skip
+        if (traffic := scenario.traffic) is not None and surface.decode_steps is not None:
+            joules = requests_joules(
+                power, surface.setting, surface.loaded_drafter, surface.batch[:, None, None],
+                configurations.candidates[index], traffic, step_joules=joules,
+                decode_steps=surface.decode_steps[index],
+                prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[:, None],
+            )  # fmt: skip
+            time_us = self.server.token_us * traffic.output_tokens
         return np.asarray(scenario.gpus * watts(power, joules, time_us))
 
 

@@ -68,23 +68,20 @@ def energy_of(
     options: chains of 1, 2, ... drafts. length: mean committed tokens of a request in flight, at which
     steps are both timed and metered; prompt_tokens: (n,) of the prompts that are read.
     """
-    gpu, power = scenario.gpu, scenario.gpu.power
+    power = scenario.gpu.power
     if power is None:
         return None
     batch = np.arange(1, max_requests + 1)
     cells = price(scenario, batch, [max(round(length), 1)], options).by_count
     setting, sizes = cells.surface.setting, batch[:, None, None].astype(np.float64)
     rows = sizes * np.asarray(setting.verified.mean_tokens(cells.candidates), dtype=np.float64)
-    joules = cells.steps.joules + sampling_joules(gpu, power, setting, rows)
+    joules = cells.steps.joules + sampling_joules(power, setting, rows)
     added = sampled(setting, sizes, cells.candidates, cells.tokens_per_step)
     above = np.broadcast_to(joules / (cells.steps.time_us + added.time_us) * US_PER_S, cells.shape)[:, 0].T
     lengths, often = np.unique(np.maximum(prompt_tokens, 1), return_counts=True)
     drafter = options[-1].drafter if options else None
     plain, drafting = (
-        float(
-            (often * prompt_joules(gpu, power, setting, as_float(lengths), of)).sum()
-            / (often * lengths).sum()
-        )
+        float((often * prompt_joules(power, setting, as_float(lengths), of)).sum() / (often * lengths).sum())
         for of in (None, drafter)
     )
     return Energy(

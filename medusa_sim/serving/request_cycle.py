@@ -207,18 +207,24 @@ def request_cycle(
     prompt_tokens: FloatArray,
 ) -> RequestCycle:
     """The cycle in some cells, all given (cells,): (N7). step_of: the step of the requests that run."""
-    engine, apart = setting.runtime.engine, prompts_apart(setting)
-    others = _others(requests)
+    engine, others = setting.runtime.engine, _others(requests)
     back = _returning(setting, seen, requests, verified_tokens, decode_steps)
-    queue = _queue(
-        setting,
-        traffic,
-        requests=requests,
-        verified_tokens=verified_tokens,
-        decode_steps=decode_steps,
-        away_steps=back.away_steps,
-        prompt_tokens=prompt_tokens,
+    budget = step_tokens(
+        setting.runtime, setting.latency.gpu, requests, schedulers=setting.parallel.schedulers
     )
+    none, apart = np.zeros(requests.size), prompts_apart(setting)
+    queue = Queue(requests, budget, budget, read_steps=none, queued_steps=none)
+    if not apart:
+        queue = in_queue(
+            requests=requests,
+            verified_tokens=verified_tokens,
+            decode_steps=decode_steps,
+            away_steps=back.away_steps,
+            prompt_tokens=prompt_tokens,
+            prompt_cv=traffic.prompt_cv,
+            budget=budget,
+            whole=engine is not None and engine.whole_prompts,
+        )
     steps = decode_steps + back.away_steps + queue.read_steps
     step_us, attention_us = step_of(queue.running)
     unheld = RequestCycle(
@@ -232,7 +238,7 @@ def request_cycle(
         full_tokens=queue.full_tokens,
         prompt_tokens=prompt_tokens,
         decode_steps=decode_steps,
-        after_prefill_steps=np.minimum(decode_steps, 1.0) if apart else np.zeros(requests.size),
+        after_prefill_steps=np.minimum(decode_steps, 1.0) if apart else none,
         returning=back,
         idle_trip_us=server_us(setting) * (1.0 - others),
         queued_steps=queue.queued_steps,
@@ -240,36 +246,6 @@ def request_cycle(
         begin_chance=np.minimum(1.0 / np.maximum(steps, _LEAST), 1.0),
     )
     return _held(unheld) if unheld.most_held_steps.any() else unheld
-
-
-def _queue(
-    setting: Setting,
-    traffic: Traffic,
-    *,
-    requests: FloatArray,
-    verified_tokens: FloatArray,
-    decode_steps: FloatArray,
-    away_steps: FloatArray,
-    prompt_tokens: FloatArray,
-) -> Queue:
-    """The queue for the room of steps; none where prompts have passes of their own."""
-    engine = setting.runtime.engine
-    budget = step_tokens(
-        setting.runtime, setting.latency.gpu, requests, schedulers=setting.parallel.schedulers
-    )
-    if prompts_apart(setting):
-        none = np.zeros(requests.size)
-        return Queue(requests, budget, budget, none, none)
-    return in_queue(
-        requests=requests,
-        verified_tokens=verified_tokens,
-        decode_steps=decode_steps,
-        away_steps=away_steps,
-        prompt_tokens=prompt_tokens,
-        prompt_cv=traffic.prompt_cv,
-        budget=budget,
-        whole=engine is not None and engine.whole_prompts,
-    )
 
 
 def server_us(setting: Setting) -> float:
@@ -292,13 +268,12 @@ def _returning(
 ) -> Returning:
     """When the next requests of clients come and begin; at once where there is one alone, or no server."""
     engine, others = setting.runtime.engine, _others(requests)
-    way_us, ahead = np.zeros(requests.size), np.zeros(requests.size)
-    if engine is not None:
-        ahead = others * _steps_ahead(setting, is_drafting=verified_tokens > 1.0)
-        if engine.server_us.value:
-            decoding = (requests - 1.0) * decode_steps / (decode_steps + ahead + 1.0)
-            sending_us = engine.server_us_per_request.value * decoding
-            way_us = others * (engine.server_us.value + sending_us)
+    way_us = np.zeros(requests.size)
+    ahead = others * _steps_ahead(setting, is_drafting=verified_tokens > 1.0)
+    if engine is not None and engine.server_us.value:
+        decoding = (requests - 1.0) * decode_steps / (decode_steps + ahead + 1.0)
+        sending_us = engine.server_us_per_request.value * decoding
+        way_us = others * (engine.server_us.value + sending_us)
     return returning(
         way_us=way_us,
         ahead=ahead,
@@ -317,10 +292,10 @@ def _held(unheld: RequestCycle) -> RequestCycle:
     return cycle
 
 
-def _steps_ahead(setting: Setting, *, is_drafting: BoolArray) -> FloatArray | float:
+def _steps_ahead(setting: Setting, *, is_drafting: BoolArray) -> FloatArray:
     """Steps that an engine schedules before the running one ends; none where a drafter switches that off."""
     engine = setting.runtime.engine
     if engine is None:
-        return 0.0
+        return np.zeros(1)
     is_synchronous = is_drafting & (setting.drafter_name in engine.synchronous_drafters)
     return np.where(is_synchronous, 0.0, engine.steps_ahead.value)

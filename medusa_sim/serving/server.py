@@ -67,16 +67,15 @@ def in_server(
     prompt_tokens: mean tokens of a prompt, where servers differ in it (None: the traffic's); drafter: what
     reads the prompts, too.
     """
-    step, tokens = np.asarray(step_us, dtype=np.float64), np.asarray(tokens_per_step, dtype=np.float64)
+    step, tokens = as_float(step_us), as_float(tokens_per_step)
     if traffic is None or setting.scope == "block":
         return Server(step_us=step, tokens_per_step=tokens)
-    requests = np.asarray(batch, dtype=np.float64)
-    shape = np.broadcast_shapes(step.shape, requests.shape, np.shape(candidates), tokens.shape)
+    requests, longest = as_float(batch), as_float(candidates)
+    shape = np.broadcast_shapes(step.shape, requests.shape, longest.shape, tokens.shape)
     if 0 in shape:  # no batch fits
         return Server(step_us=np.broadcast_to(step, shape), tokens_per_step=tokens)
     if decode_steps is None:
-        longest = np.broadcast_to(np.asarray(candidates, dtype=np.float64), shape)
-        decode_steps = traffic.request_steps(chain_chances(tokens, longest))
+        decode_steps = traffic.request_steps(chain_chances(tokens, np.broadcast_to(longest, shape)))
     return FullServer(
         setting=setting,
         traffic=traffic,
@@ -85,9 +84,9 @@ def in_server(
         tokens_per_step=tokens,
         decode_steps=decode_steps,
         requests=requests,
-        candidates=np.asarray(candidates, dtype=np.float64),
-        verified_tokens=np.asarray(setting.verified.mean_tokens(candidates), dtype=np.float64),
-        attention_us=np.asarray(attention_us, dtype=np.float64),
+        candidates=longest,
+        verified_tokens=as_float(setting.verified.mean_tokens(candidates)),
+        attention_us=as_float(attention_us),
         prompt_tokens=as_float(traffic.prompt_tokens if prompt_tokens is None else prompt_tokens),
         drafter=drafter,
     )

@@ -58,7 +58,6 @@ def joule_per_flop(gpu: Gpu, power: Power, dtype: str) -> float:
 
 
 def requests_joules(
-    gpu: Gpu,
     power: Power,
     setting: Setting,
     drafter: Drafter | None,
@@ -80,17 +79,15 @@ def requests_joules(
     requests = np.asarray(batch, dtype=np.float64)
     mean_tokens = as_float(traffic.prompt_tokens if prompt_tokens is None else prompt_tokens)
     lengths = mean_tokens[..., None] * log_normal(np.full(1, traffic.prompt_cv))[0]
-    plain = prompt_joules(gpu, power, setting, lengths, None).mean(axis=-1)
-    drafting = (
-        plain if drafter is None else prompt_joules(gpu, power, setting, lengths, drafter).mean(axis=-1)
-    )
+    plain = prompt_joules(power, setting, lengths, None).mean(axis=-1)
+    drafting = plain if drafter is None else prompt_joules(power, setting, lengths, drafter).mean(axis=-1)
     prompts = requests * np.where(np.asarray(candidates) > 1, drafting, plain)
     rows = requests * np.asarray(setting.verified.mean_tokens(candidates))
-    return np.asarray(prompts + decode_steps * (step_joules + sampling_joules(gpu, power, setting, rows)))
+    return np.asarray(prompts + decode_steps * (step_joules + sampling_joules(power, setting, rows)))
 
 
 def prompt_joules(
-    gpu: Gpu, power: Power, setting: Setting, prompt_tokens: Size, drafter: Drafter | None = None
+    power: Power, setting: Setting, prompt_tokens: Size, drafter: Drafter | None = None
 ) -> FloatArray:
     """Joules above idle of a prompt on one GPU: its FLOPs alone, since it shares the weights of a step.
 
@@ -99,15 +96,17 @@ def prompt_joules(
     """
     at_once = setting.parallel.schedulers
     launches = prompt_launches(setting, drafter, prefill(at_once, prompt_tokens))
-    return launch_joules(gpu, power, launches, with_bytes=False) / at_once
+    return launch_joules(setting.latency.gpu, power, launches, with_bytes=False) / at_once
 
 
-def sampling_joules(gpu: Gpu, power: Power, setting: Setting, rows: Size) -> FloatArray:
+def sampling_joules(power: Power, setting: Setting, rows: Size) -> FloatArray:
     """Joules above idle of filtering so many rows of logits (N6), of which one of the GPUs has them all."""
     engine, model = setting.runtime.engine, setting.model
     if engine is None:
         return np.zeros(())
-    filtered_us = filter_us(engine, gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
+    filtered_us = filter_us(
+        engine, setting.latency.gpu, rows, model.filtered_vocab, top_k=model.samples_top_k
+    )
     return np.asarray(power.fit.sampling_watts * filtered_us / US_PER_S / setting.parallel.tp)
 
 

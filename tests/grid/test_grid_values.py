@@ -153,19 +153,20 @@ def test_without_traffic_those_in_flight_are_as_long_as_asked_though_not_whole()
 def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
     """Requests of 200 tokens: each reads its prompt and decodes for as many steps as it takes."""
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
-    power, card, of = SERVED.gpu.power, SERVED.gpu, cells.surface.setting
+    power, of = SERVED.gpu.power, cells.surface.setting
     assert SERVED.traffic is not None
     lengths = 2000 * log_normal(np.array([SERVED.traffic.prompt_cv]))[0]
     plain, drafting = (
-        prompt_joules(card, power, of, lengths, drafter).mean()
-        for drafter in (None, cells.surface.loaded_drafter)
+        prompt_joules(power, of, lengths, drafter).mean() for drafter in (None, cells.surface.loaded_drafter)
     )
-    assert plain > prompt_joules(card, power, of, 2000)  # attention grows with the square of a length
+    assert plain > prompt_joules(power, of, 2000)  # attention grows with the square of a length
     prompt = np.where(cells.candidates > 1, drafting, plain)
     prompts = cells.batch * prompt
-    chosen = sampling_joules(card, power, of, cells.batch * cells.candidates)
-    joules = cells.serving.decode_steps * (cells.serving.steps.joules + chosen) + prompts
-    assert float(prompts.min()) > float(np.max(cells.serving.decode_steps * chosen)) >= 0.0
+    chosen = sampling_joules(power, of, cells.batch * cells.candidates)
+    steps = cells.serving.steps
+    decode_steps = steps.surface.decode_steps[steps.index]
+    joules = decode_steps * (steps.joules + chosen) + prompts
+    assert float(prompts.min()) > float(np.max(decode_steps * chosen)) >= 0.0
     expected = 2 * watts(power, joules, cells.served.token_us * 200)
     assert cells.serving.watts == pytest.approx(expected)
 

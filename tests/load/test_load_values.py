@@ -345,7 +345,7 @@ def test_prompts_draw_by_their_lengths_and_what_a_loaded_drafter_reads_of_them()
     energy, at_mean = (energy_of(SCENARIO, options, 8, 700, read) for read in (prompts, np.array([4500])))
     assert energy is not None
     assert at_mean is not None
-    each = prompt_joules(SCENARIO.gpu, energy.power, SCENARIO.setting, prompts)
+    each = prompt_joules(energy.power, SCENARIO.setting, prompts)
     assert energy.prompt_token_joule == pytest.approx(each.sum() / 9000)
     assert energy.prompt_token_joule > 1.02 * at_mean.prompt_token_joule
     # one layer beside 32, and 3 x 4,096 features of a token fused to 4,096

@@ -49,11 +49,11 @@ def test_tokens_of_a_server_share_their_mean_steps():
 def test_prompts_draw_as_often_as_requests_begin(monkeypatch, candidates, joules):
     """Eight requests read 700 tokens each, and decode for 32 steps of 20 J."""
     read = {None: 2.0, "drafter": 3.0}
-    monkeypatch.setattr(watts, "prompt_joules", lambda gpu, power, setting, lengths, of: read[of] * lengths)
-    monkeypatch.setattr(watts, "sampling_joules", lambda gpu, power, setting, rows: 0.5 * rows)
+    monkeypatch.setattr(watts, "prompt_joules", lambda power, setting, lengths, of: read[of] * lengths)
+    monkeypatch.setattr(watts, "sampling_joules", lambda power, setting, rows: 0.5 * rows)
     traffic = Traffic(prompt_tokens=700.0, output_tokens=80.0, prompt_cv=0.5, output_cv=0.3)
     found = watts.requests_joules(
-        None, None, SimpleNamespace(verified=Verified()), "drafter", 8, candidates, traffic,
+        None, SimpleNamespace(verified=Verified()), "drafter", 8, candidates, traffic,
         step_joules=np.asarray(20.0), decode_steps=np.asarray(32.0),
     )  # fmt: skip
     assert float(found) == pytest.approx(8 * joules * 700 + 32 * (20.0 + 0.5 * 8 * candidates), rel=1e-3)

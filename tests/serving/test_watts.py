@@ -83,13 +83,13 @@ def test_a_prompt_draws_for_its_products_and_choosing_tokens_for_its_time():
     attention = 32 * 4 * 4096 * 1000 * 1001 / 2  # two products over half of all pairs
     head = 2 * 4096 * 128256  # of the last token alone
     assert computed == pytest.approx((2 * 1000 * weights + attention + head) / 2, rel=0.01)
-    joules = float(prompt_joules(H100, power, of, 1000))
+    joules = float(prompt_joules(power, of, 1000))
     assert joules == pytest.approx(computed * power.fit.joule_per_flop, rel=1e-3)
     engine, model = of.runtime.engine, of.model
     took_us = filter_us(engine, H100, 48, model.filtered_vocab, top_k=model.samples_top_k)
-    drawn = float(sampling_joules(H100, power, of, 48))
+    drawn = float(sampling_joules(power, of, 48))
     assert drawn == pytest.approx(power.fit.sampling_watts * float(took_us) / 1e6 / 2)
-    assert float(sampling_joules(H100, power, scenario.but(runtime="cuda-graph").setting, 48)) == 0.0
+    assert float(sampling_joules(power, scenario.but(runtime="cuda-graph").setting, 48)) == 0.0
 
 
 def test_gpus_that_attend_to_their_own_requests_share_the_joules_of_prompts():
@@ -97,7 +97,7 @@ def test_gpus_that_attend_to_their_own_requests_share_the_joules_of_prompts():
     attention repeats on each GPU that shares a prompt."""
     asked = {"gpu": "h200-sxm", "model": "deepseek-v3", "tp": 8, "runtime": "sglang-0.5", "drafter": "mtp"}
     shared, own = (
-        float(prompt_joules(H100, power_of(H100), Scenario(**asked, dp_attention=split).setting, 4096))
+        float(prompt_joules(power_of(H100), Scenario(**asked, dp_attention=split).setting, 4096))
         for split in (False, True)
     )
     assert own == pytest.approx(shared, rel=0.2)
