@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from medusa_sim.scenario.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
     from medusa_sim.lab.calibrate.engine_fit import FittedRuntime
+    from medusa_sim.lab.calibrate.hardware_file import FittedKernel
     from medusa_sim.lab.calibrate.predicted_runs import DrafterOf
 
 
@@ -101,8 +103,13 @@ def _rows(
     if not dry_run:
         written = write_kernels(folder, card, kernels, fitted)
         say(f"wrote {written}")
+    output.rows(pd.DataFrame(_errors(fitted)), "calibrate")
+
+
+def _errors(fitted: Sequence[FittedKernel]) -> list[dict[str, Any]]:
+    """Errors of each fit, a row a size."""
     of_fit, of_size = ("rows", "fit_error", "heldout_error"), ("size_max", "low", "high")
-    records = [
+    return [
         {
             "section": each.section,
             "key": each.key,
@@ -112,7 +119,6 @@ def _rows(
         for each in fitted
         for residual in each.kernel.fit.residuals
     ]
-    output.rows(pd.DataFrame(records), "calibrate")
 
 
 @take.command(name="engine", into=calibrate)

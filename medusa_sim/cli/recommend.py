@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.values import BATCH, Axis, grid
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES
+from medusa_sim.scenario.declare import FLAG, WORD, Declared, argument, declared
 from medusa_sim.scenario.defaults import DEFAULT_BATCHES, KERNELS_ALONE
 from medusa_sim.scenario.question import EVERY_BATCH_TO, QUESTION, Question
 
@@ -22,6 +24,30 @@ if TYPE_CHECKING:
     from medusa_sim.scenario.scenario import Scenario
 
 EVERY_BATCH = Axis(powers_of_two=False, largest=BATCH.largest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Declared):
+    """Launch settings that are asked for; engine None: none are. Raises UsageError for what needs one."""
+
+    engine: str | None = argument(
+        None, WORD, "Write an engine's launch settings.", option="--export", choices=ENGINES
+    )
+    engine_version: str | None = argument(
+        None, WORD, "Version of that engine [the one that the export names]."
+    )
+    ab: bool = argument(
+        False,
+        FLAG,
+        "With --export: commands that check the answer on the engine, by synthetic acceptance.",
+    )
+    draft_path: str | None = argument(None, WORD, "Draft checkpoint to name in the engine's settings.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.engine is None and self.changed:
+            option = declared(Export)[next(iter(self.changed))].option
+            raise UsageError(f"{option} is for launch settings; say of which engine with --export vllm")
 
 
 @take.command(
@@ -41,13 +67,7 @@ EVERY_BATCH = Axis(powers_of_two=False, largest=BATCH.largest)
 )
 @take.lengths
 @take.arguments("asked", QUESTION)
-@click.option("--export", "engine", type=click.Choice(ENGINES), help="Write an engine's launch settings.")
-@click.option("--engine-version", help="Version of that engine [the one that the export names].")
-@click.option(
-    "--ab",
-    is_flag=True,
-    help="With --export: commands that check the answer on the engine, by synthetic acceptance.",
-)
+@take.record("export", Export)
 @click.option(
     "--by-count", is_flag=True, help="A row for every batch and count instead: the curves under the answer."
 )
@@ -56,7 +76,6 @@ EVERY_BATCH = Axis(powers_of_two=False, largest=BATCH.largest)
     is_flag=True,
     help="Only print the command whose output --bench takes (llama.cpp, MLX).",
 )
-@click.option("--draft-path", help="Draft checkpoint to name in the engine's settings.")
 @take.record("report", ReportPlace)
 @take.output
 def recommend(
@@ -65,12 +84,9 @@ def recommend(
     batch: tuple[int, ...],
     seq_len: tuple[int, ...],
     asked: dict[str, Any],
-    engine: str | None,
-    engine_version: str | None,
-    ab: bool,
+    export: Export,
     by_count: bool,
     ask_bench: bool,
-    draft_path: str | None,
     report: ReportPlace,
     output: Output,
 ) -> None:
@@ -83,9 +99,6 @@ def recommend(
     from medusa_sim.plan.recommend import recommend as answered
     from medusa_sim.report.recommend.screen import search_note
 
-    for_export = {"--ab": ab, "--engine-version": engine_version, "--draft-path": draft_path}
-    if engine is None and (useless := [option for option, value in for_export.items() if value]):
-        raise UsageError(f"{useless[0]} is for launch settings; say of which engine with --export vllm")
     if ask_bench:
         from medusa_sim.gpus.local import LLAMA_CPP
         from medusa_sim.scenario.local_rows import bench_command
@@ -94,15 +107,16 @@ def recommend(
         return
     users_machine(given)
     question = Question(batch_min=min(batch), batch_max=max(batch), seq_len=seq_len, **asked)
-    if engine is not None and not take.is_given("runtime") and given["bench"] is None:
-        given["runtime"] = runtime_of(engine, given["drafter"])
+    if export.engine is not None and not take.is_given("runtime") and given["bench"] is None:
+        given["runtime"] = runtime_of(export.engine, given["drafter"])
     (one,) = take.scenarios(given)
     for line in narrowed(one):
         say(line)
     answer = answered(one, question)
-    if engine is not None or by_count or output.form not in ("table", "md"):  # which say them themselves
+    if (
+        export.engine is not None or by_count or output.form not in ("table", "md")
+    ):  # which say them themselves
         warn(scenario_doubts(one))
-    if by_count or engine is not None or output.form in ("csv", "json", "parquet"):
         for line in search_note(answer):
             say(line)
     if report.folder is not None:
@@ -113,17 +127,10 @@ def recommend(
         from medusa_sim.grid.sweep import count_table
 
         output.rows(count_table(answer.cells.by_count), "recommend-by-count")
-        return
-    if engine is None:
+    elif export.engine is not None:
+        _show_settings(output, answer, export, export.engine)
+    else:
         _show(output, answer)
-        return
-    from medusa_sim.export.ab import ab_script
-    from medusa_sim.export.engines import engine_settings
-
-    settings = engine_settings(answer, engine, version=engine_version, draft_path=draft_path)
-    for note in settings.notes:
-        say(f"note: {note}")
-    output.text(ab_script(answer, settings) if ab else settings.text)
 
 
 def users_machine(given: dict[str, Any]) -> None:
@@ -177,6 +184,16 @@ def runtime_of(engine: str, drafter: str | None) -> str | None:
     terms = load_runtime(engine).engine
     runs = terms is not None and (drafter is None or drafter in terms.drafters)
     return engine if runs else KERNELS_ALONE
+
+
+def _show_settings(output: Output, answer: Recommendation, export: Export, engine: str) -> None:
+    from medusa_sim.export.ab import ab_script
+    from medusa_sim.export.engines import engine_settings
+
+    settings = engine_settings(answer, engine, version=export.engine_version, draft_path=export.draft_path)
+    for note in settings.notes:
+        say(f"note: {note}")
+    output.text(ab_script(answer, settings) if export.ab else settings.text)
 
 
 def _show(output: Output, answer: Recommendation) -> None:

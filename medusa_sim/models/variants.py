@@ -102,27 +102,7 @@ def with_dtypes(
     of local engines. The KV cache takes the activation dtype or fp8. Raises SpecError for any other
     combination.
     """
-    if weight_dtype is not None:
-        weight_dtype = named_file(weight_dtype)
-        if model.experts is not None and f"{weight_dtype}{MIXTURES}" in FILES:
-            weight_dtype += MIXTURES
-        if dtype is None and weight_dtype in HALVES:
-            dtype = weight_dtype
-    if dtype == "fp8_block":
-        dtype, weight_dtype = "fp8", weight_dtype or "fp8_block"
-    if weight_dtype == "nvfp4" and dtype in (None, "fp8", *ACTIVATION_DTYPES[:2]):
-        dtype = "nvfp4"
-    chosen = dtype or model.dtype
-    if chosen not in _WEIGHT_DTYPES:
-        raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")
-    weights = weight_dtype or (chosen if dtype is not None else model.weight_dtype)
-    if weights not in _WEIGHT_DTYPES[chosen] and not (chosen in HALVES and weights in FILES):
-        allowed = "; ".join(f"{key} with {' or '.join(of)}" for key, of in _WEIGHT_DTYPES.items())
-        would = next((f"; give --dtype {key}" for key, of in _WEIGHT_DTYPES.items() if weights in of), "")
-        would = "; give --dtype fp8_block" if weights == "fp8_block" else would
-        raise SpecError(
-            f"{model.name}: dtype {chosen} with weight dtype {weights!r}{would} (allowed: {allowed})"
-        )
+    chosen, weights = _arithmetic_and_weights(model, dtype, weight_dtype)
     activations = chosen if chosen in ACTIVATION_DTYPES else model.activation_dtype
     kv_dtype = None if kv_dtype is None else named_file(kv_dtype)
     cache = kv_dtype or ("fp8" if model.kv_dtype == "fp8" else activations)
@@ -148,6 +128,32 @@ def with_dtypes(
         groups=groups,
         mtp=module,
     )
+
+
+def _arithmetic_and_weights(model: Model, dtype: str | None, weight_dtype: str | None) -> tuple[str, str]:
+    """The dtype that a model multiplies in and that of its weights, as `with_dtypes` takes them."""
+    if weight_dtype is not None:
+        weight_dtype = named_file(weight_dtype)
+        if model.experts is not None and f"{weight_dtype}{MIXTURES}" in FILES:
+            weight_dtype += MIXTURES
+        if dtype is None and weight_dtype in HALVES:
+            dtype = weight_dtype
+    if dtype == "fp8_block":
+        dtype, weight_dtype = "fp8", weight_dtype or "fp8_block"
+    if weight_dtype == "nvfp4" and dtype in (None, "fp8", *ACTIVATION_DTYPES[:2]):
+        dtype = "nvfp4"
+    chosen = dtype or model.dtype
+    if chosen not in _WEIGHT_DTYPES:
+        raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")
+    weights = weight_dtype or (chosen if dtype is not None else model.weight_dtype)
+    if weights not in _WEIGHT_DTYPES[chosen] and not (chosen in HALVES and weights in FILES):
+        allowed = "; ".join(f"{key} with {' or '.join(of)}" for key, of in _WEIGHT_DTYPES.items())
+        would = next((f"; give --dtype {key}" for key, of in _WEIGHT_DTYPES.items() if weights in of), "")
+        would = "; give --dtype fp8_block" if weights == "fp8_block" else would
+        raise SpecError(
+            f"{model.name}: dtype {chosen} with weight dtype {weights!r}{would} (allowed: {allowed})"
+        )
+    return chosen, weights
 
 
 def unpacked_where(model: Model, lacks: Callable[[str], bool]) -> tuple[Model, tuple[str, ...]]:

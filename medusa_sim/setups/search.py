@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.quantities import OF_LOAD_TESTS
 from medusa_sim.setups.question import AUTO, BATCHES, Measure, SetupChoices, SetupQuestion
 from medusa_sim.setups.set_up_cells import SetUpCells
-from medusa_sim.setups.setup import PLAIN, SET_UP, setups
+from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp, setups
 from medusa_sim.step.drafter import drafter_class
 
 if TYPE_CHECKING:
@@ -68,25 +68,13 @@ def compare(
     rows: list[dict[str, Any]] = []
     refused: dict[Refused, None] = {}
     scenarios: dict[tuple[Any, ...], Scenario] = {}
-    shares: dict[Any, float | MedusaSimError] = {}
-    done = 0
-    for gpu, of_gpu in groupby(todo, key=lambda setup: setup.gpu):
-        usd = prices.get(gpu) if isinstance(prices, Mapping) else prices
-        pricer = Pricer(
-            model=target, asked=asked, gpu=load_gpu(gpu, scenario.get("data_dir")),
-            given={**scenario, "price": usd}, shares=shares,
-        )  # fmt: skip
-        for of_set_up in pricer.priced(list(of_gpu)):
-            for one in of_set_up:
-                if isinstance(one, Refused):
-                    # what scenarios call --tp is --gpus of a comparison
-                    refused[replace(one, reason=one.reason.replace("--tp", "--gpus"))] = None
-                else:
-                    rows.append(one.rows(asked, load_tests=load_tests))
-                    scenarios[tuple(one.set_up.values())] = one.scenario
-            done += 1
-            if advance is not None:
-                advance(done, len(todo))
+    for one in _priced(todo, target, asked, prices, scenario, advance):
+        if isinstance(one, Refused):
+            # what scenarios call --tp is --gpus of a comparison
+            refused[replace(one, reason=one.reason.replace("--tp", "--gpus"))] = None
+        else:
+            rows.append(one.rows(asked, load_tests=load_tests))
+            scenarios[tuple(one.set_up.values())] = one.scenario
     if not rows:
         raise NothingRunsError(target.name, len(todo), tuple(refused))
     table = pd.DataFrame({name: np.concatenate([part[name] for part in rows]) for name in rows[0]})
@@ -100,6 +88,30 @@ def compare(
     )
     found = priced_all.for_target()
     return refined(found) if refine else found
+
+
+def _priced(
+    todo: Sequence[SetUp],
+    model: Model,
+    asked: SetupQuestion,
+    prices: float | Mapping[str, float] | None,
+    scenario: Mapping[str, Any],
+    advance: Callable[[int, int], None] | None,
+) -> Iterator[SetUpCells | Refused]:
+    """The cells of every set-up, or why it was refused, GPU by GPU."""
+    shares: dict[Any, float | MedusaSimError] = {}
+    done = 0
+    for gpu, of_gpu in groupby(todo, key=lambda setup: setup.gpu):
+        usd = prices.get(gpu) if isinstance(prices, Mapping) else prices
+        pricer = Pricer(
+            model=model, asked=asked, gpu=load_gpu(gpu, scenario.get("data_dir")),
+            given={**scenario, "price": usd}, shares=shares,
+        )  # fmt: skip
+        for of_set_up in pricer.priced(list(of_gpu)):
+            yield from of_set_up
+            done += 1
+            if advance is not None:
+                advance(done, len(todo))
 
 
 def _refuse_for_all(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,6 @@ from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source, names_of
 from medusa_sim.operators.columns import CHOICE_COLUMNS, WHOLE_COLUMNS, texts
-from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of
 from medusa_sim.step.compose import step_us
 
@@ -56,32 +56,28 @@ def predicted_rows(
         CoverageError: `latency="measured"` and a shape that was not recorded.
     """
     columns = tuple(column for column in CHOICE_COLUMNS if column in frame and kernels is None)
-    models: dict[tuple[str, ...], LatencyModel] = {}
 
-    def model_of(operator: Operator, named: dict[str, str]) -> tuple[str, LatencyModel]:
-        """(name of the kernel set, its model) for rows that name an engine or a kernel."""
-        kernel_set = kernels or runtime.kernel_set(operator.dtype)
-        key = kernel_set, *named.values()
-        if key not in models:
-            models[key] = latency_model(
-                gpu,
-                latency,
-                kernel_set,
-                cold=cold,
-                fallback=fallback,
-                data_dir=data_dir,
-                serves=runtime.library,
-                **named,
-            )
-        return kernel_set, models[key]
+    @cache
+    def model_of(kernel_set: str, *named: str) -> LatencyModel:
+        """The model of a kernel set, for rows that name an engine or a kernel."""
+        return latency_model(
+            gpu,
+            latency,
+            kernel_set,
+            cold=cold,
+            fallback=fallback,
+            data_dir=data_dir,
+            serves=runtime.library,
+            **dict(zip(columns, named, strict=True)),
+        )
 
     found: list[tuple[IntArray, OperatorTime]] = []
     refused: list[IntArray] = []
     for index, operator in operators_of(frame, by=columns):
-        named = {column: str(texts(frame, column, index[:1])[0]) for column in columns}
+        named = [str(texts(frame, column, index[:1])[0]) for column in columns]
         try:
-            kernel_set, model = model_of(operator, named)
-            time = launched(runtime, model.time(operator))
+            kernel_set = kernels or runtime.kernel_set(operator.dtype)
+            time = launched(runtime, model_of(kernel_set, *named).time(operator))
         except SpecError as error:
             refused.append(index)
             if leave_out is None or sum(map(len, refused)) == len(frame):
