@@ -6,10 +6,11 @@ Prints what the choice gives up beside the best measured cell, over every GPU an
 was, the errors of time per token and tokens/s a GPU, and every choice.
 
 Every measured cell (GPU, engine, format, split, speculation, concurrency) is predicted by `ms.compare`, by
-the version of the engine that ran it. For each traffic, ten speeds between the slowest and the fastest
-measured stream are targets: the cell that is predicted to give most tokens/s a GPU among those predicted to
-keep the target with SURE is chosen, and what it measured is held against the best measured cell that keeps
-it. Of choices that give up more than MUCH it says what was predicted and measured of the cell passed over.
+the version of the engine that ran it, with graphs for prompts where its recipe asked for them
+(`common/recipes.py`). For each traffic, ten speeds between the slowest and the fastest measured stream are
+targets: the cell that is predicted to give most tokens/s a GPU among those predicted to keep the target with
+SURE is chosen, and what it measured is held against the best measured cell that keeps it. Of choices that
+give up more than MUCH it says what was predicted and measured of the cell passed over.
 
 Few concurrencies were measured, a user may run any: *between* lets every measured set-up run all numbers of
 requests that `compare` tries, up to NEAR times fewer and more than measured ones: what it would measure there
@@ -22,6 +23,9 @@ prediction and keeps the bands, and neighbours on the measured frontier lie some
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -33,14 +37,22 @@ from deepseek_rows import predicted as time_per_token
 
 import medusa_sim as ms
 from medusa_sim.arrays import FloatArray
-from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.engines.runtime import load_runtime, runtime_aliases
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.comparison import on_frontier, sureness
 from medusa_sim.setups.question import BATCHES, DRAFTS, SURE, SetupQuestion
+from medusa_sim.writing import write_text
 
 TARGETS, MUCH = 10, 0.2
 NEAR = 2.0
 CELL = ["gpu", "engine", "weights", "speculation", "tp", "ep", "dp_attention", "concurrency"]
+GRAPHED = """inherits = "{0}"
+title = "{0}, whose graphs hold steps with prompts"
+versions = ["{1}", "{1}"]
+[engine]
+prompt_us_per_launch = {{ value = 0, source = "the recipe has graphs for them" }}
+"""
+"""A user's runtime of the same name, by name and version."""
 TRAFFIC = ["prompt_tokens", "output_tokens"]
 
 
@@ -69,20 +81,22 @@ def predicted(rows: pd.DataFrame, *, recipes: bool = False, between: bool = Fals
     between: with all numbers of requests that are near measured ones.
     """
     parts = []
-    setup = [*CELL[:3], *CELL[4:7], "runtime", *TRAFFIC]
+    setup = [*CELL[:3], *CELL[4:7], "runtime", "graphed", *TRAFFIC]
     for _, part in rows.groupby(setup):
         named: Any = part.iloc[0]
         prompt, output = (STATED_SHARE * named[name] for name in TRAFFIC)
         served = (drafts_of(named["engine"], bool(named["dp_attention"])),)
+        engine = runtime_aliases().get(named["runtime"], named["runtime"])
         near = part.concurrency.min() / NEAR, part.concurrency.max() * NEAR
         tried = {size for size in BATCHES if between and near[0] <= size <= near[1]}
         try:
             found = ms.compare(
-                "deepseek-r1", gpus=GPUS[named["gpu"]], engines=named["runtime"], counts=named["tp"],
+                "deepseek-r1", gpus=GPUS[named["gpu"]], engines=engine, counts=named["tp"],
                 eps=named["ep"], dp_attention=bool(named["dp_attention"]), drafters=("none", "mtp"),
                 weight_dtypes="nvfp4" if named["weights"] == "fp4" else "fp8_block",
                 batches=sorted(tried.union(part.concurrency)), prompt_tokens=prompt, output_tokens=output,
                 drafts=served if recipes else DRAFTS,
+                data_dir=own_runtimes(engine).name if named["graphed"] else None,
             ).table  # fmt: skip
         except UsageError as error:
             print(error)
@@ -98,6 +112,16 @@ def predicted(rows: pd.DataFrame, *, recipes: bool = False, between: bool = Fals
         else:
             parts.append(part.merge(priced, on=["speculation", "concurrency"]))
     return pd.concat(parts, ignore_index=True)
+
+
+@cache
+def own_runtimes(name: str) -> TemporaryDirectory[str]:
+    """A data folder in which this engine has graphs for steps that carry prompts."""
+    folder = TemporaryDirectory(prefix="graphed-")
+    runtimes = Path(folder.name) / "profiles/runtimes"
+    runtimes.mkdir(parents=True)
+    write_text(runtimes / f"{name}.toml", GRAPHED.format(name, name.rpartition("-")[2]))
+    return folder
 
 
 def filled(known: pd.DataFrame, priced: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,8 @@ between two chunks on average, so that tau = mean ITL / mean TPOT / 10 but for t
 plain rows the same ratio is 1. Rows without means take the tau of rows of the same lengths and drafts;
 medians are no help, since they lie between the modes. Drafts are those of the
 recipes (benchmarks/single_node of github.com/SemiAnalysisAI/InferenceX): TensorRT-LLM 3, with data-parallel
-attention 1; SGLang 2. They also name the kernels of experts: fp8 ran DeepGEMM's wherever experts were spread
+attention 1; SGLang 2. They have graphs for steps with prompts at some numbers of requests
+(`common/recipes.py`), and name the kernels of experts: fp8 ran DeepGEMM's wherever experts were spread
 over GPUs, nvfp4 TensorRT-LLM's own, with data-parallel attention CUTLASS's.
 """
 
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from common.measured_pairs import pairs_of
-from common.recipes import UNSAID_BEFORE, unsaid_split
+from common.recipes import UNSAID_BEFORE, graphs_hold_prompts, unsaid_split, with_graphed_prompts
 from common.script import command_line
 from common.study import left_out, mean_bias_worst, measured_rows, named_rows, table
 from common.terms import Fitted, engine_of, print_terms, priors, solved, stored, terms_table, with_values
@@ -103,11 +104,20 @@ def newest(cards: Iterable[str] = GPUS, *, versions: bool = False) -> pd.DataFra
     rows["runtime"] = rows.engine
     for version, (engine, later) in OLDER.items():
         rows.loc[(rows.engine == engine) & (rows.date < later), "runtime"] = version
+    rows["graphed"] = [_is_graphed(line) for line in named_rows(rows)]
     cell = [*SETUP, "concurrency", *["runtime"] * versions]
     rows = rows.sort_values("date").groupby(cell, as_index=False).last()
     rows["shared"] = np.where(rows.dp_attention, "ep, dp attention", np.where(rows.ep > 1, "ep", "tp"))
     rows["group"] = rows.engine + ", " + rows.gpu + ", " + rows.weights + ", " + rows.shared
     return rows
+
+
+def _is_graphed(line: Any) -> bool:
+    """Whether the server of a row had graphs for steps that carry prompts."""
+    return line.runtime == "tensorrt-llm" and graphs_hold_prompts(
+        line.weights, (int(line.prompt_tokens), int(line.output_tokens)), line.concurrency,
+        drafts=line.speculation != "none", is_spread=line.ep > 1, splits=bool(line.dp_attention),
+    )  # fmt: skip
 
 
 def drafts_of(engine: str, dp_attention: bool) -> int:
@@ -135,8 +145,11 @@ def _swept(line: Any, requests: list[int], runtimes: Mapping[str, Runtime], toke
     prompt, output = STATED_SHARE * line.prompt_tokens, STATED_SHARE * line.output_tokens
     drafts = 0 if line.speculation == "none" else drafts_of(line.engine, bool(line.dp_attention))
     rates = f"{rates_of_mean(tokens, drafts)[0]:.9f}" if drafts else "0.8"
+    runtime = runtimes[line.runtime]
+    if line.graphed and runtime.engine is not None:
+        runtime = replace(runtime, engine=with_graphed_prompts(runtime.engine))
     scenario = ms.Scenario(
-        gpu=(GPUS | BORROWING)[line.gpu], model="deepseek-r1", runtime=runtimes[line.runtime], drafter="mtp",
+        gpu=(GPUS | BORROWING)[line.gpu], model="deepseek-r1", runtime=runtime, drafter="mtp",
         acceptance=rates, tp=int(line.tp), ep=int(line.ep),
         dp_attention=bool(line.dp_attention), weight_dtype="nvfp4" if line.weights == "fp4" else None,
         prompt_tokens=prompt, output_tokens=output,
@@ -155,7 +168,7 @@ def banded(rows: pd.DataFrame, runtimes: Mapping[str, Runtime]) -> FloatArray:
         raise ValueError("rows without tokens per round cannot be priced; take them from all rows")
     found = np.empty((3, len(rows)))
     places = pd.Series(np.arange(len(rows)), index=rows.index)
-    for _, part in rows.groupby([*SETUP, "runtime", "tokens"]):
+    for _, part in rows.groupby([*SETUP, "runtime", "graphed", "tokens"]):
         line: Any = part.iloc[0]
         own = _swept(line, part.concurrency.tolist(), runtimes, float(line.tokens))
         found[:, places[part.index].to_numpy()] = own

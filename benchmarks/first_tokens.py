@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from common.recipes import graphs_hold_prompts, with_graphed_prompts
 from common.script import command_line
 from common.study import named_rows, table
 from msgspec.structs import replace as with_fields
@@ -35,12 +36,9 @@ ROOMY = "1.2"
 """Versions of TensorRT-LLM whose recipe of DeepSeek gives a step 8,192 tokens."""
 SPARE = 64
 """Before, max_num_tokens is that of the requests, of one prompt and so many, in whole multiples of them."""
-GRAPHED_FROM = {(1024, 1024): 64, (1024, 8192): 128, (8192, 1024): 64}
-"""Requests by prompt and output from which those recipes hold prompts in piecewise graphs, in blocks of fp8;
-in nvfp4 at 1,024 + 1,024 tokens alone, with experts spread. Up to MANY."""
-MANY = 256
 DELAYED = 40
-"""Steps that a prompt of 1,024 + 1,024 tokens waits for others there, until they fill 0.8 of a step."""
+"""Steps that a prompt of 1,024 + 1,024 tokens in fp8 waits for others where graphs hold prompts, until they
+fill 0.8 of a step."""
 WARMED_UP = "2026-01-27"
 """From that day on load tests of InferenceX send two prompts a client before they begin (its pull request
 480, ten days after 2026-01-17)."""
@@ -62,20 +60,13 @@ def as_served(runtime: Runtime, row: Any, arguments: dict[str, Any]) -> Runtime:
         tokens = -(-int(row.concurrency + row.isl + SPARE) // SPARE) * SPARE
         limit = StepLimit(tokens=tokens, requests=int(row.concurrency))
         engine = with_fields(engine, step_limits=(limit,))
-    elif model.startswith("deepseek") and _is_graphed(row):
-        launched = with_fields(engine.prompt_us_per_launch, value=0.0, deviations=())
+    elif model.startswith("deepseek") and graphs_hold_prompts(
+        row.precision, (row.isl, row.osl), row.concurrency,
+        drafts=False, is_spread=row.ep > 1, splits=arguments["dp_attention"],
+    ):  # fmt: skip
         is_delayed = row.precision == "fp8" and row.osl == row.isl
-        engine = with_fields(
-            engine, prompt_us_per_launch=launched, prompt_wait_steps=DELAYED if is_delayed else 0
-        )
+        engine = with_fields(with_graphed_prompts(engine), prompt_wait_steps=DELAYED if is_delayed else 0)
     return replace(runtime, engine=engine)
-
-
-def _is_graphed(row: Any) -> bool:
-    """Whether graphs hold the prompts of a row of TensorRT-LLM's DeepSeek."""
-    if not GRAPHED_FROM[row.isl, row.osl] <= row.concurrency < MANY:
-        return False
-    return bool(row.precision == "fp8" or (row.isl == row.osl and row.ep > 1))
 
 
 def is_steady(row: Any, arguments: dict[str, Any]) -> bool:

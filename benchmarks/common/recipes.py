@@ -1,14 +1,25 @@
-"""How InferenceX had TensorRT-LLM split a mixture before its results said so.
+"""What recipes of InferenceX had TensorRT-LLM do that its results do not say.
 
-Until UNSAID_BEFORE a result names neither the groups of experts nor whether attention was split over
-requests: rows of that time say one group. Their recipes chose both by concurrency and lengths. What ran shows
-in the times: 36 cells of gpt-oss-120b on two to eight H200 are within 3.5 % (28 within 1.1 %) of those of
-December, which say that experts were spread, 14 of DeepSeek on eight H200 within 2.6 % of theirs.
+**How a mixture is split.** Until UNSAID_BEFORE a result names neither the groups of experts nor whether
+attention was split over requests: rows of that time say one group. Their recipes chose both by concurrency
+and lengths. What ran shows in the times: 36 cells of gpt-oss-120b on two to eight H200 are within 3.5 % (28
+within 1.1 %) of those of December, which say that experts were spread, 14 of DeepSeek on eight H200 within
+2.6 % of theirs.
+
+**Whether graphs hold steps that carry prompts** (`enable_piecewise_cuda_graph`, off by default). From version
+1.2 on recipes of DeepSeek-R1 on B200 ask for it at some numbers of requests (GRAPHED; dsr1_fp4_b200_trt,
+dsr1_fp8_b200_trt and both with _mtp, benchmarks/single_node of github.com/SemiAnalysisAI/InferenceX). Medians
+to the first token show it: 70 ms on eight B200 in nvfp4 at 64 requests of 1,024 + 1,024 tokens, 149 at 1,024
++ 8,192; with MTP in fp8 157 at 4 requests, 115 at 32.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from medusa_sim.engines.engine import Engine
 
 UNSAID_BEFORE = "2025-12-09"
 ALWAYS, NEVER = 0, 10**9
@@ -67,3 +78,30 @@ def unsaid_split(
         return 1, False
     recipe = RECIPES[family, gpu, precision, gpus][traffic]
     return gpus if requests > recipe.spread_above else 1, requests > recipe.split_above
+
+
+GRAPHED: dict[tuple[str, bool], dict[Traffic, tuple[int, int]]] = {
+    ("fp8", False): {_EVEN: (64, 255), _LONG_OUTPUT: (128, 255), _LONG_PROMPT: (64, 255)},
+    ("fp4", False): {_EVEN: (64, 255)},
+    ("fp8", True): {_EVEN: (5, NEVER), _LONG_OUTPUT: (9, NEVER), _LONG_PROMPT: (17, NEVER)},
+    ("fp4", True): {_EVEN: (32, 128), _LONG_OUTPUT: (64, 64)},
+}
+"""Precision, and whether it drafts -> traffic -> fewest and most requests whose prompts graphs hold; in fp4
+only where experts are spread. Where attention is split over requests nothing is said here: GPUs wait for each
+other's prompts there (`attention_dp_config`), which is priced as part of launches."""
+
+
+def graphs_hold_prompts(
+    precision: str, traffic: Traffic, requests: float, *, drafts: bool, is_spread: bool, splits: bool
+) -> bool:
+    """Whether the recipe of DeepSeek-R1 in TensorRT-LLM 1.2 has graphs for steps that carry prompts."""
+    fewest, most = GRAPHED[precision, drafts].get(traffic, (NEVER, 0))
+    return (is_spread or precision == "fp8") and not splits and fewest <= requests <= most
+
+
+def with_graphed_prompts(engine: Engine) -> Engine:
+    """An engine that launches no step that carries prompts kernel by kernel."""
+    return replace(
+        engine,
+        prompt_us_per_launch=replace(engine.prompt_us_per_launch, value=0.0, deviations=(), elsewhere=()),
+    )

@@ -3,7 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from compare_validation import TRAFFIC, filled, frontier_steps, least_given_up
+from common.recipes import graphs_hold_prompts, with_graphed_prompts
+from compare_validation import TRAFFIC, filled, frontier_steps, least_given_up, own_runtimes
+
+from medusa_sim.engines.runtime import load_runtime
 
 
 def test_numbers_of_requests_between_measured_ones_have_the_error_of_these():
@@ -39,3 +42,38 @@ def test_a_grid_gives_up_what_its_frontier_steps_do_however_right_the_prediction
     )
     assert "given up 0.0%, 0% at most" in next(least_given_up(narrow))
     assert "75% at most; a step along the measured frontier gives up 75%" in next(least_given_up(wide))
+
+
+@pytest.mark.parametrize(
+    ("precision", "traffic", "requests", "how", "graphed"),
+    [
+        ("fp4", (1024, 1024), 64, {"is_spread": True}, True),
+        ("fp4", (1024, 1024), 64, {"is_spread": False}, False),
+        ("fp4", (1024, 8192), 64, {"is_spread": True}, False),
+        ("fp4", (1024, 8192), 64, {"is_spread": True, "drafts": True}, True),
+        ("fp8", (8192, 1024), 64, {}, True),
+        ("fp8", (8192, 1024), 16, {"drafts": True}, False),
+        ("fp8", (8192, 1024), 17, {"drafts": True}, True),
+        ("fp8", (1024, 1024), 256, {}, False),
+        ("fp8", (1024, 1024), 64, {"splits": True}, False),
+        ("fp8", (512, 512), 64, {}, False),
+    ],
+)
+def test_recipes_have_graphs_for_prompts_at_some_numbers_of_requests(
+    precision, traffic, requests, how, graphed
+):
+    how = {"drafts": False, "is_spread": False, "splits": False} | how
+    assert graphs_hold_prompts(precision, traffic, requests, **how) is graphed
+
+
+def test_a_runtime_of_ones_own_has_graphs_for_prompts_and_nothing_else_that_differs():
+    name = "tensorrt-llm-1.2"
+    own, shipped = load_runtime(name, own_runtimes(name).name), load_runtime(name)
+    differs = {
+        term: (own.engine.terms[term].value, value.value)
+        for term, value in shipped.engine.terms.items()
+        if own.engine.terms[term].value != value.value
+    }
+    assert differs == {"prompt_us_per_launch": (0.0, shipped.engine.prompt_us_per_launch.value)}
+    assert with_graphed_prompts(shipped.engine).prompt_us_per_launch.value == 0.0
+    assert (own.name, own.library) == (shipped.name, shipped.library)
