@@ -48,7 +48,8 @@ FOREIGN = {
     "tests/examples/llm_ptq/test_deploy.py", "profiles/runtimes",
     "profiles/runtimes/NAME.toml", "profiles/runtimes/mine.toml", "medusa_sim/_data",
     # names in engines and libraries
-    "auth_basic", "auth_request", "use_more_bits", "MIN_HEADS_FOR_BF16_PREFILL",
+    "attention_dp_config", "auth_basic", "auth_request", "enable_piecewise_cuda_graph", "use_more_bits",
+    "MIN_HEADS_FOR_BF16_PREFILL",
     "chunk_size", "get_best_config", "gpu_memory_utilization", "num_lookahead_tokens", "posterior_alpha",
     "posterior_threshold", "reshape_and_cache", "resolve_ssm_cache_dtype", "sglang.launch_server",
     "text.parse_math",
