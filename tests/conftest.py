@@ -1,6 +1,7 @@
 """Shared by all tests: one thread per process, quiet property tests, the data beside the checkout."""
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from hypothesis import HealthCheck, settings
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
-# The processes that tests start share what the first of them compiles.
+# Processes of tests share what the first of them compiles, asserts that pytest rewrites included.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Answers are as wide as in a pipe, whatever terminal the tests are started from.
 os.environ.pop("COLUMNS", None)
 # Names are listed while tests are collected, before the fixture below applies.

@@ -183,7 +183,7 @@ def _steps(curve: Curve, law: LocalLaw | None) -> list[PassTimes]:
         LocalRow(columns=m, depth=curve.depth, time_us=1.0, is_batch=curve.is_batch)
         for m in (1, *curve.columns)
     ]
-    return list(passes(latency, model, runtime, rows))
+    return [step for row in rows for _, step in passes(latency, model, runtime, [row])]
 
 
 def jump(columns: tuple[int, ...], ratios: FloatArray) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from medusa_sim.engines.runtime import Runtime, local_runtime_names
@@ -13,7 +14,7 @@ from medusa_sim.latency.model import LatencyModel
 from medusa_sim.models.model import Model
 from medusa_sim.scenario.arguments import Arguments
 from medusa_sim.scenario.local_correction import corrected
-from medusa_sim.scenario.local_rows import read_rows
+from medusa_sim.scenario.local_rows import LocalRow, read_rows
 
 
 def latency_asked(
@@ -40,7 +41,7 @@ def latency_asked(
     if runtime.local and asked.latency == "calibrated":
         local = LocalLatency(gpu, runtime.local)
         if asked.bench is not None:
-            local = corrected(local, shard, runtime, read_rows(Path(asked.bench)).rows)
+            local = _with_rows(gpu, shard, runtime, tuple(read_rows(Path(asked.bench)).rows))
         clock = clock_under(asked.power_limit, gpu)  # rows are taken as measured without a limit
         return LocalLatency(local.gpu, local.law.backend, local.law, clock)
     return latency_model(
@@ -52,3 +53,9 @@ def latency_asked(
         library="" if asked.kernels else runtime.library,
         serves=runtime.library,
     )
+
+
+@lru_cache(maxsize=16)
+def _with_rows(gpu: Gpu, shard: Model, runtime: Runtime, rows: tuple[LocalRow, ...]) -> LocalLatency:
+    """The law of a machine corrected by its rows: scenarios that differ elsewhere share the fit."""
+    return corrected(LocalLatency(gpu, runtime.local), shard, runtime, rows)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.acceptance.heads import NORMAL_90TH
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.engines.runtime import Runtime
 from medusa_sim.gpus.local import LocalLaw, TypeLaw
 from medusa_sim.latency.local import LocalLatency
@@ -116,24 +116,27 @@ def scaled(law: LocalLaw, bandwidth: float, arithmetic: float, fixed: float, til
 
 def pass_times(latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[LocalRow]) -> FloatArray:
     """Predicted times of the rows, microseconds."""
-    return np.array([float(step.time_us) for step in passes(latency, model, runtime, rows)])
+    times_us = np.empty(len(rows))
+    for own, step in passes(latency, model, runtime, rows):
+        times_us[own] = step.time_us
+    return times_us
 
 
 def passes(
     latency: LocalLatency, model: Model, runtime: Runtime, rows: Sequence[LocalRow]
-) -> Iterator[PassTimes]:
-    """Predicted steps of the rows; prompts ask for one token's logits (`last_logits`)."""
+) -> Iterator[tuple[BoolArray, PassTimes]]:
+    """(which rows, their steps): decoding, and prompts, which ask for one token's logits (`last_logits`)."""
     law = msgspec.structs.replace(latency.law, row_us_per_million=0.0)
     setting = Setting(
         latency=replace_law(latency, law), model=model, runtime=runtime.kernels_alone, scope="model",
     )  # fmt: skip
-    for row in rows:
-        depth = int(row.depth)
-        if row.is_batch or row.columns == 1:
-            yield decode_step(setting, row.columns, depth)
-        else:
-            work = verification_work(setting, 1, depth, row.columns)
-            yield timed_pass(setting.latency, replace(work, launches=last_logits(work.launches, 1)))
+    columns, depth = np.array([(row.columns, int(row.depth)) for row in rows]).T
+    decodes = np.array([row.is_batch or row.columns == 1 for row in rows])
+    if decodes.any():
+        yield decodes, decode_step(setting, columns[decodes], depth[decodes])
+    if not decodes.all():
+        work = verification_work(setting, 1, depth[~decodes], columns[~decodes])
+        yield ~decodes, timed_pass(setting.latency, replace(work, launches=last_logits(work.launches, 1)))
 
 
 def _curve(
