@@ -111,7 +111,7 @@ def fitted_runtime(
     terms = _terms(setting, rows, drafter)
     whole = with_terms(setting, terms)
     predicted = [predicted_us(whole, row, drafter) for row in rows]
-    left_out = [_left_out_us(setting, rows, row, drafter) for row in rows]
+    left_out = _left_out_us(setting, rows, drafter)
     fitted = tuple(
         FittedRow(row=row, fitted_us=us, leave_one_out_us=other)
         for row, us, other in zip(rows, predicted, left_out, strict=True)
@@ -213,11 +213,16 @@ def _least_squares(
     return value, np.asarray(sigma)
 
 
-def _left_out_us(
-    setting: Setting, rows: Sequence[BenchRow], left: BenchRow, drafter: DrafterOf | None
-) -> float | None:
-    """The run as the terms give it that are fitted without any run at its number of requests."""
-    kept = [row for row in rows if row.concurrency != left.concurrency]
-    if all(row.drafts > 0 for row in kept) or (left.drafts > 0 and all(row.drafts == 0 for row in kept)):
-        return None
-    return predicted_us(with_terms(setting, _terms(setting, kept, drafter)), left, drafter)
+def _left_out_us(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None) -> list[float | None]:
+    """Each run as the terms give it that are fitted without any run at its number of requests."""
+    without: dict[float, Setting] = {}
+    found: list[float | None] = []
+    for left in rows:
+        kept = [row for row in rows if row.concurrency != left.concurrency]
+        if all(row.drafts > 0 for row in kept) or (left.drafts > 0 and all(row.drafts == 0 for row in kept)):
+            found.append(None)
+            continue
+        if left.concurrency not in without:
+            without[left.concurrency] = with_terms(setting, _terms(setting, kept, drafter))
+        found.append(predicted_us(without[left.concurrency], left, drafter))
+    return found

@@ -276,7 +276,7 @@ def test_runs_of_one_draft_are_runs_that_draft():
     """Left out can be what others tell: plain steps by plain runs, drafts by runs of both kinds."""
     plain, one = (made_rows(truth(host_us_per_step=900.0), (1, 8), (drafts,)) for drafts in (0, 1))
     asked = setting()
-    assert _left_out_us(asked, one, one[0], eagle) is None  # those at 8 all draft
-    assert _left_out_us(asked, [*plain, one[0]], one[0], eagle) is None  # of those at 8 none does
-    for rows, left in ((plain, plain[0]), ([*plain, *one], one[0]), ([*plain, *one], plain[1])):
-        assert _left_out_us(asked, rows, left, eagle) == pytest.approx(left.step_us, rel=0.2)
+    assert _left_out_us(asked, one, eagle)[0] is None  # those at 8 all draft
+    assert _left_out_us(asked, [*plain, one[0]], eagle)[-1] is None  # of those at 8 none does
+    for rows in (plain, [*plain, *one]):
+        assert _left_out_us(asked, rows, eagle) == pytest.approx([row.step_us for row in rows], rel=0.2)
