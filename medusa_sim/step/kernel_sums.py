@@ -18,6 +18,7 @@ from medusa_sim.step.kernels import kernel_time
 from medusa_sim.step.launch import Launch, Part
 
 WAITS = (Bound.MEMORY, Bound.COMPUTE)
+_BORROWED = int(Source.BORROWED)
 """What kernels wait for; the rest of a step's time is latency."""
 
 
@@ -93,7 +94,7 @@ class TimedLaunches:
         waits = dict.fromkeys(WAITS, np.zeros(()))
         for _, time, time_us in self._counted:
             for code in WAITS:
-                if (waiting := time.bound == code).any():
+                if (waiting := time.bound == int(code)).any():
                     waits[code] = waits[code] + time_us * waiting
         return waits
 
@@ -163,9 +164,9 @@ _WITH_EVERY_KERNEL = _Alike("every kernel", 1.0)
 def _alike(launch: Launch, time: OperatorTime) -> _Alike | None:
     """Kernels that were not measured on this GPU err with others; None: the error is independent."""
     source = once(time.source)
-    is_measured = not source.size or source.min() < Source.BORROWED
+    is_measured = not source.size or source.min() < _BORROWED
     if is_measured and not time.device_half:
         return None
-    if time.device_half or source.max() > Source.BORROWED:
+    if time.device_half or source.max() > _BORROWED:
         return _WITH_EVERY_KERNEL
     return _Alike(KIND_OF[launch.operator.kind].section, time.together)
