@@ -60,7 +60,7 @@ HOUSE = (
         ("serving",),
         "a full server: steps averaged over who decodes, who is away and whose prompt rides along",
         in_order(
-            "chance request_steps traffic running returning request_cycle gathering begun_prompts "
+            "chance request_steps traffic running returning request_cycle begun_prompts "
             "mixed_steps step_means first_tokens server watts"
         ),
     ),
@@ -105,7 +105,7 @@ HOUSE = (
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
-            "quantities arguments goals limits requests trace lengths sources interpolation "
+            "quantities arguments goals limits requests trace lengths sources "
             "prompt_table step_table policies policy_names draws record recorder window request batch cache "
             "asked_policy scheduler clients serving_loop energy metrics point load_test trial saturation "
             "largest_rate losses carried_rates answer"

@@ -12,14 +12,14 @@ decode, sharing, g, launches, extra and the law itself are those of `serving.mix
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.load.interpolation import between, geometric
+from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.prompt_kernels import (
@@ -169,3 +169,19 @@ def prompt_table(
         host=prompt_host(setting, 1.0 + drafts),
         plain_host=prompt_host(setting, 1.0),
     )
+
+
+# Nodes of tables: at which sizes they are computed, and between which of them a size lies.
+
+
+def geometric(low: int, high: int, ratio: float, first: int | None = None) -> IntArray:
+    """Whole numbers from low to high, each about `ratio` times the one before; from `first` on after low."""
+    start = low if first is None else min(first, high)
+    count = 2 + int(np.ceil(np.log(high / start) / np.log(ratio))) if high > start else 2
+    return np.union1d([low], np.rint(np.geomspace(start, high, count)).astype(np.int64))
+
+
+def between(nodes: list[float], value: float) -> tuple[int, float]:
+    """(the place of the node below, the share of the way to the next); beyond the ends along the last two."""
+    place = bisect_right(nodes, value, 1, len(nodes) - 1) - 1
+    return place, (value - nodes[place]) / (nodes[place + 1] - nodes[place])

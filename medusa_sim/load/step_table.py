@@ -19,9 +19,8 @@ from medusa_sim.acceptance.profile import MATCHES_RUN
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import Cells, price
-from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.limits import SchedulerLimits
-from medusa_sim.load.prompt_table import PromptTable, prompt_table
+from medusa_sim.load.prompt_table import PromptTable, between, geometric, prompt_table
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.prompt_kernels import decode_linear_us, expert_sharing_us

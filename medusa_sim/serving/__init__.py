@@ -4,7 +4,7 @@ In the order in which to read:
 
     `traffic`, `request_steps`    lengths of requests, and how many steps one decodes
     `request_cycle`               what its requests do: decode, be away, queue, read a prompt
-    `returning`                   which of them come back together; `gathering` those of a load test
+    `returning`                   which of them come back together
     `begun_prompts`, `running`    how many prompts begin on a step, and who waits for its room
     `mixed_steps`                 what a step with so many prompts takes
     `step_means`                  means over all its steps

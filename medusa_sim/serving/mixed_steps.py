@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.serving.begun_prompts import Begun, begun_prompts
 from medusa_sim.serving.chance import binomial, log_normal, sums_by_place
 from medusa_sim.serving.request_cycle import RequestCycle, StepTimes
@@ -219,14 +219,14 @@ class MixedStepLaw:
         if chunk_steps.any():
             chunk = carrying(cells, each_prompts, full_tokens)
         time_us, chunk_us = np.where(begins, last.time_us, decode_only_us), chunk.time_us
-        in_turn = _in_turn(each_prompts, prompt_tokens, room_tokens, full_tokens)
-        end_us = in_turn.last_share * time_us + (1.0 - in_turn.last_share) * chunk_us
-        reading_us, rest_us = end_us + in_turn.full_steps * chunk_us, np.zeros_like(time_us)
+        full_steps, last_share = _in_turn(each_prompts, prompt_tokens, room_tokens, full_tokens)
+        end_us = last_share * time_us + (1.0 - last_share) * chunk_us
+        reading_us, rest_us = end_us + full_steps * chunk_us, np.zeros_like(time_us)
         launching_half_us = begins * last.half_us + chunk_steps * chunk.half_us
         if self._terms.are_apart:  # passes in a row, without the step that follows them
             several = np.broadcast_to(passes, prompts.shape)[:, None]
             passes_us = time_us + chunk_steps * chunk_us - (1.0 + chunk_steps) * decode_only_us
-            reading_us = reading_us - (1.0 + in_turn.full_steps) * decode_only_us
+            reading_us = reading_us - (1.0 + full_steps) * decode_only_us
             rest_us = np.maximum(passes_us - reading_us, 0.0)
             # the passes before its own, and those behind, are half of the others
             reading_us, rest_us = (each + (several - 1.0) / 2.0 * passes_us for each in (reading_us, rest_us))
@@ -287,7 +287,7 @@ class MixedStepLaw:
 
     def _read_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """read(S)."""
-        is_drafting, has_tokens = self._is_drafting(cells), tokens > 0.0
+        is_drafting, has_tokens = self.cycle.verified_tokens[cells] > 1.0, tokens > 0.0
         prompt_us = self.prompt_attention_us[cells] + is_drafting * self.drafter_attention_us[cells]
         attention_us = (prompt_us / self.cycle.prompt_tokens[cells])[:, None] * tokens
         drafter_us = is_drafting[:, None] * np.interp(tokens, self.rows, self.drafter_us) * has_tokens
@@ -296,24 +296,15 @@ class MixedStepLaw:
             imbalance_us = np.interp(tokens, self.rows, self.imbalance_us) * has_tokens
         return np.asarray(read_us(gpus, prompts[:, None], attention_us, drafter_us, imbalance_us))
 
-    def _is_drafting(self, cells: IntArray) -> BoolArray:
-        """(steps,) whether these cells draft."""
-        return np.asarray(self.cycle.verified_tokens > 1.0)[cells]
-
-
-class _InTurn(NamedTuple):
-    """(steps, lengths) means over prompts that are read one after the other."""
-
-    full_steps: FloatArray
-    """Steps that are filled before the one with a prompt's last tokens."""
-    last_share: FloatArray
-    """Share of prompts that end in the last step, which is not full."""
-
 
 def _in_turn(
     prompts: FloatArray, prompt_tokens: FloatArray, room_tokens: FloatArray, full_tokens: FloatArray
-) -> _InTurn:
-    """Of (steps,) prompts that have (steps, lengths) tokens together."""
+) -> tuple[FloatArray, FloatArray]:
+    """(steps, lengths) means over prompts that are read one after the other: (full steps before the one with
+    a prompt's last tokens, share of prompts that end in the last step, which is not full).
+
+    prompts: (steps,), which have (steps, lengths) tokens together.
+    """
     chunk_steps = _full_steps(prompt_tokens, room_tokens, full_tokens)
     full_steps, last_share = np.zeros_like(chunk_steps), np.ones_like(chunk_steps)
     several = np.flatnonzero(chunk_steps.any(axis=1))
@@ -327,7 +318,7 @@ def _in_turn(
             filled += full
             ends_last += full >= most
         full_steps[several], last_share[several] = filled / _TURNS.size, ends_last / _TURNS.size
-    return _InTurn(full_steps, last_share)
+    return full_steps, last_share
 
 
 def _full_steps(tokens: FloatArray, room_tokens: FloatArray, full_tokens: FloatArray) -> FloatArray:

@@ -2,7 +2,7 @@
 
 The b requests of a server go around for ever: one that ends comes back as its client's next one. Letters of
 (N7) to (N20), here and wherever a server is told of (`mixed_steps`, `step_means`, `server`, `first_tokens`,
-`gathering`, `load.prompt_table`); docs/method-engines.md has the same:
+`load.prompt_table`); docs/method-engines.md has the same:
 
     b, running  requests of the server; of these all but those that queue (`running`)
     c, tau      tokens that a step verifies of each that decodes, and emits of each on average

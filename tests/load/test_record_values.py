@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from load_tables import requests
 
-from medusa_sim.load.interpolation import between, geometric
 from medusa_sim.load.largest_rate import with_interval
 from medusa_sim.load.lengths import _log_normal
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import _emitted, _one_rate
+from medusa_sim.load.prompt_table import between, geometric
 from medusa_sim.load.record import Record
 from medusa_sim.load.recorder import Recorder, Span
 from medusa_sim.load.saturation import Saturation

@@ -14,7 +14,7 @@ from medusa_sim.load.requests import Requests
 from medusa_sim.load.step_table import chains
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.serving.gathering import REQUESTS_A_CLIENT
+from medusa_sim.serving.first_tokens import REQUESTS_A_CLIENT
 from medusa_sim.serving.server import FullServer
 from medusa_sim.units import US_PER_S
 

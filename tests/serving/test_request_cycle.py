@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from servers import CHAT, full, setting
 
 from medusa_sim.engines.runtime import load_runtime
-from medusa_sim.serving import first_tokens, gathering
+from medusa_sim.serving import first_tokens
 from medusa_sim.serving.chance import log_normal
 from medusa_sim.serving.first_tokens import following_us, starting_us
 from medusa_sim.serving.request_cycle import RequestCycle
@@ -118,9 +118,9 @@ def test_requests_of_a_load_test_begin_together_until_their_outputs_have_parted_
     cycle = cell(32, 1.0 / 300.0, prompt_tokens=8e-6)
 
     def chances(output_cv: float, requests_a_client: int) -> np.ndarray:
-        monkeypatch.setattr(gathering, "TESTED_CV", output_cv)
-        monkeypatch.setattr(gathering, "REQUESTS_A_CLIENT", requests_a_client)
-        return gathering.gathered_chances(cycle)
+        monkeypatch.setattr(first_tokens, "TESTED_CV", output_cv)
+        monkeypatch.setattr(first_tokens, "REQUESTS_A_CLIENT", requests_a_client)
+        return first_tokens.gathered_chances(cycle)
 
     np.testing.assert_allclose(chances(0.0, 10), 1.0, rtol=1e-6)
     early, late = chances(0.064, 3), chances(0.064, 11)

@@ -8,7 +8,7 @@ import pytest
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.models.sparse import Compressed
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.serving import gathering
+from medusa_sim.serving import first_tokens
 from medusa_sim.serving.chance import log_normal, normal_values
 from medusa_sim.serving.mixed_steps import mixed_step_law
 from medusa_sim.serving.request_cycle import _steps_ahead
@@ -32,9 +32,9 @@ def test_clients_that_begin_at_once_are_normal_around_their_next_requests(monkey
     width = np.sqrt(spread**2 + 1.0 / (2.0 * np.pi))
     chances = np.sort(np.exp(-((spread * normal_values() / width) ** 2) / 2) / (np.sqrt(2 * np.pi) * width))
     halves = chances.reshape(2, -1).mean(axis=1)
-    monkeypatch.setattr(gathering, "TESTED_CV", 0.02)
-    monkeypatch.setattr(gathering, "REQUESTS_A_CLIENT", 2)
-    np.testing.assert_allclose(gathering.gathered_chances(cycle), [halves], rtol=1e-12)
+    monkeypatch.setattr(first_tokens, "TESTED_CV", 0.02)
+    monkeypatch.setattr(first_tokens, "REQUESTS_A_CLIENT", 2)
+    np.testing.assert_allclose(first_tokens.gathered_chances(cycle), [halves], rtol=1e-12)
 
 
 @pytest.mark.parametrize("verified", [1, 4])

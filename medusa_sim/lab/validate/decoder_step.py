@@ -1,4 +1,4 @@
-"""Predicted steps of the decoder, launched as it does.
+"""Predicted steps of the decoder, launched as it does, and what it takes outside its kernels.
 
 Separate projections, one fused attention kernel, heads on the accepted row, and the mask over all keys as
 three passes over it.
@@ -7,6 +7,8 @@ three passes over it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from medusa_sim.engines.runtime import Runtime
@@ -77,3 +79,24 @@ def decoder_step(
     return step + timed_pass(
         latency, PassWork(launches=(mask,), runtime=runtime, workload=workload, name="continued")
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaps:
+    """What a plain step takes outside its kernels, and one that drafts, chooses and compacts as well, us."""
+
+    plain_us: float = 0.0
+    speculative_us: float = 0.0
+
+    def step_us(self, candidates: int) -> float:
+        """Of a step with so many candidates."""
+        return self.plain_us if candidates == 1 else self.speculative_us
+
+
+def fitted_gaps(missing_us: Sequence[float]) -> Gaps:
+    """Gaps that leave no error at the cells they are fitted to, and 0 where kernels alone take longer.
+
+    missing_us: what kernels lack there of a plain step, and of a speculative one where one was measured.
+    """
+    plain, *speculative = (max(0.0, us) for us in missing_us)
+    return Gaps(plain_us=plain, speculative_us=speculative[0] if speculative else plain)

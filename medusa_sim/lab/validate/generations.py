@@ -27,8 +27,7 @@ from medusa_sim.lab.validate.comparison import (
     comparison,
     disagreement,
 )
-from medusa_sim.lab.validate.decoder_step import decoder_model, decoder_step
-from medusa_sim.lab.validate.gaps import fitted_gaps
+from medusa_sim.lab.validate.decoder_step import decoder_model, decoder_step, fitted_gaps
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 
 

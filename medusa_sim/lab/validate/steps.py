@@ -22,8 +22,7 @@ from medusa_sim.lab.measure.cells import StepMeta, StepRow, read_steps
 from medusa_sim.lab.measure.environment import differences
 from medusa_sim.lab.measure.spread import lower_quartile
 from medusa_sim.lab.validate.comparison import CountChoice, Deviation
-from medusa_sim.lab.validate.decoder_step import decoder_model, decoder_step
-from medusa_sim.lab.validate.gaps import Gaps, fitted_gaps
+from medusa_sim.lab.validate.decoder_step import Gaps, decoder_model, decoder_step, fitted_gaps
 from medusa_sim.lab.validate.step_scores import StepCell, step_choices, step_comparisons
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.latency.measured import OPERATOR_PROFILES

@@ -16,8 +16,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.measure.cells import StepRow, write_steps
 from medusa_sim.lab.measure.record import write_meta
-from medusa_sim.lab.validate.decoder_step import decoder_step
-from medusa_sim.lab.validate.gaps import Gaps
+from medusa_sim.lab.validate.decoder_step import Gaps, decoder_step
 from medusa_sim.lab.validate.steps import validate_decoder
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.measurement import Meta, Rates
