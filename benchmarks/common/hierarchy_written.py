@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import numpy as np
@@ -19,12 +19,14 @@ from common.hierarchy_fit import Fit, Found, covariance
 from common.hierarchy_terms import EFFECTS, GROUPED, HOST, MANY, OWN_HOST, SHARES, Effect
 from common.script import ROOT
 from common.study import measured_rows, named_rows
-from common.terms import engine_table, with_term_line
+from common.terms import inline, with_term_line
 from medusa_sim.engines.case import Form
 from medusa_sim.engines.place import Kind, Place
 from medusa_sim.engines.served_groups import NEARNESS_FILE, Spread
 from medusa_sim.writing import write_text
 
+Tables = list[dict[str, Any]]
+"""Deviations as they stand in a file."""
 RUNTIMES: dict[str, tuple[tuple[str, str], ...]] = {
     "vllm": (
         ("vllm-0.11", ""),
@@ -43,26 +45,28 @@ SOURCE = (
     "served steps of Llama-3.1, Qwen3-32B, gpt-oss-120b, DeepSeek-V3 on H100, H200, B200, GB200 (rows by "
     "which aiconfigurator grades itself, InferenceX and NVIDIA, 2025-08 to 2026-04), all fitted together"
 )
-FIELDS = {
-    "generation": 'generations = ["{}"]',
-    "form": 'forms = ["{}"]',
-    "weights": 'formats = ["{}"]',
-    "experts_in": 'formats = ["{}"]',
-    "layers_of": 'forms = ["mixture", "latent", "sparse", "hybrid"], formats = ["{}"]',
-    "gpus": f"gpus = [{MANY}, 1024]",
+FIELDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "generation": lambda name: {"generations": [name]},
+    "form": lambda name: {"forms": [name]},
+    "weights": lambda name: {"formats": [name]},
+    "experts_in": lambda name: {"formats": [name]},
+    "layers_of": lambda name: {"forms": ["mixture", "latent", "sparse", "hybrid"], "formats": [name]},
+    "gpus": lambda _: {"gpus": [MANY, 1024]},
 }
-KEPT = r", measured = \{.*?\}, elsewhere = \[\{.*?\}\]"
+"""Fields of a deviation that say where it holds, by the column of cells that tells the place."""
+SEVERAL = {"gpus": [2, 1024]}
 LEAST, LEAST_PLUS = 0.005, 0.05
 """Relative deviations below the first are not written, nor times per layer below the second."""
 
 
-def written_terms(
-    fit: Fit, found: Found, engine: str
-) -> dict[str, tuple[float, float, list[str], list[str]]]:
+def written_terms(fit: Fit, found: Found, engine: str) -> dict[str, tuple[float, float, Tables, Tables]]:
     """Term -> (value of the engine: a factor or so much more, band, deviations, those of old versions)."""
     left_open, terms = covariance(found), {}
     for effect in EFFECTS:
-        deviations, old, of_all = list[str](), list[str](), list[int]()
+        least = 0.02 * min(prior for _, prior in effect.levels)
+        deviations: Tables = []
+        old: Tables = []
+        of_all: list[int] = []
         variance, size = 0.0, 0.0
         for place, (of, keys, name) in enumerate(fit.names):
             value, at = found.x[place], dict(zip(keys, name, strict=True))
@@ -73,66 +77,120 @@ def written_terms(
                 of_all.append(place)
                 continue
             variance = max(variance, left_open[place, place])
-            shown = float(f"{value:.3g}") if effect.plus else float(f"{np.exp(value):.4g}")
-            if abs(value) < (0.02 * min(prior for _, prior in effect.levels) if effect.plus else LEAST):
+            if abs(value) < (least if effect.plus else LEAST):
                 continue
-            where = [FIELDS[key].format(each) for key, each in at.items() if key in FIELDS]
-            fields = [f"plus = {shown:g}" if effect.plus else f"times = {shown:g}"]
-            if effect.of_seen and value > 0.0:
-                here = (fit.cells[list(at)] == pd.Series(at)).all(axis=1)
-                where.append(f"forms = {sorted(set(fit.cells.form[here]))}".replace("'", '"'))
+            own: dict[str, Any] = {"plus" if effect.plus else "times": _shown(effect, value)}
             if model := fit.only_model(place):
-                fields.append(f'only = "{model}"')
-            if "experts_by" not in at:
-                (old if "version" in at else deviations).append(f"{{ {', '.join([*where, *fields])} }}")
-                continue
-            for each in GROUPED:
-                told = at.get("experts_in", each.experts_in)
-                if told != (each.experts_in or told):
-                    continue
-                there = [FIELDS["generation"].format(each.generation)]
-                there += [FIELDS["experts_in"].format(told)] if told else []
-                there += [f"splits = {str(each.splits).lower()}"] if each.splits is not None else []
-                lines = old if each.is_old or "version" in at else deviations
-                lines.append(f"{{ {', '.join([*there, *fields])} }}")
-        own = found.x[of_all].sum()
+                own["only"] = model
+            for is_old, where in _places(fit, effect, at, value):
+                (old if is_old else deviations).append(where | own)
+        own_value = found.x[of_all].sum()
         spread = max(variance, left_open[np.ix_(of_all, of_all)].sum()) ** 0.5
-        least = 0.02 * min(prior for _, prior in effect.levels)
-        base = (own if abs(own) > least else 0.0) if effect.plus else float(np.exp(own))
+        base = (own_value if abs(own_value) > least else 0.0) if effect.plus else float(np.exp(own_value))
         band = 1.28 * spread / max(abs(base), size, 1e-9) if effect.plus else 1.28 * spread
         terms[effect.term] = base, min(band, 1.0), deviations, old
     return terms
 
 
-def measured_range(cells: pd.DataFrame) -> str:
+def _shown(effect: Effect, value: float) -> float:
+    """A deviation in the digits that are written: so much more, or a factor."""
+    return float(f"{value:.3g}") if effect.plus else float(f"{np.exp(value):.4g}")
+
+
+def _places(
+    fit: Fit, effect: Effect, at: dict[str, str], value: float
+) -> Iterator[tuple[bool, dict[str, Any]]]:
+    """(whether of old versions alone, where it holds) of a deviation; at: its place by column of cells."""
+    if "experts_by" in at:
+        for each in GROUPED:
+            told = at.get("experts_in", each.experts_in)
+            if told != (each.experts_in or told):
+                continue
+            splits = {} if each.splits is None else {"splits": each.splits}
+            formats = FIELDS["experts_in"](told) if told else {}
+            yield each.is_old or "version" in at, {"generations": [each.generation], **formats, **splits}
+        return
+    where: dict[str, Any] = {}
+    for column, name in at.items():
+        where |= FIELDS[column](name) if column in FIELDS else {}
+    if effect.of_seen and value > 0.0:
+        here = (fit.cells[list(at)] == pd.Series(at)).all(axis=1)
+        where["forms"] = sorted(set(fit.cells.form[here]))
+    yield "version" in at, where
+
+
+def measured_range(cells: pd.DataFrame) -> dict[str, Any]:
     """Where the cells of an engine were measured, as a term says it."""
     forms = [form for form in get_args(Form) if form in set(cells.form)]
-    gpus, generations = [int(cells.tp.min()), int(cells.tp.max())], sorted(set(cells.generation))
     most = cells.groupby("form").requests.max().astype(int)
     fewer = [[form, int(most[form])] for form in forms if most[form] < most.max()]
-    fields = f"forms = {forms}, gpus = {gpus}, generations = {generations}, requests = {most.max()}"
-    fields += f", fewer = {fewer}" if fewer else ""
-    return f"measured = {{ {fields} }}".replace("'", '"')
+    return {
+        "forms": forms,
+        "gpus": [int(cells.tp.min()), int(cells.tp.max())],
+        "generations": sorted(set(cells.generation)),
+        "requests": int(most.max()),
+        **({"fewer": fewer} if fewer else {}),
+    }
 
 
 def write(fit: Fit, found: Found) -> None:
     """The terms into runtimes.toml."""
     path = ROOT / "medusa_sim/engines/runtimes.toml"
     text, models = path.read_text(encoding="utf-8"), set(fit.cells.model)
+    known = tomllib.loads(text)
     for engine, places in RUNTIMES.items():
         terms = written_terms(fit, found, engine)
         measured = measured_range(fit.cells[fit.cells.engine == engine])
         for runtime, only in places:
             for effect in EFFECTS:
-                if only and effect.term not in only.split():
-                    continue
-                if not only and effect.term == "kernels_share":
+                if effect.term not in only.split() if only else effect.term == "kernels_share":
                     continue
                 value, band, deviations, old = terms[effect.term]
-                deviations = [*deviations, *deviations_of_others(text, runtime, effect.term, models)]
-                told = value, band, deviations, old, measured
-                text = _with_term(text, runtime, effect, *told, is_old=runtime in OLDER)
+                before = known[runtime]["engine"].get(effect.term)
+                deviations = [*deviations, *deviations_of_others(before, models)]
+                deviations += old if runtime in OLDER else []
+                term = _term(engine, effect, value, band, deviations, before, measured)
+                if term is not None:
+                    text = with_term_line(text, runtime, f"{effect.term} = {inline(term)}")
     write_text(path, text)
+
+
+def deviations_of_others(term: dict[str, Any] | None, models: set[str]) -> Tables:
+    """Deviations of a term in the file that models told which the fit does not hold."""
+    return [each for each in (term or {}).get("deviations", []) if each.get("only", "") not in {"", *models}]
+
+
+def _term(
+    engine: str,
+    effect: Effect,
+    value: float,
+    band: float,
+    deviations: Tables,
+    before: dict[str, Any] | None,
+    measured: dict[str, Any],
+) -> dict[str, Any] | None:
+    """A term as the file has it; None where it has none and needs none. before: what it has."""
+    if "host" in effect.term:
+        if engine in OWN_HOST:  # fitted by other rows: what deviates from it alone is new
+            return None if before is None else {**before, "deviations": deviations}
+        value += HOST[engine][effect.term]
+    if effect.term == "layer_us":  # nothing on one GPU
+        deviations = [SEVERAL | each for each in deviations]
+        if value > LEAST_PLUS:
+            deviations.insert(0, SEVERAL | {"plus": float(f"{value:.3g}")})
+        value = 0.0
+    if before is None and not deviations and abs(value - float(effect.term in SHARES)) < LEAST_PLUS:
+        return None
+    where = {"measured": measured}
+    if before is not None and "elsewhere" in before:
+        where = {name: before[name] for name in ("measured", "elsewhere")}
+    return {
+        "value": float(f"{value:.4g}"),
+        "band": float(f"{band:.2g}"),
+        "source": SOURCE,
+        **where,
+        **({"deviations": deviations} if deviations else {}),
+    }
 
 
 def fitted_elsewhere() -> Iterator[tuple[Place, str, int]]:
@@ -166,60 +224,6 @@ def write_nearness(fit: Fit, kinds: dict[Kind, dict[str, Any]], spreads: dict[st
     for kind, own in kinds.items():
         lines += ["", f"[kinds.{kind}]", *(f"{name} = {value}" for name, value in own.items())]
     for (place, model), cells in sorted(served.items()):
-        named = place._asdict() | {"model": model}
-        lines += ["", "[[served]]"]
-        for name, value in named.items():
-            shown = str(list(value)) if isinstance(value, tuple) else repr(value)
-            lines.append(f"{name} = {shown}".replace("'", '"'))
-        lines.append(f"cells = {cells}")
+        named = place._asdict() | {"model": model, "cells": cells}
+        lines += ["", "[[served]]", *(f"{name} = {inline(value)}" for name, value in named.items())]
     write_text(NEARNESS_FILE, "\n".join(lines) + "\n")
-
-
-def deviations_of_others(text: str, runtime: str, term: str, models: set[str]) -> list[str]:
-    """Deviations in the file that models told which the fit does not hold."""
-    line = re.search(rf"(?m)^{term} = .*$", engine_table(text, runtime))
-    told = re.finditer(r'\{[^{}]*only = "([^"]*)"[^{}]*\}', line[0] if line else "")
-    return [each[0] for each in told if each[1] not in models]
-
-
-def _with_term(
-    text: str,
-    runtime: str,
-    effect: Effect,
-    value: float,
-    band: float,
-    deviations: list[str],
-    old: list[str],
-    measured: str,
-    *,
-    is_old: bool,
-) -> str:
-    line = re.search(rf"(?m)^{effect.term} = \{{ value = ([0-9.]+)(.*)$", engine_table(text, runtime))
-    engine = next(engine for engine, places in RUNTIMES.items() if any(runtime == of for of, _ in places))
-    if "host" in effect.term and engine not in OWN_HOST:
-        value = value + HOST[engine][effect.term]
-    if is_old:
-        deviations = [*deviations, *old]
-    listed = f"deviations = [{', '.join(deviations)}]"
-    if "host" in effect.term and engine in OWN_HOST:
-        if line is None:
-            return text
-        rest = re.sub(r", deviations = \[.*?\](?= \}$)", "", line[2])
-        new = f"{effect.term} = {{ value = {line[1]}{rest.removesuffix(' }')}, {listed} }}"
-    else:
-        if effect.term == "layer_us":
-            deviations = [f"{{ gpus = [2, 1024], plus = {value:.3g} }}"] * int(value > LEAST_PLUS) + [
-                each if "gpus = " in each else each.replace("{ ", "{ gpus = [2, 1024], ", 1)
-                for each in deviations  # those that the file keeps say so already
-            ]
-            listed, value = f"deviations = [{', '.join(deviations)}]", 0.0
-        elsewhere = "" if line is None else "".join(re.findall(KEPT, line[2]))
-        where = elsewhere or measured
-        if line is None and not deviations and abs(value - float(effect.term in SHARES)) < LEAST_PLUS:
-            return text
-        ending = f", {listed}" if deviations else ""
-        new = (
-            f'{effect.term} = {{ value = {value:.4g}, band = {band:.2g}, source = "{SOURCE}", '
-            f"{where.removeprefix(', ')}{ending} }}"
-        )
-    return with_term_line(text, runtime, new)

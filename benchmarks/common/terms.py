@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
@@ -101,6 +103,18 @@ def with_term_line(text: str, runtime: str, line: str) -> str:
     table, term = engine_table(text, runtime), line.partition(" ")[0]
     written, count = re.subn(rf"(?m)^{term} = .*$", lambda _: line, table)
     return text.replace(table, written if count else f"{table.rstrip()}\n{line}\n\n")
+
+
+def inline(value: Any) -> str:
+    """A value as TOML has it on one line."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {inline(each)}' for name, each in value.items())} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(inline, value))}]"
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def print_terms(terms: Sequence[Fitted], values: FloatArray) -> None:
