@@ -34,7 +34,6 @@ from medusa_sim.lab.measure.subject import Subject, random_subject
 from medusa_sim.lab.measure.timed_steps import Step, step_us
 from medusa_sim.lab.measure.turns import ReferenceKernel, Turns, Visit, step_clock, take_turns
 from medusa_sim.latency.measured import OPERATOR_PROFILES
-from medusa_sim.latency.measurement import Environment
 from medusa_sim.models.model import Model, of_dtype
 from medusa_sim.models.models import load_model
 from medusa_sim.operators.attention import Attention
@@ -54,42 +53,35 @@ _PLAIN_VISITS = 3
 """Visits of a plain step in a round: every speedup of its batch rests on it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Together:
     """One model's run. shapes: what its steps are made of; more: those from which kernels are fitted besides.
 
-    record: where the operators' rows go; folder: where the steps go. disagreement: how far the passes of a
-    grid differ, on average over its speedups. Every round leaves complete files.
+    bench: times operators, by its clock steps too. record: where the operators' rows go; folder: where the
+    steps go; method: how they are measured. disagreement: how far the passes of a grid differ, on average
+    over its speedups. Every round leaves complete files.
     """
 
-    folder: Path
     subject: Subject
     shapes: Sequence[TimedShape]
     more: Sequence[TimedShape]
+    bench: CpuBench
     record: Recorder
-    seen: Environment
-    copy_bytes_per_s: float
+    folder: Path
+    method: StepMeta
     disagreement: Callable[[Sequence[StepRow]], float]
-    packed: bool = False
-    tell: Tell = lambda _: None
+    tell: Tell
     turns: Turns = field(init=False)
-    _clock: Callable[[], float] = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing measured yet."""
-        self._clock = step_clock()
-        self.turns = Turns(ReferenceKernel(self._clock))
+        self.turns = Turns(ReferenceKernel(self.bench.clock))
 
     def run(self, budget_s: float) -> None:
         """Measure within the budget, or for one round if that takes longer. Raises OutputError."""
         write_config(self.folder, self.subject.name, self.subject.model.config.to_hf())
-        bench = CpuBench(
-            Pool(torch.device("cpu"), self.seen.cache_bytes, packed=self.packed),
-            self._clock,
-            patience=_PATIENCE,
-        )
         operators, more = (
-            [Visit(shape.key, partial(bench.ready, shape)) for shape in shapes]
+            [Visit(shape.key, partial(self.bench.ready, shape)) for shape in shapes]
             for shapes in (self.shapes, self.more)
         )
         steps = self._step_visits()
@@ -114,11 +106,8 @@ class Together:
 
     @property
     def meta(self) -> StepMeta:
-        """How the steps were measured."""
-        meta = steps_meta(self.subject.grid, self.seen, self.copy_bytes_per_s, packed=self.packed)
-        meta.attention[self.subject.name] = self.subject.attention
-        meta.reference.update(self.reference)
-        return meta
+        """How the steps were measured, and in which states of the machine."""
+        return replace(self.method, reference=self.reference)
 
     @property
     def best(self) -> FastestLayers:
@@ -137,7 +126,7 @@ class Together:
     def _step_visits(self) -> list[Visit]:
         with torch.inference_mode():
             return [
-                Visit((batch, count), _settled(step, self._clock), _PLAIN_VISITS if count == 1 else 1)
+                Visit((batch, count), _settled(step, self.bench.clock), _PLAIN_VISITS if count == 1 else 1)
                 for batch in self.subject.grid.batches
                 for count, step in self.subject.steps(batch).items()
             ]
@@ -229,11 +218,8 @@ def measure_together(
     """Steps of one model to `folder`, and the operators that they and a fit are made of to the device's rows.
 
     operators_of: what a model's steps of (batch, candidates, depth) cells at a length are made of on a GPU.
-    least_rows: shapes of each of their kinds, for a fit. disagreement: as of `Together`.
-
-    Raises:
-        UsageError: not on a CPU, or several models.
-        SpecError, OutputError: a model that is not there, a folder that cannot be written.
+    least_rows: shapes of each of their kinds, for a fit. disagreement: as of `Together`. Raises UsageError
+    off a CPU or for several models, SpecError or OutputError for what is not there or cannot be written.
     """
     require_cpu(device)
     if len(asked.models) > 1:
@@ -251,16 +237,18 @@ def measure_together(
     write_meta(rows, meta)
     hardware.write_hardware(home, seen, rates)
     first, more = _shapes(path, load_gpu(seen.name, home), subject, operators_of, least_rows)
+    method = steps_meta(grid, seen, rates.copy_bytes_per_s, packed=asked.packed)
     run = Together(
-        folder=folder,
         subject=subject,
         shapes=first,
         more=more,
+        bench=CpuBench(
+            Pool(torch.device("cpu"), seen.cache_bytes, packed=asked.packed), step_clock(), patience=_PATIENCE
+        ),
         record=record,
-        seen=seen,
-        copy_bytes_per_s=rates.copy_bytes_per_s,
+        folder=folder,
+        method=replace(method, attention={subject.name: subject.attention}),
         disagreement=disagreement,
-        packed=asked.packed,
         tell=tell,
     )
     try:
