@@ -13,7 +13,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import mutations
 import pytest
@@ -82,7 +84,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what scripts read and write."""
     copy = tmp_path_factory.mktemp("doors") / "tree"
     for name in TREES:
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, copy / name)
     copied = [
         "README.md",
         "CHANGELOG.md",
@@ -97,17 +99,64 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def ran(
-    tree: Path, script: str, words: str, data: Path | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    own = {"PYTHONPATH": str(tree), "MEDUSA_SIM_DATA": str(data or tree / "nothing"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(tree / "benchmarks" / script), *shlex.split(words)],
-        env={**os.environ, **own, **variables}, cwd=tree, capture_output=True, text=True, check=False,
-        timeout=300,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr[-3000:]
-    return done
+SERVER = """
+import importlib, os, runpy, shlex, signal, sys
+
+folder = sys.path[0] = sys.argv[1]
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+for line in sys.stdin:
+    errors, script, *words = shlex.split(line)
+    if (child := os.fork()) == 0:
+        told = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for own, place in ((nothing, 0), (nothing, 1), (told, 2)):
+            os.dup2(own, place)
+        signal.alarm(300)
+        sys.argv = [script, *words]
+        runpy.run_path(os.path.join(folder, script), run_name="__main__")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+IMPORTED = (
+    "torch", "scipy.optimize", "scipy.stats", "pandas", "matplotlib.figure", "medusa_sim.cli",
+    "medusa_sim.api", "medusa_sim.lab.decoder.checkpoint", "medusa_sim.lab.validate",
+    "medusa_sim.lab.reproduce",
+)  # fmt: skip
+"""What most scripts import."""
+
+
+class Ran(NamedTuple):
+    """How a script ended."""
+
+    returncode: int
+    stderr: str
+
+
+Run = Callable[[str, str], Ran]
+
+
+@pytest.fixture(scope="module")
+def run(tree: Path) -> Iterator[Run]:
+    """Runs a script of the copy in a process of its own, a child of one that has imported what most need."""
+    own = {"PYTHONPATH": str(tree), "MEDUSA_SIM_DATA": str(tree / "nothing"), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, **own}
+    words = [sys.executable, "-c", SERVER, str(tree / "benchmarks"), *IMPORTED]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=env, cwd=tree, stdin=pipe, stdout=pipe, text=True) as server:
+
+        def run_one(script: str, words: str) -> Ran:
+            assert server.stdin is not None
+            assert server.stdout is not None
+            errors = tree / f"{script}.errors"
+            print(shlex.join([str(errors), script, *shlex.split(words)]), file=server.stdin, flush=True)
+            code, told = int(server.stdout.readline()), errors.read_text(encoding="utf-8")
+            assert "Traceback" not in told, told[-3000:]
+            return Ran(code, told)
+
+        yield run_one
+        assert server.stdin is not None
+        server.stdin.close()
 
 
 def doors() -> dict[str, str]:
@@ -140,16 +189,16 @@ def test_every_door_has_a_help_page():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ALONE)
-def test_a_script_runs_to_its_end(script, tree):
-    done = ran(tree, script, ALONE[script])
+def test_a_script_runs_to_its_end(script, run):
+    done = run(script, ALONE[script])
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["acceptance_by_output.py", "engine_fit.py"])
-def test_a_script_without_its_rows_says_so_in_one_line(script, tree):
+def test_a_script_without_its_rows_says_so_in_one_line(script, run):
     """As processes; every other script that reads rows is run so by `test_docs`."""
-    done = ran(tree, script, {**QUICK, **LONG}[script])
+    done = run(script, {**QUICK, **LONG}[script])
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("no rows at "), done.stderr[-500:]
     assert "give the folder that holds them in MEDUSA_SIM_DATA" in done.stderr
@@ -159,8 +208,12 @@ def test_a_script_without_its_rows_says_so_in_one_line(script, tree):
 @pytest.mark.skipif(not DATA.exists(), reason="measured rows are not part of this project")
 @pytest.mark.parametrize("script", QUICK)
 def test_a_script_runs_to_its_end_on_rows(script, tree):
-    done = ran(tree, script, QUICK[script], DATA)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = subprocess.run(
+        [sys.executable, str(tree / "benchmarks" / script), *shlex.split(QUICK[script])],
+        env={**os.environ, "PYTHONPATH": str(tree), "MEDUSA_SIM_DATA": str(DATA)}, cwd=tree,
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.slow

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,18 @@ import pytest
 
 pytest.importorskip("streamlit")
 
+import answers
 import show
 import under_load
 from pages_read import PAPERS, Opened
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
+from medusa_sim.export import launch
+from medusa_sim.plan import recommend
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import FORMATS, format_text
 
 ONLY_TYPED = re.compile(
@@ -23,15 +33,55 @@ ONLY_TYPED = re.compile(
 )
 """What only the command line has a place for, ids of formats among it."""
 ADDRESSES = {"answer": "", "compare": "which-gpu"}
+SEARCHES = 4
+"""Searches that are kept: a page's, and those that its commands ask besides."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def installed_once() -> Iterator[None]:
+    """What is installed is listed once: every `AppTest` reads the metadata of all packages, half a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            manifest_scanner, "scan_component_manifests", cache(manifest_scanner.scan_component_manifests)
+        )
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def searched_once() -> Iterator[None]:
+    """A page and the commands that it prints share a search where scenario and question are equal.
+
+    Both are compared by every value that was resolved from words, so that a page that asks something else
+    than its command still has another answer.
+    """
+    search = recommend.recommend
+    kept: OrderedDict[object, Recommendation] = OrderedDict()
+
+    def once(scenario: Scenario, question: Question | None = None) -> Recommendation:
+        asked = recommend._with_traffic(scenario, Question() if question is None else question)
+        values = tuple(asked[0].arguments.values.items())
+        if not all(isinstance(value, str | int | float | None) for _, value in values):
+            return search(scenario, question)
+        key = (values, asked[1], answers.data_version())
+        found = kept.pop(key, None) or search(scenario, question)
+        kept[key] = found
+        if len(kept) > SEARCHES:
+            kept.popitem(last=False)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (recommend, answers, launch):
+            patch.setattr(module, "recommend", once)
+        yield
 
 
 @pytest.fixture
 def short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads of 150 requests and one seed: figures of the size that is asked for are not what is tested."""
+    """Loads of 80 requests and one seed: figures of the size that is asked for are not what is tested."""
     whole = under_load.load_test
 
     def short(scenario: Any, **asked: Any) -> Any:
-        return whole(scenario, **{**asked, "requests": 150, "seeds": 1})
+        return whole(scenario, **{**asked, "requests": 80, "seeds": 1})
 
     monkeypatch.setattr(under_load, "load_test", short)
 

@@ -57,7 +57,7 @@ def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
     )
     assert len(drawn(page)) == 3, "against the rate, over time, what was measured"
     told = next(told for told in commands(page) if "--timeline" not in told)
-    rows = csv_rows(printed(f"{told} --requests 150 --seeds 1"))
+    rows = csv_rows(printed(f"{told} --requests 80 --seeds 1"))
     assert [row["policy"] for row in rows[:2]] == ["none", "K=3"]
     for point in found.last:
         asked = point.policy, point.arrivals_per_s

@@ -92,7 +92,7 @@ def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> 
 )
 def test_roofline_follows_the_whole_set_up(opened: Opened, url: dict[str, Any]) -> None:
     url = {"gpu": "h100-sxm", "model": "qwen3-30b-a3b", "drafter": "eagle3", "acceptance": "0.6", **url}
-    page = opened("answer", look="roofline", batch=16, **url)
+    page = opened("answer", look="roofline", batch=16, batch_max=16, **url)
     rows = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim roofline"))))
     layers = chart_specs(page)[-1]["layer"]
     shown = next(each["data"]["values"] for each in layers if "time_us" in each["data"]["values"][0])
@@ -110,7 +110,7 @@ def test_every_fitted_kernel_of_a_set_is_listed(opened: Opened, gpu: str, kernel
 
 
 def test_links_may_use_other_names(opened: Opened) -> None:
-    eagle = {**EIGHT_B, "seqs": 64}
+    eagle = {**EIGHT_B, "seqs": 16}
     page = opened("load", **eagle, policy="schedule", runtime="sglang")
     assert "--policy none,schedule" in commands(page)[0]
     assert "--runtime sglang-0.5" in commands(page)[0]
@@ -119,7 +119,7 @@ def test_links_may_use_other_names(opened: Opened) -> None:
     assert not any("Ignored" in warning.value for warning in section.warning)
     other = opened("load", **eagle, policy="schedule by batch", runtime="sglang-0.5")
     assert metrics(page) == metrics(other)
-    assert "h100-sxm" in next(each.value for each in opened("answer", gpu="h100").warning)
+    assert "h100-sxm" in next(each.value for each in opened("answer", gpu="h100", batch_max=4).warning)
 
 
 def test_tree_figures_are_the_packages(opened: Opened) -> None:
@@ -206,7 +206,8 @@ def test_uploads_are_read_as_data() -> None:
 def test_charts_are_valid_specifications() -> None:
     points = answers.roofline(set_up(gpu="a40"), 4, 16)
     drawn(lines_spec(roofline_chart(points, load_gpu("a40"), "fp16")))
-    drawn(answer.tornado_chart(answers.changes(set_up(), 4, None), 2.0))
+    chosen = SetUp(**EIGHT_B)  # whose changes another test asks for
+    drawn(answer.tornado_chart(answers.changes(chosen, 8, answers.usual_request(chosen)), 2.0))
     rows = gains_by_batch(rows_at(answers.recommendation(set_up(), answers.Asked(8)), 1024))
     drawn(answer.batch_chart(rows, 4, chains=False))
     heads = load_acceptance("medusa1-vicuna-7b").heads

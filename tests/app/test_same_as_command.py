@@ -81,7 +81,7 @@ def load_page(opened: Opened, url: dict[str, Any]) -> None:
     if page.error and not metrics(page):
         return
     full = float(metrics(page)["Always full"].removesuffix("/s"))
-    rows = csv_rows(printed(f"{command(page, 'load', '--format csv')} --requests 150 --seeds 1"))
+    rows = csv_rows(printed(f"{command(page, 'load', '--format csv')} --requests 80 --seeds 1"))
     rate = max(float(row["rate_per_s"]) for row in rows if float(row["rate_per_s"]) < full)
     own = next(row for row in rows if float(row["rate_per_s"]) == rate and row["policy"] == "K=2")
     assert metrics(page)["Time per token"] == f"{significant(KILO * float(own['tpot_mean_s']), 3)} ms"

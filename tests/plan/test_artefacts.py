@@ -3,6 +3,7 @@
 import pytest
 import roads
 import scan
+from _pytest.mark.structures import ParameterSet
 
 SET_UPS = (
     scan.SetUp("h100-sxm", "llama-3.1-8b", "vllm", "bf16", 1),
@@ -12,8 +13,19 @@ SET_UPS = (
     scan.SetUp("l40s", "llama-3.1-8b", "sglang", "bf16", 1),
 )
 
+AT_NIGHT = (SET_UPS[1], SET_UPS[4])
+"""Of engines that have another here."""
 
-@pytest.mark.parametrize("each", SET_UPS, ids=str)
+
+def asked(*more: tuple[int, ...]) -> list[ParameterSet]:
+    """The set-ups, with more of each."""
+    return [
+        pytest.param(each, *rest, marks=[pytest.mark.nightly] if each in AT_NIGHT else [], id=str(each))
+        for each, *rest in zip(SET_UPS, *more, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("each", asked())
 def test_no_verdict_comes_from_an_artefact(each):
     found = scan.scanned(each)
     assert found["batches"] > 100
@@ -24,7 +36,7 @@ def test_no_verdict_comes_from_an_artefact(each):
     assert found["narrows"] > -1e-9
 
 
-@pytest.mark.parametrize(("each", "users"), list(zip(SET_UPS, (4, 64, 32, 96, 32), strict=True)), ids=str)
+@pytest.mark.parametrize(("each", "users"), asked((4, 64, 32, 96, 32)))
 def test_a_sweep_is_what_the_simulator_gives(each, users):
     plain, drafting = (
         roads.differences(

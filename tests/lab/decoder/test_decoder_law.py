@@ -183,12 +183,19 @@ def test_one_step_keeps_the_joint_law_of_three_tokens_exactly(method, pair):
     assert [found[whole] for whole in joint] == pytest.approx([*joint.values()], abs=1e-10)
 
 
+AT_NIGHT = [
+    pytest.param(*each, marks=pytest.mark.nightly)
+    for each in (("sd", "noisy"), ("specinfer", "noisy"), ("spectr", "disjoint"))
+]
+"""Loops of which another is run with that rule or with such drafts."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "pair"),
     [
-        *product(("ar", "medusa", "ngram", "rsd-s", *RUNS), ("noisy",)),
-        *product(("ngram", "spectr", "rsd-s"), ("disjoint",)), ("rsd-s", "equal"),
+        *product(("ar", "medusa", "ngram", "rsd-s", "spectr", "rsd-c"), ("noisy",)),
+        *product(("ngram", "rsd-s"), ("disjoint",)), ("rsd-s", "equal"), *AT_NIGHT,
     ],
 )  # fmt: skip
 def test_generated_texts_have_the_joint_law(method, pair):
