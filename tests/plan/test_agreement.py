@@ -134,10 +134,10 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
 
 
 def scenarios(runtime: str) -> Iterator[tuple[str, str, Scenario]]:
-    """Every drafter with a fifth of the acceptances, every acceptance once; the rest under other runtimes."""
+    """Every drafter with a third of the acceptances, every acceptance once; the rest under other runtimes."""
     turn, seen = runtime_names().index(runtime), set()
     for place, (drafter, acceptance) in enumerate(product(DRAFTERS, ACCEPTANCE)):
-        if (place + turn) % 5 == 0 or acceptance not in seen:
+        if (place + turn) % 3 == 0 or acceptance not in seen:
             scenario = scenario_of(runtime, drafter, acceptance)
             if scenario is not None:
                 seen.add(acceptance)
