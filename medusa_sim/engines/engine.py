@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.engines.case import Case
+from medusa_sim.engines.case import Case, Form
 from medusa_sim.engines.ranges import MeasuredRange
 from medusa_sim.engines.term import Term
 from medusa_sim.reading.strict import Text
@@ -357,16 +357,21 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def measured_requests(self) -> int:
-        """Most requests of a step in which any of its times was measured.
+        """Most requests of a step in which any of its times was measured with models of the form asked for.
 
-        Of models of the form asked for, where there are such measurements.
+        Of a form that was not measured at all, the fewest that any form was measured with.
         """
         times = [
             term for name, term in self.terms.items() if UNITS[name] == "us" and not name.startswith("server")
         ]
-        known = [(each.measured.requests, each.outside) for each in times if each.measured is not None]
-        of_form = [requests for requests, outside in known if requests and "forms" not in outside]
-        return max(of_form or [requests or 0 for requests, _ in known], default=0)
+        known = [(term.measured.requests or 0, term) for term in times if term.measured is not None]
+        if of_form := [requests for requests, term in known if requests and "forms" not in term.outside]:
+            return max(of_form)
+        most: dict[Form, int] = {}
+        for requests, term in known:
+            if requests and term.measured is not None:
+                most |= {form: max(requests, most.get(form, 0)) for form in term.measured.forms}
+        return min(most.values(), default=0)
 
     def with_terms(self, terms: Mapping[str, Term]) -> Engine:
         """The engine with some terms replaced, such as by a fit to a user's own measurements."""

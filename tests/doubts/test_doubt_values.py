@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -374,3 +375,16 @@ def test_prompts_that_an_engine_refuses_to_cut_are_told(runtime, prompt_tokens, 
     traffic = {} if prompt_tokens is None else {"prompt_tokens": prompt_tokens, "output_tokens": 100}
     asked = dense(runtime, gpu="h100-sxm", model="llama-3.1-8b", **traffic)
     assert [re.findall(r"[\d,]{4,}", line)[0] for line in prompts_beyond_a_step(asked)] == told
+
+
+def test_a_gpu_of_another_vendor_is_told_by_how_much_its_one_published_round_was_missed():
+    """The page of published rows says what that round took and what it is predicted at today."""
+    page = Path(__file__).parents[2].joinpath("docs/validation-engines.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"\| cook-dsv3-mi300x-c1 \| round \| \S+ \| ([\d.]+) \| ([\d.]+) \|", page)
+    measured_ms, predicted_ms = map(float, row)
+    scenario = Scenario(
+        gpu="mi300x", model="llama-3.1-8b", runtime="sglang", drafter="eagle3", acceptance=0.7
+    )
+    told = " ".join(kernel_doubts.verification_by_other_kernels(scenario))
+    assert f"took {measured_ms / predicted_ms:.1f} times the prediction" in told
+    assert not list(kernel_doubts.verification_by_other_kernels(scenario.but(gpu="h100-sxm")))

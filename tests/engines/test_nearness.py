@@ -252,6 +252,12 @@ def test_an_engine_is_known_up_to_the_requests_that_its_form_was_measured_with()
     )
     assert dense.measured_requests > latent.measured_requests
     assert mixture.measured_requests <= latent.measured_requests
+    dense, mixture, *without_rows = (
+        ms.Scenario(gpu="h200-sxm", model=model, tp=8, runtime="vllm-0.33").setting.runtime.engine
+        for model in ("llama-3.1-70b", "gpt-oss-120b", "qwen3.5-27b", "deepseek-v3", "deepseek-v3.2")
+    )
+    assert dense.measured_requests > mixture.measured_requests
+    assert {each.measured_requests for each in without_rows} == {mixture.measured_requests}
 
 
 def test_a_refit_keeps_what_models_told_that_it_does_not_hold():
