@@ -129,7 +129,7 @@ def speed(
     if threads:  # of a CPU, which has as much bandwidth and less arithmetic then
         latency = LocalLatency(latency.gpu, latency.law.backend, latency.law, threads / latency.gpu.sms)
     ((_, step),) = passes(latency, shape, engine, [LocalRow(columns=1, depth=max(1.0, depth), time_us=1.0)])
-    predicted, low, high = (float(1e6 / us) for us in (step.time_us, step.high_us, step.low_us))
+    predicted, low, high = (1e6 / us.item() for us in (step.time_us, step.high_us, step.low_us))
     return Speed(runtime, gpu, model, form, predicted, low, high, tokens_per_s, unseen)
 
 

@@ -170,8 +170,8 @@ class Ratios(NamedTuple):
 def predicted(curve: Curve, law: LocalLaw | None = None) -> Ratios:
     """A curve by its device's law or another."""
     plain, *several = _steps(curve, law)
-    ratios = np.array([float(step.time_us / plain.time_us) for step in several])
-    down, up = np.array([overhead_halves(step.cost, plain.cost) for step in several], dtype=float).T
+    ratios = np.concatenate([step.time_us / plain.time_us for step in several])
+    down, up = np.concatenate([overhead_halves(step.cost, plain.cost) for step in several], axis=1)
     return Ratios(ratios, ratios * np.exp(-down), ratios * np.exp(up))
 
 

@@ -130,7 +130,7 @@ def passes(
     setting = Setting(
         latency=replace_law(latency, law), model=model, runtime=runtime.kernels_alone, scope="model",
     )  # fmt: skip
-    columns, depth = np.array([(row.columns, int(row.depth)) for row in rows]).T
+    columns, depth = np.array([row.columns for row in rows]), np.array([int(row.depth) for row in rows])
     decodes = np.array([row.is_batch or row.columns == 1 for row in rows])
     if decodes.any():
         yield decodes, decode_step(setting, columns[decodes], depth[decodes])

@@ -262,6 +262,7 @@ def test_columns_are_tokens_of_one_sequence_or_sequences():
     assert four == pytest.approx(float(decode_step(plain, 4, 8192).time_us), rel=1e-6)
     cache_us = 3 * 8192 * 131_072 / 936.2e9 * 1e6  # of three sequences, at the GPU's bandwidth
     assert four - verified > cache_us
+    assert pass_times(latency, setting.model, setting.runtime, []).size == 0
 
 
 def test_batches_of_llama_batched_bench_and_means_of_mlx():
