@@ -270,7 +270,10 @@ class MixedStepLaw:
         linear_us, saved_us = np.interp(rows, self.rows, self.linear_us), np.zeros(())
         if self.sharing_us.any():
             saved_us = inactive_share(self.setting, tokens) * self.sharing_us[cells][:, None]
-        more_us = self._terms.more_us(linear_us, self.full_decode_us[cells][:, None], saved_us)
+        # steps of those that run lie between two that were priced, decode(b) does not: at a tile's edge it
+        # may be the longer one
+        decode_us = np.minimum(self.full_decode_us[cells][:, None], step_us)
+        more_us = self._terms.more_us(linear_us, decode_us, saved_us)
         decode_rows = (cycle.running * cycle.verified_tokens)[cells][:, None]  # b c
         launches_us = host.launches_us(decode_rows, rows)
         read_us = self._read_us(cells, prompts, tokens)

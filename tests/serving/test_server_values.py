@@ -1,5 +1,6 @@
 """Chances and pieces of a server's steps by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -55,6 +56,19 @@ def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(ver
     law = mixed_step_law(setting, scenario.traffic, None, cycle)
     assert law.rows[-1] >= 64.0 * verified + cycle.room_tokens.max()
     assert np.all(np.diff(law.rows) > 0)
+
+
+def test_a_step_with_prompts_takes_no_less_than_their_tokens_alone():
+    """All 512 requests of a server begin at once; its linear layers are told to take longer than its step."""
+    scenario = Scenario(gpu="a10g", model="mistral-7b", runtime="vllm", prompt_tokens=896, output_tokens=256)
+    found = in_server(
+        scenario.setting, np.asarray(250_000.0), 512, 1, np.ones(()), scenario.traffic,
+        attention_us=np.asarray(140_000.0),
+    )  # fmt: skip
+    assert isinstance(found, FullServer)
+    law = replace(found._law, full_decode_us=np.array([150_000.0]))
+    time_us = law.steps(np.array([0]), np.array([512.0])).time_us
+    assert np.all(time_us > prompt_terms(law.setting).share * law.linear_us[0])
 
 
 @pytest.mark.parametrize("prompts", [1, 8])
