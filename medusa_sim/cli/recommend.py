@@ -113,9 +113,8 @@ def recommend(
     for line in narrowed(one):
         say(line)
     answer = answered(one, question)
-    if (
-        export.engine is not None or by_count or output.form not in ("table", "md")
-    ):  # which say them themselves
+    # tables and Markdown say them themselves
+    if export.engine is not None or by_count or output.form not in ("table", "md"):
         warn(scenario_doubts(one))
         for line in search_note(answer):
             say(line)

@@ -18,9 +18,9 @@
 
 attend is the attention of one request that decodes. The other pieces are those of `step.prompt_kernels`; g,
 launches, extra and how they are put together those of `PromptTerms.mixed_us` (`step.prompts`). decode(b) has
-the rows of the step as an engine pads it; a mixed step is not padded. GPUs that attend to their own requests
-share n prompts; where these are fewer than GPUs, one GPU has a whole one and the layers around its attention
-too: imbalance(S).
+the rows of the step as an engine pads it, and is at most what attention leaves of the step; a mixed step is
+not padded. GPUs that attend to their own requests share n prompts; where these are fewer than GPUs, one GPU
+has a whole one and the layers around its attention too: imbalance(S).
 
 Prompts longer together than the room of a step are read in chunks: full(S) = ceil((S - room) / full) steps
 that they fill, then the last one (`running` has room and full). Full ones take the place of steps that

@@ -18,8 +18,9 @@ from medusa_sim.step.kernels import kernel_time
 from medusa_sim.step.launch import Launch, Part
 
 WAITS = (Bound.MEMORY, Bound.COMPUTE)
-_BORROWED = int(Source.BORROWED)
 """What kernels wait for; the rest of a step's time is latency."""
+_BORROWED = int(Source.BORROWED)
+"""A plain number, as codes are compared with here: numpy is slow to compare with a member of an enum."""
 
 
 class Spread(NamedTuple):

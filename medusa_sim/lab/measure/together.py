@@ -90,10 +90,10 @@ class Together:
                 self.turns, _mixed(operators, steps), more, budget_s=budget_s, is_steady=self._is_steady
             ):
                 self._write()
-                differ = 100.0 * self.disagreement(self._rows()) if rounds > 1 else None
-                kinds = f"{len(self.turns.found)} operators and steps"
-                remark = "" if differ is None else f", passes differ by {differ:.1f} %"
-                self.tell(f"{self.subject.name}: round {rounds} of {kinds}{remark}")
+                told = f"{self.subject.name}: round {rounds} of {len(self.turns.found)} operators and steps"
+                if rounds > 1:
+                    told += f", passes differ by {100.0 * self.disagreement(self._rows()):.1f} %"
+                self.tell(told)
         except KeyboardInterrupt:
             self._write()
             raise
