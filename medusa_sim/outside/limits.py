@@ -53,8 +53,7 @@ LENGTH: Final = 100_000_000
 
 MODULE_CHARACTERS: Final = 1_000
 """A name, wildcard or regular expression of modules of a model."""
-PATTERN_STATES: Final = 50_000
-"""Characters of all regular expressions and wildcards of a file, repetitions written out."""
-PATTERN_NESTING: Final = 20
-PATTERN_STEPS: Final = 1_000_000
-"""Places of patterns that are tried for all names together: half a second."""
+PATTERN_BYTES: Final = 1 << 21
+"""Memory of all regular expressions and wildcards of a file, as RE2 holds them."""
+PATTERN_S: Final = 0.5
+"""Seconds of a processor in which these are matched to all names together."""

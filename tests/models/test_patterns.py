@@ -31,8 +31,8 @@ LLAMA = {
     "pattern",
     [
         ".*self_attn.*", r".*mlp\.(gate|up|gate_up)_proj.*", r"model\.layers\.(?:1[0-9]|7)\.", "lm_head$",
-        r"^model\.layers\.\d+\.mlp", r".*\.18\..*gate.*", "a{0,2}$", "(a|b)*?x?", r"[^.]+\.x", r"\w+\.x", "",
-        r"model\.layers\.\d{2}\.", r"[\w.-]+proj\Z", r"vis\wón",
+        r"^model\.layers\.\d+\.mlp", r".*\.18\..*gate.*", "a{0,2}$", "(a|b)*?x?", r"[^.]+\.x", "",
+        r"[a-z]+\.x", r"model\.layers\.\d{2}\.", r"[\w.-]+proj$", r"vis.ón", r".*\bx", "a{x}",
     ],
 )  # fmt: skip
 def test_found_is_what_re_finds(pattern):
@@ -71,13 +71,13 @@ def test_drawn_patterns_agree_with_re_and_fnmatch():
 @pytest.mark.parametrize(
     ("pattern", "told"),
     [
-        ("(?=a)b", "a group"), ("(?!a)b", "a group"), (r"(a)\1", r"`\\1`"), ("a**", "two quantifiers"),
-        ("*a", "nothing before"), ("(a", "ends within"), ("a)", "that none opens"), ("[b-a]", "not rise"),
-        ("a{x}", "no number"), ("a{3,2}", "fall"), ("(" * 60, "nested more than"), ("[a", "ends within"),
-        ("((a{0,99}){0,99}){0,99}", "letters together"), (r"\bx", "`"),
+        ("(?=a)b", "perl operator"), ("(?!a)b", "perl operator"), (r"(a)\1", "escape sequence"),
+        ("a**", "repetition operator"), ("*a", "no argument"), ("(a", "missing"), ("a)", "unexpected"),
+        ("[b-a]", "range"), ("a{3,2}", "repetition size"), ("[a", "missing"), ("(" * 60, "missing"),
+        ("((a{0,99}){0,99}){0,99}", "repetition size"),
     ],
 )  # fmt: skip
-def test_what_needs_more_than_an_automaton_is_refused(pattern, told):
+def test_what_re2_does_not_take_is_refused(pattern, told):
     with pytest.raises(SpecError, match=told) as caught:
         Patterns([pattern])
     one_line(caught)
@@ -116,7 +116,7 @@ def test_thousands_of_wildcards_are_refused(tmp_path):
     excluded = {
         "quant_method": "modelopt", "quant_algo": "FP8", "ignore": [f"*a*b*{i}" for i in range(5_000)],
     }  # fmt: skip
-    with fuzzer.limited(2.0), pytest.raises(SpecError, match="patterns of more than"):
+    with fuzzer.limited(2.0), pytest.raises(SpecError, match="patterns take more than"):
         model_from_config(_config(tmp_path, excluded))
 
 
