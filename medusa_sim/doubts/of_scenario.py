@@ -83,6 +83,17 @@ def requests_too_long(scenario: Scenario) -> Iterator[str]:
         )
 
 
+def equal_requests(scenario: Scenario) -> Iterator[str]:
+    """Requests of equal lengths begin and end together, which a sweep does not know."""
+    traffic = scenario.traffic
+    if traffic is not None and scenario.runtime.engine is not None and traffic.prompt_cv == 0.0:
+        yield (
+            "requests of equal lengths (--length-cv 0) stay together in plain decoding: first tokens come "
+            "several times as late as told here, later ones 3 to 15 % sooner; medusa-sim load --users N "
+            "--length-cv 0 steps through them"
+        )
+
+
 def notes_of_the_model(scenario: Scenario) -> Iterator[str]:
     """The model runs in another format than published, or something of it is not priced or not checked."""
     notes = scenario.model.notes
@@ -212,6 +223,7 @@ RULES: tuple[Listed, ...] = (
     Listed(lossless_as_given, of_acceptance=True),
     Listed(acceptance_of_shorter_requests, of_acceptance=True),
     Listed(requests_too_long),
+    Listed(equal_requests),
     Listed(notes_of_the_model),
     Listed(states_in_the_engine),
     Listed(version_of_the_engine),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as with_fields
 
+from medusa_sim.doubts.of_scenario import equal_requests
 from medusa_sim.engines.runtime import Runtime, load_runtime, runtime_names
 from medusa_sim.grid.cells import price
 from medusa_sim.load.load_test import LoadTest, load_test
@@ -126,6 +127,16 @@ def test_steps_between_prompts_keep_time_per_token_low_and_first_tokens_late(pol
     often, seldom = ({name: mean_s(test, name) for name in ("tpot", "ttft")} for test in tests)
     assert seldom["tpot"] < often["tpot"]
     assert seldom["ttft"] > 1.5 * often["ttft"]
+
+
+@pytest.mark.parametrize("runtime", NEWEST)
+def test_requests_of_equal_lengths_stay_together_as_their_doubt_says(runtime):
+    scenario = asked(runtime, length_cv=0.0)
+    assert any(equal_requests(scenario))
+    assert not any(equal_requests(asked(runtime)))
+    seen, test = swept(scenario, 24), loaded(scenario, 24, length_cv=0.0)
+    assert mean_s(test, "ttft") > 3.0 * seconds(seen.first_token_us)
+    assert 0.85 < mean_s(test, "tpot") / seconds(seen.tpot_us) < 0.97
 
 
 @pytest.mark.parametrize(("output", "expected"), [(2, 0.90), (8, 1.35), (16, 1.59), (32, 1.80)])
