@@ -108,6 +108,7 @@ def test_caches_of_chosen_and_compressed_keys():
     compressed = load_model("deepseek-v4-flash")
     counts = {each.ratio: count for count, each in compressed.blocks(Compressed)}
     assert counts == {0: 2, 4: 21, 128: 20}
+    assert (compressed.mtp.count, compressed.mtp_layers) == (1, 1)
     near, far = (float(compressed.kv_bytes(np.asarray(s))) for s in (1e4, 2e4))
     assert far - near == pytest.approx(1e4 * (21 * (1024 + 132) / 4 + 20 * 1024 / 128))
 

@@ -1,5 +1,7 @@
 """Weights, cache and states of a model of each architecture, whole and shared out, to the last byte."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from tables import table
@@ -26,3 +28,15 @@ def test_a_model_is_as_large_as_its_config_says(name):
             "state": [model.state_bytes, model.draft_state_bytes],
         }
         assert found == expected, spread
+
+
+@pytest.mark.parametrize(
+    ("form", "scales", "stored"), [("int8", None, 1.0), ("int8", 0.25, 1.25), ("int4", 0.25, 0.75)]
+)
+def test_scales_are_stored_beside_weights_where_a_config_says_how_many(form, scales, stored):
+    """One linear layer of a step reads them, too: its weights are the model's without what it embeds."""
+    model = load_model("llama-3.1-8b")
+    given = [dataclasses.replace(model, weight_dtype=form, scale_bytes=each) for each in (scales, 0.0)]
+    more = given[0].weight_bytes - given[1].weight_bytes
+    weights = model.parameter_count - 2 * model.vocab * model.hidden - 65 * model.hidden
+    assert more == pytest.approx((stored - {"int8": 1.0, "int4": 0.5}[form]) * weights, rel=1e-3)
