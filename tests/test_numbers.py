@@ -56,13 +56,7 @@ STATED = {
     "method-engines: at least # us, # us a request, # bytes": (
         "*lab.calibrate.engine_fit:_HOST_SPREAD.values()"
     ),
-    "method-engines: steps of latent attention took # times as long as those": (
-        "load_runtime('sglang-0.5.5').engine.kernels_share.deviations[0].times"
-    ),
-    "method-engines: slower kernels of DeepSeek (`kernels_share`, # times as long)": (
-        "load_runtime('tensorrt-llm-1.1').engine.kernels_share.deviations[0].times"
-    ),
-    "method-engines: share of their limit, +-# %": "100 * gpus.power:TRANSFER_ERROR",
+    "method-engines: with a band of +-# %": "100 * gpus.power:TRANSFER_ERROR",
     # kernels
     "method-kernels: at m rounded up to a multiple of #": "latency.gemm:_CHOICE_STEP",
     "method-kernels: splits = ceil(blocks / ceil(# blocks tiles / S))": "latency.attention:SPLIT_MARGIN",

@@ -6,24 +6,24 @@ prompts as the budget C leaves. Of `rate` prompts that begin on a step, each dec
     room    = C - c rate D                      tokens of prompts that a step has room for
     full    = room                              of these, what it reads while prompts queue
             = fit(room / P) P                   where they are read whole: as many as fit (`fitting_prompts`)
-    s       = P / full                          part of a full step that a prompt takes
+    part    = P / full                          of a full step, what a prompt takes
     R       = 1 + mean floor(length / room)     steps in which a prompt is read; 1 of one that is read whole
-    W       = (b - 1) / b rate s / 2 max(0, s (1 + cv^2) n x(n (1 - rate s)) - 1) + B      queues before
-    x       : x(phi(a) / Phi(a)) = a + phi(a) / Phi(a),  n^2 = 2 (D + I + 1) / (s (1 + cv^2))
-    B       = held d / 6 (D + d s / (1 - rate s / 2)),  d = rate D
+    W       = (b - 1) / b rate part / 2 max(0, part (1 + cv^2) v x(v (1 - rate part)) - 1) + behind
+    x       : x(phi(z) / Phi(z)) = z + phi(z) / Phi(z),  v^2 = 2 (D + I + 1) / (part (1 + cv^2))
+    behind  = held d / 6 (D + d part / (1 - rate part / 2)),  d = rate D
     b       = rate (D + I + W + R)              requests go around for ever
     running = rate (D + I + R)                  of them, all but those that queue
 
 W is what an M/G/1 queue, whose customers are the other requests, carries over to the next step: prompts that
 begin on one step are read in turn, half of them before a request's own (`mixed_steps`). Its customers
-never run out, and n x is 1 / (1 - rate s). Of b requests those that queue are missing among those that come:
-how many queue is normal, and never below 0, around b - (D + I + 1) / s. x is the mean in its deviations,
-1 / u where u is large.
+never run out, and v x is 1 / (1 - rate part). Of b requests those that queue are missing among those that
+come: how many queue is normal, and never below 0, around b - (D + I + 1) / part. x is the mean in its
+deviations, 1 / u where u is large.
 
-B is the wait behind whole prompts (`held` of all) that are longer than the room, but not than C: one holds
-those behind it until y requests have ended, anything up to d, after y / d D steps; the y that wait by then
-are read in s / (1 - rate s / 2) each, as fewer come meanwhile; the mean of y^2 is d^2 / 3. Where three
-prompts in sixteen are longer than C, which such an engine would refuse, all are read in chunks.
+`behind` is the wait behind whole prompts (`held` of all) that are longer than the room, but not than C: one
+holds those behind it until y requests have ended, anything up to d, after y / d D steps; the y that wait by
+then are read in part / (1 - rate part / 2) each, as fewer come meanwhile; the mean of y^2 is d^2 / 3. Where
+three prompts in sixteen are longer than C, which such an engine would refuse, all are read in chunks.
 
 However many requests there are, prompts begin more rarely than C / (P + c D) a step, which fills every one:
 of 256 requests that verify 6 tokens each at 2,048 tokens a step, with prompts of 512 tokens and 21.5 steps to
