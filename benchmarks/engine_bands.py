@@ -5,18 +5,18 @@
 
 `gain_share` of a version: the least with which 80 % intervals of its published speedups, each predicted by a
 fit without its source, hold 80 % on average over sources, and no source of LARGE cells or more falls below
-LEAST_HELD; look-ups and passes apart, mixtures as well where they need more. A version with fewer than LARGE
-such cells takes what all versions of its engine need on average over sources, one with a single source at
-least that, an engine without any what all engines need so.
+LEAST_HELD; look-ups and passes apart, of dense models (`round_bands.py` tells others). A version with fewer
+than LARGE such cells takes what all versions of its engine need on average over sources, one with a single
+source at least that, an engine without any what all engines need so.
 Sources of few cells hold all at any width, and a share sees the sources that it is told by: the second table
 has each source by a share that was found without it.
 The newest vLLM, of which nothing was measured, is judged by what older ones measured, priced as the newest:
-speedups, and for `between_share` plain steps and rounds, on average over sources alone.
+speedups, and for `between_share` plain steps and rounds, on average over sources alone. Rounds have their
+`gain_share` besides.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -25,14 +25,11 @@ import numpy as np
 import pandas as pd
 from common.engine_rows import Kernels, banded, published_rows
 from common.script import ROOT, command_line
-from common.study import PROMISED, left_out, measured_rows, table
-from common.terms import stored, with_term_line
+from common.study import PROMISED, left_out, table
+from common.terms import bare, stored, with_term_line
 from engine_fit import TERMS, errors, fit
-from moe_speculation import case_of, published_ratio
 
-from medusa_sim.api import Scenario
-from medusa_sim.engines.runtime import Runtime, load_runtime
-from medusa_sim.engines.term import Term
+from medusa_sim.step.compose import RATIO_SHARE
 from medusa_sim.step.drafter import lookups
 from medusa_sim.writing import write_text
 
@@ -41,9 +38,6 @@ LARGE, LEAST_HELD = 8, 0.6
 CONTRADICTED = 0.1
 """Weight of rows that another source contradicts, in the fit too."""
 MIXTURES = "qwen3-30b-a3b"
-CHOSEN = ("between_share", "gain_share", "lookup_gain_share")
-FORMS = '["mixture"]'
-"""Rounds of latent attention with MTP were measured and fitted themselves (`deepseek_rows.py`)."""
 OTHERS = ("tensorrt-llm-1.2",)
 """Engines without a published speedup here; their older and newer versions inherit."""
 BETWEEN = "what vLLM's sources of 2024 to 2026 err by, priced as this version (benchmarks/engine_bands.py)"
@@ -55,12 +49,11 @@ EVERY = "as all engines together; nothing was measured (benchmarks/engine_bands.
 
 
 class Share(NamedTuple):
-    """What a term of a runtime needs, and of mixtures; the cells by which it was told."""
+    """What a term of a runtime needs, and the cells by which it was told."""
 
     runtime: str
     term: str
     share: float
-    of_mixtures: float
     source: str
     cells: pd.DataFrame
 
@@ -87,13 +80,6 @@ def needed(cells: pd.DataFrame, least: float = LEAST_HELD) -> float:
     raise ValueError("no share holds so much")
 
 
-def bare(runtime: Runtime) -> Runtime:
-    """Without the shares that are chosen here."""
-    assert runtime.engine is not None
-    nothing = Term(value=0.0, source="being chosen")
-    return replace(runtime, engine=runtime.engine.with_terms(dict.fromkeys(CHOSEN, nothing)))
-
-
 def found_rows() -> tuple[pd.DataFrame, pd.DataFrame]:
     """(every cell with a fit without its source, vLLM's as the newest version); no band has these shares."""
     rows = published_rows()
@@ -111,33 +97,6 @@ def found_rows() -> tuple[pd.DataFrame, pd.DataFrame]:
         each.setting = replace(each.setting, runtime=bare(each.setting.runtime))
     shipped = errors(stored(TERMS), newest)
     return banded(own, errors(stored(TERMS), own), out), banded(newest, shipped, shipped)
-
-
-def mixture_cells() -> pd.DataFrame:
-    """Published step ratios of mixtures (`moe_speculation.py`), in the engine of their source's date."""
-    found = []
-    for _, row in measured_rows("moe_speculation").iterrows():
-        case = case_of(row)
-        if case is None or case.engine == "cuda-graph" or case.asked["model"] == "deepseek-r1":
-            continue
-        scenario = Scenario(
-            **case.asked, runtime=bare(load_runtime(case.engine)), acceptance=0.8, chain_only=True
-        )
-        batch, drafts = case.batches[len(case.batches) // 2], int(row["draft_tokens"])
-        step = scenario.sweep(batch=[batch], seq_len=[case.seq_len], candidates=[drafts + 1]).iloc[-1]
-        ratio = scenario.step(batch, case.seq_len, drafts + 1)
-        short = math.log(published_ratio(row) * float(ratio.decode_step_us / ratio.time_us))
-        found.append(
-            {
-                "source": f"{row['source']} {scenario.model.name}",
-                "low": math.log(step.speedup_high / step.speedup),
-                "high": math.log(step.speedup / step.speedup_low),
-                "short_out": short,
-                "weight": 1.0,
-                "looks_up": case.asked["drafter"] in lookups(),
-            }
-        )
-    return pd.DataFrame(found)
 
 
 def asked_by(speedups: pd.DataFrame, version: str) -> tuple[float, str, pd.DataFrame]:
@@ -175,40 +134,44 @@ def nested_table(own: pd.DataFrame) -> str:
     return table("source | runtime | cells | share without it | held %", 2, lines)
 
 
-def shares(own: pd.DataFrame, newest: pd.DataFrame, published: pd.DataFrame) -> Iterator[Share]:
-    """What each runtime needs. own, newest: of `found_rows`; published: mixtures."""
-    speedups = own[own.kind == "speedup"]
+def as_rounds(cells: pd.DataFrame, gain: float) -> pd.DataFrame:
+    """Rounds whose ratios to plain steps err by so much (`Cost.gain_square`)."""
+    ends = {
+        name: np.maximum(cells[name], np.hypot(RATIO_SHARE * cells[name], gain)) for name in ("low", "high")
+    }
+    return cells.assign(**ends)
+
+
+def shares(own: pd.DataFrame, newest: pd.DataFrame) -> Iterator[Share]:
+    """What each runtime needs. own, newest: of `found_rows`."""
+    speedups = own[(own.kind == "speedup") & ~own.source.str.contains(MIXTURES)]
     speedups = speedups.assign(engine=speedups.runtime.str.partition("-")[0])
-    mixtures = {passes: published[published.looks_up != passes] for passes in (True, False)}
     as_newest = newest[newest.kind == "speedup"]
-    steps = [newest[newest.kind == kind] for kind in ("plain", "round")]
+    passes = as_newest[~as_newest.drafter.isin(lookups())]
+    steps = [newest[newest.kind == "plain"], as_rounds(newest[newest.kind == "round"], needed(passes, 0.0))]
     most = max(needed(each, 0.0) for each in steps)
-    yield Share(NEWEST, "between_share", most, 0.0, BETWEEN, pd.concat(steps))
+    yield Share(NEWEST, "between_share", most, BETWEEN, pd.concat(steps))
     for runtime in OTHERS:
-        yield Share(runtime, "between_share", 0.0, 0.0, NEAR, pd.concat(steps))
+        yield Share(runtime, "between_share", 0.0, NEAR, pd.concat(steps))
     for term, looks_up in (("gain_share", False), ("lookup_gain_share", True)):
-        kind = speedups[speedups.drafter.isin(lookups()) == looks_up]
-        dense = kind[~kind.source.str.contains(MIXTURES)]
-        sparse = pd.concat([kind[kind.source.str.contains(MIXTURES)], mixtures[not looks_up]])
-        of_sparse = needed(sparse, 0.0) if len(sparse) else 0.0
+        dense = speedups[speedups.drafter.isin(lookups()) == looks_up]
         for version in sorted(set(dense.runtime)):
-            least, source, cells = asked_by(dense, version)
-            yield Share(version, term, least, of_sparse, source, cells)
+            yield Share(version, term, *asked_by(dense, version))
         seen = as_newest[as_newest.drafter.isin(lookups()) == looks_up]
-        yield Share(NEWEST, term, needed(seen, 0.0), of_sparse, GAIN_NEWEST, seen)
+        yield Share(NEWEST, term, needed(seen, 0.0), GAIN_NEWEST, seen)
         for runtime in OTHERS:
-            yield Share(runtime, term, needed(dense, 0.0), of_sparse, EVERY, dense)
+            yield Share(runtime, term, needed(dense, 0.0), EVERY, dense)
 
 
 def shares_table(found: list[Share]) -> str:
     """What each needs and holds."""
     lines = []
-    for runtime, term, share, more, _, cells in found:
+    for runtime, term, share, _, cells in found:
         before, after = held(cells, 0.0), held(cells, share)
         worst = f"{after.min():.0%} ({after.idxmin()})"
         lines.append((runtime, term, len(cells), len(after), f"{before.mean():.0%}", f"{share:.3f}",
-                      f"{max(more, share):.3f}", f"{after.mean():.0%}", worst))  # fmt: skip
-    words = "runtime | term | cells | sources | held without % | share | mixtures | held % | least"
+                      f"{after.mean():.0%}", worst))  # fmt: skip
+    words = "runtime | term | cells | sources | held without % | share | held % | least"
     return table(words, 2, lines)
 
 
@@ -216,9 +179,8 @@ def write(found: list[Share]) -> None:
     """The shares into runtimes.toml."""
     path = ROOT / "medusa_sim/engines/runtimes.toml"
     text = path.read_text(encoding="utf-8")
-    for runtime, term, share, more, source, _ in found:
-        forms = f", deviations = [{{ forms = {FORMS}, plus = {more - share:g} }}]" if more > share else ""
-        line = f'{term} = {{ value = {share:g}, band = 0, source = "{source}"{forms} }}'
+    for runtime, term, share, source, _ in found:
+        line = f'{term} = {{ value = {share:g}, band = 0, source = "{source}" }}'
         text = with_term_line(text, runtime, line)
     write_text(path, text.rstrip("\n") + "\n")
 
@@ -227,7 +189,7 @@ def main() -> None:
     """Print, and write where asked."""
     asked = command_line(__doc__, writes="the shares into runtimes.toml").parse_args()
     own, newest = found_rows()
-    found = list(shares(own, newest, mixture_cells()))
+    found = list(shares(own, newest))
     print(shares_table(found))
     print(nested_table(own))
     if asked.write:

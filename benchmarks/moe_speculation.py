@@ -15,6 +15,7 @@ to dense models on one GPU. Only vLLM PR 12755 has a date of its own; MoESD does
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,9 +25,12 @@ from typing import Any
 import pandas as pd
 from common.script import ROOT, command_line
 from common.study import measured_rows, named_rows
+from common.terms import bare
 
 from medusa_sim.api import Scenario
+from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.step.drafter import lookups
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,35 @@ def rows(latency: LatencyName) -> Iterator[dict[str, object]]:
             found[name] = "-".join(f"{value:.2f}" for value in dict.fromkeys((min(ratios), max(ratios))))
             errors[f"{name}_error"] = ratios[len(ratios) // 2] / published - 1.0
         yield found | errors | {"assumed": case.assumed}
+
+
+def cells() -> pd.DataFrame:
+    """Step ratios in the engine of their source's date: half-widths without CHOSEN, measured over predicted.
+
+    low, high, short_out: of the ratio, on the logarithm.
+    """
+    found = []
+    for _, row in measured_rows("moe_speculation").iterrows():
+        case = case_of(row)
+        if case is None or case.engine == "cuda-graph" or case.asked["model"] == "deepseek-r1":
+            continue
+        scenario = Scenario(
+            **case.asked, runtime=bare(load_runtime(case.engine)), acceptance=0.8, chain_only=True
+        )
+        batch, drafts = case.batches[len(case.batches) // 2], int(row["draft_tokens"])
+        step = scenario.sweep(batch=[batch], seq_len=[case.seq_len], candidates=[drafts + 1]).iloc[-1]
+        ratio = scenario.step(batch, case.seq_len, drafts + 1)
+        found.append(
+            {
+                "source": f"{row['source']} {scenario.model.name}",
+                "low": math.log(step.speedup_high / step.speedup),
+                "high": math.log(step.speedup / step.speedup_low),
+                "short_out": math.log(published_ratio(row) * float(ratio.decode_step_us / ratio.time_us)),
+                "weight": 1.0,
+                "looks_up": case.asked["drafter"] in lookups(),
+            }
+        )
+    return pd.DataFrame(found)
 
 
 def contradictions(table: pd.DataFrame) -> Iterator[str]:

@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -36,11 +36,15 @@ from common.script import command_line
 from common.study import mean_bias_worst, measured, measured_rows, named_rows, table
 
 import medusa_sim as ms
+from medusa_sim.arrays import Halves
+from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.step.compose import overhead_halves
 from medusa_sim.step.drafter.layer import Eagle, Eagle3, Mtp
 from medusa_sim.step.step import decode_step, speculative_step
 
+Launch: TypeAlias = Callable[[str], Runtime]
+Ends: TypeAlias = tuple[float, float]
 GIVEN, ASSUMED = 0.04, 0.15
 """80 % half-width of tokens a round, as they were given or as they are assumed."""
 ENGINES = {"gpt-fast": "cuda-graph", "hf-eager": "hf-eager"}
@@ -148,13 +152,14 @@ NGRAM_MATCH = 0.75
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """A row priced: milliseconds of plain steps and rounds, the speedup with its 80 % interval."""
+    """A row priced: milliseconds of plain steps and rounds, the speedup; ends of 80 % intervals over each."""
 
     plain_ms: float
     round_ms: float
     speedup: float
-    low: float
-    high: float
+    of_plain: Ends
+    of_round: Ends
+    of_speedup: Ends
 
 
 def runtime_of(line: Any) -> str:
@@ -194,11 +199,12 @@ def unstated(line: Any, what: str) -> str:
     return ", ".join(found)
 
 
-def scenario_of(line: Any, **more: Any) -> ms.Scenario:
+def scenario_of(line: Any, launch: Launch, **more: Any) -> ms.Scenario:
     """The set-up of a row."""
     drafter = DRAFTERS.get(line.drafter, line.drafter)
     given: dict[str, Any] = {
-        "gpu": line.gpu, "model": line.model, "runtime": runtime_of(line), "tp": int(line.n_gpus),
+        "gpu": line.gpu, "model": line.model, "runtime": launch(runtime_of(line)),
+        "tp": int(line.n_gpus),
         "drafter": "eagle3" if drafter == "none" else drafter,
         **FORMATS.get(line.precision, {}), **STATED.get(line.id, {}), **more,
     }  # fmt: skip
@@ -211,7 +217,7 @@ def scenario_of(line: Any, **more: Any) -> ms.Scenario:
     return ms.Scenario(**given)
 
 
-def chain(line: Any) -> Scored:
+def chain(line: Any, launch: Launch) -> Scored:
     """A row of chains or of plain decoding, through the server."""
     tokens, width = tokens_of(line)
     prompt, output = lengths_of(line)
@@ -223,13 +229,15 @@ def chain(line: Any) -> Scored:
         more["acceptance"] = f"{min(tokens, drafts + 0.999):g}@{drafts}"
     if line.drafter == "pld":
         more["match_rate"] = NGRAM_MATCH
-    scenario = scenario_of(line, **more)
+    scenario = scenario_of(line, launch, **more)
     counts = [1, drafts + 1] if drafts else [1]
     found = scenario.sweep([int(line.batch)], prompt + output // 2, counts)
     plain, last = found.iloc[0], found.iloc[-1]
     tau = float(last.tokens_per_step)
-    halves = (math.log(last.speedup / last.speedup_low), math.log(last.speedup_high / last.speedup))
-    low, high = (float(np.hypot(half, width)) for half in halves)
+    gain = Halves.within(last.speedup_low, last.speedup, last.speedup_high)
+    of_plain, of_round = (
+        Halves.within(cell.verify_low_us, cell.verify_step_us, cell.verify_high_us) for cell in (plain, last)
+    )
     counts_prompts = re.search("incl. TTFT|includes prompts", f"{line.unit} {line.note}") is not None
     plain_us, last_us = (
         1e6 * float(line.batch) / float(cell.tokens_per_s) if counts_prompts else float(cell.tpot_us)
@@ -240,17 +248,18 @@ def chain(line: Any) -> Scored:
         plain_ms=plain_us / 1e3,
         round_ms=last_us * tau / 1e3,
         speedup=ratio,
-        low=ratio * math.exp(-low),
-        high=ratio * math.exp(high),
+        of_plain=ends(of_plain),
+        of_round=ends(of_round, GIVEN),
+        of_speedup=ends(gain, width),
     )
 
 
-def tree(line: Any) -> Scored:
+def tree(line: Any, launch: Launch) -> Scored:
     """A row of a tree, whose step is priced alone."""
     tokens, width = tokens_of(line)
     assert tokens is not None
     prompt, output = lengths_of(line)
-    scenario = scenario_of(line, acceptance="0.7", chain_only=False)
+    scenario = scenario_of(line, launch, acceptance="0.7", chain_only=False)
     depth, nodes, counts = TREES.get(line.drafts, (4, 1, 64))
     kinds: dict[str, Any] = {"eagle": Eagle, "eagle2": Eagle, "eagle3": Eagle3, "mtp": Mtp}
     if line.drafter == "medusa":
@@ -263,15 +272,20 @@ def tree(line: Any) -> Scored:
     batch, length = np.asarray(float(line.batch)), np.asarray(float(prompt + output // 2))
     plain = decode_step(setting, batch, length).cost
     step = speculative_step(setting, batch, length, np.asarray(counts)).cost
-    low, high = (float(np.hypot(half, width)) for half in overhead_halves(step, plain).of_inverse)
-    speedup = tokens * float(plain.time_us / step.time_us)
     return Scored(
         plain_ms=float(plain.time_us) / 1e3,
         round_ms=float(step.time_us) / 1e3,
-        speedup=speedup,
-        low=speedup * math.exp(-low),
-        high=speedup * math.exp(high),
+        speedup=tokens * float(plain.time_us / step.time_us),
+        of_plain=ends(plain.halves),
+        of_round=ends(step.halves, GIVEN),
+        of_speedup=ends(overhead_halves(step, plain).of_inverse, width),
     )
+
+
+def ends(halves: Halves, width: float = 0.0) -> Ends:
+    """Ends of an 80 % interval over its value. width: half-width of tokens of a round, which it holds too."""
+    down, up = (math.hypot(float(half), width) for half in halves)
+    return math.exp(-down), math.exp(up)
 
 
 def milliseconds(line: Any, rate: float, tokens: float) -> float:
@@ -279,17 +293,22 @@ def milliseconds(line: Any, rate: float, tokens: float) -> float:
     return 1e3 * float(line.batch) * tokens / rate
 
 
-def compared() -> pd.DataFrame:
-    """A line of every row and quantity: measured, predicted, error, whether it counts and a speedup holds."""
+def compared(launch: Launch = load_runtime) -> pd.DataFrame:
+    """A line of every row and quantity: measured, predicted, error, whether it counts and its band holds.
+
+    launch: a runtime by its name.
+    """
     found: list[dict[str, Any]] = []
     for line in named_rows(measured_rows("published_2026")):
         try:
-            scored = tree(line) if line.drafts in TREES or line.drafter == "medusa" else chain(line)
+            is_tree = line.drafts in TREES or line.drafter == "medusa"
+            scored = (tree if is_tree else chain)(line, launch)
         except MedusaSimError as error:
             print(f"{line.id}: refused: {error}")
             continue
         place = {
-            "id": line.id, "engine": line.engine, "runtime": runtime_of(line), "drafter": line.drafter,
+            "id": line.id, "url": line.url, "engine": line.engine, "runtime": runtime_of(line),
+            "drafter": line.drafter,
             "gpu": line.gpu, "model": line.model, "precision": line.precision, "gpus": int(line.n_gpus),
             "requests": line.batch,
         }  # fmt: skip
@@ -305,33 +324,30 @@ def quantities(line: Any, scored: Scored) -> Iterator[dict[str, Any]]:
     """The plain step, the round and the speedup of a row, each where its source tells it."""
     tokens, _ = tokens_of(line)
     tells_rate = "tok/s" in str(line.unit)
+
+    def quantity(what: str, measured: float, predicted: float, of: Ends, **more: Any) -> dict[str, Any]:
+        low, high = (predicted * end for end in of)
+        held = low <= measured <= high
+        place = {"what": what, "measured": measured, "predicted": predicted, "low": low, "high": high}
+        return place | {"held": held, "unstated": "" if more else unstated(line, what), **more}
+
     if tells_rate and not math.isnan(line.plain) and "open loop" not in line.unit:
-        measured = milliseconds(line, line.plain, 1.0)
-        yield {
-            "what": "plain", "measured": measured, "predicted": scored.plain_ms,
-            "unstated": unstated(line, "plain"),
-        }  # fmt: skip
+        yield quantity("plain", milliseconds(line, line.plain, 1.0), scored.plain_ms, scored.of_plain)
     round_ms = line.round_ms
     if math.isnan(round_ms) and tells_rate and not math.isnan(line.spec) and tokens is not None:
         round_ms = milliseconds(line, line.spec, tokens)
     if not math.isnan(round_ms) and not math.isnan(line.acceptance_length):
-        yield {
-            "what": "round", "measured": round_ms, "predicted": scored.round_ms,
-            "unstated": unstated(line, "round"),
-        }  # fmt: skip
+        yield quantity("round", round_ms, scored.round_ms, scored.of_round)
     if not math.isnan(line.speedup):
-        yield {
-            "what": "speedup", "measured": line.speedup, "predicted": scored.speedup,
-            "held": scored.low <= line.speedup <= scored.high,
-            "sign": (line.speedup > 1.0) == (scored.speedup > 1.0),
-            "low": scored.low, "high": scored.high, "given": line.al_source == "given", "unstated": "",
-        }  # fmt: skip
+        sign = (line.speedup > 1.0) == (scored.speedup > 1.0)
+        given = line.al_source == "given"
+        yield quantity("speedup", line.speedup, scored.speedup, scored.of_speedup, sign=sign, given=given)
 
 
-def cookbook() -> pd.DataFrame:
+def cookbook(launch: Launch = load_runtime) -> pd.DataFrame:
     """A line of every row of the cookbook: milliseconds a token and to the first one, measured and predicted.
 
-    skipped: why it is not compared. error, first_error: predicted / measured - 1.
+    skipped: why it is not compared. error, first_error: predicted / measured - 1. launch: as of `compared`.
     """
     rows = pd.read_csv(measured("serving/sglang_cookbook.csv"))
     place = ["model", "hardware", "precision", "spec_method"]
@@ -359,7 +375,7 @@ def cookbook() -> pd.DataFrame:
             "model": name, "gpu": line.hardware, "gpus": gpus, "weights": line.precision,
             "drafts": line.draft_tokens,
             "requests": line.max_concurrency, "measured": line.tpot_ms, "first": line.ttft_ms,
-            "skipped": skipped, **({} if skipped else in_step(line, of or {}, gpus)),
+            "skipped": skipped, **({} if skipped else in_step(line, of or {}, gpus, launch)),
         })  # fmt: skip
     lines = pd.DataFrame(found)
     lines["error"] = lines.predicted / lines.measured - 1.0
@@ -367,7 +383,7 @@ def cookbook() -> pd.DataFrame:
     return lines
 
 
-def in_step(line: Any, of: dict[str, Any], gpus: int) -> dict[str, float]:
+def in_step(line: Any, of: dict[str, Any], gpus: int, launch: Launch) -> dict[str, float]:
     """Time per token with its 80 % band and first token of a row of the cookbook, in milliseconds.
 
     Prompts are read one after the other: a request waits for those before its own, its tokens for the others.
@@ -377,7 +393,7 @@ def in_step(line: Any, of: dict[str, Any], gpus: int) -> dict[str, float]:
     if drafts:
         more = {"drafter": line.spec_method, "acceptance": f"{line.acceptance_length:g}@{drafts}"}
     scenario = ms.Scenario(
-        gpu=COOKBOOK_GPUS[line.hardware], runtime="sglang-0.5", tp=gpus,
+        gpu=COOKBOOK_GPUS[line.hardware], runtime=launch("sglang-0.5"), tp=gpus,
         prompt_tokens=float(line.isl), output_tokens=float(line.osl), **of, **more,
     )  # fmt: skip
     length = int(line.isl + line.osl / 2)
@@ -439,7 +455,7 @@ def summary(rows: pd.DataFrame) -> str:
     lines = []
     for place, part in parts:
         is_speedup = place[0] == "speedup"
-        held = f"{100 * part.held.astype(float).mean():.0f}" if is_speedup else ""
+        held = f"{100 * part.held.mean():.0f}"
         signs = f"{int(part.sign.sum())} of {len(part)}" if is_speedup else ""
         lines.append((*place, len(part), mean_bias_worst(part.error), held, signs))
     return table("what | engine | drafter | cells | mean % (bias; worst) | held % | sign", 3, lines)
@@ -488,7 +504,7 @@ def main() -> None:
         shown = rows.assign(error=(100 * rows.error).round(1)).round(3)
         print(
             shown.drop(
-                columns=["engine", "drafter", "given", "gpu", "model", "precision", "gpus", "requests"]
+                columns=["url", "engine", "drafter", "given", "gpu", "model", "precision", "gpus", "requests"]
             ).to_string()
         )
 

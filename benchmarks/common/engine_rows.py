@@ -267,8 +267,8 @@ def plain_setting(
     kernels, library = step_kernels(device, launched, formats[0]), launched.library
     of = with_dtypes(load_model(model), *formats)
     told = kernels_half_share(place_of(launched, device, of))
-    case = Case(form=form_of(of), gpus=tp)
-    gains = {name: launched.engine.terms[name].at(case) for name in ("gain_share", "lookup_gain_share")}
+    case = Case(form=form_of(of), gpus=tp, generation=device.architecture)
+    gains = {"far_gain_share": launched.engine.far_gain_share.at(case)}
     return Setting(
         latency=cached(latency_model(device, "calibrated", kernels, library=library, serves=library)),
         model=of, parallel=Parallel(tp=tp),

@@ -32,9 +32,9 @@ GROUPS = (
     _group(
         "Terms and errors of engines and servers",
         "hierarchy hierarchy_cells hierarchy_terms hierarchy_fit hierarchy_bands hierarchy_written "
-        "served_rows deepseek_rows engine_fit engine_rows engine_bands engine_parallel first_tokens "
-        "serving_validation load_validation compare_validation gpus_left_out moe_speculation published "
-        "power_fit recipes terms",
+        "served_rows deepseek_rows engine_fit engine_rows engine_bands round_bands engine_parallel "
+        "first_tokens serving_validation load_validation compare_validation gpus_left_out moe_speculation "
+        "published power_fit recipes terms",
     ),
     _group(
         "Acceptance",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,11 @@ from scipy.optimize import OptimizeResult, least_squares
 from common.study import table
 from medusa_sim.arrays import FloatArray
 from medusa_sim.engines.engine import Engine
-from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.engines.term import Term
+
+CHOSEN = ("between_share", "gain_share", "lookup_gain_share", "far_gain_share")
+"""Shares that bands have beside those of kernels and terms."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,13 @@ def engine_of(runtime: str) -> Engine:
     engine = load_runtime(runtime).engine
     assert engine is not None
     return engine
+
+
+def bare(runtime: Runtime) -> Runtime:
+    """Without the shares that `engine_bands.py` and `round_bands.py` choose."""
+    assert runtime.engine is not None
+    nothing = Term(value=0.0, source="being chosen")
+    return replace(runtime, engine=runtime.engine.with_terms(dict.fromkeys(CHOSEN, nothing)))
 
 
 def stored(terms: Sequence[Fitted]) -> FloatArray:

@@ -186,6 +186,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Of a speedup by drafting passes, beyond the bands of its steps, from published speedups."""
     lookup_gain_share: _Share
     """The same for a speedup by look-ups."""
+    far_gain_share: _Share
+    """The least of both where no round of such models or on such GPUs was measured."""
 
     # the server and its clients
     steps_ahead: _Steps

@@ -29,8 +29,9 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
     Columns: pass (`target`, `draft 1`, ...), op, part, launches, time_us, low_us, high_us (all launches
     together; an 80 % band), bound, source, share (of the step). The last rows are the gaps between launches
     and what host and engine add; they have no source. Each band is of its row alone, never below 0; the error
-    of the set-up, which all rows share (`Cost.setup_half_us`), is in the step's band only. Where no kernel is
-    borrowed and no row ends at 0, the squared half-widths of the rows and of the set-up add up to the step's.
+    of the set-up, which all rows share (`Cost.setup_half_us`), and that between sources of rounds
+    (`Cost.gain_square`) are in the step's band only. Where no kernel is borrowed, no row ends at 0 and rounds
+    differ by nothing more, squared half-widths of the rows and of the set-up add up to the step's.
     """
     import pandas as pd
 

@@ -70,8 +70,8 @@ class Cost:
     """Half-width by which steps of a set-up differ from those of others, plain and drafting alike, so that no
     ratio has it."""
     gain_square: FloatArray = field(default_factory=_nothing)
-    """Squared half-width of the logarithm of the ratio to a plain step, by which an engine's published
-    speedups differ from its terms."""
+    """Squared half-width, on the logarithm, by which rounds of other sources differ from an engine's terms
+    beside what their plain steps do: of a round, and of its ratio to a plain step."""
 
     @cached_property
     def time_us(self) -> FloatArray:
@@ -82,9 +82,10 @@ class Cost:
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band."""
         low_us = self._low_us
-        if not self.setup_half_us.any():
+        if not self.setup_half_us.any() and not self.gain_square.any():
             return low_us
-        below_us = np.sqrt((self.time_us - low_us) ** 2 + self.setup_half_us**2)
+        of_round_us = self._as_a_round(self.time_us - low_us, -np.expm1(-np.sqrt(self.gain_square)))
+        below_us = np.sqrt(of_round_us**2 + self.setup_half_us**2)
         return np.maximum(self.time_us - below_us, np.minimum(low_us, LEAST_SHARE * self.time_us))
 
     @property
@@ -101,10 +102,19 @@ class Cost:
     def high_us(self) -> FloatArray:
         """Upper end of the 80 % band."""
         high_us = self._slow_us
-        if not self.has_engine_band and not self.setup_half_us.any():
+        if not self.has_engine_band and not self.setup_half_us.any() and not self.gain_square.any():
             return high_us
-        squares = self.engine_square + self.setup_half_us**2
-        return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + squares))
+        own_us = np.sqrt((high_us - self.time_us) ** 2 + self.engine_square)
+        of_round_us = self._as_a_round(own_us, np.expm1(np.sqrt(self.gain_square)))
+        return np.asarray(self.time_us + np.sqrt(of_round_us**2 + self.setup_half_us**2))
+
+    def _as_a_round(self, own_us: FloatArray, gain: FloatArray) -> FloatArray:
+        """A half-width of kernels and engine, at least that by which the ratio to a plain step errs.
+
+        What both steps have in common errs in the plain step, so that a round is no surer than their ratio.
+        gain: of the ratio, as a share of the step.
+        """
+        return np.maximum(own_us, in_quadrature(RATIO_SHARE * own_us, gain * self.time_us))
 
     @property
     def kernel_halves(self) -> Halves:
@@ -166,7 +176,7 @@ def overhead_halves(step: Cost, plain: Cost) -> Halves:
     step moves the ratio by the difference of its shares in the two, what drafting adds by its own. Of both
     RATIO_SHARE counts: an engine's two steps read the same weights and K and V, so that part of the error of
     their kernels is common and cancels, and terms fitted to the same steps err against each other. Both
-    are joined by what speedups in the engine's version with that kind of drafter miss by (`gain_square`).
+    are joined by what rounds of other sources with that kind of drafter miss by (`gain_square`).
     """
     kernels = step.kernel_halves
     if not (step.has_engine_band or plain.has_engine_band):

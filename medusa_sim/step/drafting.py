@@ -140,12 +140,13 @@ def drafting_cost(
         square = np.asarray((EAGER_BAND * waits) ** 2)
         return Cost(exposed_us=np.asarray(waits), draft_square=square) if waits else None
     added = drafting_us(runtime.engine, batch, looks_up=looks_up, width=width)
-    gain = runtime.engine.lookup_gain_share if looks_up else runtime.engine.gain_share
+    own = runtime.engine.lookup_gain_share if looks_up else runtime.engine.gain_share
+    gain = max(own.value, runtime.engine.far_gain_share.value)
     return Cost(
         exposed_us=added.time_us,
         draft_square=np.asarray(added.half_us**2),
         setup_half_us=setup_half_us(runtime, added.time_us),
-        gain_square=np.asarray(gain.value**2),
+        gain_square=np.asarray(gain**2),
     )
 
 

@@ -215,17 +215,35 @@ def test_terms_that_both_steps_share_hardly_move_a_speedup():
     assert slower(of) > RATIO_SHARE * float(speculative_step(of, 4, 512, 4).cost.kernel_halves.up)
 
 
+@pytest.mark.parametrize("term", ["gain_share", "lookup_gain_share", "far_gain_share"])
 @pytest.mark.parametrize("looks_up", [False, True])
-def test_what_published_speedups_miss_by_opens_a_speedup_and_no_step(looks_up):
+def test_what_other_sources_miss_by_opens_a_round_and_its_speedup(term, looks_up):
     of = setting(drafter=drafters()["ngram"].of(DrafterParts(), 3) if looks_up else Eagle(depth=3))
-    term = "lookup_gain_share" if looks_up else "gain_share"
-    nothing = {"gain_share": 0.0, "lookup_gain_share": 0.0}
+    nothing = {"gain_share": 0.0, "lookup_gain_share": 0.0, "far_gain_share": 0.0}
     bare, wide = (with_terms(of, engine(**nothing | more)) for more in ({}, {term: 0.3}))
     steps = [speculative_step(each, 4, 512, 4).cost for each in (bare, wide)]
-    assert float(steps[0].high_us) == float(steps[1].high_us)
     plain = decode_step(of, 4, 512).cost
-    narrow, opened = (overhead_halves(step, plain).up for step in steps)
-    assert float(opened) == pytest.approx(np.hypot(float(narrow), 0.3))
+    (narrow_down, narrow_up), (down, up) = (overhead_halves(step, plain) for step in steps)
+    if (term, looks_up) in (("gain_share", True), ("lookup_gain_share", False)):
+        assert (float(down), float(up)) == (float(narrow_down), float(narrow_up))
+        assert steps[0].halves == steps[1].halves
+        return
+    assert float(up) == pytest.approx(np.hypot(float(narrow_up), 0.3))
+    # of what both steps have in common, a round has the whole: it is never surer than its ratio
+    assert steps[1].high_us >= steps[1].time_us * np.exp(0.3)
+    assert steps[1].low_us <= steps[1].time_us * np.exp(-0.3)
+    own_us = float(steps[0].high_us - steps[0].time_us)
+    of_gain_us = float(steps[0].time_us) * np.expm1(0.3)
+    assert float(steps[1].high_us - steps[1].time_us) == pytest.approx(
+        np.hypot(RATIO_SHARE * own_us, of_gain_us)
+    )
+
+
+def test_a_round_that_is_known_worse_than_its_ratio_stays_as_it_is():
+    of = setting(drafter=Eagle(depth=3))
+    bare, told = (with_terms(of, engine(gain_share=share, far_gain_share=0.0)) for share in (0.0, 0.01))
+    one, other = (speculative_step(each, 4, 512, 4).cost for each in (bare, told))
+    assert one.halves == other.halves
 
 
 @pytest.mark.parametrize("name", sorted({*runtime_names()} - {*ENGINES, "paper"}))  # paper: of other GPUs
