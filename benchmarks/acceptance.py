@@ -99,9 +99,9 @@ def tables(seeds: Sequence[int]) -> list[str]:
     errors = "rates | mean error | worst | bias | in band"
     return [
         table(f"what | {errors} | asked, mean", 1, summary),
-        table(f"pair | observed | rows of | {errors}", 3, [
-            (pair, seen, group, *_score(found))
-            for _, seen, frame, _ in sets for (pair, group), found in frame.groupby(["pair", "group"])
+        table(f"pairs | observed | rows of | {errors}", 3, [
+            (name, seen, group, *_score(found))
+            for name, seen, frame, _ in sets for group, found in frame.groupby("group")
         ]),
         table("checkpoint | candidates | sets | counted | predicted | mean error | bias | in band", 1, [
             (*key, *_head_row(found)) for key, found in heads.groupby(["checkpoint", "candidates"])

@@ -180,7 +180,7 @@ def page(rows: Sequence[Kernels]) -> str:
     wrong = speedups[(speedups.measured > 1) != (speedups.predicted > 1)]
     ratios = speedups.of == "ratio"
     vllm = speedups[speedups.runtime.str.startswith("vllm")]
-    deepseek, served = deepseek_rows.compared()
+    deepseek, _ = deepseek_rows.compared()
     return filled(
         "engine_fit",
         rows=len(rows),
@@ -190,7 +190,6 @@ def page(rows: Sequence[Kernels]) -> str:
             (group, len(own), f"{own.abs().mean():.1f}", f"{own.abs().max():.1f}") for group, own in by_model
         ]),
         deepseek=deepseek_rows.table_of(deepseek),
-        served_terms=terms_table(deepseek_rows.TERMS, served),
         by_version=deepseek_rows.summary(deepseek),
         borrowed=deepseek_rows.borrowed_table(),
         transfer=transfer_table(rows),
@@ -198,7 +197,6 @@ def page(rows: Sequence[Kernels]) -> str:
         signs=ratios.sum() - wrong.of.eq("ratio").sum(),
         ratios=ratios.sum(),
         determined=f"{determined(TERMS, known)[0].sum():.1f}",
-        known=terms_table(TERMS, known),
         vllm=f"{100 * abs(vllm.predicted / vllm.measured - 1).mean():.1f}",
         vllm_cells=len(vllm),
         wrong=table("source | cell | measured | predicted | 80 %", 2, [
@@ -247,11 +245,15 @@ def transfer_table(rows: Sequence[Kernels]) -> str:
 def main() -> None:
     """Print what was asked for."""
     parser = command_line(__doc__, writes="`engines` of docs/validation-engines.md")
-    parser.add_argument("--terms", action="store_true", help="print fitted terms beside those stored")
+    parser.add_argument(
+        "--terms", action="store_true", help="print fitted terms beside those stored and priors"
+    )
     asked = parser.parse_args()
     rows = [Kernels(row) for row in published_rows()]
     if asked.terms:
-        print_terms(TERMS, fit(rows))
+        found = _solved(rows)
+        print_terms(TERMS, found.x)
+        print(f"\n{terms_table(TERMS, found)}")
         return
     text = page(rows)
     print(text)

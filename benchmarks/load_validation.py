@@ -198,20 +198,26 @@ def page(rows: pd.DataFrame, left: list[str]) -> str:
         (kind, len(part), *(mean_bias_worst(part[name]) for name in names))
         for kind, part in rows.groupby("kind", sort=False)
     ])  # fmt: skip
-    single = table(" | ".join(["model", "task", "GPUs", "batch", *(f"{name} %" for name in names)]), 2, [
+    told = "".join(f"- left out: {line}\n" for line in left)
+    return filled("load_validation", chat=CHAT, turns=CHAT_TURNS, summary=summary, left=told)
+
+
+def every_run(rows: pd.DataFrame) -> str:
+    """The errors of each run."""
+    names = [name for name, *_ in QUANTITIES]
+    return table(" | ".join(["model", "task", "GPUs", "batch", *(f"{name} %" for name in names)]), 2, [
         (row["model"], row["task"], row["GPUs"], f"{row['batch']:.0f}",
          *(f"{100 * row[name]:+.1f}" for name in names))
         for _, row in rows.iterrows()
     ])  # fmt: skip
-    told = "".join(f"- left out: {line}\n" for line in left)
-    return filled("load_validation", chat=CHAT, turns=CHAT_TURNS, summary=summary, rows=single, left=told)
 
 
 def main() -> None:
-    """Print the section; write it where asked."""
+    """Print the section and every run; write the section where asked."""
     given = command_line(__doc__, writes="`load` of docs/validation-engines.md").parse_args()
-    text = page(*compared())
-    print(text)
+    rows, left = compared()
+    text = page(rows, left)
+    print(text, every_run(rows), sep="\n")
     if given.write:
         write_section("validation-engines.md", "load", text)
 
