@@ -134,35 +134,31 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
             f"check-decode-{launch}", "check", 20, (*SIM_COMMAND, "decode", "--prompt", "def ", *words)
         )
 
-    def steps(model: str, attention: str, batches: str, grid: str, seq_len: int, seconds: float) -> Stage:
-        label, folder = f"{_label(model)}-{seq_len}-{attention}", data / "profiles/decoder"
+    def steps(model: str, batches: str, grid: str, seq_len: int, seconds: float) -> Stage:
+        label, folder = f"{_label(model)}-{seq_len}", data / "profiles/decoder"
         own = folder / f"{name}-{label}-{batches.replace(',', '-')}"
         words = ("--batch", batches, "--candidates", grid, "--seq-len", str(seq_len), "--passes", "3")
-        asked = ("measure", "steps", str(own), "--models", model, *words, "--tree-attention", attention)
+        asked = ("measure", "steps", str(own), "--models", model, *words)
         command = (*SIM_COMMAND, *asked, *on_device)
         return Stage(f"steps-{label}-{batches}", "steps", seconds, command)
 
     def operators(model: str, seconds: float) -> Stage:
         budget = f"{max(LEAST_BUDGET_S, given.scale * seconds):.0f}"
         words = ("--models", model, "--budget", budget, "--resume", "--data-dir", str(data))
-        split = ("--tree-attention", given.tree_attention)
-        command = (*SIM_COMMAND, "measure", "operators", *on_device, *words, *split)
+        command = (*SIM_COMMAND, "measure", "operators", *on_device, *words)
         return Stage(f"operators-{_label(model)}", "operators", seconds + 30, command)
 
     first, *others = given.models.split(",")
     batches, few = ("1,4,16", "1,4") if is_gpu else ("1", "1")
     grid, long_grid, long_len = (PLAIN_GRID, LONG_GRID, 8192) if is_gpu else ("4,16", "4", 256)
-    chosen, other = given.tree_attention, "masked" if given.tree_attention == "split" else "split"
-    yield steps(first, chosen, batches, grid, 1024, 90)
+    yield steps(first, batches, grid, 1024, 90)
     yield operators(first, 200)
-    yield steps(first, other, batches, grid, 1024, 90)
-    yield steps(first, chosen, few, long_grid, long_len, 70)
+    yield steps(first, few, long_grid, long_len, 70)
     for model in others[:1]:
-        yield steps(model, chosen, batches, grid, 1024, 95)
+        yield steps(model, batches, grid, 1024, 95)
         yield operators(model, 240)
-        yield steps(model, chosen, "64", long_grid, 1024, 60)
-        yield steps(model, chosen, "1,4,16", long_grid, long_len, 90)
-        yield steps(model, other, "1,4", long_grid, long_len, 70)
+        yield steps(model, "64", long_grid, 1024, 60)
+        yield steps(model, "1,4,16", long_grid, long_len, 90)
     for model in others[1:]:
         yield operators(model, 200)
     # a fit and a comparison of every folder of steps, which need no GPU
@@ -346,7 +342,6 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", help="fp16 on a GPU, fp32 on a CPU")
     parser.add_argument("--models", default=MODELS, help="the first gets most, the third operators alone")
-    parser.add_argument("--tree-attention", choices=("split", "masked"), default="split")
     parser.add_argument("--only", help=f"kinds of stages, by commas: {', '.join(KINDS)}")
     parser.add_argument("--name", help="of the device, where its own is not wanted")
     parser.add_argument("--scale", type=float, default=1.0, help="of the seconds that are measured")

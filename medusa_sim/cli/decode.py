@@ -49,7 +49,7 @@ def decode(
     Without --tree, steps of 1 to 16 candidates are timed for a third of a second and divided into the tokens
     per step that the acceptance profile expects; where nothing gains, decoding is plain. Times are this
     machine's: the first prompt token to the first new token is prefill_s, all steps together decode_s
-    (compilation and capture, setup_s, left out); tokens_per_s counts the tokens that steps emitted.
+    (capture, setup_s, left out); tokens_per_s counts the tokens that steps emitted.
     """
     take.require_decoder_extra()
     import pandas as pd

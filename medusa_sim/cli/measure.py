@@ -65,7 +65,7 @@ def measure() -> None:
 def measure_steps(*, folder: Path, grid: StepGrid, asked: Device, with_operators: bool) -> None:
     """Times of whole steps of models with random weights, for `validate decoder`."""
     way = "with" if with_operators else "without"
-    for name in ("repeats", "passes", "tree_attention") if with_operators else ("budget", "out"):
+    for name in ("repeats", "passes") if with_operators else ("budget", "out"):
         if take.is_given(name):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} has no meaning {way} --with-operators; leave it out")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,40 +25,34 @@ EPSILON, DELTA = 0.09, 0.3
 """Defaults of typical acceptance in public decoding (`posterior_threshold`, `posterior_alpha`)."""
 
 
-@dataclass(slots=True)
-class Verdict:
-    """What was accepted of each sequence: nodes in order from depth 1; their tokens and the one after them.
+class Accepted(NamedTuple):
+    """What a step accepts of one sequence: nodes in order from depth 1; their tokens and the one after them.
 
     That last token's distribution is in the logits of the last accepted node, or of the root (node 0).
     """
 
-    paths: list[list[int]] = field(default_factory=list)
-    texts: list[list[int]] = field(default_factory=list)
-
-    def add(self, path: list[int], tokens: Sequence[int], following: int) -> None:
-        """The next sequence's, whose nodes hold `tokens`."""
-        self.paths.append(path)
-        self.texts.append([*(tokens[node] for node in path), following])
-
-    @property
-    def next_tokens(self) -> list[int]:
-        """What follows the accepted nodes."""
-        return [text[-1] for text in self.texts]
+    path: list[int]
+    text: list[int]
 
 
-def accept_greedy(draft: Draft, logits: Tensor) -> Verdict:
+def _accepted(path: list[int], tokens: Sequence[int], following: int) -> Accepted:
+    """tokens: of all nodes."""
+    return Accepted(path, [*(tokens[node] for node in path), following])
+
+
+def accept_greedy(draft: Draft, logits: Tensor) -> list[Accepted]:
     """Keeps the longest path whose tokens are the argmax at their parents. logits: (batch, n, vocab)."""
     best = _likeliest(logits)
     if draft.tokens.shape[1] == 1:
-        return Verdict([[] for _ in best], best)
-    verdict = Verdict()
-    for tokens, wanted, shape in zip(draft.tokens.tolist(), best, draft.shapes, strict=True):
+        return [Accepted([], text) for text in best]
+    accepted = []
+    for tokens, wanted, shape in zip(draft.tokens.tolist(), best, draft.trees, strict=True):
         last, deeper = [0], [0]
         while deeper:
             last = deeper
             deeper = [c for node in last for c in shape.children[node] if tokens[c] == wanted[node]]
-        verdict.add(_path(shape.parents, last[0]), tokens, wanted[last[0]])
-    return verdict
+        accepted.append(_accepted(_path(shape.parents, last[0]), tokens, wanted[last[0]]))
+    return accepted
 
 
 def accept_typical(
@@ -69,7 +63,7 @@ def accept_typical(
     epsilon: float = EPSILON,
     delta: float = DELTA,
     draws: Sequence[Draws] | None = None,
-) -> Verdict:
+) -> list[Accepted]:
     """Keeps the longest path whose tokens all have p > min(epsilon, delta exp(-H)) (section 2.3.1).
 
     H is the entropy of p at the parent, p the distribution at `temperature`. Of paths of equal length the
@@ -77,8 +71,8 @@ def accept_typical(
     `draws`, drawn from the typical tokens (`sampling="typical"` of the public code): text repeats less.
     """
     best = _likeliest(logits)
-    verdict = Verdict()
-    for b, (tokens, shape) in enumerate(zip(draft.tokens.tolist(), draft.shapes, strict=True)):
+    accepted = []
+    for b, (tokens, shape) in enumerate(zip(draft.tokens.tolist(), draft.trees, strict=True)):
         children = shape.children
         reached = {0: 0.0}  # nodes of one depth, and ln p of their paths
         deeper = reached
@@ -94,8 +88,8 @@ def accept_typical(
         following: int = best[b][last]
         if draws is not None:
             following = typical_token(logits[b, last], temperature, draws[b], epsilon=epsilon, delta=delta)
-        verdict.add(_path(shape.parents, last), tokens, following)
-    return verdict
+        accepted.append(_accepted(_path(shape.parents, last), tokens, following))
+    return accepted
 
 
 def typical_token(
@@ -138,14 +132,14 @@ def _path(parents: list[int], last: int) -> list[int]:
 
 def accept_by_rejection(
     draft: Draft, logits: Tensor, *, temperature: float, draws: Sequence[Draws]
-) -> Verdict:
+) -> list[Accepted]:
     """Keeps drafted tokens such that the emitted text has the target's distribution at `temperature`.
 
     One `draws` per sequence. Rules: `recursive` (drafts without replacement, or deterministic: RSD,
     Medusa, n-gram), `multi-round` (independent drafts: speculative decoding, SpecInfer), `k-seq` (SpecTr).
     """
-    verdict = Verdict()
-    for b, (tokens, shape) in enumerate(zip(draft.tokens.tolist(), draft.shapes, strict=True)):
+    accepted = []
+    for b, (tokens, shape) in enumerate(zip(draft.tokens.tolist(), draft.trees, strict=True)):
         distributions = None if draft.distributions is None else draft.distributions[b]
         rule = REJECTION_RULES["recursive" if distributions is None else draft.rejection_rule]
         path: list[int] = []
@@ -164,5 +158,5 @@ def accept_by_rejection(
             path.append(children[chosen])
             here = [node for node, token in zip(children, drafted, strict=True) if token == drafted[chosen]]
             here = [children[chosen]] if draft.rejection_rule == "recursive" else here
-        verdict.add(path, tokens, draws[b].token(left))
-    return verdict
+        accepted.append(_accepted(path, tokens, draws[b].token(left)))
+    return accepted

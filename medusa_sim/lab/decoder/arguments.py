@@ -24,7 +24,7 @@ from medusa_sim.scenario.declare import (
 
 AcceptanceRule = Literal["rejection", "typical", "greedy"]
 Match = Literal["earliest", "latest"]
-Launch = Literal["eager", "static", "compiled", "cuda-graph"]
+Launch = Literal["eager", "static", "cuda-graph"]
 Training = Literal["backbone", "medusa-1", "medusa-2"]
 TrainingText = Literal["text", "self"]
 Schedule = Literal["constant", "sine"]

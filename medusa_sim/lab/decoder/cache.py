@@ -8,38 +8,20 @@ import torch
 from torch import Tensor
 
 from medusa_sim.errors import UsageError
-from medusa_sim.lab.decoder.config import DecoderConfig
 
 
 class KVCache:
-    """Keys and values of every layer, allocated once.
+    """Keys and values of every layer, allocated once (`Llama.new_cache`).
 
     `keys`, `values`: (layers, batch, kv_heads, capacity, head_dim). Rows at and after a sequence's length
     are scratch: a verification step writes its tree there, and `keep` keeps the accepted rows.
     Lengths are known on the host too as long as it decides them (`keep`, `grow`): nothing waits for a device.
     """
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        *,
-        batch: int,
-        capacity: int,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        shape = (config.num_hidden_layers, batch, config.num_key_value_heads, capacity, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
-        self._lengths = torch.zeros(batch, dtype=torch.long, device=device)
-        self._on_host: list[int] | None = [0] * batch
+    _on_host: list[int] | None
 
-    @classmethod
-    def over(cls, keys: Tensor, values: Tensor, lengths: Tensor) -> KVCache:
-        """A cache of rows that are there."""
-        cache = cls.__new__(cls)
-        cache.keys, cache.values, cache.lengths = keys, values, lengths
-        return cache
+    def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor) -> None:
+        self.keys, self.values, self.lengths = keys, values, lengths
 
     @property
     def batch(self) -> int:
@@ -79,8 +61,15 @@ class KVCache:
             )
         return longest
 
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Stores new rows. slots: (batch, q); keys, values: (batch, q, kv_heads, head_dim)."""
+    def write(self, layer: int, slots: Tensor | int, keys: Tensor, values: Tensor) -> None:
+        """Stores new rows (batch, q, kv_heads, head_dim).
+
+        slots: (batch, q), or the first one where all sequences have theirs side by side from there.
+        """
+        if isinstance(slots, int):
+            for store, new in ((self.keys, keys), (self.values, values)):
+                store[layer].narrow(2, slots, new.shape[1]).copy_(new.transpose(1, 2))
+            return
         rows = torch.arange(self.batch, device=slots.device)[:, None]
         # Advanced indices around a slice put (batch, q) first, as the new rows have it.
         self.keys[layer][rows, :, slots] = keys
@@ -116,13 +105,3 @@ class KVCache:
         for i, count in enumerate(counts):
             lengths[i] += count
         self._lengths += counts[0] if len(counts) == 1 else torch.tensor(counts, device=self._lengths.device)
-
-    def narrowed(self, capacity: int) -> KVCache:
-        """The same rows up to a capacity, with lengths of its own."""
-        keys, values = (store.narrow(3, 0, capacity) for store in (self.keys, self.values))
-        return KVCache.over(keys, values, self._lengths.clone())
-
-    def rows(self, sequence: int) -> tuple[Tensor, Tensor]:
-        """Committed keys and values of one sequence, each (layers, kv_heads, length, head_dim)."""
-        length = self.lengths_on_host[sequence]
-        return self.keys[:, sequence, :, :length], self.values[:, sequence, :, :length]

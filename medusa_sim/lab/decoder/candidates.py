@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +14,10 @@ RejectionRule = Literal["recursive", "multi-round", "k-seq"]
 
 
 class TreeShape:
-    """A tree on the host: the parent of every node (-1: none), and its children as they are to be tried."""
+    """A tree on the host: the parent of every node, and its children as they are to be tried.
+
+    -1 is the parent of the root and of unused nodes; a parent comes before its children.
+    """
 
     __slots__ = ("children", "parents")
 
@@ -31,10 +35,8 @@ class Draft:
 
     tokens: Tensor
     """(batch, n)."""
-    parents: Tensor | TreeShape
-    """(batch, n), -1 for the root and unused nodes, a parent before its children, siblings as they are tried;
-    the shape where all trees are alike.
-    """
+    trees: Sequence[TreeShape]
+    """Of each sequence."""
     depths: Tensor
     """(batch, n), or (n,) where all trees are alike."""
     mask: Tensor
@@ -44,13 +46,6 @@ class Draft:
     rejection_rule: RejectionRule = "recursive"
     """How acceptance by rejection treats siblings."""
 
-    @property
-    def shapes(self) -> list[TreeShape]:
-        """The tree of each sequence."""
-        if isinstance(self.parents, TreeShape):
-            return [self.parents] * self.tokens.shape[0]
-        return [TreeShape(parents) for parents in self.parents.tolist()]
-
 
 def draft_of(
     tokens: Tensor,
@@ -58,11 +53,11 @@ def draft_of(
     distributions: Tensor | None = None,
     rejection_rule: RejectionRule = "recursive",
 ) -> Draft:
-    """A draft whose trees differ between sequences: mask and depths from the parents."""
+    """A draft whose trees differ between sequences: mask and depths from the parents (batch, n)."""
     mask = ancestor_mask(parents)
     return Draft(
         tokens=tokens,
-        parents=parents,
+        trees=[TreeShape(each) for each in parents.tolist()],
         depths=mask.sum(-1) - 1,
         mask=mask,
         distributions=distributions,

@@ -44,4 +44,4 @@ class NoDrafter(Drafter):
             depths = torch.zeros(1, dtype=torch.long, device=roots.device)
             self._alone = depths, torch.ones(1, 1, dtype=torch.bool, device=roots.device)
         depths, mask = self._alone
-        return Draft(tokens=roots.unsqueeze(1), parents=self._shape, depths=depths, mask=mask)
+        return Draft(tokens=roots.unsqueeze(1), trees=[self._shape] * len(roots), depths=depths, mask=mask)

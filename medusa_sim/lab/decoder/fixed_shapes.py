@@ -1,4 +1,4 @@
-"""Verification in passes of fixed shapes, which torch can compile or replay as a CUDA graph (`FORWARDS`).
+"""Verification in passes of fixed shapes, which a CUDA graph can replay (`decode --launch`).
 
 A pass scans the fewest slots of a ladder that doubles, so that a shape serves many passes, a long cache costs
 nothing before its text is long, and there are at most as many shapes as doublings.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,16 +17,12 @@ from torch import Tensor
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.cuda_graph import capture
-from medusa_sim.lab.decoder.fast_passes import filled_pass
 from medusa_sim.lab.decoder.model import Llama
-from medusa_sim.lab.decoder.passes import Forward, NewTokens, cached_pass
 
 SLOTS_MIN = 256
 """The lowest rung: fewer slots are scanned as quickly, and a shape for them would have to be made too."""
-_FIRST_RUNS = 2
-"""The second may compile again, for what the first one changed."""
-_COMPILED_MAX = 64
-"""Shapes of one run: methods, trees and rungs."""
+Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(tokens (batch, n), tree mask, depths) -> hidden states (batch, n, hidden) of one verification."""
 _Make: TypeAlias = Callable[[Forward, tuple[Tensor, Tensor, Tensor]], Forward]
 """(a forward of fixed shapes, inputs of that shape) -> the same, ready to be run."""
 
@@ -65,56 +61,28 @@ class FixedForward:
 
     def _made_ready(self, slots: int, filled: bool, inputs: tuple[Tensor, Tensor, Tensor]) -> Forward:
         started = time.perf_counter()
-        # tabulated outside of what is compiled or captured
+        # tabulated outside of what is captured
         self.model.rotations.tables(self.cache.capacity, self.cache.lengths.device, self.cache.keys.dtype)
         made = self._make(partial(verify_slots, self.model, self.cache, slots, filled=filled), inputs)
-        for _ in range(_FIRST_RUNS):
-            made(*inputs).sum().item()  # waits for the device
+        made(*inputs).sum().item()  # waits for the device
         self.setup_s += time.perf_counter() - started
         return made
 
 
 def verify_slots(
-    model: Llama,
-    cache: KVCache,
-    slots: int,
-    tokens: Tensor,
-    mask: Tensor,
-    depths: Tensor,
-    *,
-    filled: bool = False,
+    model: Llama, cache: KVCache, slots: int, tokens: Tensor, mask: Tensor, depths: Tensor, *, filled: bool
 ) -> Tensor:
-    """Verification over the first `slots` of the cache: no shape and no value depends on the text."""
-    new = NewTokens(tokens.shape[1], 0, mask, depths)
-    given = (model.config, model.rotations, cache, new, slots)
-    if filled and model.config.sliding_window is None:
-        shared = filled_pass(*given, splits_attention=model.splits_attention)
-    else:
-        shared = cached_pass(*given)
-    hidden: Tensor = model(tokens, shared=shared)
+    """Verification over the first `slots` of the cache: no shape and no value depends on the text.
+
+    filled: as of `Llama.cached_pass`.
+    """
+    hidden: Tensor = model(tokens, pass_=model.cached_pass(cache, mask, depths, slots, filled=filled))
     return hidden
 
 
 def static_forward(model: Llama, cache: KVCache) -> FixedForward:
-    """The passes of fixed shapes as they are: what is compiled or captured, in the open."""
+    """The passes of fixed shapes as they are: what is captured, in the open."""
     return FixedForward(model, cache, lambda forward, _: forward)
-
-
-def compiled_forward(model: Llama, cache: KVCache) -> FixedForward:
-    """`static_forward` through torch.compile (needs a C++ compiler on the CPU)."""
-    return FixedForward(model, cache, _compiled)
-
-
-def _compiled(forward: Forward, inputs: tuple[Tensor, Tensor, Tensor]) -> Forward:
-    from torch._dynamo import config
-
-    made = cast(Forward, torch.compile(forward, dynamic=False))
-    # Torch gives up compiling after 8 shapes of one function; before 2.6 the limit had another name.
-    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    with config.patch({limit: _COMPILED_MAX}):
-        for _ in range(_FIRST_RUNS):
-            made(*inputs)
-    return made
 
 
 def graphed_forward(model: Llama, cache: KVCache) -> FixedForward:
@@ -142,5 +110,5 @@ def graphed_forward(model: Llama, cache: KVCache) -> FixedForward:
     return FixedForward(model, cache, captured)
 
 
-FORWARDS = {"static": static_forward, "compiled": compiled_forward, "cuda-graph": graphed_forward}
+FORWARDS = {"static": static_forward, "cuda-graph": graphed_forward}
 """What `decode --launch` offers beside `eager`."""

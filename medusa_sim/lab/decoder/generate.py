@@ -13,12 +13,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from medusa_sim.lab.decoder.accept import (
-    Verdict,
+    Accepted,
     accept_by_rejection,
     accept_greedy,
     accept_typical,
@@ -28,10 +27,9 @@ from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.candidates import Draft
 from medusa_sim.lab.decoder.distributions import Draws, distribution
 from medusa_sim.lab.decoder.drafter import Drafter, NoDrafter
-from medusa_sim.lab.decoder.fixed_shapes import FixedForward
+from medusa_sim.lab.decoder.fixed_shapes import FixedForward, Forward
 from medusa_sim.lab.decoder.generation import Generation, GenerationRun, GenerationSettings, check_request
 from medusa_sim.lab.decoder.model import Llama
-from medusa_sim.lab.decoder.passes import Forward
 
 
 def prefill(model: Llama, cache: KVCache, prompts: Sequence[Sequence[int]]) -> Tensor:
@@ -58,7 +56,7 @@ class BatchDecoder:
     cache: KVCache
     drafter: Drafter
     forward: Forward
-    judge: Callable[[Draft, Tensor], Verdict]
+    judge: Callable[[Draft, Tensor], list[Accepted]]
     """The acceptance rule, given a draft and its logits (batch, n, vocab)."""
     sequences: list[Generation]
     """Each with its first new token."""
@@ -79,19 +77,20 @@ class BatchDecoder:
         """Propose, verify, accept, keep. Returns the nodes of each tree that were kept, root first."""
         draft = self.drafter.propose(self.roots, self.hidden, self.sequences)
         states = self.forward(draft.tokens, draft.mask, draft.depths)
-        verdict = self.judge(draft, self.model.logits(states))
-        kept = [self._emit(*each) for each in zip(self.sequences, verdict.paths, verdict.texts, strict=True)]
+        accepted = self.judge(draft, self.model.logits(states))
+        kept = [self._emit(*each) for each in zip(self.sequences, accepted, strict=True)]
         self.cache.keep(kept)
         self.drafter.commit(kept)
-        last = [path[-1] if path else 0 for path in verdict.paths]
+        last = [each.path[-1] if each.path else 0 for each in accepted]
         self.hidden = states.select(1, last[0]) if len(last) == 1 else states[torch.arange(len(last)), last]
-        self.roots = torch.from_numpy(np.array(verdict.next_tokens)).to(self.roots.device)
+        self.roots = torch.tensor([each.text[-1] for each in accepted]).to(self.roots.device)
         return kept
 
-    def _emit(self, sequence: Generation, path: list[int], emitted: list[int]) -> list[int]:
+    def _emit(self, sequence: Generation, accepted: Accepted) -> list[int]:
         """Appends the new tokens of a sequence that goes on, cut at its end; the nodes to keep."""
         if self._is_finished(sequence):
             return []
+        path, emitted = accepted
         for i, token in enumerate(emitted):
             if token in self.ends:
                 emitted = emitted[: i + 1]
@@ -173,7 +172,9 @@ def eager_forward(model: Llama, cache: KVCache) -> Forward:
     return forward
 
 
-def verify(draft: Draft, logits: Tensor, settings: GenerationSettings, draws: Sequence[Draws]) -> Verdict:
+def verify(
+    draft: Draft, logits: Tensor, settings: GenerationSettings, draws: Sequence[Draws]
+) -> list[Accepted]:
     """The acceptance rule of `settings` on a verified draft. logits: (batch, n, vocab)."""
     match settings.applied_rule:
         case "greedy":

@@ -62,7 +62,7 @@ class GenerationRun:
     sequences: list[Generation]
     prefill_s: float
     setup_s: float
-    """Making forwards ready: compilation, capture of graphs; 0 where nothing is made."""
+    """Making forwards ready (capture of graphs); 0 where nothing is made."""
     decode_s: float
     """All steps."""
 

@@ -36,7 +36,7 @@ class MedusaDrafter(Drafter):
             logits = self.heads(hidden, self.model.lm_head, self.tree.depth)  # (heads, batch, vocab)
             best = logits.topk(self.tree.ranks_used, dim=-1).indices.transpose(0, 1).flatten(1)
             tokens = torch.cat((tokens, best.index_select(1, self._guess)), dim=1)
-        return Draft(tokens=tokens, parents=self.shape, depths=self.depths, mask=self.mask)
+        return Draft(tokens=tokens, trees=[self.shape] * len(roots), depths=self.depths, mask=self.mask)
 
 
 def check_tree(tree: CandidateTree, *, heads: int, vocab: int) -> None:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from medusa_sim.lab.decoder.attention import CachedPass, Pass, attention_mask, mask_bias
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.config import DecoderConfig
-from medusa_sim.lab.decoder.fast_passes import quick_pass
-from medusa_sim.lab.decoder.passes import NewTokens, Pass, cached_pass, causal_pass
 from medusa_sim.lab.decoder.rotary import Rotations, rotate
 
 
@@ -44,19 +43,17 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
         self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=config.output_bias)
 
-    def forward(self, x: Tensor, shared: Pass) -> Tensor:
+    def forward(self, x: Tensor, pass_: Pass) -> Tensor:
         """(batch * q, hidden) -> (batch * q, hidden)."""
-        batch, query_tokens = shared.batch, x.shape[0] // shared.batch
-        heads, kv_heads, head_dim = self.heads, self.kv_heads, self.head_dim
-        q = self.q_proj(x).view(batch, query_tokens, heads, head_dim)
-        k = self.k_proj(x).view(batch, query_tokens, kv_heads, head_dim)
-        v = self.v_proj(x).view(batch, query_tokens, kv_heads, head_dim)
-        q, k = rotate(q, shared.cos, shared.sin), rotate(k, shared.cos, shared.sin)
-        keys, values = shared.write(self.layer, k, v)
-        # The query heads of a group become rows of their K/V head: each K/V row is read once.
-        rows = q.transpose(1, 2).reshape(batch, kv_heads, -1, head_dim)
-        out = shared.attend(rows, keys, values).view(batch, heads, query_tokens, head_dim)
-        merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(x.shape[0], heads * head_dim))
+        q, k, v = (
+            project(x).view(pass_.batch, -1, heads, self.head_dim)
+            for project, heads in (
+                (self.q_proj, self.heads), (self.k_proj, self.kv_heads), (self.v_proj, self.kv_heads),
+            )
+        )  # fmt: skip
+        q, k = rotate(q, pass_.cos, pass_.sin), rotate(k, pass_.cos, pass_.sin)
+        out = pass_.attend(self.layer, q, k, v).transpose(1, 2)
+        merged: Tensor = self.o_proj(out.reshape(x.shape[0], -1))
         return merged
 
 
@@ -86,9 +83,9 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, shared: Pass) -> Tensor:
+    def forward(self, x: Tensor, pass_: Pass) -> Tensor:
         """(batch * q, hidden) -> (batch * q, hidden)."""
-        x = x + self.self_attn(self.input_layernorm(x), shared)
+        x = x + self.self_attn(self.input_layernorm(x), pass_)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -109,8 +106,7 @@ class Llama(nn.Module):
     """Backbone and language-model head.
 
     `forward` returns the hidden states after the final norm, (batch, q, hidden): the head and the
-    Medusa heads are applied by the caller, on the rows it needs. `splits_attention`: a tree after prefixes
-    of one length is verified in two parts (`fast_passes.prefix_and_tree`) and not under one mask.
+    Medusa heads are applied by the caller, on the rows it needs.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -121,7 +117,6 @@ class Llama(nn.Module):
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.rotations = Rotations(config)
-        self.splits_attention = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -135,7 +130,10 @@ class Llama(nn.Module):
 
     def new_cache(self, *, batch: int, capacity: int) -> KVCache:
         """An empty cache in the model's dtype and on its device."""
-        return KVCache(self.config, batch=batch, capacity=capacity, dtype=self.dtype, device=self.device)
+        config = self.config
+        shape = (config.num_hidden_layers, batch, config.num_key_value_heads, capacity, config.head_dim)
+        keys, values = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
+        return KVCache(keys, values, torch.zeros(batch, dtype=torch.long, device=self.device))
 
     def forward(
         self,
@@ -144,32 +142,82 @@ class Llama(nn.Module):
         cache: KVCache | None = None,
         tree_mask: Tensor | None = None,
         depths: Tensor | None = None,
-        offset: int = 0,
-        shared: Pass | None = None,
+        pass_: Pass | None = None,
     ) -> Tensor:
-        """Hidden states (batch, q, hidden) of new tokens (batch, q).
+        """Hidden states (batch, q, hidden) of new tokens (batch, q), the last q of t that are uncommitted.
 
-        With a cache, `offset` uncommitted tokens lie after the committed ones already, and with the
-        new ones there are t = offset + q. New token i goes to slot lengths + offset + i and position
-        lengths + depths[offset + i]; it sees the committed prefix and what `tree_mask` ((q, t) or
-        (batch, q, t) bool; default: causal) allows. depths: (t,) or (batch, t), default 0..t-1.
-        `lengths` do not move: the caller commits by `KVCache.keep`. shared: of a pass that was made elsewhere
-        (`fixed_shapes`), in place of all of these.
+        Uncommitted token i of a sequence goes to slot lengths + i of the cache and to position lengths +
+        depths[i]; it sees the committed prefix and what `tree_mask` ((q, t) or (batch, q, t) bool; default:
+        causal) allows. depths: (t,) or (batch, t), default 0..t-1. `lengths` do not move: the caller commits
+        by `KVCache.keep`. pass_: one that was made elsewhere (`fixed_shapes`), in place of all of these.
+        Raises UsageError where the cache has no room.
         """
-        if shared is None and cache is not None:
-            order = torch.arange(offset + tokens.shape[1], device=tokens.device)
-            mask = order[offset:, None] >= order if tree_mask is None else tree_mask
-            new = NewTokens(tokens.shape[1], offset, mask, order if depths is None else depths)
-            given = (self.config, self.rotations, cache, new)
-            shared = quick_pass(*given, splits_attention=self.splits_attention) or cached_pass(*given)
-        elif shared is None:
-            shared = causal_pass(self.config, self.rotations, tokens, self.dtype)
+        if pass_ is None:
+            if cache is None:
+                pass_ = self.causal_pass(tokens)
+            else:
+                pass_ = self.growing_pass(cache, tokens, tree_mask, depths)
         # Layers see rows: a product of a matrix is quicker than of a batch of them.
         x = self.model.embed_tokens(tokens.flatten())
         for layer in self.model.layers:
-            x = layer(x, shared)
+            x = layer(x, pass_)
         out: Tensor = self.model.norm(x)
         return out.view(*tokens.shape, -1)
+
+    def causal_pass(self, tokens: Tensor) -> Pass:
+        """The pass over whole texts (batch, q) without a cache."""
+        count, device, window = tokens.shape[1], tokens.device, self.config.sliding_window
+        cos, sin = (table[:count] for table in self.rotations.tables(count, device, self.dtype))
+        mask = None
+        if window is not None and count > window:
+            order = torch.arange(count, device=device)
+            distance = order[:, None] - order
+            mask = (distance >= 0) & (distance < window)
+        return Pass(tokens.shape[0], cos, sin, mask)
+
+    def growing_pass(
+        self, cache: KVCache, tokens: Tensor, tree_mask: Tensor | None = None, depths: Tensor | None = None
+    ) -> CachedPass:
+        """The pass over new tokens (see `forward`) that looks at the slots in use, more in every step.
+
+        Raises UsageError where the cache has no room.
+        """
+        order = torch.arange(tokens.shape[1], device=tokens.device)
+        mask = order[:, None] >= order if tree_mask is None else tree_mask
+        uncommitted = mask.shape[-1]
+        kv_len = cache.require_room(uncommitted) + uncommitted
+        filled = min(cache.lengths_on_host) + uncommitted == kv_len
+        return self.cached_pass(cache, mask, order if depths is None else depths, kv_len, filled=filled)
+
+    def cached_pass(
+        self, cache: KVCache, tree_mask: Tensor, depths: Tensor, kv_len: int, *, filled: bool
+    ) -> CachedPass:
+        """The pass over new tokens (see `forward`) that looks at the first `kv_len` slots of a cache.
+
+        filled: every sequence ends at `kv_len` with its new tokens, so that all that is committed is seen.
+        Shapes follow from the arguments, and nothing is read from the device.
+        """
+        config, dtype = self.config, cache.keys.dtype
+        query_tokens, uncommitted = tree_mask.shape[-2:]
+        first = uncommitted - query_tokens
+        if filled and config.sliding_window is None:
+            prefix, bias = kv_len - uncommitted, None
+            slots: Tensor | int = prefix + first
+            positions = prefix + depths[..., first:]
+            if uncommitted > 1:
+                tree = mask_bias(tree_mask.expand(cache.batch, -1, -1), config.group_size, dtype)
+                bias = functional.pad(tree, (prefix, 0))
+        else:
+            committed = cache.lengths[:, None]
+            positions = (committed + depths)[:, first:]
+            slots = committed + torch.arange(first, uncommitted, device=tree_mask.device)
+            seen = attention_mask(
+                cache.lengths, tree_mask, kv_len, depths, sliding_window=config.sliding_window
+            )
+            bias = mask_bias(seen, config.group_size, dtype)
+        tables = self.rotations.tables(cache.capacity, cache.lengths.device, dtype)
+        cos, sin = (table[positions] for table in tables)
+        return CachedPass(cos, sin, bias, cache=cache, slots=slots, kv_len=kv_len)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., hidden) -> (..., vocab)."""

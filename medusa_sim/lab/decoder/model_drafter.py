@@ -14,7 +14,7 @@ from torch import Tensor
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.lab.decoder.candidates import Draft, RejectionRule, draft_of
+from medusa_sim.lab.decoder.candidates import Draft, RejectionRule, TreeShape, draft_of
 from medusa_sim.lab.decoder.distributions import Draws, distribution, padded_top
 from medusa_sim.lab.decoder.drafter import Drafter
 from medusa_sim.lab.decoder.generate import prefill
@@ -60,7 +60,7 @@ class CachedDraft:
 
     def level_logits(self, tokens: Tensor, mask: Tensor, depths: Tensor) -> Tensor:
         """Logits (batch, m, vocab) of the next level's nodes (batch, m), which follow those fed before."""
-        hidden = self.model(tokens, cache=self.cache, tree_mask=mask, depths=depths, offset=self.fed)
+        hidden = self.model(tokens, cache=self.cache, tree_mask=mask, depths=depths)
         self.fed += tokens.shape[1]
         return self.model.logits(hidden)
 
@@ -136,7 +136,7 @@ class TreeDrafter(ModelDrafter):
         parents = torch.where(is_used, self.parents, torch.full_like(self.parents, -1))
         return Draft(
             tokens=tokens,
-            parents=parents,
+            trees=[TreeShape(each) for each in parents.tolist()],
             depths=self.depths,
             mask=self.mask,
             distributions=_distributions_by_parent(distributions, self.nodes),

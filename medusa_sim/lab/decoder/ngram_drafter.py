@@ -13,7 +13,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.arguments import Match
-from medusa_sim.lab.decoder.candidates import Draft
+from medusa_sim.lab.decoder.candidates import Draft, TreeShape
 from medusa_sim.lab.decoder.distributions import Draws
 from medusa_sim.lab.decoder.drafter import Drafter
 from medusa_sim.lab.decoder.generation import Generation
@@ -53,11 +53,12 @@ class NgramDrafter(Drafter):
             sequence.found_lengths.append(len(drafts))
         device = roots.device
         drafted = torch.tensor([f + [0] * (self.length - len(f)) for f in matches], device=device)
-        lengths = torch.tensor([len(f) for f in matches], device=device)
-        order = torch.arange(self.length + 1, device=device)
-        parents = torch.where(order <= lengths[:, None], order - 1, torch.full_like(order, -1))
+        trees = [
+            TreeShape([node - 1 if node <= len(f) else -1 for node in range(self.nodes)]) for f in matches
+        ]
+        order = torch.arange(self.nodes, device=device)
         mask = torch.from_numpy(self.tree.mask).to(device)
-        return Draft(tokens=torch.cat((roots[:, None], drafted), 1), parents=parents, depths=order, mask=mask)
+        return Draft(tokens=torch.cat((roots[:, None], drafted), 1), trees=trees, depths=order, mask=mask)
 
     def _text(self, b: int, sequence: Generation) -> IntArray:
         """Prompt and new tokens of a sequence, those copied that came since the last step."""

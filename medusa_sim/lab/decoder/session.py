@@ -179,8 +179,7 @@ def _method(
             accuracy = head_accuracy(target, name, request.data_dir)
             notes += [note] if note else []
         if tree == AUTO and accuracy is not None:
-            # Compiling every size would take minutes; the static step has the same shapes.
-            forward = FORWARDS.get("static" if request.launch == "compiled" else request.launch)
+            forward = FORWARDS.get(request.launch)
             sized = sizing(target, accuracy, prompts, settings, make_forward=forward)
             tree = str(sized.best)
             if sized.best == 1:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], object]
 """Takes a line for the user."""
-TreeAttention = Literal["masked", "split"]
 RunDtype = Literal["fp32", "bf16"]
 
 
@@ -30,11 +29,6 @@ class Device(Declared):
         names="models",
     )  # fmt: skip
     dtype: str | None = argument(None, WORD, "fp32, bf16, fp16, by commas [default: cpu fp32, cuda fp16].")
-    tree_attention: TreeAttention = argument(
-        "masked", WORD,
-        "masked: one kernel under the tree's mask. split: the prefix by the fastest kernel, then the tree.",
-        choices=get_args(TreeAttention),
-    )  # fmt: skip
     packed: bool = packed_weights()
     budget: float | None = argument(
         None, NUMBER,
@@ -52,11 +46,6 @@ class Device(Declared):
         None, FOLDER,
         "Your own specs and profiles [default: $MEDUSA_SIM_DATA_DIR, else the platform's user data folder].",
     )  # fmt: skip
-
-    @property
-    def splits_attention(self) -> bool:
-        """`Llama.splits_attention`."""
-        return self.tree_attention == "split"
 
 
 @dataclass(frozen=True, kw_only=True)

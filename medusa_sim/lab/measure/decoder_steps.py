@@ -42,9 +42,7 @@ def measure_decoder_steps(
     meta = steps_meta(grid, seen, rates.copy_bytes_per_s, packed=asked.packed)
     rows: list[StepRow] = []
     for given in asked.models:
-        subject = random_subject(
-            given, dtype, grid, device, splits_attention=asked.splits_attention, packed=asked.packed
-        )
+        subject = random_subject(given, dtype, grid, device, packed=asked.packed)
         config, label = subject.model.config, subject.name
         write_config(folder, label, config.to_hf())
         meta.attention[label] = subject.attention

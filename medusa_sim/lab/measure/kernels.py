@@ -21,7 +21,6 @@ from torch.nn.attention import SDPBackend
 from medusa_sim.lab.decoder.attention import attend, attention_mask, mask_bias
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import DTYPES
-from medusa_sim.lab.decoder.fast_passes import prefix_and_tree
 from medusa_sim.lab.decoder.model import RMSNorm
 from medusa_sim.lab.decoder.packed import is_packed, product, reordered
 from medusa_sim.lab.decoder.rotary import rotate
@@ -41,17 +40,14 @@ _TREE_BRANCHES = 4
 class Pool:
     """Buffers of random values that operands are cut from; they grow to the largest that was asked for.
 
-    splits_attention: verification in two parts, as `Llama.splits_attention`. packed: linear layers as
-    `decoder.packed` has them.
+    packed: linear layers as `decoder.packed` has them.
     """
 
-    def __init__(
-        self, device: torch.device, cache_bytes: int, *, splits_attention: bool = False, packed: bool = False
-    ) -> None:
+    def __init__(self, device: torch.device, cache_bytes: int, *, packed: bool = False) -> None:
         self.device = device
         self.cache_bytes = cache_bytes
         self.rotation_bytes = CACHE_MULTIPLE[device.type] * cache_bytes
-        self.splits_attention, self.packed = splits_attention, packed
+        self.packed = packed
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def operands(self, shape: Sequence[int], dtype: torch.dtype, between_bytes: float) -> Tensor:
@@ -188,14 +184,13 @@ def _fused(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
     device = pool.device
     store = pool.operands((2, batch, kv_heads, kv_len, head_dim), dtype, shape.between_bytes)
     lengths = torch.full((batch,), kv_len - q_len, device=device)
-    cache = KVCache.over(store[:, 0], store[:, 1], lengths)  # its layers are the rotating copies
+    cache = KVCache(store[:, 0], store[:, 1], lengths)  # its layers are the rotating copies
     order = torch.arange(q_len, device=device)
     causal = shape.operator.kind == "prefill_attention"
     within = order[:, None] >= order if causal else tree_mask(q_len, device)
-    group, prefix = heads // kv_heads, kv_len - q_len
-    splits = pool.splits_attention and prefix > 0 and not causal
-    mask = within.expand(batch, -1, -1) if splits else attention_mask(lengths, within, kv_len, order)
-    bias = None if q_len == 1 else mask_bias(mask, group, dtype)
+    group, bias = heads // kv_heads, None
+    if q_len > 1:
+        bias = mask_bias(attention_mask(lengths, within, kv_len, order), group, dtype)
     slots = lengths[:, None] + order
     q = _random(pool, dtype, batch, q_len, heads, head_dim).transpose(1, 2)
     k = _random(pool, dtype, batch, q_len, kv_heads, head_dim)
@@ -205,11 +200,7 @@ def _fused(shape: TimedShape, dtype: torch.dtype, pool: Pool) -> list[Call]:
         def once() -> Tensor:
             cache.write(layer, slots, k, v)
             rows = q.reshape(batch, kv_heads, group * q_len, head_dim)
-            keys, values = cache.keys[layer], cache.values[layer]
-            if splits and bias is not None:
-                out = prefix_and_tree(rows, keys, values, prefix, bias)
-            else:
-                out = attend(rows, keys, values, bias)
+            out = attend(rows, cache.keys[layer], cache.values[layer], bias)
             merged = out.reshape(batch, heads, q_len, head_dim).transpose(1, 2)
             return merged.reshape(batch, q_len, -1)
 
@@ -236,9 +227,9 @@ _KEYS, _QUERIES = 64, 16
 
 
 def attention_kernels(
-    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, *, splits: bool
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int
 ) -> dict[str, str]:
-    """Kernel of a plain step and of a tree's, as torch chooses them; `splits` as `Llama.splits_attention`."""
+    """Kernel of a plain step and of a tree's, as torch chooses them."""
     group = heads // kv_heads
 
     def chosen(query_tokens: int, *, masked: bool) -> str:
@@ -248,5 +239,4 @@ def attention_kernels(
         mask = torch.zeros(1, 1, rows, _KEYS, dtype=dtype, device=device) if masked else None
         return str(SDPBackend(torch._fused_sdp_choice(q, keys, keys, mask)).name).lower()
 
-    tree = f"{chosen(_QUERIES, masked=False)} over the prefix, products over the tree" if splits else ""
-    return {"plain": chosen(1, masked=False), "tree": tree or chosen(_QUERIES, masked=True)}
+    return {"plain": chosen(1, masked=False), "tree": chosen(_QUERIES, masked=True)}

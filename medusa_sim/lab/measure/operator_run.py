@@ -63,12 +63,12 @@ def measure_operators(
     tell(f"{len(wanted)} shapes, the most informative first, to {folder}")
     first = models[0].attention
     sizes = (first.heads, first.kv_heads, first.head_dim)
-    kernels = attention_kernels(device, DTYPES[dtypes[0]], *sizes, splits=asked.splits_attention)
+    kernels = attention_kernels(device, DTYPES[dtypes[0]], *sizes)
     meta = operators_meta(asked, dtypes, seen, hardware.rates(device, seen, dtypes), _METHODS[seen.kind])
     meta.attention.update(kernels)
     record, meta = begin(folder, meta, resume=resume, allow_different=allow_different)
     write_meta(folder, meta)
-    pool = Pool(device, seen.cache_bytes, splits_attention=asked.splits_attention, packed=asked.packed)
+    pool = Pool(device, seen.cache_bytes, packed=asked.packed)
     left_s = None if asked.budget is None else max(0.0, asked.budget - (time.monotonic() - started))
     try:
         with progress as advance, watch_clocks(device) as clocks:

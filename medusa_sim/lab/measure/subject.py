@@ -11,6 +11,7 @@ import torch
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
+from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import DTYPES
 from medusa_sim.lab.decoder.config import DecoderConfig, config_from_hf, read_config
 from medusa_sim.lab.decoder.fixed_shapes import graphed_forward
@@ -55,7 +56,7 @@ class Subject:
         """Torch's kernels of a plain step and of a tree."""
         model = self.model
         sizes = (model.config.num_attention_heads, model.config.num_key_value_heads, model.config.head_dim)
-        return attention_kernels(model.device, model.dtype, *sizes, splits=model.splits_attention)
+        return attention_kernels(model.device, model.dtype, *sizes)
 
     def steps(self, batch: int, *, graphs: bool = False) -> dict[int, Step]:
         """Steps of one batch by candidates, on one cache of random keys and values after `seq_len` tokens.
@@ -69,7 +70,10 @@ class Subject:
         cache.lengths += length
         made, forward = {}, graphed_forward if graphs else eager_forward
         for count, (tree, _) in self.trees.items():  # a graph scans the slots of its cache
-            own = cache.narrowed(length + count) if graphs else cache
+            own = cache
+            if graphs:
+                keys, values = (store.narrow(3, 0, length + count) for store in (cache.keys, cache.values))
+                own = KVCache(keys, values, cache.lengths.clone())
             made[count] = full_step(model, self.heads, tree, own, ACCEPTED, forward(model, own))
         return made
 
@@ -95,7 +99,6 @@ def random_subject(
     grid: StepGrid,
     device: torch.device,
     *,
-    splits_attention: bool = False,
     packed: bool = False,
 ) -> Subject:
     """A named model, or a config.json or its folder, with random weights and the grid's trees.
@@ -106,7 +109,6 @@ def random_subject(
     trees = {1: (CandidateTree.chain(0), 1.0), **dict(sorted(grid.trees().items()))}
     deepest = max(tree.depth for tree, _ in trees.values())
     model, heads = random_weights(config, dtype=DTYPES[dtype], device=device, heads=deepest)
-    model.splits_attention = splits_attention
     if packed:
         pack(model, heads)
     return Subject(name, dtype, model, heads, trees, grid)

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.lab.decoder.accept import Verdict, accept_greedy
+from medusa_sim.lab.decoder.accept import Accepted, accept_greedy
 from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.candidates import Draft
 from medusa_sim.lab.decoder.drafter import NoDrafter
+from medusa_sim.lab.decoder.fixed_shapes import Forward
 from medusa_sim.lab.decoder.generate import BatchDecoder
 from medusa_sim.lab.decoder.generation import Generation
 from medusa_sim.lab.decoder.heads import MedusaHeads
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import Llama
-from medusa_sim.lab.decoder.passes import Forward
 from medusa_sim.lab.measure.bench import synchronise
 from medusa_sim.lab.measure.spread import Timing, timing_of
 from medusa_sim.units import US_PER_S
@@ -41,9 +41,9 @@ def full_step(
     """
     path = path_to(tree, min(accepted, tree.depth))
 
-    def judge(draft: Draft, logits: Tensor) -> Verdict:
-        verdict = accept_greedy(draft, logits)
-        return Verdict([path[1:]] * cache.batch, [[token] * len(path) for token in verdict.next_tokens])
+    def judge(draft: Draft, logits: Tensor) -> list[Accepted]:
+        found = accept_greedy(draft, logits)
+        return [Accepted(path[1:], each.text[-1:] * len(path)) for each in found]
 
     generator = torch.Generator(device=model.device).manual_seed(0)
     size = (cache.batch, model.config.hidden_size)

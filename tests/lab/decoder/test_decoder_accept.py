@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.accept import accept_by_rejection, accept_greedy, accept_typical, typical_token
-from medusa_sim.lab.decoder.candidates import Draft, draft_of
+from medusa_sim.lab.decoder.candidates import Draft, TreeShape, draft_of
 from medusa_sim.lab.decoder.distributions import Draws, distribution
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.ngram_drafter import continuation
@@ -22,7 +22,7 @@ from medusa_sim.lab.decoder.ngram_drafter import continuation
 def _draft(tree: CandidateTree, tokens: torch.Tensor) -> Draft:
     return Draft(
         tokens=tokens,
-        parents=torch.from_numpy(tree.parents).expand(tokens.shape),
+        trees=[TreeShape(tree.parents.tolist())] * len(tokens),
         depths=torch.from_numpy(tree.depths),
         mask=torch.from_numpy(tree.mask),
     )
@@ -63,15 +63,15 @@ def test_greedy_and_typical_keep_the_longest_passing_path(seed):
     for b in range(batch):
         match = tokens[b] == logits[b, parents].argmax(-1)
         last, path = _walks(tree, match, torch.zeros(tree.candidates))
-        assert greedy.paths[b] == path
-        assert greedy.next_tokens[b] == int(logits[b, last].argmax())
+        assert greedy[b].path == path
+        assert greedy[b].text[-1] == int(logits[b, last].argmax())
         p = torch.softmax(logits[b] / temperature, -1)[parents]
         entropy = -(p * p.log()).sum(-1)
         own = p[torch.arange(tree.candidates), tokens[b]]
         passes = own > torch.minimum(torch.tensor(epsilon, dtype=torch.float64), delta * torch.exp(-entropy))
         last, path = _walks(tree, passes, own.log())
-        assert typical.paths[b] == path
-        assert typical.next_tokens[b] == int(logits[b, last].argmax())
+        assert typical[b].path == path
+        assert typical[b].text[-1] == int(logits[b, last].argmax())
 
 
 def test_typical_thresholds_are_epsilon_and_delta_and_the_smaller_counts():
@@ -79,16 +79,16 @@ def test_typical_thresholds_are_epsilon_and_delta_and_the_smaller_counts():
     tree = CandidateTree.chain(1)
     flat = torch.zeros(1, 2, 8, dtype=torch.float64)  # H = ln 8: delta exp(-H) = 0.3 / 8 < p = 1 / 8
     draft = _draft(tree, torch.tensor([[0, 3]]))
-    assert len(accept_typical(draft, flat, temperature=1.0).paths[0]) == 1
+    assert len(accept_typical(draft, flat, temperature=1.0)[0].path) == 1
     # p = 0.1 at an entropy near 0.33: above epsilon = 0.09, below delta exp(-H) = 0.22. Kept: min is meant.
     peaked = torch.tensor([[[0.9, 0.1], [0.5, 0.5]]], dtype=torch.float64).log()
     draft = _draft(tree, torch.tensor([[0, 1]]))
-    assert len(accept_typical(draft, peaked, temperature=1.0).paths[0]) == 1
-    assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=0.3, delta=0.3).paths[0]) == 0
+    assert len(accept_typical(draft, peaked, temperature=1.0)[0].path) == 1
+    assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=0.3, delta=0.3)[0].path) == 0
     entropy = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
     edge = 0.1 / math.exp(-entropy)
-    assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 1.001).paths[0]) == 0
-    assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 0.999).paths[0]) == 1
+    assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 1.001)[0].path) == 0
+    assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 0.999)[0].path) == 1
 
 
 def test_laws_are_exact_in_fp64_and_of_a_large_flat_vocabulary():
@@ -97,7 +97,7 @@ def test_laws_are_exact_in_fp64_and_of_a_large_flat_vocabulary():
     flat = torch.zeros(1, 2, vocab, dtype=torch.float32)
     draft = _draft(CandidateTree.chain(1), torch.tensor([[0, 5]]))
     delta = 0.85  # p = 1/V > delta exp(-H) = delta/V; with the biased H the threshold is 1.31 delta/V
-    assert len(accept_typical(draft, flat, temperature=1.0, delta=delta).paths[0]) == 1
+    assert len(accept_typical(draft, flat, temperature=1.0, delta=delta)[0].path) == 1
     half = torch.randn(3, 50).to(torch.float16)
     p = distribution(half, 0.7)
     assert p.dtype == torch.float64
@@ -117,10 +117,10 @@ def test_padding_is_never_accepted_nor_gained_from():
         accept_by_rejection(draft, wanted, temperature=1.0, draws=[Draws(0)]),
     ]
     for verdict in verdicts:
-        assert verdict.paths == [[1, 3]]
+        assert [each.path for each in verdict] == [[1, 3]]
     alone = draft_of(tokens, torch.full((1, 5), -1))
     for verdict in (accept_greedy(alone, wanted), accept_typical(alone, wanted, temperature=1.0)):
-        assert verdict.paths == [[]]
+        assert [each.path for each in verdict] == [[]]
     # A leaf with one guess can yield one accepted token, whatever the target's argmax behind it is.
     tree = CandidateTree.from_paths([[0], [1], [1, 0], [1, 0, 0]])
     logits = torch.zeros(1, 5, 6)
@@ -128,8 +128,8 @@ def test_padding_is_never_accepted_nor_gained_from():
     logits[0, 1:, 0] = 9.0  # and then 0, the usual padding
     draft = _draft(tree, torch.tensor([[2, 4, 3, 0, 0]]))
     verdict = accept_greedy(draft, logits)
-    assert len(verdict.paths[0]) == 1
-    assert verdict.next_tokens[0] == 0
+    assert len(verdict[0].path) == 1
+    assert verdict[0].text[-1] == 0
 
 
 def test_repeated_independent_drafts_share_their_children():
@@ -146,16 +146,16 @@ def test_repeated_independent_drafts_share_their_children():
     for rule in ("multi-round", "k-seq"):
         draft = Draft(
             tokens=tokens,
-            parents=base.parents,
+            trees=base.trees,
             depths=base.depths,
             mask=base.mask,
             distributions=laws,
             rejection_rule=rule,
         )
         verdict = accept_by_rejection(draft, logits, temperature=1.0, draws=[Draws(1)])
-        if len(verdict.paths[0]):
-            assert verdict.paths[0][0] in (1, 2)
-            assert len(verdict.paths[0]) in (1, 2)
+        if len(verdict[0].path):
+            assert verdict[0].path[0] in (1, 2)
+            assert len(verdict[0].path) in (1, 2)
     greedy = distribution(logits[0, 0], 0.0)
     assert greedy.tolist() == [0.0, 1.0, 0.0, 0.0]
 
@@ -215,5 +215,5 @@ def test_any_finite_temperature_gives_a_law(temperature):
     assert p.argmax() == 0
     draft = _draft(CandidateTree.chain(1), torch.tensor([[0, 0]]))
     rows = logits.expand(1, 2, 4)
-    assert accept_typical(draft, rows, temperature=temperature).next_tokens == [0]
-    assert len(accept_by_rejection(draft, rows, temperature=temperature, draws=[Draws(0)]).paths) == 1
+    assert accept_typical(draft, rows, temperature=temperature)[0].text[-1] == 0
+    assert len(accept_by_rejection(draft, rows, temperature=temperature, draws=[Draws(0)])) == 1

@@ -172,7 +172,7 @@ def test_one_step_keeps_the_joint_law_of_three_tokens_exactly(method, pair):
             proposal = drafter.propose(torch.tensor([PROMPT[-1]]), torch.zeros(1, 1), [Generation(PROMPT)])
             states = model(proposal.tokens, cache=cache, tree_mask=proposal.mask, depths=proposal.depths)
             verdict = verify(proposal, model.logits(states), settings, [draws])
-            return (*proposal.tokens[0, verdict.paths[0]].tolist(), verdict.next_tokens[0])
+            return (*proposal.tokens[0, verdict[0].path].tolist(), verdict[0].text[-1])
 
         found = dict.fromkeys(joint, 0.0)
         for probability, text in outcomes(emitted):
@@ -314,8 +314,8 @@ def step_law(
             logits = torch.from_numpy(np.stack([temperature * np.log(target[path]) for path in paths]))[None]
         proposal = draft_of(tokens, torch.tensor([parents]), laws, rule)
         verdict = accept_by_rejection(proposal, logits, temperature=temperature, draws=[draws])
-        kept = verdict.paths[0]
-        return (*(paths[kept[-1]] if kept else ()), verdict.next_tokens[0])
+        kept = verdict[0].path
+        return (*(paths[kept[-1]] if kept else ()), verdict[0].text[-1])
 
     yield from outcomes(run)
 

@@ -15,6 +15,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.lab.decoder.attention import ancestor_mask, attention_mask
+from medusa_sim.lab.decoder.cache import KVCache
 from medusa_sim.lab.decoder.checkpoint import DTYPES, load_checkpoint
 from medusa_sim.lab.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.lab.decoder.config import config_from_hf, read_config
@@ -164,7 +165,7 @@ def test_tree_mask_of_a_candidate_tree_is_its_own_and_attention_sees_prefix_ance
     depths = tree.sum(-1) - 1
     lengths, offset, kv_len = torch.tensor([4, 0, 7]), 3, 14
     for window in (None, 3):
-        mask = attention_mask(lengths, tree[offset:], kv_len, depths, offset=offset, sliding_window=window)
+        mask = attention_mask(lengths, tree[offset:], kv_len, depths, sliding_window=window)
         for b, length in enumerate(lengths.tolist()):
             for query in range(offset, 6):
                 position = length + int(depths[query])
@@ -221,15 +222,21 @@ def test_cache_after_compaction_equals_a_fresh_prefill():
         nodes[2] = []  # the third sequence is finished
         cache.keep(nodes)
         alone.keep(nodes[:1])
-        for mine, theirs in zip(alone.rows(0), cache.rows(0), strict=True):
+        for mine, theirs in zip(rows_of(alone, 0), rows_of(cache, 0), strict=True):
             assert torch.equal(mine, theirs)
         for b, prompt in enumerate(prompts):
             text = prompt + tokens[b, nodes[b]].tolist()
             fresh = model.new_cache(batch=1, capacity=40)
             prefill(model, fresh, [text])
             assert int(cache.lengths[b]) == len(text)
-            for mine, theirs in zip(cache.rows(b), fresh.rows(0), strict=True):
+            for mine, theirs in zip(rows_of(cache, b), rows_of(fresh, 0), strict=True):
                 assert torch.allclose(mine, theirs, atol=1e-12)
+
+
+def rows_of(cache: KVCache, sequence: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Committed keys and values of one sequence, each (layers, kv_heads, length, head_dim)."""
+    length = int(cache.lengths[sequence])
+    return cache.keys[:, sequence, :, :length], cache.values[:, sequence, :, :length]
 
 
 @pytest.mark.parametrize("kind", ["chain", "tree", "beam"])
@@ -253,7 +260,7 @@ def test_draft_cache_follows_the_accepted_text(kind):
     assert len(text) - 2 <= length + int(drafter.draft_model.missing[b]) <= len(text) - 1
     with torch.inference_mode():
         prefill(draft, fresh, [text[:length]])
-    for mine, theirs in zip(cache.rows(b), fresh.rows(0), strict=True):
+    for mine, theirs in zip(rows_of(cache, b), rows_of(fresh, 0), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Formulas of the decoder by hand: rotations, attention in two parts, losses, what a run gained."""
+"""Formulas of the decoder by hand: rotations, attention, losses, what a run gained."""
 
 import itertools
 import json
@@ -14,12 +14,10 @@ from decoder_models import tiny_config, tiny_llama
 from medusa_sim.lab.decoder.attention import attend
 from medusa_sim.lab.decoder.config import RopeScaling, config_from_hf
 from medusa_sim.lab.decoder.distributions import Draws, distribution, padded_top
-from medusa_sim.lab.decoder.fast_passes import TwoParts, prefix_and_tree
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
 from medusa_sim.lab.decoder.model_drafter import _distributions_by_parent
 from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
-from medusa_sim.lab.decoder.passes import causal_pass
 from medusa_sim.lab.decoder.prompts import chat_prompt
 from medusa_sim.lab.decoder.rotary import Rotations, inverse_frequencies
 from medusa_sim.lab.decoder.session import _headline
@@ -114,25 +112,12 @@ def dense(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch
     return scores.softmax(-1) @ values
 
 
-def test_attention_over_a_prefix_and_a_tree_is_one_softmax_over_both():
-    generator = torch.Generator().manual_seed(7)
-    q, keys, values = (torch.randn(2, 3, rows, 8, generator=generator) for rows in (4, 11, 11))
-    bias = torch.zeros(2, 1, 4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)
-    whole = torch.cat((torch.zeros(2, 1, 4, 7), bias), -1)
-    expected = dense(q, keys, values, whole)
-    torch.testing.assert_close(prefix_and_tree(q, keys, values, 7, bias), expected, rtol=1e-5, atol=1e-5)
-    step = TwoParts(2, None, None, None, None, bias, 11)
-    torch.testing.assert_close(step.attend(q, keys, values), expected, rtol=1e-5, atol=1e-5)
-
-
 def test_a_window_hides_what_lies_further_back():
     """Of four tokens each sees itself and the one before it."""
     model = tiny_llama(sliding_window=2)
-    config = model.config
-    step = causal_pass(config, Rotations(config), torch.zeros(1, 4, dtype=torch.long), torch.float64)
+    step = model.causal_pass(torch.zeros(1, 4, dtype=torch.long))
     assert step.mask.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
-    short = causal_pass(config, Rotations(config), torch.zeros(1, 2, dtype=torch.long), torch.float64)
-    assert short.mask is None
+    assert model.causal_pass(torch.zeros(1, 2, dtype=torch.long)).mask is None
 
 
 def test_a_law_is_the_softmax_and_greedy_its_largest():
@@ -290,7 +275,7 @@ def test_drafts_that_a_look_up_found_are_a_chain_and_the_rest_is_unused():
     sequences = [Generation(prompt=prompt) for prompt in prompts]
     draft = drafter.propose(torch.tensor([3, 7]), torch.zeros(2, 1), sequences)
     assert draft.tokens.tolist() == [[3, 4, 1, 2, 3], [7, 0, 0, 0, 0]]
-    assert draft.parents.tolist() == [[-1, 0, 1, 2, 3], [-1, -1, -1, -1, -1]]
+    assert [tree.parents for tree in draft.trees] == [[-1, 0, 1, 2, 3], [-1, -1, -1, -1, -1]]
     assert draft.depths.tolist() == [0, 1, 2, 3, 4]
     assert [sequence.found_lengths for sequence in sequences] == [[4], [0]]
 

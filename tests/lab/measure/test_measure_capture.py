@@ -4,7 +4,6 @@ import dataclasses
 import subprocess
 import sys
 import time
-from functools import partial
 
 import pytest
 import torch
@@ -41,11 +40,9 @@ def without_data(mode: FakeTensorMode, cache: KVCache) -> None:
     )
 
 
-@pytest.mark.parametrize("splits", [False, True])
-def test_captured_forwards_ask_for_no_value(splits):
+def test_captured_forwards_ask_for_no_value():
     """The forward of `decode --launch` and of timed steps, for trees and plain steps."""
     model = tiny_llama(31, dtype=torch.float32)
-    model.splits_attention = splits
     cache = model.new_cache(batch=2, capacity=64)
     cache.lengths += 9
     with torch.inference_mode():
@@ -69,7 +66,7 @@ def test_timed_kernels_ask_for_no_value():
     """Every kind of operator, as `CudaBench` captures it."""
     layers = LayerGroup(2, (Grouped(heads=4, kv_heads=2, head_dim=16),), Mlp(width=96))
     model = dataclasses.replace(load_model("llama-7b"), hidden=64, groups=(layers,), vocab=128)
-    pool = Pool(torch.device("cpu"), 1000, splits_attention=True)
+    pool = Pool(torch.device("cpu"), 1000)
     chosen = {case.operator.kind: case for case in timed_shapes([model], ("fp32",)) if case.flops < 1e8}
     assert set(chosen) == set(CALLS)
     for case in chosen.values():
@@ -78,54 +75,9 @@ def test_timed_kernels_ask_for_no_value():
             call()
 
 
-@pytest.mark.parametrize(("dtype", "within"), [("float64", 1e-10), ("float32", 1e-5)])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_attention_in_two_parts_is_masked_attention(batch, dtype, within):
-    model = tiny_llama(31, dtype=getattr(torch, dtype))
-    cache = model.new_cache(batch=batch, capacity=80)
-    mask, depths = torch.from_numpy(TREE.mask), torch.from_numpy(TREE.depths)
-    generator = torch.Generator().manual_seed(5)
-    with torch.inference_mode():
-        model(torch.randint(0, 31, (batch, 53), generator=generator), cache=cache)
-        cache.lengths += 53
-        tokens = torch.randint(0, 31, (batch, TREE.candidates), generator=generator)
-        fixed = partial(verify_slots, model, cache, 53 + TREE.candidates, tokens, mask, depths, filled=True)
-        for forward in (partial(model, tokens, cache=cache, tree_mask=mask, depths=depths), fixed):
-            found = []
-            for model.splits_attention in (False, True):
-                found.append(forward())
-            gap = (found[1] - found[0]).abs().max() / found[0].abs().max()
-            assert 0.0 < gap < within  # two ways to one number, and not one way twice
-
-
-def test_ragged_texts_keep_the_mask():
-    """Prefixes of several lengths cannot be read without one: the same numbers to the bit."""
-    model = tiny_llama(31)
-    cache = model.new_cache(batch=2, capacity=80)
-    mask, depths = torch.from_numpy(TREE.mask), torch.from_numpy(TREE.depths)
-    with torch.inference_mode():
-        model(torch.ones(2, 20, dtype=torch.long), cache=cache)
-        cache.lengths += torch.tensor([20, 11])
-        tokens = torch.arange(2 * TREE.candidates).view(2, -1) % 31
-        whole = model(tokens, cache=cache, tree_mask=mask, depths=depths)
-        model.splits_attention = True
-        assert torch.equal(model(tokens, cache=cache, tree_mask=mask, depths=depths), whole)
-
-
-def test_masks_begin_their_rows_and_attention_kernels_are_told():
-    """Strides are multiples of 16 elements, so that no layer copies the mask."""
-    from medusa_sim.lab.decoder.attention import mask_bias
-
-    for kv_len in (1, 15, 16, 17, 1025):
-        bias = mask_bias(torch.ones(2, 3, kv_len, dtype=torch.bool), 2, torch.float16)
-        assert bias.shape == (2, 1, 6, kv_len)
-        assert all(stride % 16 == 0 for stride in bias.stride()[:-1])
+def test_attention_kernels_are_told_and_graphs_need_a_gpu():
     sizes = {"heads": 4, "kv_heads": 2, "head_dim": 16}
-    whole = attention_kernels(torch.device("cpu"), torch.float32, **sizes, splits=False)
-    assert set(whole) == {"plain", "tree"}
-    parted = attention_kernels(torch.device("cpu"), torch.float32, **sizes, splits=True)
-    assert parted["plain"] == whole["plain"]
-    assert parted["tree"].endswith("products over the tree")
+    assert set(attention_kernels(torch.device("cpu"), torch.float32, **sizes)) == {"plain", "tree"}
     model = tiny_llama()
     with pytest.raises(UsageError, match="CUDA graphs need a CUDA device"):
         graphed_forward(model, model.new_cache(batch=1, capacity=8))
@@ -179,16 +131,13 @@ class TestOnCuda:
     def test_every_kind_of_operator_is_timed(self, device):
         model = load_model("llama-7b")
         chosen = {case.operator.kind: case for case in reversed(timed_shapes([model], ("fp16",)))}
-        for splits in (False, True):
-            bench = CudaBench(Pool(device, 50 * 2**20, splits_attention=splits))
-            for case in chosen.values():
-                assert 0.5 < bench.timing(case).time_us < 1e5
+        bench = CudaBench(Pool(device, 50 * 2**20))
+        for case in chosen.values():
+            assert 0.5 < bench.timing(case).time_us < 1e5
 
-    @pytest.mark.parametrize("splits", [False, True])
-    def test_graphed_steps_are_the_eager_ones(self, device, splits):
+    def test_graphed_steps_are_the_eager_ones(self, device):
         config = tiny_config(101, hidden_size=256, head_dim=64)
         model, heads = random_weights(config, dtype=torch.float16, device=device, heads=3)
-        model.splits_attention = splits
         with torch.inference_mode():
             for graphed in (False, True):
                 subject = Subject("tiny", "fp16", model, heads, TREES, StepGrid(seq_len=200))
@@ -211,22 +160,6 @@ class TestOnCuda:
         rows = list(step_grid(Subject("tiny", "fp16", model, heads, TREES, grid)))
         assert len(rows) == 2 * 2 * 2
         assert all(0.0 < row.time_us < 1e5 for row in rows)
-
-    def test_two_parts_meet_the_mask(self, device):
-        config = tiny_config(101, hidden_size=256, head_dim=64)
-        model, _ = random_weights(config, dtype=torch.float16, device=device, heads=1)
-        cache = model.new_cache(batch=2, capacity=1100)
-        cache.keys.normal_()
-        cache.values.normal_()
-        cache.lengths += 1024
-        mask, depths = torch.from_numpy(TREE.mask).to(device), torch.from_numpy(TREE.depths).to(device)
-        tokens = torch.arange(2 * TREE.candidates, device=device).view(2, -1)
-        found = []
-        with torch.inference_mode():
-            for model.splits_attention in (False, True):
-                slots = 1024 + TREE.candidates
-                found.append(verify_slots(model, cache, slots, tokens, mask, depths, filled=True))
-        assert (found[1] - found[0]).abs().max() < 2e-2 * found[0].abs().max()
 
     def test_rates_of_the_card(self, device):
         found = hardware.rates(device, environment.environment(device), ("fp16",))

@@ -11,8 +11,8 @@ from decoder_models import tiny_config
 from torch.nn import functional
 
 from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.lab.decoder.attention import CachedPass
 from medusa_sim.lab.decoder.model import Attention
-from medusa_sim.lab.decoder.passes import CachedPass
 from medusa_sim.lab.measure.bench import CpuBench, results_kept
 from medusa_sim.lab.measure.kernels import Pool, calls, tree_mask
 from medusa_sim.lab.measure.shapes import TimedShape
@@ -144,8 +144,9 @@ def test_fused_attention_is_the_decoders(pool):
         module._modules[f"{name}_proj"] = lambda _, value=value: value.reshape(10, -1)
     module._modules["o_proj"] = lambda x: x
     step = CachedPass(
-        2, torch.ones(2, 5, 1, 8), torch.zeros(2, 5, 1, 8), held["cache"], held["slots"], held["bias"], 12
-    )
+        torch.ones(2, 5, 1, 8), torch.zeros(2, 5, 1, 8), held["bias"],
+        cache=held["cache"], slots=held["slots"], kv_len=12,
+    )  # fmt: skip
     assert torch.equal(module(torch.zeros(10, 32), step).view(2, 5, -1), call())
 
 

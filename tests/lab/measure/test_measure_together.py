@@ -217,7 +217,7 @@ def test_the_plan_is_shown_by_call(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "gpu").exists()
     assert "medusa-sim measure operators --device cuda --dtype fp16" in plan
     assert "-m pytest -q -m cuda" in plan
-    assert "profiles/decoder/h100-sxm-llama-7b-1024-split-1-4-16" in plan
+    assert "profiles/decoder/h100-sxm-llama-7b-1024-1-4-16" in plan
     calls = plan.split("call ")[1:]
     assert len(calls) > 1
     for call in calls:
@@ -369,7 +369,7 @@ def test_a_rehearsal_without_a_gpu(tmp_path, monkeypatch, capsys):
     assert all(ended[kind] == {"done"} for kind in script.NEED_GPU)
     assert ended["fit"] | ended["compare"] <= {"done", "too few rows"}
     assert {path.parent.name for path in (out / "data/profiles/decoder").glob("*/steps.csv")} == {
-        f"tiny-cpu-tiny-{run}-1" for run in ("1024-split", "1024-masked", "256-split")
+        f"tiny-cpu-tiny-{run}-1" for run in ("1024", "256")
     }
     assert (out / "data/profiles/operators/tiny-cpu/gemm_fp32.csv").is_file()
     assert (out / "data/hardware/tiny-cpu.toml").is_file()

@@ -17,7 +17,6 @@ from medusa_sim.lab.measure.shapes import (
     PREFILL_LEVELS,
     Q_LEVELS,
     UNFUSED_Q_LEVELS,
-    TimedShape,
     _attention,
     _interleaved,
     elementwise_widths,
@@ -112,34 +111,6 @@ def test_a_tree_has_four_children_a_node():
     mask = kernels.tree_mask(7, torch.device("cpu"))
     seen = [set(row.nonzero().ravel().tolist()) for row in mask]
     assert seen == [{0}, {0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 1, 5}, {0, 1, 6}]
-
-
-@pytest.mark.parametrize(
-    ("kind", "q_len", "kv_len", "splits", "parts"),
-    [
-        ("verify_attention", 2, 6, True, 2), ("verify_attention", 2, 6, False, 1),
-        ("prefill_attention", 4, 4, True, 1), ("verify_attention", 4, 4, True, 1),
-        ("decode_attention", 1, 6, True, 1),
-    ],
-)  # fmt: skip
-def test_attention_is_split_where_there_is_a_prefix_before_a_tree(
-    monkeypatch, kind, q_len, kv_len, splits, parts
-):
-    called = []
-    monkeypatch.setattr(
-        kernels,
-        "prefix_and_tree",
-        lambda rows, keys, values, prefix, bias: called.append((2, prefix)) or rows,
-    )
-    monkeypatch.setattr(kernels, "attend", lambda rows, keys, values, bias: called.append((1, 0)) or rows)
-    sizes = {"batch": 1, "q_len": q_len, "kv_len": kv_len, "heads": 2, "kv_heads": 1, "head_dim": 4}
-    case = TimedShape(
-        operator=Attention(name="a", kind=kind, dtype="fp32", **sizes), level=0, between_bytes=0.0
-    )
-    pool = kernels.Pool(torch.device("cpu"), 1, splits_attention=splits)
-    out = kernels.calls(case, pool)[0]()
-    assert called == [(parts, kv_len - q_len if parts == 2 else 0)]
-    assert out.shape == (1, q_len, 8)
 
 
 def test_of_two_runs_the_higher_rates_and_the_lower_launches_are_kept():
