@@ -49,8 +49,8 @@ def check(
 ) -> None:
     """Whether a running engine is as fast as predicted, or which part is off and by how much.
 
-    A result of a load generator, a page of counters or a log need no option: they say what they are. Model
-    and engine are those of the result where they are not given; another than is given is refused.
+    A result of a load generator, a page of counters or a log needs no option: it says what it is. Model and
+    engine are those of the result where you give none; a result of another model than you give is refused.
 
     Acceptance by position, the time of a round and, where it was measured, of plain decoding are compared
     with their 80 % bands; the sentence names what is off, its milliseconds, and what to look at next. Exit 3

@@ -69,7 +69,9 @@ class Export(Declared):
 @take.arguments("asked", QUESTION)
 @take.record("export", Export)
 @click.option(
-    "--by-count", is_flag=True, help="A row for every batch and count instead: the curves under the answer."
+    "--by-count",
+    is_flag=True,
+    help="Instead a row for every batch and count of candidates: the curves behind the answer.",
 )
 @click.option(
     "--ask-bench",

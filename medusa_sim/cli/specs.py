@@ -65,8 +65,8 @@ def specs(
     Without a NAME their names are listed, with --verbose or --kind their main numbers; csv, json, md and
     parquet carry every number with its source. With NAMES (or the path of a config.json) each number of
     these stands on a line with its source. `--kind coverage` lists what predictions were held against, in
-    groups of measured rows: with --gpu, --model and --runtime whether that set-up is inside of it, and the
-    error to expect.
+    groups of measured rows. With --gpu, --model and --runtime it says whether that set-up was measured, and
+    the error to expect.
     """
     given = {name: value for name, value in set_up.items() if take.is_given(name)}
     if kind == COVERAGE:

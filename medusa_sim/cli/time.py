@@ -30,21 +30,34 @@ _OPS = "CSV or Parquet with op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,
 def time(
     *, ops: Path, names: dict[str, Any], runtime: str, cache: str, output: Output, data_dir: Path | None
 ) -> None:
-    """Predicted time of every row of operators: predicted_us, low_us, high_us, bound, source.
+    r"""Predicted time of every row of operators: predicted_us, low_us, high_us, bound, source.
 
-    Every row is one launch. Rows with m, n and k are linear layers; qk and pv are unfused attention
-    products; decode_attention, prefill_attention and verify_attention are fused kernels; rms_norm,
-    rope, activation, residual, embedding and next_token (and usual aliases) have m and n. Of serving
-    engines: moe (tokens, hidden, inter, topk, experts), mla_decode and mla_prefill (batch, q_len,
-    kv_len, heads, kv_dtype; scope and gemm_dtype of a whole module), all_reduce, all_gather,
-    reduce_scatter and all_to_all (bytes, ranks), dispatch and combine (tokens, hidden, topk, experts,
-    ep). Of models of 2026: gdn, kda and mamba2 (batch, q_len, heads, key_heads, key_dim, value_dim,
-    conv_width; part, phase), window_attention (batch, q_len, prefix, heads, kv_heads, head_dim, window;
-    phase), dsa, msa, csa and hca (batch, q_len, prefix, heads; phase, kv_cache_dtype, gemm_type,
-    model_name), hyper_connections (tokens, hidden, streams, sites; part). Columns
-    engine and kernel (or backend), and a collective's version, choose whose kernel, and the column
-    kernels says which it was. low_us and high_us hold 80 % of measurements of shapes that
-    the fit has not seen. A column of the file that already has one of the new names is kept as
+    Every row is one launch. low_us and high_us hold 80 % of measurements of shapes that the fit has not seen.
+
+    \b
+    Kinds of rows (op), and their columns:
+      linear layers                          m, n, k
+      rms_norm, rope, activation, residual,
+      embedding, next_token (or aliases)     m, n
+      decode_attention, prefill_attention,
+      verify_attention, unfused qk and pv    batch, q_len, kv_len, heads, kv_heads,
+                                             head_dim
+      moe                                    tokens, hidden, inter, topk, experts
+      mla_decode, mla_prefill                batch, q_len, kv_len, heads, kv_dtype;
+                                             scope, gemm_dtype of a whole module
+      all_reduce, all_gather,
+      reduce_scatter, all_to_all             bytes, ranks
+      dispatch, combine                      tokens, hidden, topk, experts, ep
+      gdn, kda, mamba2                       batch, q_len, heads, key_heads, key_dim,
+                                             value_dim, conv_width; part, phase
+      window_attention                       batch, q_len, prefix, heads, kv_heads,
+                                             head_dim, window; phase
+      dsa, msa, csa, hca                     batch, q_len, prefix, heads; phase,
+                                             kv_cache_dtype, gemm_type, model_name
+      hyper_connections                      tokens, hidden, streams, sites; part
+
+    Columns engine and kernel (or backend), and a collective's version, choose whose kernel; the column
+    kernels says which it was. A column of the file that already has one of the new names is kept as
     given_NAME.
     """
     from medusa_sim.engines.runtime import load_runtime

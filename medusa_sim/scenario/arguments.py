@@ -91,13 +91,14 @@ class Arguments(Declared):
     )  # fmt: skip
     acceptance: Given = argument(
         None, ANY,
-        "Profile, file, rate (0.7), share of steps by draft (0.78,0.60,0.42), conditional:0.78,0.77,0.70 "
-        "or mean length@drafts (2.8@3) [the model's profile, else a borrowed one].",
+        "Profile, file, rate of every draft (0.7), share of all steps by draft (0.78,0.60,0.42), "
+        "conditional:0.78,0.77,0.70, mean length@drafts (2.8@3) or share of all drafts@drafts (60%@3) "
+        "[the model's profile, else a borrowed one].",
         _DRAFTS, names="profile", label="Acceptance",
     )  # fmt: skip
     heads: int | None = argument(
         None, WHOLE,
-        "Trained Medusa heads; a tree runs as many as it is deep [all of the profile; curves: 5].",
+        "Trained Medusa heads; a tree uses one for each level [all of the profile; curves: 5].",
         _DRAFTS, least=1, most=LONGEST_DRAFT, label="Medusa heads",
     )  # fmt: skip
     draft_model: ModelName | None = argument(
@@ -124,12 +125,12 @@ class Arguments(Declared):
     )  # fmt: skip
     p_min: float = argument(
         0.0, NUMBER,
-        "llama.cpp's --spec-draft-p-min: a draft ends before a token that the drafter finds less likely.",
+        "llama.cpp's --spec-draft-p-min: a draft ends before a token of lower probability.",
         _DRAFTS, least=0, most=0.99, label="p-min",
     )  # fmt: skip
     prompt_tokens: float | None = argument(
         None, NUMBER,
-        "Mean prompt of the requests of a server, whose speedup and rates are then given "
+        "Mean prompt of a server's requests; speedups and rates are then the server's "
         f"[engines without --seq: {LOAD_PROMPT_TOKENS:g} in, {LOAD_OUTPUT_TOKENS:g} out; sweep: none].",
         _REQUESTS, least=1, most=MOST_TOKENS,
     )  # fmt: skip
@@ -178,21 +179,24 @@ class Arguments(Declared):
         1, WHOLE, "GPUs that share the model (tensor parallelism).", _MACHINE, least=1, label="GPUs"
     )
     ep: int = argument(
-        1, WHOLE, "Groups of GPUs over which whole experts are spread; 1 splits every expert.",
+        1, WHOLE, "Groups of GPUs, each with experts of its own; 1 splits every expert.",
         _MACHINE, least=1, label="Whole experts on each GPU",
     )  # fmt: skip
     dp_attention: bool = argument(
-        False, FLAG, "Each GPU attends to other sequences (SGLang's --enable-dp-attention).", _MACHINE
+        False,
+        FLAG,
+        "Each GPU has sequences of its own in attention (SGLang's --enable-dp-attention).",
+        _MACHINE,
     )
     overlap: OverlapName | None = argument(
         None,
         OverlapName,
-        "How candidates of one sequence share experts [chain, or tree where trees run].",
+        "How far candidates of one sequence choose the same experts [chain; tree where trees run].",
         _MACHINE,
     )
     latency: LatencyName | LatencyModel = argument(
         "calibrated", LATENCY,
-        "roofline: datasheet limits. calibrated: fitted kernels. measured: rows of a profile.",
+        "roofline: datasheet limits. calibrated: fitted kernels. measured: recorded rows.",
         _MACHINE, choices=get_args(LatencyName),
     )  # fmt: skip
     kernels: str | None = argument(
@@ -214,7 +218,7 @@ class Arguments(Declared):
     fallback: Fallback = argument(
         "refuse",
         Fallback,
-        "Shapes that --latency measured lacks: refuse them, or predict them as calibrated.",
+        "With --latency measured: refuse shapes without rows, or predict them as calibrated.",
         _MACHINE,
     )
     scope: Scope = argument(
@@ -233,7 +237,8 @@ class Arguments(Declared):
     )  # fmt: skip
     data_dir: DataDir = argument(
         None, FOLDER,
-        "Your specs and profiles, searched first [$MEDUSA_SIM_DATA_DIR, else the user's data folder].",
+        "Your own GPUs, profiles and runtimes, searched first "
+        "[$MEDUSA_SIM_DATA_DIR, else the user's data folder].",
         "Output", names="data_dir",
     )  # fmt: skip
 

@@ -50,7 +50,7 @@ class Question(Declared):
         CANDIDATES_MAX, WHOLE, "Largest tree searched.", "Drafts and acceptance", least=2, most=1024
     )
     free_within: float = argument(
-        FREE_WITHIN, NUMBER, "Overhead up to which candidates are free (of --wide).", _ASKED, least=1
+        FREE_WITHIN, NUMBER, "With --wide: overhead up to which candidates count as free.", _ASKED, least=1
     )
     switching_gain: float = argument(
         SWITCHING_GAIN, NUMBER,

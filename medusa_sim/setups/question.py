@@ -153,7 +153,7 @@ class SetupChoices(Declared):
     eps: tuple[int, ...] | None = list_argument("ep", "Groups of experts [1 and all GPUs].", "counts")
     dp_attention: bool | None = argument(
         None, FLAG,
-        "Attention of other sequences on every GPU [both, where latent attention allows it].",
+        "Each GPU has sequences of its own in attention [both, where the model has latent attention].",
         _CHOICES, option="--dp-attention/--no-dp-attention",
     )  # fmt: skip
 
