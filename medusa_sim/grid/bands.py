@@ -20,7 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import Band, FloatArray, Halves
+from medusa_sim.arrays import Band, FloatArray, Halves, IntArray
 from medusa_sim.grid.extrapolation import widest_below
 from medusa_sim.grid.serving import Serving
 from medusa_sim.grid.steps import Steps, picked
@@ -169,14 +169,17 @@ class Bands:
 
     @cached_property
     def _at_batch_edges(self) -> Bands | None:
-        return self._every_on(self.steps.surface.at_batch_edges)
+        surface = self.steps.surface
+        has_them = self._has_every(surface.batch_edges, surface.batch)
+        return None if has_them else Bands.every(surface.at_batch_edges)
 
     @cached_property
     def _at_length_edges(self) -> Bands | None:
-        return self._every_on(self.steps.surface.at_length_edges)
+        surface = self.steps.surface
+        has_them = self._has_every(surface.length_edges, surface.asked_len)
+        return None if has_them else Bands.every(surface.at_length_edges)
 
-    def _every_on(self, surface: Surface) -> Bands | None:
-        """Those of every configuration on a surface; None where these are the same."""
-        every = Bands.every(surface)
-        is_this = surface is self.steps.surface and np.array_equal(every.steps.index, self.steps.index)
-        return None if is_this else every
+    def _has_every(self, edges: IntArray, asked: IntArray | FloatArray) -> bool:
+        """Whether these are of every configuration, with the edges among what is asked."""
+        every = np.arange(self.steps.surface.configurations.candidates.size)
+        return bool(np.isin(edges, asked).all()) and np.array_equal(self.steps.index, every[None, None])

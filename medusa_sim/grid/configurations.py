@@ -89,6 +89,11 @@ class Configurations:
             [np.concatenate([places, np.full(width - places.size, places[0])]) for places in members]
         )
 
+    @property
+    def several_a_count(self) -> bool:
+        """Whether some count has several ways of drafting."""
+        return self.with_count.shape[1] > 1
+
     @cached_property
     def places(self) -> tuple[slice, ...]:
         """The configurations of each option, as a slice."""

@@ -161,13 +161,9 @@ class Surface:
         measured = 0 if runtime.engine is None or runtime.local else longest_tokens()
         return edges_below(measured, self.asked_len)
 
-    @property
-    def at_batch_edges(self) -> Surface:
-        """Steps at `batch_edges`; this surface if it has them among its batches."""
-        return self if np.isin(self.batch_edges, self.batch).all() else self._at_batch_edges
-
     @cached_property
-    def _at_batch_edges(self) -> Surface:
+    def at_batch_edges(self) -> Surface:
+        """Steps at `batch_edges`."""
         sibling = None if self.sibling is None else self.sibling.at_batch_edges
         return replace(self, batch=self.batch_edges, sibling=sibling)
 
@@ -177,6 +173,24 @@ class Surface:
         edges = self.length_edges
         as_asked = replace(self, asked_len=edges, seq_len=edges, sibling=None)
         return as_asked if np.array_equal(self.seq_len, self.asked_len) else as_asked.in_flight
+
+    @property
+    def with_batch_edges(self) -> Surface:
+        """With `batch_edges` among its batches, where bands need them of these configurations alone.
+
+        Of a count that has several ways of drafting bands are those of its best: edges of all stay apart.
+        """
+        if self.configurations.several_a_count:
+            return self
+        return replace(self, batch=np.union1d(self.batch, self.batch_edges))
+
+    @property
+    def with_length_edges(self) -> Surface:
+        """The same of `length_edges`, of steps at the lengths asked."""
+        if self.configurations.several_a_count:
+            return self
+        lengths = np.union1d(self.asked_len, self.length_edges)
+        return replace(self, asked_len=lengths, seq_len=lengths)
 
     @cached_property
     def fewer_requests(self) -> Surface:

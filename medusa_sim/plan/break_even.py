@@ -14,8 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, IntArray
-from medusa_sim.grid.cells import Cells, price
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.grid.cells import Cells
+from medusa_sim.grid.surface import surface_at
 from medusa_sim.plan.coarse_search import CoarseSearch, at_few_counts
 from medusa_sim.plan.verdict import (
     Coded,
@@ -114,8 +115,22 @@ def break_even_batches(
 
 def _codes_at(cells: Cells, s: int, batch: IntArray) -> IntArray:
     """Codes of the configurations of some cells at other batches of their `s`-th length."""
-    there = price(cells.scenario, batch, cells.surface.seq_len[s : s + 1], cells.configurations.options)
-    return np.asarray(codes_of(there)[:, 0])
+    length = cells.surface.seq_len[s : s + 1]
+    return _priced_codes(cells.scenario, batch, length, cells.configurations.options)[:, 0]
+
+
+def _priced_codes(
+    scenario: Scenario,
+    batch: IntArray,
+    length: IntArray | FloatArray,
+    options: Sequence[DraftOption],
+    grown_from: float | None = None,
+) -> IntArray:
+    """(batches, lengths) codes, of rising batches and lengths."""
+    surface = surface_at(scenario, batch, length, options, grown_from=grown_from)
+    surface = surface.with_batch_edges.with_length_edges
+    codes = codes_of(Cells.every(surface))
+    return codes[np.ix_(np.isin(surface.batch, batch), np.isin(surface.asked_len, length))]
 
 
 def _codes_of_every_count_between(searched: Cells, s: int, beyond: CodesAt, batch: IntArray) -> IntArray:
@@ -184,8 +199,7 @@ def break_even_context(
     lengths = np.unique(np.rint(np.geomspace(start, end, steps)).astype(np.int64))
 
     def codes_at(length: IntArray) -> IntArray:
-        cells = price(scenario, np.asarray([batch]), length, few, grown_from=grown_from)
-        return np.asarray(codes_of(cells)[0])
+        return _priced_codes(scenario, np.asarray([batch]), length, few, grown_from)[0]
 
     coded = Coded(lengths, codes_at(lengths))
     if searched is not None:

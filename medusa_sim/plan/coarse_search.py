@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.arrays import IntArray, every_to
-from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN, at_counts
 from medusa_sim.grid.surface import in_groups, surface_at
 from medusa_sim.plan.verdict import Coded, codes_of
@@ -34,9 +34,10 @@ def at_few_counts(options: Sequence[DraftOption]) -> tuple[DraftOption, ...]:
 class CoarseSearch:
     """A coarse search of one length: a few counts, at batches that the full search leaves out.
 
-    batches: those at which break-even is looked for. cells: the few counts there, and at batches that were
-    asked for besides (`coarse_searches`); the length has place s in them. largest: the largest batch that
-    fits with any drafting, at most BATCHES_SEARCHED or what was asked.
+    batches: those at which break-even is looked for. cells: the few counts there, at batches that were asked
+    for besides (`coarse_searches`) and at those that bands need (`Surface.with_batch_edges`); the length has
+    place s in them. largest: the largest batch that fits with any drafting, at most BATCHES_SEARCHED or what
+    was asked.
     """
 
     batches: IntArray
@@ -73,7 +74,8 @@ def coarse_searches(
     for group in in_groups(seq_len.size):
         places = range(seq_len.size)[group]
         asked = np.unique(np.concatenate([every[every <= largest[group].max()], *more[group]]))
-        cells = price(scenario, asked[~np.isin(asked, searched)], seq_len[group], few)
+        asked = asked[~np.isin(asked, searched)]
+        cells = Cells.every(surface_at(scenario, asked, seq_len[group], few).with_batch_edges)
         found += [
             CoarseSearch(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
             for at, s in enumerate(places)

@@ -87,8 +87,7 @@ def test_contexts_are_tried_four_to_an_octave(monkeypatch):
     given = {}
     monkeypatch.setattr(break_even, "longest_context", lambda *asked: 4 * break_even.SHORTEST_CONTEXT)
     monkeypatch.setattr(break_even, "at_few_counts", lambda options: options)
-    monkeypatch.setattr(break_even, "codes_of", lambda cells: [cells])
-    monkeypatch.setattr(break_even, "price", lambda scenario, batch, lengths, options, **of: lengths)
+    monkeypatch.setattr(break_even, "_priced_codes", lambda scenario, batch, lengths, *of: [lengths])
     monkeypatch.setattr(break_even, "find_break_even", lambda coded, at: given.update(coded=coded))
     break_even.break_even_context(SimpleNamespace(traffic=None), (), 1, 10**6)
     expected = break_even.SHORTEST_CONTEXT * 2.0 ** (np.arange(9) / 4)
