@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from medusa_sim.doubts.acceptance import acceptance_of_shorter_contexts
 from medusa_sim.doubts.of_scenario import requests_too_long
@@ -12,17 +13,19 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.traffic import drafting_requests
 
 
-def answer_doubts(scenario: Scenario, tokens: float, requests: tuple[int, int]) -> list[str]:
+@lru_cache(maxsize=16)
+def answer_doubts(scenario: Scenario, tokens: float, requests: tuple[int, int]) -> tuple[str, ...]:
     """A sentence for every limit that an answer goes beyond: of model, acceptance, engine and its settings.
 
-    tokens: the longest length. requests: fewest and most in a step.
+    tokens: the longest length. requests: fewest and most in a step. Found once: a page, its table and its
+    JSON ask again.
     """
-    return [
+    return (
         *length_doubts(scenario, tokens),
         *terms_out_of_range(scenario, requests, tokens),
         *told_by_another_model(scenario, requests, tokens),
         *limit_with_a_drafter(scenario, requests[1]),
-    ]
+    )
 
 
 def length_doubts(scenario: Scenario, tokens: float) -> list[str]:

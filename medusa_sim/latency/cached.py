@@ -121,10 +121,11 @@ class CachedLatency:
         sizes, index = self._distinct_sizes(operator.axes[0], place)
         known, time = self._known.lines.get(key, (np.empty(0), None))
         places = np.searchsorted(known, sizes)
-        if time is None or not np.array_equal(known.take(places, mode="clip"), sizes):
-            wanted = self._known.wanted(operator.AXES[0], sizes)
-            new = wanted[~np.isin(wanted, known, assume_unique=True)]
-            more = self._latency.time(operator.with_columns(**{operator.AXES[0]: new}))
+        if time is None or (known.take(places, mode="clip") != sizes).any():
+            new = wanted = self._known.wanted(operator.AXES[0], sizes)
+            if time is not None:
+                new = wanted[known.take(np.searchsorted(known, wanted), mode="clip") != wanted]
+            more = self._latency.time(operator.with_columns(**{operator.AXES[0]: new})).spread()
             time = more if time is None else time.joined(more)
             known = np.concatenate([known, new])
             order = np.argsort(known, kind="stable")  # merges two rising runs

@@ -79,28 +79,31 @@ class OperatorTime:
         """Key of the fitted kernel in its set (of `place`)."""
         return self.place.partition(":")[2]
 
+    def spread(self) -> OperatorTime:
+        """With a bound and a source for every time."""
+        bound, source = (np.broadcast_to(codes, self.time_us.shape) for codes in (self.bound, self.source))
+        return replace(self, bound=bound, source=source)
+
     def at(self, index: IntArray) -> OperatorTime:
-        """The time of sizes along one axis, at an index into them."""
-        shape = (self.time_us.size,)
+        """The time of sizes along one axis, at an index into them; all are spread."""
         return replace(
             self,
             time_us=self.time_us[index],
             low_us=self.low_us[index],
             high_us=self.high_us[index],
-            bound=np.broadcast_to(self.bound, shape)[index],
-            source=np.broadcast_to(self.source, shape)[index],
+            bound=self.bound[index],
+            source=self.source[index],
         )
 
     def joined(self, other: OperatorTime) -> OperatorTime:
-        """Times of one kernel along one axis, then the other's."""
-        one, two = (each.at(np.arange(each.time_us.size)) for each in (self, other))
+        """Times of one kernel along one axis, then the other's; both are spread."""
         return replace(
             self,
-            time_us=np.concatenate([one.time_us, two.time_us]),
-            low_us=np.concatenate([one.low_us, two.low_us]),
-            high_us=np.concatenate([one.high_us, two.high_us]),
-            bound=np.concatenate([one.bound, two.bound]),
-            source=np.concatenate([one.source, two.source]),
+            time_us=np.concatenate([self.time_us, other.time_us]),
+            low_us=np.concatenate([self.low_us, other.low_us]),
+            high_us=np.concatenate([self.high_us, other.high_us]),
+            bound=np.concatenate([self.bound, other.bound]),
+            source=np.concatenate([self.source, other.source]),
         )
 
     def mapped(self, change: Callable[[FloatArray], FloatArray]) -> OperatorTime:

@@ -48,8 +48,12 @@ def test_break_even_is_looked_for_at_every_batch_to_64_and_every_fiftieth_beyond
     """To 1,024 in steps of 2 %: ln 16 / ln 1.0201 = 139.3, so 140; each length to what fits with drafts."""
     priced: list[list[int]] = []
     rooms = np.array([[5000, 3000, 2000], [900, 701, 300], [40, 0, 0]])
-    monkeypatch.setattr(coarse_search, "surface_at", lambda *given: SimpleNamespace(max_batch=rooms))
-    monkeypatch.setattr(coarse_search, "price", lambda _, batch, *given: priced.append(batch.tolist()))
+    monkeypatch.setattr(
+        coarse_search,
+        "surface_at",
+        lambda _, batch, *given: SimpleNamespace(max_batch=rooms, with_batch_edges=batch),
+    )
+    monkeypatch.setattr(coarse_search.Cells, "every", lambda batch: priced.append(batch.tolist()))
     lengths = np.array([64, 512, 4096])
     whole, some, none = coarse_searches(SMALL, (), lengths)
     assert whole.batches[:64].tolist() == list(range(1, 65))

@@ -104,6 +104,5 @@ def _model_warnings(answer: Recommendation) -> list[str]:
             "candidates cost the device; code that waits for the device while accepting hides "
             "less (docs/validation.md, Table 1)"
         )
-    return lines + answer_doubts(
-        answer.scenario, max(answer.question.seq_len), (answer.question.batch_min, answer.question.batch_max)
-    )
+    requests = answer.question.batch_min, answer.question.batch_max
+    return [*lines, *answer_doubts(answer.scenario, max(answer.question.seq_len), requests)]
