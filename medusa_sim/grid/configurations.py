@@ -92,7 +92,7 @@ class Configurations:
     @property
     def several_a_count(self) -> bool:
         """Whether some count has several ways of drafting."""
-        return self.with_count.shape[1] > 1
+        return bool(self.with_count.shape[1] > 1)
 
     @cached_property
     def places(self) -> tuple[slice, ...]:

@@ -199,7 +199,7 @@ def break_even_context(
     lengths = np.unique(np.rint(np.geomspace(start, end, steps)).astype(np.int64))
 
     def codes_at(length: IntArray) -> IntArray:
-        return _priced_codes(scenario, np.asarray([batch]), length, few, grown_from)[0]
+        return np.asarray(_priced_codes(scenario, np.asarray([batch]), length, few, grown_from)[0])
 
     coded = Coded(lengths, codes_at(lengths))
     if searched is not None:
