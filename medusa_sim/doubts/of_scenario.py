@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -61,16 +62,22 @@ def scenario_doubts(scenario: Scenario, candidates: int | None = None) -> tuple[
     reaches_guesses = drafts >= (scenario.guessed_from or 0)
     return tuple(
         line
-        for listed in RULES
+        for listed, lines in _told(scenario)
         if not (listed.of_acceptance and drafts == 0)
         and (listed.rule is not guessed_acceptance or reaches_guesses)
-        for line in listed.rule(scenario)
+        for line in lines
     )
 
 
 def grave_doubts(scenario: Scenario) -> tuple[str, ...]:
     """The doubts that may overturn an answer: acceptance, engine or device were never measured."""
-    return tuple(line for listed in RULES if listed.is_grave for line in listed.rule(scenario))
+    return tuple(line for listed, lines in _told(scenario) if listed.is_grave for line in lines)
+
+
+@lru_cache(maxsize=16)
+def _told(scenario: Scenario) -> tuple[tuple[Listed, tuple[str, ...]], ...]:
+    """What each rule says; found once, as an answer's page, table and JSON ask again."""
+    return tuple((listed, tuple(listed.rule(scenario))) for listed in RULES)
 
 
 def requests_too_long(scenario: Scenario) -> Iterator[str]:

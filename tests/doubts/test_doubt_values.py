@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -318,8 +319,9 @@ def test_doubts_are_of_what_an_answer_rests_on(monkeypatch):
     }
     monkeypatch.setattr(rules, "RULES", tuple(named.values()))
     monkeypatch.setattr(rules, "guessed_acceptance", named[rules.guessed_acceptance].rule)
+    scenario = namedtuple("scenario", "guessed_from")
     found = {
-        (guessed_from, count): scenario_doubts(SimpleNamespace(guessed_from=guessed_from), count)
+        (guessed_from, count): scenario_doubts(scenario(guessed_from), count)
         for guessed_from, count in ((4, 1), (4, 2), (4, 4), (4, 5), (None, 2), (4, None))
     }
     assert found == {
