@@ -21,7 +21,7 @@ LONG_BYTES = 256_000_000
 _SMALL_SHARE = 1e-3
 """Share of all bytes: what takes less stays, since dropping it makes no room."""
 _ASKED_EVERY_S = 0.25
-_SHARED = ("Gpu", "Model", "Runtime")
+_SHARED = ("Gpu", "KernelSet", "Model", "Runtime")
 """What many answers refer to: counted for none."""
 
 

@@ -70,7 +70,7 @@ def _speedup_if(row: ScheduleRow, times_as_long: float, emission_chances: FloatA
     cell = row.speculative_cell
     cells, place = cell.cells, (cell.b, cell.s, cell.k)
     step_us = float(cells.serving.steps.time_us[place]) * times_as_long
-    plain_us = cells.spread(cells.plain.served.token_us)[place]
+    plain_us = cells.first(cells.baseline.served.token_us)[cell.b, cell.s, 0]
     return np.asarray(plain_us / cells.serving.server_if(*place, step_us, emission_chances).token_us)
 
 
