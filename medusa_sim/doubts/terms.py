@@ -70,17 +70,24 @@ def terms_out_of_range(scenario: Scenario, requests: tuple[int, int], tokens: fl
     def added(terms: dict[str, Term]) -> FloatArray:
         return changed_share(priced_us, token_us(scenario, doubled(terms), batch, tokens, option))
 
-    times = {name: term for terms in outside.values() for name, term in terms.items() if not is_share(name)}
-    if added(times).max() <= DOUBLING_WORTH_NAMING:  # nor does any one of them add more
-        outside = {words: terms for words, terms in outside.items() if any(map(is_share, terms))}
-    lines = []
-    for words, terms in outside.items():
+    def may_matter() -> bool:
+        """Whether the times that are left add much together; else none of them does by itself."""
+        times = {name: term for of in outside.values() for name, term in of.items() if not is_share(name)}
+        return len(outside) == 1 or (bool(times) and bool(added(times).max() > DOUBLING_WORTH_NAMING))
+
+    lines: list[str] = []
+    times_matter = may_matter()
+    for words in list(outside):
+        terms = outside.pop(words)
+        if not times_matter and not any(map(is_share, terms)):
+            continue
         is_outside = np.any([_is_out_of_range(name, term, batch) for name, term in terms.items()], axis=0)
         share = np.where(is_outside, added(terms), 0.0)
         most = int(np.argmax(share))
         if share[most] > DOUBLING_WORTH_NAMING:
             term = next(iter(terms.values()))
             lines.append(_sentence(scenario, term, words, float(share[most]), int(batch[most])))
+            times_matter = may_matter()
     return lines
 
 
