@@ -128,7 +128,7 @@ def accuracy_rows(tables: dict[str, HeadAccuracy]) -> pd.DataFrame:
     """How often each head is right within its best guesses, by text."""
     rows = []
     for text, found in tables.items():
-        labels = np.zeros(found.heads, dtype=int) if found.labels is None else found.labels
+        labels = np.zeros(found.depth, dtype=int) if found.labels is None else found.labels
         for k, cumulative in enumerate(found.accuracy.cumsum(axis=1)):
             top = {f"top-{n}": float(cumulative[n - 1]) for n in (1, 2, 5, 10)}
             rows.append({"text": text, "head": k, "labels": int(labels[k]), **top})

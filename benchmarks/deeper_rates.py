@@ -48,7 +48,7 @@ def deeper_profiles() -> dict[str, FloatArray]:
         for name, profile in loaded.items()
         if profile.kind == "position" and not name.startswith(TYPICAL) and name not in BUNDLE.values()
         and isinstance(profile.model, ShapedAcceptance) and not profile.model.of_mean
-        and profile.model.heads.heads > max(FROM_RATES)
+        and profile.model.heads.depth > max(FROM_RATES)
     }  # fmt: skip
 
 

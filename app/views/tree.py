@@ -107,7 +107,7 @@ def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[Can
         return tree, _build_command(profile, tree)
     if kind == _KINDS[2]:
         widths = []
-        for i, column in enumerate(st.columns(min(accuracy.heads, 8))):
+        for i, column in enumerate(st.columns(min(accuracy.depth, 8))):
             name, label, first = f"w{i + 1}", f"Head {i + 1}", (4, 3, 2, 0, 0, 0, 0, 0)[i]
             help_text = "Guesses of this head that follow every node of the level above; 0 ends the tree."
             widths.append(inputs.number(column, name, label, 0, 16, first, help_text))

@@ -85,14 +85,14 @@ def carried_on(heads: HeadAccuracy, fall: Fall, *, of_mean: bool) -> tuple[HeadA
     Trees of several ranks, the children of a draft model and what was never accepted are left as they are.
     """
     rates = heads.conditional()[:, 0]
-    more = min(heads.heads, DEEPEST - heads.heads)
+    more = min(heads.depth, DEEPEST - heads.depth)
     if more < 1 or heads.ranks > 1 or heads.shared or heads.correlation or not rates.all():
         return None
     by, error = fall_of(rates, fall, of_mean=of_mean)
     accuracy = np.concatenate([heads.accuracy, fallen(rates, by, more)[:, None]])
     # a guess follows from the last rate: no better known than that
     labels = None if heads.labels is None else np.append(heads.labels, np.full(more, heads.labels[-1]))
-    return replace(heads, accuracy=accuracy, labels=labels), Guess(heads.heads, error)
+    return replace(heads, accuracy=accuracy, labels=labels), Guess(heads.depth, error)
 
 
 def guessed_band(rates: FloatArray, guess: Guess) -> tuple[FloatArray, FloatArray]:

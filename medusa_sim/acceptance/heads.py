@@ -96,8 +96,8 @@ class HeadAccuracy:
         return cls.checked(np.diff(c, axis=1, prepend=0.0) if c.ndim == 2 else c, labels, where=where)
 
     @property
-    def heads(self) -> int:
-        """Number of heads."""
+    def depth(self) -> int:
+        """Number of heads: the longest path of a tree over them."""
         return int(self.accuracy.shape[0])
 
     @property
@@ -112,7 +112,7 @@ class HeadAccuracy:
         C_k is the sum over ranks of head k (its coverage).
         """
         coverage = self.accuracy.sum(axis=1)[1:]
-        later = np.arange(1, self.heads)
+        later = np.arange(1, self.depth)
         used = coverage > 0.0
         return float(np.min(-np.log(np.minimum(coverage[used], 1.0)) / later[used], initial=np.inf))
 
@@ -135,8 +135,8 @@ class HeadAccuracy:
         Raises:
             CoverageError: more heads than there are, or none.
         """
-        if not 1 <= heads <= self.heads:
-            raise CoverageError(f"{heads} heads asked for, accuracies are known for 1..{self.heads}")
+        if not 1 <= heads <= self.depth:
+            raise CoverageError(f"{heads} heads asked for, accuracies are known for 1..{self.depth}")
         labels = None if self.labels is None else self.labels[:heads]
         return replace(self, accuracy=self.accuracy[:heads], labels=labels)
 
@@ -148,7 +148,7 @@ class HeadAccuracy:
         probability of a path of depth d by `exp(rho d (d - 1) / 2)`, which is this lift taken head
         by head; `correlation_max` bounds where it stays a probability. rho = 0 is the product of 2.3.3.
         """
-        return np.asarray(self.accuracy * np.exp(self.correlation * np.arange(self.heads))[:, None])
+        return np.asarray(self.accuracy * np.exp(self.correlation * np.arange(self.depth))[:, None])
 
     def with_tail(self, ranks: int) -> HeadAccuracy:
         """Extended to `ranks` by a power law `a^(i) = c (i + 1)^-s` per head, fitted after rank 0.
@@ -192,8 +192,8 @@ def node_probabilities(tree: CandidateTree, heads: HeadAccuracy) -> FloatArray:
     Raises:
         CoverageError: the tree is deeper than the heads or uses a rank without an accuracy.
     """
-    if tree.depth > heads.heads:
-        raise CoverageError(f"the tree has depth {tree.depth}, accuracies are known for {heads.heads} heads")
+    if tree.depth > heads.depth:
+        raise CoverageError(f"the tree has depth {tree.depth}, accuracies are known for {heads.depth} heads")
     if tree.ranks_used > heads.ranks:
         raise CoverageError(
             f"the tree uses rank {tree.ranks_used - 1}, accuracies are known for ranks 0..{heads.ranks - 1}; "
@@ -294,7 +294,7 @@ def optimal_order(heads: HeadAccuracy, candidates_max: int, width: int | None = 
     sorted_gain = np.take_along_axis(conditional, by_gain, axis=1)
     ranks: list[list[int]] = by_gain.tolist()
     accuracy: list[list[float]] = sorted_gain.tolist()
-    depth_max, ranks_max = heads.heads, heads.ranks
+    depth_max, ranks_max = heads.depth, heads.ranks
 
     # entry: (-probability, depth, path, place of the last guess among its head's, parent's probability)
     heap: list[tuple[float, int, Path, int, float]] = [(-accuracy[0][0], 1, (ranks[0][0],), 0, 1.0)]
@@ -348,8 +348,8 @@ def best_chain(heads: HeadAccuracy, length: int) -> CandidateTree:
     Raises:
         CoverageError: more guesses than heads.
     """
-    if not 0 <= length <= heads.heads:
-        raise CoverageError(f"a chain of {length} asked for, accuracies are known for 0..{heads.heads} heads")
+    if not 0 <= length <= heads.depth:
+        raise CoverageError(f"a chain of {length} asked for, accuracies are known for 0..{heads.depth} heads")
     path = tuple(int(rank) for rank in heads.conditional().argmax(axis=1)[:length])
     return CandidateTree(tuple(path[:depth] for depth in range(1, length + 1)))
 
@@ -362,7 +362,7 @@ def tokens_per_step_by_heads(heads: HeadAccuracy, candidates: int) -> FloatArray
     return np.array(
         [
             optimal_order(heads.first(count), candidates).tokens_per_step[-1]
-            for count in range(1, heads.heads + 1)
+            for count in range(1, heads.depth + 1)
         ]
     )
 

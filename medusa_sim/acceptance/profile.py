@@ -29,6 +29,7 @@ from medusa_sim.acceptance.profile_file import (
     HeadTopkFile,
     LogCurveFile,
     OutputRow,
+    PositionFile,
     ProfileFile,
     read_profile,
 )
@@ -137,7 +138,7 @@ class AcceptanceProfile:
                     f"{heads}; give accuracies per head with --acceptance (medusa-sim specs lists profiles)"
                 )
             return self
-        if heads >= self.model.heads.heads:
+        if heads >= self.model.heads.depth:
             return self
         return replace(self, model=replace(self.model, heads=self.model.heads.first(heads)))
 
@@ -316,31 +317,28 @@ def load_acceptance(
         from medusa_sim.acceptance.head_table import read_accuracies  # a profile of the project is no table
 
         model = ShapedAcceptance(name, read_accuracies(path))
-        return AcceptanceProfile(name, "head-topk", name, str(path), model)
-    file = read_profile(path)
-    model_of_file = _model(name, file, f"acceptance profile {path}")
-    by_output = getattr(file, "by_output", ())
-    if any(later.tokens <= row.tokens for row, later in pairwise(by_output)):
-        raise SpecError(f"acceptance profile {path}: by_output: tokens must rise from row to row")
-    agreement = getattr(file, "agreement", "target")
-    kind = str(type(file).__struct_config__.tag)
-    match_rate = getattr(file, "match_rate", None)
+        return AcceptanceProfile(name=name, kind="head-topk", title=name, source=str(path), model=model)
+    file, where = read_profile(path), f"acceptance profile {path}"
     profile = AcceptanceProfile(
-        name,
-        kind,
-        file.title,
-        file.source,
-        model_of_file,
-        agreement,
-        match_rate=match_rate,
-        match_runs=getattr(file, "match_runs", None),
+        name=name,
+        kind=str(type(file).__struct_config__.tag),
+        title=file.title,
+        source=file.source,
+        model=_model(name, file, where),
+        agreement="target" if isinstance(file, LogCurveFile | CurveFile) else file.agreement,
         request_spread=file.request_spread,
         longest_context=file.longest_context,
-        by_output=by_output,
     )
-    if match_rate is not None and match_rate < profile.first_accepted:
+    return _with_positions(profile, file, where) if isinstance(file, PositionFile) else profile
+
+
+def _with_positions(profile: AcceptanceProfile, file: PositionFile, where: str) -> AcceptanceProfile:
+    """The profile with what only rates by position come with. Raises SpecError."""
+    if any(later.tokens <= row.tokens for row, later in pairwise(file.by_output)):
+        raise SpecError(f"{where}: by_output: tokens must rise from row to row")
+    if file.match_rate is not None and file.match_rate < profile.first_accepted:
         raise SpecError(
-            f"acceptance profile {path}: match_rate {match_rate:g} is below the first rate "
+            f"{where}: match_rate {file.match_rate:g} is below the first rate "
             f"{profile.first_accepted:g}: a draft is accepted only where one was found"
         )
-    return profile
+    return replace(profile, match_rate=file.match_rate, match_runs=file.match_runs, by_output=file.by_output)

@@ -82,7 +82,7 @@ class ShapedAcceptance:
     @cached_property
     def _guessed(self) -> tuple[FloatArray, FloatArray]:
         if self.guess is None:
-            return (np.zeros(self.heads.heads + 1),) * 2
+            return (np.zeros(self.heads.depth + 1),) * 2
         from medusa_sim.acceptance.deeper import guessed_band
 
         return guessed_band(self.heads.conditional()[:, 0], self.guess)
@@ -104,5 +104,5 @@ class ShapedAcceptance:
         """80 % interval from the sample sizes and `model_error`; both exactly 1 at one candidate."""
         value = self.tokens_per_step(candidates)
         counts = np.asarray(candidates, dtype=np.int64)
-        drafts = np.minimum(counts - 1, self.heads.heads)
+        drafts = np.minimum(counts - 1, self.heads.depth)
         return self.band_of(value, self._errors[counts - 1], drafts)

@@ -143,7 +143,7 @@ def show(
     within = np.asarray([count for count in candidates if count <= loaded.candidates_max])
     more = f"covers 1..{loaded.candidates_max} candidates"
     heads = loaded.heads
-    if drafter is None and heads is not None and heads.ranks == 1 and heads.heads < DEEPEST:
+    if drafter is None and heads is not None and heads.ranks == 1 and heads.depth < DEEPEST:
         more += (
             ": --drafter NAME guesses a few more drafts of it, `acceptance from-engine` reads a longer run "
             "of yours, `acceptance predict` other chains and trees of a draft model"
@@ -238,7 +238,7 @@ def fit(
                 f"note: no correlation of these heads gives {tokens_per_step:g} tokens a step with this "
                 f"tree; the nearest gives {predicted:.2f} ({percent(error, 0, signed=True)})"
             )
-    counts = [0] * heads.heads if heads.labels is None else [int(count) for count in heads.labels]
+    counts = [0] * heads.depth if heads.labels is None else [int(count) for count in heads.labels]
     accuracies = zip(heads.accuracy.tolist(), counts, strict=True)
     rows = [HeadRow(accuracy=accuracy, labels=count) for accuracy, count in accuracies]
     profile = HeadTopkFile(
@@ -250,7 +250,7 @@ def fit(
         correlation=correlation,
     )
     write_text(path, encoded_profile(profile))
-    say(f"wrote {path} ({heads.heads} heads, {heads.ranks} ranks, correlation {correlation:.3f})")
+    say(f"wrote {path} ({heads.depth} heads, {heads.ranks} ranks, correlation {correlation:.3f})")
 
 
 @take.command(

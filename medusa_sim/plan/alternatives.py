@@ -116,7 +116,7 @@ def held_by(row: ScheduleRow) -> HeldBy | None:
     if not larger.size:
         is_largest = row.candidates == row.every.configurations.counts[-1]
         heads = row.surface.scenario.profile.heads
-        is_longest = option.chain and heads is not None and option.depth >= heads.heads  # that was measured
+        is_longest = option.chain and heads is not None and option.depth >= heads.depth  # that was measured
         ends = is_longest or (is_largest and row.surface.search_ends_profile)
         return "end of the acceptance" if ends else "end of the search"
     better = row.speedups[larger] > row.speedups[row.configuration]

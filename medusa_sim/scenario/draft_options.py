@@ -213,7 +213,7 @@ def draft_options(
     if heads is None:
         return (_curve_option(drafting, profile, candidates_max, chain_only=chain_only),)
     trained = [drafting.parts.heads] if drafting.drafter_class.unit == "head" else []
-    depth_max = min(heads.heads, drafting.max_drafts, *trained)
+    depth_max = min(heads.depth, drafting.max_drafts, *trained)
     options = []
     if not chain_only and heads.ranks > 1:
         for depth in drafting.lengths(depth_max):
@@ -272,8 +272,8 @@ def _shaped_option(
     """Trees of every size in an order; width 1: only the chain of all its nodes."""
     counts = np.arange(2, order.candidates_max + 1)[-1 if width == 1 else 0 :]
     return DraftOption(
-        drafter=drafting.drafter(heads.heads, max(width, 1)),
-        depth=heads.heads,
+        drafter=drafting.drafter(heads.depth, max(width, 1)),
+        depth=heads.depth,
         width=width,
         chain=width == 1,
         candidates=counts,

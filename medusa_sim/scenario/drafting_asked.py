@@ -30,7 +30,7 @@ def drafting_asked(
     return Drafting(
         method=drafter.name,
         parts=DrafterParts(
-            heads=asked.heads or (CURVE_HEADS if heads is None else heads.heads),
+            heads=asked.heads or (CURVE_HEADS if heads is None else heads.depth),
             draft=draft,
             draft_runtime=launched,
             draft_vocab=asked.draft_vocab,

@@ -300,7 +300,7 @@ class Scenario:
         if heads is None:
             return parts.heads
         trained = [parts.heads] if self.drafter_class.unit == "head" else []
-        return min(heads.heads, self.drafting.max_drafts, *trained)
+        return min(heads.depth, self.drafting.max_drafts, *trained)
 
     @property
     def guessed_from(self) -> int | None:

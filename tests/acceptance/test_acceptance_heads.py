@@ -66,7 +66,7 @@ def best_by_brute_force(heads: HeadAccuracy, nodes: int, width: int = 99) -> flo
             tree | {(*parent, rank)}
             for tree in frontier
             for parent in [(), *tree]
-            if len(parent) < heads.heads
+            if len(parent) < heads.depth
             for rank in range(heads.ranks)
             if (*parent, rank) not in tree and is_allowed(tree | {(*parent, rank)})
         }
@@ -137,7 +137,7 @@ def test_one_pass_gives_every_size(heads):
             order.tokens_per_step[candidates - 1], rel=1e-12
         )
     chain = chain_tokens_per_step(heads)
-    for length in range(heads.heads + 1):
+    for length in range(heads.depth + 1):
         assert chain[length] == pytest.approx(expected_tokens_per_step(best_chain(heads, length), heads))
         assert chain[length] <= order.tokens_per_step[length] + 1e-12
 
@@ -400,9 +400,9 @@ def test_schemes_and_workloads_are_ratios_of_accepted_drafts_in_the_papers_figur
 
 def test_a_profile_of_heads_takes_its_first_and_a_curve_all_that_it_was_measured_with():
     heads = load_acceptance("medusa1-vicuna-7b")
-    known = heads.model.heads.heads
+    known = heads.model.heads.depth
     assert heads.of_heads(known) is heads
-    assert heads.of_heads(known - 1).model.heads.heads == known - 1
+    assert heads.of_heads(known - 1).model.heads.depth == known - 1
     curve = load_acceptance("paper-fig21")
     assert curve.of_heads(CURVE_HEADS) is curve
     with pytest.raises(UsageError):

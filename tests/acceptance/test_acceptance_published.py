@@ -77,7 +77,7 @@ def test_three_or_four_heads_may_be_enough():
     # the paper's statement (2.3.1), on the shipped accuracies of the 7B heads
     profile = load_acceptance("medusa1-vicuna-7b")
     heads = profile.heads
-    assert (profile.agreement, heads.heads) == ("teacher-forced", 5)
+    assert (profile.agreement, heads.depth) == ("teacher-forced", 5)
     tokens = tokens_per_step_by_heads(heads, 64)
     assert np.all(np.diff(tokens) >= 0.0)
     assert heads_worth_running(heads, 64) in (3, 4)
@@ -261,7 +261,7 @@ CHAINS = [
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_further_draft_gives_less_and_none_is_invented(name):
     profile = load_acceptance(name)
-    depth = profile.heads.heads
+    depth = profile.heads.depth
     tokens = profile.tokens_per_step(np.arange(1, depth + 2))
     gains = np.diff(tokens)
     assert (gains >= -1e-12).all()
@@ -320,4 +320,4 @@ def test_profiles_of_the_bundle_meet_every_published_chain():
     for fitted in found:
         shipped = load_acceptance(fitted.name)
         assert shipped.tokens_per_step(fitted.drafts + 1) == pytest.approx(fitted.lengths, rel=0.01)
-        assert shipped.heads.heads == fitted.drafts[-1]
+        assert shipped.heads.depth == fitted.drafts[-1]

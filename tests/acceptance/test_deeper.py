@@ -86,7 +86,7 @@ def test_a_guess_is_possible_and_what_was_measured_stays(rates, kind, of_mean):
         return
     deeper, guess = found
     assert guess.measured == len(rates)
-    assert deeper.heads == min(2 * len(rates), DEEPEST)
+    assert deeper.depth == min(2 * len(rates), DEEPEST)
     own = deeper.conditional()[:, 0]
     assert own[: len(rates)].tolist() == rates
     reached = np.cumprod(own)

@@ -103,14 +103,14 @@ def test_a_rate_a_mean_length_and_a_share_of_all_drafts_are_one_chain():
 
 
 def test_rates_and_lengths_end_where_none_are_possible():
-    assert constant_rate(1.0).heads.heads == 16
+    assert constant_rate(1.0).heads.depth == 16
     for rate in (0.0, 1.0001):
         with pytest.raises(UsageError, match="above 0"):
             constant_rate(rate)
     for percent in (0.0, 100.1):
         with pytest.raises(UsageError, match="100 %"):
             accepted_share(percent, 2)
-    assert mean_length(1.5, 16).heads.heads == rates_by_position([0.5] * 16).heads.heads == 16
+    assert mean_length(1.5, 16).heads.depth == rates_by_position([0.5] * 16).heads.depth == 16
     for drafts in (0, 17):
         with pytest.raises(UsageError, match="1 to 16"):
             mean_length(1.5, drafts)

@@ -141,7 +141,7 @@ def head_accuracy(target: Checkpoint, profile: str, data_dir: Path | None = None
     count = required_heads(target).count
     if loaded.heads is None:
         raise SpecError(f"acceptance profile {loaded.name} knows no heads; give another or --tree FILE")
-    return loaded.heads.first(min(count, loaded.heads.heads))
+    return loaded.heads.first(min(count, loaded.heads.depth))
 
 
 def profile_of(checkpoint: Path, data_dir: Path | None = None) -> tuple[str, str | None]:

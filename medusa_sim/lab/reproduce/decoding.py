@@ -105,7 +105,7 @@ def best_cartesian(heads: HeadAccuracy, candidates: int) -> CandidateTree:
         for s in range(1, heads.ranks + 1):
             longer = (*branches, s)
             size = 1 + int(sum(np.cumprod(longer)))
-            if size > candidates or len(longer) > heads.heads:
+            if size > candidates or len(longer) > heads.depth:
                 break
             tree = CandidateTree.cartesian(longer)
             tokens = expected_tokens_per_step(tree, heads)
