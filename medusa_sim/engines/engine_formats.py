@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -16,56 +17,57 @@ from medusa_sim.reading.strict import convert
 _FILE = Path(__file__).with_suffix(".toml")
 
 
-class _Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The format in which engines keep K and V where weights have one of some formats."""
+class _Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A rule of some engines."""
 
     engines: tuple[str, ...]
-    generations: tuple[str, ...]
+    """Names of their kernel sets (`Runtime.library`)."""
+    generations: tuple[str, ...] = ()
+    """Of the GPUs that it holds on; empty: all."""
+    source: str
+
+    def holds(self, library: str, architecture: str) -> bool:
+        """Whether it holds for an engine on GPUs of a generation."""
+        return library in self.engines and architecture in (self.generations or (architecture,))
+
+
+class _Cache(_Rule, frozen=True, kw_only=True):
+    """The format of K and V where weights have one of some formats."""
+
     weights: tuple[str, ...]
     kv: str
-    source: str
     latent: bool = False
 
 
-class _Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The format whose rows price engines' linear layers in another format."""
+class _OfForm(_Rule, frozen=True, kw_only=True):
+    """A rule about what is stored in one format."""
 
-    engines: tuple[str, ...]
     form: str
+
+
+class _Linear(_OfForm, frozen=True, kw_only=True):
+    """The format whose rows price linear layers."""
+
     rows_of: str
-    source: str
-    generations: tuple[str, ...] = ()
 
 
-class _Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The format in which engines compute what is stored in another one."""
+class _Arithmetic(_OfForm, frozen=True, kw_only=True):
+    """The format in which it is computed."""
 
-    engines: tuple[str, ...]
-    generations: tuple[str, ...]
-    form: str
     computes: str
-    source: str
     states: bool = False
 
 
-class _Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The kernel whose products engines' layers of experts in a format run."""
+class _Experts(_OfForm, frozen=True, kw_only=True):
+    """The kernel whose products layers of experts run."""
 
-    engines: tuple[str, ...]
-    generations: tuple[str, ...]
-    form: str
     products_of: str
-    source: str
 
 
-class _Tiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The tiles by which engines compute linear layers in a format."""
+class _Tiles(_OfForm, frozen=True, kw_only=True):
+    """The tiles by which linear layers are computed."""
 
-    engines: tuple[str, ...]
-    generations: tuple[str, ...]
-    form: str
     tiles: tuple[GemmTile, ...]
-    source: str
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -77,52 +79,47 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 _KNOWN = convert(read_toml(_FILE), _File, _FILE)
+_OfFormT = TypeVar("_OfFormT", bound=_OfForm)
+
+
+def _rule(rules: tuple[_OfFormT, ...], library: str, architecture: str, form: str) -> _OfFormT | None:
+    """The first rule that holds for a format; None where there is none."""
+    held = (rule for rule in rules if rule.form == form and rule.holds(library, architecture))
+    return next(held, None)
 
 
 def cache_format(model: Model, library: str, architecture: str) -> str | None:
     """The format in which an engine keeps a model's K and V by default; None: as the model says."""
-    weights = set(weight_formats(model))
-    for entry in _KNOWN.caches:
-        if library not in entry.engines or architecture not in entry.generations:
-            continue
-        if entry.latent and not model.blocks(Latent):
-            continue
-        if not weights.isdisjoint(entry.weights):
-            return entry.kv
+    weights, is_latent = set(weight_formats(model)), bool(model.blocks(Latent))
+    for rule in _KNOWN.caches:
+        is_of_model = not weights.isdisjoint(rule.weights) and (is_latent or not rule.latent)
+        if is_of_model and rule.holds(library, architecture):
+            return rule.kv
     return None
 
 
 def computed_formats(model: Model, library: str, architecture: str) -> dict[str, str]:
     """Formats of a model's parts -> those that an engine computes them in, where it quantises activations."""
     return {
-        entry.form: entry.computes
-        for entry in _KNOWN.arithmetic
-        if library in entry.engines
-        and architecture in entry.generations
-        and (model.keeps_states or not entry.states)
+        rule.form: rule.computes
+        for rule in _KNOWN.arithmetic
+        if rule.holds(library, architecture) and (model.keeps_states or not rule.states)
     }
 
 
 def linear_rows(library: str, architecture: str, form: str) -> str:
     """The format whose rows price an engine's linear layers in `form`; empty: its own rows."""
-    for entry in _KNOWN.linear:
-        of_generation = not entry.generations or architecture in entry.generations
-        if of_generation and library in entry.engines and form == entry.form:
-            return entry.rows_of
-    return ""
+    rule = _rule(_KNOWN.linear, library, architecture, form)
+    return "" if rule is None else rule.rows_of
 
 
 def linear_tiles(library: str, architecture: str, form: str) -> tuple[GemmTile, ...]:
     """The tiles by which an engine computes linear layers in `form`; empty: those of the rows' library."""
-    for entry in _KNOWN.tiles:
-        if library in entry.engines and architecture in entry.generations and form == entry.form:
-            return entry.tiles
-    return ()
+    rule = _rule(_KNOWN.tiles, library, architecture, form)
+    return () if rule is None else rule.tiles
 
 
 def expert_products(library: str, architecture: str, form: str) -> str:
     """The library's name of the kernel whose products an engine's experts in `form` run; empty: their own."""
-    for entry in _KNOWN.experts:
-        if library in entry.engines and architecture in entry.generations and form == entry.form:
-            return entry.products_of
-    return ""
+    rule = _rule(_KNOWN.experts, library, architecture, form)
+    return "" if rule is None else rule.products_of

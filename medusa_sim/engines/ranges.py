@@ -98,7 +98,31 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return "; ".join(filter(None, [*parts, version]))
 
 
-class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Set-ups for which something is given; an empty field limits nothing."""
+
+    forms: tuple[Form, ...] = ()
+    gpus: tuple[_Count, _Count] | None = None
+    generations: tuple[Text, ...] = ()
+    backends: tuple[Text, ...] = ()
+    formats: tuple[Text, ...] = ()
+    """Formats of weights, in any part of the model."""
+    experts: bool | None = None
+    """Whether the model must have experts (True) or must not (False)."""
+    splits: bool | None = None
+    """Whether attention must be split over requests."""
+
+    def holds(self, case: Case) -> bool:
+        """Whether a set-up is one of them."""
+        limits = MeasuredRange(
+            forms=self.forms, gpus=self.gpus, generations=self.generations, backends=self.backends
+        )
+        of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
+        is_so = self.experts in (None, case.experts) and self.splits in (None, case.splits)
+        return of_format and is_so and not limits.outside(case)
+
+
+class Elsewhere(Where, frozen=True, kw_only=True):
     """The value of a term in set-ups where it was not measured, and its rule."""
 
     value: Annotated[float, Meta(ge=0.0, le=1e6)]
@@ -108,56 +132,30 @@ class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     band: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
     outside: tuple[Side, ...] = ()
     """The set-up must be outside at least one of these ranges; empty: no condition."""
-    experts: bool | None = None
-    """Whether the model must have experts (True) or must not (False); None: no condition."""
-    forms: tuple[Form, ...] = ()
-    """The set-up must be within these forms, and within the next three; empty: no condition."""
-    gpus: tuple[_Count, _Count] | None = None
-    generations: tuple[Text, ...] = ()
-    backends: tuple[Text, ...] = ()
-    formats: tuple[Text, ...] = ()
-    """Formats of weights, in any part of the model."""
 
-    def holds(self, case: Case, outside: tuple[Side, ...]) -> bool:
+    def replaces(self, case: Case, outside: tuple[Side, ...]) -> bool:
         """Whether it applies to a set-up that is outside these ranges."""
-        allowed = MeasuredRange(
-            forms=self.forms, gpus=self.gpus, generations=self.generations, backends=self.backends
-        )
         is_outside = not self.outside or any(side in outside for side in self.outside)
-        has_experts = self.experts in (None, case.experts)
-        of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
-        return is_outside and has_experts and of_format and not allowed.outside(case)
+        return is_outside and self.holds(case)
 
 
-class Deviation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """By how much a term differs from its value in some set-ups; a field that is not given limits nothing."""
+class Deviation(Where, frozen=True, kw_only=True):
+    """By how much a term differs from its value in some set-ups."""
 
     times: Annotated[float, Meta(gt=0.0, le=10.0)] = 1.0
     """Factor on the value ..."""
     plus: Annotated[float, Meta(ge=-1e6, le=1e6)] = 0.0
     """... and what is added."""
-    forms: tuple[Form, ...] = ()
-    gpus: tuple[_Count, _Count] | None = None
-    generations: tuple[Text, ...] = ()
-    formats: tuple[Text, ...] = ()
-    """Formats of weights, in any part of the model."""
-    splits: bool | None = None
-    """Whether attention is split over requests."""
     only: str = ""
     """The only model whose rows it was fitted to, as `engines/nearness.toml` names it; empty: several."""
-
-    def holds(self, case: Case) -> bool:
-        """Whether it applies to a set-up."""
-        allowed = MeasuredRange(forms=self.forms, gpus=self.gpus, generations=self.generations)
-        of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
-        return of_format and self.splits in (None, case.splits) and not allowed.outside(case)
 
     @property
     def text(self) -> str:
         """The deviation as text: `x 0.88 for fp8; blackwell (llama-3.1-70b alone)`."""
         gpus = "" if self.gpus is None else f"{self.gpus[0]} to {self.gpus[1]} GPUs"
         split = {None: "", True: "attention split over requests", False: "attention not split"}[self.splits]
-        names = map(", ".join, (self.formats, self.forms, self.generations))
-        where = "; ".join(filter(None, [*names, gpus, split]))
+        experts = {None: "", True: "with experts", False: "without experts"}[self.experts]
+        names = map(", ".join, (self.formats, self.forms, self.generations, self.backends))
+        where = "; ".join(filter(None, [*names, gpus, split, experts]))
         parts = [f"x {self.times:g}"] * (self.times != 1.0) + [f"{self.plus:+g}"] * (self.plus != 0.0)
         return f"{' '.join(parts)} for {where}" + (f" ({self.only} alone)" if self.only else "")

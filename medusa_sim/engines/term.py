@@ -55,7 +55,7 @@ class Term(GivenTerm, frozen=True, kw_only=True):
         measured = None if self.measured is None else self.measured.at(case.form)
         outside = () if measured is None else measured.outside(case)
         for other in self.elsewhere:
-            if other.holds(case, outside):
+            if other.replaces(case, outside):
                 return msgspec.structs.replace(
                     self, value=other.value, band=other.band, source=other.source, rule=other.rule,
                     outside=outside if other.outside else (), heldout_error=None, measured=measured,
