@@ -32,6 +32,7 @@ from medusa_sim.models.models import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.defaults import LENGTH_CV
+from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.server import in_server
 from medusa_sim.serving.traffic import Traffic, served_length
 from medusa_sim.step.compose import overhead_halves, step_us
@@ -132,10 +133,15 @@ class Kernels:
             )
             self.plain_us = float(self.plain.device_us)
             one = np.ones(())
-            attention_us = self.plain.parts_us["attention"]
-            seen = in_server(
-                self.setting, self.plain.time_us, batch, 1, one, row.traffic, attention_us=attention_us
+            cells = ServedCells(
+                setting=self.setting,
+                requests=batch,
+                candidates=1,
+                tokens_per_step=one,
+                step_us=self.plain.time_us,
+                attention_us=self.plain.parts_us["attention"],
             )
+            seen = in_server(cells, row.traffic)
             added = sampled(self.setting, batch, 1, one).time_us
             self.riding_us = float(seen.itl_us - self.plain.time_us - added)
 

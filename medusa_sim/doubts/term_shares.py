@@ -18,6 +18,7 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.engines.term import Term
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.server import in_server
 from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.step import decode_step, verification_step
@@ -68,13 +69,19 @@ def token_us(
             step = reduce(add, drafting_times(setting, requests, tokens, candidates), target)
         return step.time_us, target.parts_us["attention"]
 
-    step_us, attention_us = step_of(batch)
-    traffic = scenario.traffic
-    return in_server(
-        setting, step_us, batch, candidates, as_float(emitted), traffic,
-        attention_us=attention_us, fewer=step_of,
-        decode_steps=None if traffic is None else traffic.request_steps(emission_chances), drafter=drafter,
-    ).token_us  # fmt: skip
+    (step_us, attention_us), traffic = step_of(batch), scenario.traffic
+    cells = ServedCells(
+        setting=setting,
+        requests=batch,
+        candidates=candidates,
+        tokens_per_step=as_float(emitted),
+        step_us=step_us,
+        attention_us=attention_us,
+        fewer=step_of,
+        decode_steps=None if traffic is None else traffic.request_steps(emission_chances),
+        drafter=drafter,
+    )
+    return in_server(cells, traffic).token_us
 
 
 def changed_share(token_us: FloatArray, changed_us: FloatArray) -> FloatArray:

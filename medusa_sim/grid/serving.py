@@ -9,6 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.grid.steps import Steps
+from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.server import Server, in_server
 from medusa_sim.serving.watts import requests_joules, watts
 
@@ -63,14 +64,19 @@ class Serving:
             decode_steps = None if traffic is None else traffic.request_steps(emission_chances)
         elif surface.decode_steps is not None:
             decode_steps = surface.decode_steps[configuration]
-        return in_server(
-            surface.setting, step_us, batch, configurations.candidates[configuration], tokens, traffic,
+        cells = ServedCells(
+            setting=surface.setting,
+            requests=batch,
+            candidates=configurations.candidates[configuration],
+            tokens_per_step=tokens,
+            step_us=step_us,
             attention_us=attention_us,
             fewer=partial(self._of_fewer, as_float(batch), step_us, attention_us, (s, configuration)),
             decode_steps=decode_steps,
             prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[s],
             drafter=surface.loaded_drafter,
-        )  # fmt: skip
+        )
+        return in_server(cells, traffic)
 
     def _of_fewer(
         self,

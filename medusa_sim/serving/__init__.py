@@ -3,6 +3,7 @@
 In the order in which to read:
 
     `traffic`, `request_steps`    lengths of requests, and how many steps one decodes
+    `served_cells`                what a server runs: requests, and the step that they share
     `request_cycle`               what its requests do: decode, be away, queue, read a prompt
     `returning`                   which of them come back together
     `begun_prompts`, `running`    how many prompts begin on a step, and who waits for its room

@@ -28,21 +28,21 @@ class Begun(NamedTuple):
     weight: FloatArray
     """Probability."""
     place: IntArray
-    """Place of its cell."""
+    """Place of its cell in the block that was asked about."""
     passes: FloatArray
     """In which they are read one after the other; 1 where they ride."""
 
 
-def begun_prompts(cycle: RequestCycle, cells: IntArray, gpus: int = 1) -> Begun:
-    """Prompts that begin on a step of these cells: n.
+def begun_prompts(cycle: RequestCycle, block: IntArray, gpus: int = 1) -> Begun:
+    """n: prompts that begin on a step of a block of cells, given by their places.
 
-    `Begun.place` is a place among `cells`. gpus: whose mixed steps wait for each other.
+    gpus: whose mixed steps wait for each other.
     """
     if cycle.most_held_steps.any():
-        return _held_prompts(cycle, cells)
-    place, cohorts = np.nonzero(cycle.cohort_chances[cells])
+        return _held_prompts(cycle, block)
+    place, cohorts = np.nonzero(cycle.cohort_chances[block])
     place, cohorts = place[cohorts > 0], cohorts[cohorts > 0]
-    cell = cells[place]
+    cell = block[place]
     running, passes = cycle.running[cell], cycle.returning.passes[cell, cohorts]
     begin, together = cycle.begin_chances[cell, cohorts] / passes, np.minimum(float(gpus), running)
     hits = binomial(running / together, begin)
@@ -53,24 +53,24 @@ def begun_prompts(cycle: RequestCycle, cells: IntArray, gpus: int = 1) -> Begun:
     number = (passes * together)[of] * hits.number[some]
     number = np.minimum(mean[of] + (number - mean[of]) / np.sqrt(passes[of]), running[of])
     weight = hits.weight[some] * cycle.cohort_chances[cell, cohorts][of]
-    begun = np.bincount(place[of], weight * number, cells.size)
-    weight *= ((cycle.running * cycle.begin_chance)[cells] / begun)[place[of]]
-    return _with_none(Begun(number, weight, place[of], passes[of]), cells.size)
+    begun = np.bincount(place[of], weight * number, block.size)
+    weight *= ((cycle.running * cycle.begin_chance)[block] / begun)[place[of]]
+    return _with_none(Begun(number, weight, place[of], passes[of]), block.size)
 
 
-def _held_prompts(cycle: RequestCycle, cells: IntArray) -> Begun:
+def _held_prompts(cycle: RequestCycle, block: IntArray) -> Begun:
     """The first, held for others, and J that join it.
 
     Where there is nobody to wait for, none joins: the one request begins with pi.
     """
-    begins = np.minimum(cycle.running * cycle.begin_chance / (1.0 + cycle.joining), 1.0)[cells]
-    joined = binomial(np.maximum(cycle.running[cells] - 1.0, 0.0), cycle.joining_chance[cells])
+    begins = np.minimum(cycle.running * cycle.begin_chance / (1.0 + cycle.joining), 1.0)[block]
+    joined = binomial(np.maximum(cycle.running[block] - 1.0, 0.0), cycle.joining_chance[block])
     weight = begins[joined.place] * joined.weight
-    return _with_none(Begun(1.0 + joined.number, weight, joined.place, np.ones(weight.size)), cells.size)
+    return _with_none(Begun(1.0 + joined.number, weight, joined.place, np.ones(weight.size)), block.size)
 
 
 def _with_none(some: Begun, cells: int) -> Begun:
-    """With the steps on which none begin."""
+    """With the steps of so many cells on which none begin."""
     none = np.maximum(1.0 - np.bincount(some.place, some.weight, cells), 0.0)
     return Begun(
         *map(

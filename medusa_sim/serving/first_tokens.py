@@ -23,7 +23,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.serving.chance import normal_values
 from medusa_sim.serving.mixed_steps import MixedStepLaw
 from medusa_sim.serving.request_cycle import RequestCycle, server_us
-from medusa_sim.serving.step_means import StepMeans, blocks_of_cells, step_means
+from medusa_sim.serving.step_means import StepMeans, blocks, step_means
 
 REQUESTS_A_CLIENT = 10
 """Of load tests: m of (N19). InferenceX's recipes ask for ten times as many prompts as are in flight."""
@@ -93,5 +93,5 @@ def gathered_chances(cycle: RequestCycle) -> FloatArray:
 def starting_us(law: MixedStepLaw) -> FloatArray:
     """(cells,) microseconds: start of (N19), of requests that begin at once on an idle server."""
     requests = law.cycle.requests
-    read_us = [law.steps(cells, requests[cells]).reading_us for cells in blocks_of_cells(law)]
+    read_us = [law.steps(block, requests[block]).reading_us for block in blocks(law)]
     return np.asarray(server_us(law.setting) + np.concatenate(read_us))

@@ -194,30 +194,30 @@ class MixedStepLaw:
     def _terms(self) -> PromptTerms:
         return prompt_terms(self.setting)
 
-    def begun_prompts(self, cells: IntArray) -> Begun:
-        """n: how many prompts begin on a step of some cells. `Begun.place` is a place among `cells`."""
+    def begun_prompts(self, block: IntArray) -> Begun:
+        """n: how many prompts begin on a step of the cells at these places."""
         # GPUs whose mixed steps are launched by their hosts wait for each other's prompts
         wait = np.any(self.host.always_us) and not self._terms.are_apart
-        return begun_prompts(self.cycle, cells, self.setting.parallel.schedulers if wait else 1)
+        return begun_prompts(self.cycle, block, self.setting.parallel.schedulers if wait else 1)
 
-    def steps(self, cells: IntArray, prompts: FloatArray, passes: FloatArray | float = 1.0) -> MixedSteps:
-        """Steps on which so many prompts begin, one of each of `cells` (which may come again).
+    def steps(self, cell: IntArray, prompts: FloatArray, passes: FloatArray | float = 1.0) -> MixedSteps:
+        """Steps on which so many prompts begin. cell: (steps,) place of each one's cell.
 
         passes: of their own, one after the other between two steps, in which they are read.
         """
         each_prompts = prompts / passes
         spread = log_normal(self.traffic.prompt_cv / np.sqrt(np.maximum(each_prompts, LEAST_PROMPTS)))
-        prompt_tokens = (each_prompts * self.cycle.prompt_tokens[cells])[:, None] * spread  # S
+        prompt_tokens = (each_prompts * self.cycle.prompt_tokens[cell])[:, None] * spread  # S
         cycle = self.cycle
-        room_tokens, full_tokens = cycle.room_tokens[cells][:, None], cycle.full_tokens[cells][:, None]
+        room_tokens, full_tokens = cycle.room_tokens[cell][:, None], cycle.full_tokens[cell][:, None]
         chunk_steps = _full_steps(prompt_tokens, room_tokens, full_tokens)
         last_tokens = prompt_tokens - chunk_steps * full_tokens
 
         carrying = self._with_prefill_pass if self._terms.are_apart else self._mixed
-        begins, decode_only_us = prompts[:, None] > 0.0, self.decode_only_us[cells][:, None]
-        last, chunk = carrying(cells, each_prompts, last_tokens), Added(decode_only_us, np.zeros(()))
+        begins, decode_only_us = prompts[:, None] > 0.0, self.decode_only_us[cell][:, None]
+        last, chunk = carrying(cell, each_prompts, last_tokens), Added(decode_only_us, np.zeros(()))
         if chunk_steps.any():
-            chunk = carrying(cells, each_prompts, full_tokens)
+            chunk = carrying(cell, each_prompts, full_tokens)
         time_us, chunk_us = np.where(begins, last.time_us, decode_only_us), chunk.time_us
         full_steps, last_share = _in_turn(each_prompts, prompt_tokens, room_tokens, full_tokens)
         end_us = last_share * time_us + (1.0 - last_share) * chunk_us
@@ -232,7 +232,7 @@ class MixedStepLaw:
             reading_us, rest_us = (each + (several - 1.0) / 2.0 * passes_us for each in (reading_us, rest_us))
             time_us, launching_half_us = decode_only_us + several * passes_us, several * launching_half_us
             chunk_steps = np.zeros_like(chunk_steps)
-        decoding, absent = self._others(cells, prompts)
+        decoding, absent = self._others(cell, prompts)
         return MixedSteps(
             decoding=decoding,
             absent=absent,
@@ -244,11 +244,11 @@ class MixedStepLaw:
             launching_half_us=launching_half_us.mean(axis=1),
         )
 
-    def _others(self, cells: IntArray, prompts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _others(self, cell: IntArray, prompts: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(steps,) d(n), and how many are absent: all that neither queue nor begin."""
         cycle = self.cycle
-        others = cycle.running[cells] * np.maximum(1.0 - prompts / cycle.requests[cells], 0.0)
-        decoding = others * cycle.decoding_shares[cells, 1 * (prompts > 0.0)]
+        others = cycle.running[cell] * np.maximum(1.0 - prompts / cycle.requests[cell], 0.0)
+        decoding = others * cycle.decoding_shares[cell, 1 * (prompts > 0.0)]
         return decoding, others - decoding
 
     @cached_property
@@ -258,41 +258,41 @@ class MixedStepLaw:
         absent_us = cycle.running * cycle.absent_share * cycle.request_attention_us
         return cycle.step_us - absent_us - (self.full_decode_us - self.mean_decode_us)
 
-    # t(n, S) of (steps, lengths) steps; cells and prompts are (steps,), tokens are S.
+    # t(n, S) of (steps, lengths) steps; cell and prompts are (steps,), tokens are S.
 
-    def _mixed(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
+    def _mixed(self, cell: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
         """Where prompts ride on the step."""
-        cycle, host = self.cycle, self.host.of(cells[:, None])
-        decoding, _ = self._others(cells, prompts)
-        not_decoding = cycle.running[cells] - decoding
-        step_us = (cycle.step_us[cells] - not_decoding * cycle.request_attention_us[cells])[:, None]
-        rows = (decoding * cycle.verified_tokens[cells])[:, None] + tokens  # d c + S
+        cycle, host = self.cycle, self.host.at(cell[:, None])
+        decoding, _ = self._others(cell, prompts)
+        not_decoding = cycle.running[cell] - decoding
+        step_us = (cycle.step_us[cell] - not_decoding * cycle.request_attention_us[cell])[:, None]
+        rows = (decoding * cycle.verified_tokens[cell])[:, None] + tokens  # d c + S
         linear_us, saved_us = np.interp(rows, self.rows, self.linear_us), np.zeros(())
         if self.sharing_us.any():
-            saved_us = inactive_share(self.setting, tokens) * self.sharing_us[cells][:, None]
+            saved_us = inactive_share(self.setting, tokens) * self.sharing_us[cell][:, None]
         # steps of those that run lie between two that were priced, decode(b) does not: at a tile's edge it
         # may be the longer one
-        decode_us = np.minimum(self.full_decode_us[cells][:, None], step_us)
+        decode_us = np.minimum(self.full_decode_us[cell][:, None], step_us)
         more_us = self._terms.more_us(linear_us, decode_us, saved_us)
-        decode_rows = (cycle.running * cycle.verified_tokens)[cells][:, None]  # b c
+        decode_rows = (cycle.running * cycle.verified_tokens)[cell][:, None]  # b c
         launches_us = host.launches_us(decode_rows, rows)
-        read_us = self._read_us(cells, prompts, tokens)
+        read_us = self._read_us(cell, prompts, tokens)
         return self._terms.mixed(step_us, more_us, read_us, launches_us, host.band)
 
-    def _with_prefill_pass(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
+    def _with_prefill_pass(self, cell: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
         """Where prompts have passes of their own; without tokens there is none."""
-        has_tokens, host = tokens > 0.0, self.host.of(cells[:, None])
+        has_tokens, host = tokens > 0.0, self.host.at(cell[:, None])
         linear_us = np.interp(tokens, self.rows, self.linear_us)
         more_us = np.where(has_tokens, self._terms.more_us(linear_us, 0.0, 0.0, self.logits_us), 0.0)
         launches_us = np.where(has_tokens, host.launches_us(0.0, tokens), 0.0)
-        step_us, read_us = self.decode_only_us[cells][:, None], self._read_us(cells, prompts, tokens)
+        step_us, read_us = self.decode_only_us[cell][:, None], self._read_us(cell, prompts, tokens)
         return self._terms.mixed(step_us, more_us, read_us, launches_us, host.band)
 
-    def _read_us(self, cells: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
+    def _read_us(self, cell: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """read(S)."""
-        is_drafting, has_tokens = self.cycle.verified_tokens[cells] > 1.0, tokens > 0.0
-        prompt_us = self.prompt_attention_us[cells] + is_drafting * self.drafter_attention_us[cells]
-        attention_us = (prompt_us / self.cycle.prompt_tokens[cells])[:, None] * tokens
+        is_drafting, has_tokens = self.cycle.verified_tokens[cell] > 1.0, tokens > 0.0
+        prompt_us = self.prompt_attention_us[cell] + is_drafting * self.drafter_attention_us[cell]
+        attention_us = (prompt_us / self.cycle.prompt_tokens[cell])[:, None] * tokens
         drafter_us = is_drafting[:, None] * np.interp(tokens, self.rows, self.drafter_us) * has_tokens
         gpus, imbalance_us = self.setting.parallel.schedulers, np.zeros(())
         if gpus > 1:

@@ -37,7 +37,6 @@ is queued for or read on: all requests run, R = 0, and the first of the D steps 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -47,6 +46,7 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.serving.returning import Returning, returning
 from medusa_sim.serving.running import Queue, in_queue
+from medusa_sim.serving.served_cells import Requests, StepOf
 from medusa_sim.serving.traffic import Traffic, step_tokens
 from medusa_sim.step.prompts import prompts_apart
 from medusa_sim.step.setting import Setting
@@ -55,10 +55,6 @@ _LEAST = 1e-9
 """Steps of a request that neither decodes nor is away."""
 _ITERATIONS = 12
 """After which pi stands to 1e-9, where prompts are held for 100 steps too."""
-
-
-StepOf = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
-"""Requests that run -> microseconds of their step without prompts, and of its attention."""
 
 
 class StepTimes(NamedTuple):
@@ -81,26 +77,22 @@ def steps_alone(step_us: FloatArray) -> StepTimes:
 class RequestCycle:
     """(cells,) for each cell of a grid: the step with all its requests decoding, and what a request does."""
 
+    requests: FloatArray
+    """This and the next four are those of `Requests`."""
+    candidates: FloatArray
+    verified_tokens: FloatArray
+    decode_steps: FloatArray
+    prompt_tokens: FloatArray
     step_us: FloatArray
     """Time of the step with all requests that run decoding, and no prompt."""
-    requests: FloatArray
-    """b, requests that go around."""
     running: FloatArray
-    """Of them, those that the step has."""
-    candidates: FloatArray
-    """Tokens of a request that graphs are captured for: those that it verifies where it drafts."""
-    verified_tokens: FloatArray
-    """c, tokens that the step processes of a request, on average."""
+    """Requests that the step has."""
     request_attention_us: FloatArray
     """Attention of one request in it."""
     room_tokens: FloatArray
     """Tokens of prompts that it has room for."""
     full_tokens: FloatArray
     """full, those of a step while prompts queue: its room, less where prompts are read whole."""
-    prompt_tokens: FloatArray
-    """P."""
-    decode_steps: FloatArray
-    """D."""
     after_prefill_steps: FloatArray
     """apart: of D, those right after its prompt's own pass."""
     returning: Returning
@@ -195,50 +187,37 @@ class RequestCycle:
 
 
 def request_cycle(
-    setting: Setting,
-    traffic: Traffic,
-    step_of: StepOf,
-    *,
-    seen: StepTimes,
-    requests: FloatArray,
-    candidates: FloatArray,
-    verified_tokens: FloatArray,
-    decode_steps: FloatArray,
-    prompt_tokens: FloatArray,
+    setting: Setting, traffic: Traffic, step_of: StepOf, asked: Requests, seen: StepTimes
 ) -> RequestCycle:
-    """The cycle in some cells, all given (cells,): (N7). step_of: the step of the requests that run."""
-    engine, others = setting.runtime.engine, _others(requests)
-    back = _returning(setting, seen, requests, verified_tokens, decode_steps)
+    """The cycle of requests (N7). step_of: the step of those that run; seen: times of their steps."""
+    engine, others = setting.runtime.engine, _others(asked.requests)
+    back = _returning(setting, asked, seen)
     budget = step_tokens(
-        setting.runtime, setting.latency.gpu, requests, schedulers=setting.parallel.schedulers
+        setting.runtime, setting.latency.gpu, asked.requests, schedulers=setting.parallel.schedulers
     )
-    none, apart = np.zeros(requests.size), prompts_apart(setting)
-    queue = Queue(requests, budget, budget, read_steps=none, queued_steps=none)
+    none, apart = np.zeros(asked.requests.size), prompts_apart(setting)
+    queue = Queue(asked.requests, budget, budget, read_steps=none, queued_steps=none)
     if not apart:
         queue = in_queue(
-            requests=requests,
-            verified_tokens=verified_tokens,
-            decode_steps=decode_steps,
+            requests=asked.requests,
+            verified_tokens=asked.verified_tokens,
+            decode_steps=asked.decode_steps,
             away_steps=back.away_steps,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=asked.prompt_tokens,
             prompt_cv=traffic.prompt_cv,
             budget=budget,
             whole=engine is not None and engine.whole_prompts,
         )
-    steps = decode_steps + back.away_steps + queue.read_steps
+    steps = asked.decode_steps + back.away_steps + queue.read_steps
     step_us, attention_us = step_of(queue.running)
     unheld = RequestCycle(
+        **asked._asdict(),
         step_us=step_us,
-        requests=requests,
         running=queue.running,
-        candidates=candidates,
-        verified_tokens=verified_tokens,
         request_attention_us=attention_us / queue.running,
         room_tokens=queue.room_tokens,
         full_tokens=queue.full_tokens,
-        prompt_tokens=prompt_tokens,
-        decode_steps=decode_steps,
-        after_prefill_steps=np.minimum(decode_steps, 1.0) if apart else none,
+        after_prefill_steps=np.minimum(asked.decode_steps, 1.0) if apart else none,
         returning=back,
         idle_trip_us=server_us(setting) * (1.0 - others),
         queued_steps=queue.queued_steps,
@@ -259,19 +238,13 @@ def _others(requests: FloatArray) -> FloatArray:
     return np.minimum(requests - 1.0, 1.0)
 
 
-def _returning(
-    setting: Setting,
-    seen: StepTimes,
-    requests: FloatArray,
-    verified_tokens: FloatArray,
-    decode_steps: FloatArray,
-) -> Returning:
+def _returning(setting: Setting, asked: Requests, seen: StepTimes) -> Returning:
     """When the next requests of clients come and begin; at once where there is one alone, or no server."""
-    engine, others = setting.runtime.engine, _others(requests)
-    way_us = np.zeros(requests.size)
-    ahead = others * _steps_ahead(setting, is_drafting=verified_tokens > 1.0)
+    engine, others = setting.runtime.engine, _others(asked.requests)
+    way_us = np.zeros(asked.requests.size)
+    ahead = others * _steps_ahead(setting, is_drafting=asked.verified_tokens > 1.0)
     if engine is not None and engine.server_us.value:
-        decoding = (requests - 1.0) * decode_steps / (decode_steps + ahead + 1.0)
+        decoding = (asked.requests - 1.0) * asked.decode_steps / (asked.decode_steps + ahead + 1.0)
         sending_us = engine.server_us_per_request.value * decoding
         way_us = others * (engine.server_us.value + sending_us)
     return returning(

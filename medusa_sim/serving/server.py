@@ -23,73 +23,33 @@ and (N19) of `first_tokens`. With it requests are in flight as long as b of them
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import nan
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.operators.operator import Size
 from medusa_sim.serving.first_tokens import first_token_us, load_test_first_token_us
 from medusa_sim.serving.mixed_steps import MixedStepLaw, mixed_step_law
-from medusa_sim.serving.request_cycle import RequestCycle, StepOf, StepTimes, request_cycle, steps_alone
-from medusa_sim.serving.request_steps import chain_chances
+from medusa_sim.serving.request_cycle import RequestCycle, request_cycle, steps_alone
+from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.step_means import StepMeans, carrying_share, step_means, step_quantile_us
 from medusa_sim.serving.traffic import Traffic
-from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.host import Added
-from medusa_sim.step.sampling import sampled
-from medusa_sim.step.setting import Setting
 
 _FEW_QUEUE = 1e-3
 """Share of the requests that may queue before a step is taken to have fewer."""
 
 
-def in_server(
-    setting: Setting,
-    step_us: FloatArray,
-    batch: Size,
-    candidates: Size,
-    tokens_per_step: FloatArray,
-    traffic: Traffic | None,
-    *,
-    attention_us: FloatArray | float = 0.0,
-    fewer: StepOf | None = None,
-    decode_steps: FloatArray | None = None,
-    prompt_tokens: FloatArray | None = None,
-    drafter: Drafter | None = None,
-) -> Server:
-    """A step in a server of `batch` requests. step_us: of all of them, at `served_length`; all broadcast.
-
-    attention_us: of step_us, the attention of its requests; fewer: the same two of those that run, where the
-    tokens of a step keep others in the queue (None: as of all).
-    decode_steps: those of a request (N20); None: of a chain of `candidates` that emits so many tokens a step.
-    prompt_tokens: mean tokens of a prompt, where servers differ in it (None: the traffic's); drafter: what
-    reads the prompts, too.
-    """
-    step, tokens = as_float(step_us), as_float(tokens_per_step)
-    if traffic is None or setting.scope == "block":
-        return Server(step_us=step, tokens_per_step=tokens)
-    requests, longest = as_float(batch), as_float(candidates)
-    shape = np.broadcast_shapes(step.shape, requests.shape, longest.shape, tokens.shape)
-    if 0 in shape:  # no batch fits
-        return Server(step_us=np.broadcast_to(step, shape), tokens_per_step=tokens)
-    if decode_steps is None:
-        decode_steps = traffic.request_steps(chain_chances(tokens, np.broadcast_to(longest, shape)))
-    return FullServer(
-        setting=setting,
-        traffic=traffic,
-        step_us=step + sampled(setting, requests, candidates, tokens).time_us,
-        fewer=fewer,
-        tokens_per_step=tokens,
-        decode_steps=decode_steps,
-        requests=requests,
-        candidates=longest,
-        verified_tokens=as_float(setting.verified.mean_tokens(candidates)),
-        attention_us=as_float(attention_us),
-        prompt_tokens=as_float(traffic.prompt_tokens if prompt_tokens is None else prompt_tokens),
-        drafter=drafter,
-    )
+def in_server(cells: ServedCells, traffic: Traffic | None) -> Server:
+    """Steps in servers that stay full; without traffic, and of a block, nothing rides on them."""
+    if traffic is None or cells.setting.scope == "block":
+        return Server(step_us=cells.step_us, tokens_per_step=cells.tokens_per_step)
+    if 0 in cells.shape:  # no batch fits
+        return Server(
+            step_us=np.broadcast_to(cells.step_us, cells.shape), tokens_per_step=cells.tokens_per_step
+        )
+    step_us = cells.step_us + cells.sampling(as_float(cells.requests)).time_us
+    return FullServer(step_us=step_us, tokens_per_step=cells.tokens_per_step, cells=cells, traffic=traffic)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,23 +114,8 @@ class Server:
 class FullServer(Server):
     """Steps of a server that stays full (N7) to (N19); step_us is that of all requests, without prompts."""
 
-    setting: Setting
+    cells: ServedCells
     traffic: Traffic
-    requests: FloatArray
-    candidates: FloatArray
-    """Of each request, where it drafts."""
-    verified_tokens: FloatArray
-    """Of each request in the step, on average."""
-    decode_steps: FloatArray
-    """D, steps in which a request decodes."""
-    attention_us: FloatArray
-    """Of all requests in the step."""
-    prompt_tokens: FloatArray
-    """Of a prompt, on average."""
-    drafter: Drafter | None
-    """Of the configurations that verify more than one token."""
-    fewer: StepOf | None
-    """Steps, and attention, of fewer requests; without sampling, which step_us has."""
 
     # The equations.
 
@@ -207,42 +152,27 @@ class FullServer(Server):
         """(cells,) in a row."""
         return self._law.cycle
 
-    def _cycle_of(self, seen: StepTimes) -> RequestCycle:
-        """(cells,) in a row. seen: times of their steps."""
-        return request_cycle(
-            self.setting,
-            self.traffic,
-            self._step_of,
-            seen=seen,
-            requests=self._row(self.requests),
-            candidates=self._row(self.candidates),
-            verified_tokens=self._row(self.verified_tokens),
-            decode_steps=self._row(self.decode_steps),
-            prompt_tokens=self._row(self.prompt_tokens),
-        )
+    @cached_property
+    def _law(self) -> MixedStepLaw:
+        cells, requests = self.cells, self.cells.requests_of(self.traffic)
+        cycle_of = partial(request_cycle, cells.setting, self.traffic, self._step_of, requests)
+        as_if_none_carried = cycle_of(steps_alone(cells.row(self.step_us)))
+        law = mixed_step_law(cells.setting, self.traffic, cells.drafter, as_if_none_carried)
+        return replace(law, cycle=cycle_of(law.step_times))
 
     def _step_of(self, running: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(cells,) the step, and its attention, where so many requests run."""
-        every = self._row(self.step_us), self._row(self.attention_us)
-        has_all = running >= (1.0 - _FEW_QUEUE) * self._row(self.requests)
-        if self.fewer is None or has_all.all():
+        cells = self.cells
+        every = cells.row(self.step_us), cells.row(cells.attention_us)
+        has_all = running >= (1.0 - _FEW_QUEUE) * cells.row(cells.requests)
+        if cells.fewer is None or has_all.all():
             return every
-        step_us, attention_us = self.fewer(self._shaped(running))
-        of_fewer = step_us + self._sampled(self._shaped(running)).time_us, attention_us
+        step_us, attention_us = cells.fewer(self._shaped(running))
+        of_fewer = step_us + cells.sampling(self._shaped(running)).time_us, attention_us
         step_us, attention_us = (
-            np.where(has_all, of_all, self._row(few)) for of_all, few in zip(every, of_fewer, strict=True)
+            np.where(has_all, of_all, cells.row(few)) for of_all, few in zip(every, of_fewer, strict=True)
         )
         return step_us, attention_us
-
-    def _sampled(self, running: FloatArray) -> Added:
-        """What sampling adds to the step of so many requests."""
-        return sampled(self.setting, running, self.candidates, self.tokens_per_step)
-
-    @cached_property
-    def _law(self) -> MixedStepLaw:
-        as_if_none_carried = self._cycle_of(steps_alone(self._row(self.step_us)))
-        law = mixed_step_law(self.setting, self.traffic, self.drafter, as_if_none_carried)
-        return replace(law, cycle=self._cycle_of(law.step_times))
 
     @cached_property
     def _means(self) -> StepMeans:
@@ -260,7 +190,7 @@ class FullServer(Server):
     def step_share(self) -> FloatArray:
         """Of token_us, what the engine's step takes: of as many steps as a request decodes."""
         cycle = self._cycle
-        step_us, added = self._shaped(cycle.step_us), self._sampled(self._shaped(cycle.running))
+        step_us, added = self._shaped(cycle.step_us), self.cells.sampling(self._shaped(cycle.running))
         return np.minimum(self._share_of(step_us - added.time_us), 1.0)
 
     @cached_property
@@ -270,7 +200,7 @@ class FullServer(Server):
         prompts = np.maximum(1.0 - self._share_of(self._shaped(self._cycle.step_us)) - on_the_way, 0.0)
         launching_us = self._shaped(self._means.launching_half_us * self._cycle.steps)
         return (
-            self._share_of(self._sampled(self._shaped(self._cycle.running)).half_us),
+            self._share_of(self.cells.sampling(self._shaped(self._cycle.running)).half_us),
             prompts * self._shaped(self._law.prompt_half),
             launching_us / self._request_us,
         )
@@ -285,20 +215,6 @@ class FullServer(Server):
         cycle = self._cycle
         return self._shaped(self._means.step_us * cycle.steps + cycle.idle_trip_us)
 
-    # Cells in a row, and back.
-
-    @cached_property
-    def _shape(self) -> tuple[int, ...]:
-        inputs = (
-            self.step_us, self.requests, self.candidates, self.verified_tokens, self.decode_steps,
-            self.attention_us, self.prompt_tokens,
-        )  # fmt: skip
-        return np.broadcast_shapes(*map(np.shape, inputs))
-
-    def _row(self, values: FloatArray) -> FloatArray:
-        """(cells,) from values that broadcast to the shape of the grid."""
-        return np.broadcast_to(values, self._shape).ravel()
-
     def _shaped(self, values: FloatArray) -> FloatArray:
         """(cells,) values in the shape of the grid."""
-        return values.reshape(self._shape)
+        return values.reshape(self.cells.shape)

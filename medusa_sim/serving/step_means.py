@@ -46,22 +46,22 @@ class StepMeans(NamedTuple):
 
 def step_means(law: MixedStepLaw) -> StepMeans:
     """Means over the steps of each cell of a law."""
-    blocks = [_means(_cases(law, cells)) for cells in blocks_of_cells(law)]
-    return StepMeans(*map(np.concatenate, zip(*blocks, strict=True)))
+    means = (_means(_cases(law, block)) for block in blocks(law))
+    return StepMeans(*map(np.concatenate, zip(*means, strict=True)))
 
 
 def step_quantile_us(law: MixedStepLaw, share: float) -> FloatArray:
     """(cells,) least time below which this share of the steps of a request that decodes lies."""
-    return np.concatenate([_quantile_us(_cases(law, cells), share) for cells in blocks_of_cells(law)])
+    return np.concatenate([_quantile_us(_cases(law, block), share) for block in blocks(law)])
 
 
 def carrying_share(law: MixedStepLaw) -> FloatArray:
     """(cells,) share of steps that carry tokens of prompts: where prompts begin or go on."""
-    return np.concatenate([_carrying_share(_cases(law, cells)) for cells in blocks_of_cells(law)])
+    return np.concatenate([_carrying_share(_cases(law, block)) for block in blocks(law)])
 
 
-def blocks_of_cells(law: MixedStepLaw) -> Iterator[IntArray]:
-    """Cells whose steps are priced at once."""
+def blocks(law: MixedStepLaw) -> Iterator[IntArray]:
+    """Places of cells whose steps are priced at once."""
     cells = np.arange(law.cycle.running.size)
     return (cells[first : first + _CELLS_AT_ONCE] for first in range(0, cells.size, _CELLS_AT_ONCE))
 
@@ -69,7 +69,7 @@ def blocks_of_cells(law: MixedStepLaw) -> Iterator[IntArray]:
 class _Cases(NamedTuple):
     """(cases,) each number of prompts that begin on a step of a block of cells."""
 
-    cells: int
+    block: int
     """Cells of the block."""
     place: IntArray
     """Place of each case's cell in the block."""
@@ -102,15 +102,15 @@ class _Cases(NamedTuple):
 
     def total(self, values: FloatArray) -> FloatArray:
         """(cells,) sums over the cases of each cell."""
-        return sums_by_place(values, self.place, self.cells)
+        return sums_by_place(values, self.place, self.block)
 
 
-def _cases(law: MixedStepLaw, cells: IntArray) -> _Cases:
+def _cases(law: MixedStepLaw, block: IntArray) -> _Cases:
     """The cases of a block of cells."""
-    begun = law.begun_prompts(cells)
-    cell = cells[begun.place]
+    begun = law.begun_prompts(block)
+    cell = block[begun.place]
     return _Cases(
-        cells=cells.size,
+        block=block.size,
         place=begun.place,
         chance=begun.weight,
         prompts=begun.number,
@@ -160,4 +160,4 @@ def _quantile_us(cases: _Cases, share: float) -> FloatArray:
         for column in zip(*counted, strict=True)
     )
     place = np.tile(np.repeat(cases.place, shape[1]), len(counted))
-    return quantile(times_us, weights, place, share, cases.cells)
+    return quantile(times_us, weights, place, share, cases.block)

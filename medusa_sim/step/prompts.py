@@ -137,9 +137,9 @@ class PromptHost(NamedTuple):
         launches_us: FloatArray | float = self.always_us + is_outgrown * self.outgrown_us
         return launches_us
 
-    def of(self, cells: IntArray) -> PromptHost:
-        """Of some of several servers."""
-        return PromptHost(*(np.asarray(values)[cells] for values in self))
+    def at(self, place: IntArray) -> PromptHost:
+        """Of some of several servers, by their places."""
+        return PromptHost(*(np.asarray(values)[place] for values in self))
 
 
 GRAPHS = PromptHost()
@@ -167,9 +167,9 @@ def prompt_host(setting: Setting, candidates: float) -> PromptHost:
 
 def prompt_hosts(setting: Setting, candidates: FloatArray) -> PromptHost:
     """`prompt_host` of several servers, (cells,)."""
-    each, cells = np.unique(candidates, return_inverse=True)
+    each, place = np.unique(candidates, return_inverse=True)
     hosts = (prompt_host(setting, tokens) for tokens in each.tolist())
-    return PromptHost(*(np.asarray(values)[cells] for values in zip(*hosts, strict=True)))
+    return PromptHost(*(np.asarray(values)[place] for values in zip(*hosts, strict=True)))
 
 
 def _launch_term(setting: Setting, engine: Engine, *, has_drafter: bool) -> Term:

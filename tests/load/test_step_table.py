@@ -20,6 +20,7 @@ from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.mixed_steps import mixed_step_law
 from medusa_sim.serving.request_cycle import request_cycle, steps_alone
+from medusa_sim.serving.served_cells import Requests
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.host import HOST_OVERLAP
 from medusa_sim.step.memory import (
@@ -251,11 +252,10 @@ def test_steps_that_carry_a_prompt_are_the_servers_however_they_would_be_padded(
     # one request more, which reads its prompt and has no attention in the step
     setting, traffic = SCENARIO.setting, Traffic(prompt_tokens=prompt, output_tokens=1e9)
     step_us = np.array([1e6 * step_s])
+    row = (requests + 1.0, drafts + 1.0, drafts + 1.0, 1e9, float(prompt))
     cycle = request_cycle(
-        setting, traffic, lambda running: (step_us, np.zeros(1)), seen=steps_alone(step_us),
-        requests=np.array([requests + 1.0]), candidates=np.array([drafts + 1.0]),
-        verified_tokens=np.array([drafts + 1.0]), decode_steps=np.array([1e9]),
-        prompt_tokens=np.array([float(prompt)]),
+        setting, traffic, lambda running: (step_us, np.zeros(1)),
+        Requests(*(np.array([value]) for value in row)), steps_alone(step_us),
     )  # fmt: skip
     one = mixed_step_law(setting, traffic, CHAINS[-1].drafter, cycle).steps(np.array([0]), np.ones(1))
     assert one.decoding[0] == pytest.approx(requests)
@@ -270,7 +270,7 @@ def test_a_server_that_looks_drafts_up_has_one_list_of_graphs_on_both_roads(requ
     options, limits = chains(scenario, 4), replace(LIMITS, max_requests=requests)
     table = step_table(scenario, options, limits, longest=2048)
     seen = price(scenario, [requests], [scenario.length], options[-1:]).served
-    law, matched = seen._law, float(seen.verified_tokens[..., -1].ravel()[-1])
+    law, matched = seen._law, float(seen._cycle.verified_tokens[-1])
     assert 1.0 < matched < 5.0
     assert float(np.ravel(law.host.most_rows)[-1]) == table.prompts.host.most_rows == 500.0
     decode_s = float(table.decode_linear_s[4, round(float(law.cycle.running[-1]))])

@@ -7,6 +7,7 @@ from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.models.models import load_model
+from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.server import FullServer, Server, in_server
 from medusa_sim.serving.traffic import Traffic, served_length
 from medusa_sim.step.setting import Setting
@@ -22,14 +23,28 @@ def setting(runtime: str | Runtime = "vllm-0.11", model: str = "llama-3.1-8b", *
     return Setting(**given | more, scope="model")
 
 
+def served(
+    of: Setting,
+    step_us: object,
+    requests: object,
+    candidates: object,
+    tokens: object,
+    traffic: Traffic | None,
+    **more: object,
+) -> Server:
+    cells = ServedCells(
+        setting=of, requests=requests, candidates=candidates, tokens_per_step=tokens, step_us=step_us, **more
+    )
+    return in_server(cells, traffic)
+
+
 def plain(
     of: Setting, batch: object, traffic: Traffic | None, tokens: float = 1.0
 ) -> tuple[np.ndarray, Server]:
     length = served_length(of, 512, traffic)
     step = decode_step(of, np.asarray(batch), np.asarray(length))
-    seen = in_server(
-        of, step.time_us, batch, 1, np.asarray(tokens), traffic, attention_us=step.parts_us["attention"]
-    )
+    attention_us = step.parts_us["attention"]
+    seen = served(of, step.time_us, batch, 1, np.asarray(tokens), traffic, attention_us=attention_us)
     return step.time_us, seen
 
 

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from servers import CHAT, setting
+from servers import CHAT, served, setting
 
 from medusa_sim.latency.operator_time import Bound
 from medusa_sim.serving import watts
-from medusa_sim.serving.server import FullServer, in_server
+from medusa_sim.serving.server import FullServer
 from medusa_sim.serving.step_means import _carrying_share, _Cases
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.pass_times import bound_codes
@@ -38,7 +38,7 @@ def test_a_step_is_bound_by_what_takes_most_of_its_ten_microseconds(memory, comp
 def test_tokens_of_a_server_share_their_mean_steps():
     """(N10) and (N11): 255 tokens in 100 steps."""
     step_us = np.asarray(9_000.0)
-    seen = in_server(setting(), step_us, 8, 4, np.asarray(2.6), CHAT, decode_steps=np.asarray(100.0))
+    seen = served(setting(), step_us, 8, 4, np.asarray(2.6), CHAT, decode_steps=np.asarray(100.0))
     assert isinstance(seen, FullServer)
     assert float(seen.tpot_us) == pytest.approx(float(np.squeeze(seen._means.decoding_us)) * 100.0 / 255.0)
     whole = float(np.squeeze(seen._means.step_us * seen._cycle.steps)) / CHAT.output_tokens
@@ -67,7 +67,7 @@ def test_the_share_of_steps_that_carry_prompts_is_one_at_most(further, share):
     number, weight = np.array([0.0, 1.0, 2.0]), np.array([0.4, 0.4, 0.2])
     going_on = np.stack([0.0 * number, 2 * further * (number > 0)], axis=1)  # averaged over lengths
     cases = _Cases(
-        cells=1, place=np.zeros(3, dtype=np.int64), chance=weight, prompts=number,
+        block=1, place=np.zeros(3, dtype=np.int64), chance=weight, prompts=number,
         decode_only_us=None, first_decoding=None, steps=SimpleNamespace(chunk_steps=going_on),
     )  # fmt: skip
     assert _carrying_share(cases).tolist() == pytest.approx([share])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from scipy import stats
-from servers import CHAT, LATENCY, full, plain, setting
+from servers import CHAT, LATENCY, full, plain, served, setting
 
 from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.engines.term import Term
@@ -19,7 +19,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.chance import binomial
 from medusa_sim.serving.request_cycle import server_us
 from medusa_sim.serving.running import in_queue
-from medusa_sim.serving.server import FullServer, Server, in_server
+from medusa_sim.serving.server import FullServer, Server
 from medusa_sim.serving.traffic import Traffic, served_length, step_limits
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.graphs import padded_tokens
@@ -128,7 +128,7 @@ def test_more_tokens_a_step_are_never_slower(batch, tokens, runtime):
     of = setting(runtime)
     step = decode_step(of, np.asarray(batch), np.asarray(640)).time_us
     few, more = (
-        in_server(of, step, batch, 4, np.asarray(each), CHAT).token_us for each in (tokens, 1.02 * tokens)
+        served(of, step, batch, 4, np.asarray(each), CHAT).token_us for each in (tokens, 1.02 * tokens)
     )
     assert float(more) < float(few)
 
@@ -156,7 +156,7 @@ def test_prompts_of_a_server_that_drafts_are_launched_one_by_one():
     step, short = np.asarray(9_000.0), Traffic(prompt_tokens=16.0, output_tokens=256.0)
 
     def request_us(of: Setting, traffic: Traffic, count: int) -> float:
-        seen = in_server(of, step, 1, count, np.asarray(2.0), traffic)
+        seen = served(of, step, 1, count, np.asarray(2.0), traffic)
         return float(seen.token_us) * traffic.output_tokens
 
     launching_us = prompt_host(of, 4.0).always_us
@@ -190,7 +190,7 @@ def test_passes_of_prompts_of_deepseek_in_sglang_wait_for_their_launches():
     for tokens, most_us, least_us in ((16.0, 61_488.0, 30_000.0), (8_000.0, 2_000.0, 0.0)):
         traffic = Traffic(prompt_tokens=tokens, output_tokens=256.0)
         waits_us, hides_us = (
-            float(in_server(each, np.asarray(9_000.0), 1, 1, np.ones(()), traffic).first_token_us)
+            float(served(each, np.asarray(9_000.0), 1, 1, np.ones(()), traffic).first_token_us)
             for each in (of(), ahead)
         )
         assert least_us < waits_us - hides_us < most_us
@@ -219,7 +219,7 @@ def test_prompts_of_dense_models_in_vllm_on_blackwell_wait_for_their_launches(tp
         of = scenario().setting
         ahead = replace(of, runtime=replace(of.runtime, engine=free))
         waits_us, hides_us = (
-            float(in_server(each, np.asarray(9_000.0), 1, 1, np.ones(()), traffic).first_token_us)
+            float(served(each, np.asarray(9_000.0), 1, 1, np.ones(()), traffic).first_token_us)
             for each in (of, ahead)
         )
         assert least * launching_us <= waits_us - hides_us < launching_us
@@ -232,7 +232,7 @@ def test_steps_of_tensorrt_llm_that_carry_prompts_are_launched_one_by_one():
     assert prompt_host(replace(of, served_drafter="ngram"), 1.0).always_us == launching_us > 0.0
     eight = replace(of, model=load_model("deepseek-r1"), parallel=Parallel(tp=8, dp_attention=True))
     step, traffic = np.asarray(1e4), Traffic(prompt_tokens=16.0, output_tokens=256.0)
-    seen = in_server(eight, step, 64, 1, np.ones(()), traffic)
+    seen = served(eight, step, 64, 1, np.ones(()), traffic)
     assert isinstance(seen, FullServer)
     # prompts of eight GPUs wait for each other
     assert seen._law.begun_prompts(np.zeros(1, dtype=np.int64)).number[:3].tolist() == [0.0, 8.0, 16.0]
@@ -250,7 +250,7 @@ def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server():
 
 def test_what_stands_beside_the_step_has_a_band():
     of = setting("sglang-0.5", served_drafter="eagle3")
-    seen = in_server(of, np.full(2, 9_000.0), 64, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
+    seen = served(of, np.full(2, 9_000.0), 64, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
     sampling, prompts, launching = seen.halves
     assert (prompts > 0.0).all()
     assert launching[0] == 0.0 < launching[1]
@@ -280,7 +280,7 @@ def test_the_host_of_prompts_errs_by_its_band_times_what_a_token_feels_of_it(
     def seen(times: float) -> Server:
         engine = of.runtime.engine.with_terms({name: structs.replace(term, value=times * term.value)})
         slower = replace(of, runtime=replace(of.runtime, engine=engine))
-        return in_server(slower, np.full(3, 5e3), batch, tokens, np.full(3, tokens / 1.6), scenario.traffic)
+        return served(slower, np.full(3, 5e3), batch, tokens, np.full(3, tokens / 1.6), scenario.traffic)
 
     felt = np.log(seen(1.001).token_us / seen(0.999).token_us) / np.log(1.001 / 0.999)
     assert seen(1.0).halves[2] == pytest.approx(term.band * felt, rel=1e-3)
@@ -298,7 +298,7 @@ def test_rows_that_are_timed_rise_and_hold_all(most):
 
 def test_a_grid_without_a_batch_has_no_times():
     none = np.empty((0, 1))
-    seen = in_server(setting(), none, none, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
+    seen = served(setting(), none, none, np.array([1, 4]), np.array([1.0, 2.5]), CHAT)
     for values in (seen.token_us, seen.tpot_us, seen.itl_us, seen.quantile_us(0.9)):
         assert values.shape == (0, 2)
 
@@ -319,7 +319,7 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
     """
     of, traffic = setting(at_once(runtime)), Traffic(prompt_tokens=prompt, output_tokens=output)
     step_us, attention_us = 9_000.0, 1_000.0
-    seen = in_server(of, np.asarray(step_us), batch, 1, np.ones(()), traffic, attention_us=attention_us)
+    seen = served(of, np.asarray(step_us), batch, 1, np.ones(()), traffic, attention_us=attention_us)
     assert isinstance(seen, FullServer)
     step_us += float(sampled(of, batch, 1, 1.0).time_us)
     engine = of.runtime.engine
@@ -397,9 +397,9 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
 def test_a_cell_of_a_grid_is_what_it_is_alone(runtime):
     of, long = setting(runtime), Traffic(prompt_tokens=6000, output_tokens=100, prompt_cv=0.4)
     batch, step_us = np.array([1, 16, 256]), np.full(3, 9_000.0)  # of 8 tokens each
-    together = in_server(of, step_us, batch, 8, np.full(3, 2.0), long)
+    together = served(of, step_us, batch, 8, np.full(3, 2.0), long)
     for place, size in enumerate(batch.tolist()):
-        alone = in_server(of, step_us[:1], size, 8, np.full(1, 2.0), long)
+        alone = served(of, step_us[:1], size, 8, np.full(1, 2.0), long)
         for name in ("token_us", "tpot_us", "itl_us", "first_token_us"):
             assert getattr(together, name)[place] == pytest.approx(getattr(alone, name)[0], rel=1e-3), name
 
@@ -416,7 +416,7 @@ def test_no_more_requests_are_in_flight_than_there_are(runtime, verified, tokens
     step_us = np.full(batch.size, 9_000.0) + 20.0 * batch
     for prompt, output in ((4, 2), (1000, 2), (1000, 8), (8000, 10), (896, 256), (8000, 1000), (20, 300)):
         traffic = Traffic(prompt_tokens=prompt, output_tokens=output)
-        seen = in_server(of, step_us, batch, verified, np.full(batch.size, tokens), traffic)
+        seen = served(of, step_us, batch, verified, np.full(batch.size, tokens), traffic)
         request_us = seen.first_token_us + (output - 1.0) * seen.tpot_us
         in_flight = request_us / (output * seen.token_us)
         assert in_flight.max() < 1.01, (prompt, output)

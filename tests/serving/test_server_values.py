@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from servers import served
 
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.models.sparse import Compressed
@@ -13,7 +14,7 @@ from medusa_sim.serving import first_tokens
 from medusa_sim.serving.chance import log_normal, normal_values
 from medusa_sim.serving.mixed_steps import mixed_step_law
 from medusa_sim.serving.request_cycle import _steps_ahead
-from medusa_sim.serving.server import FullServer, in_server
+from medusa_sim.serving.server import FullServer
 from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.prompts import prompt_terms
 from medusa_sim.step.sparse import _compressed_attention
@@ -47,7 +48,7 @@ def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(ver
     )  # fmt: skip
     setting, batch = scenario.setting, np.array([1.0, 64.0])
     step = decode_step(setting, batch, 640)
-    found = in_server(
+    found = served(
         setting, step.time_us, batch, verified, np.ones(2), scenario.traffic,
         attention_us=step.parts_us["attention"],
     )  # fmt: skip
@@ -61,7 +62,7 @@ def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(ver
 def test_a_step_with_prompts_takes_no_less_than_their_tokens_alone():
     """All 512 requests of a server begin at once; its linear layers are told to take longer than its step."""
     scenario = Scenario(gpu="a10g", model="mistral-7b", runtime="vllm", prompt_tokens=896, output_tokens=256)
-    found = in_server(
+    found = served(
         scenario.setting, np.asarray(250_000.0), 512, 1, np.ones(()), scenario.traffic,
         attention_us=np.asarray(140_000.0),
     )  # fmt: skip
@@ -78,7 +79,7 @@ def test_gpus_that_attend_to_their_own_prompts_wait_for_the_one_that_reads(promp
         gpu="h200-sxm", model="deepseek-v3", drafter="mtp", acceptance=0.7, runtime="sglang", tp=8,
         dp_attention=True, prompt_tokens=512, output_tokens=256, length_cv=0.0,
     )  # fmt: skip
-    found = in_server(scenario.setting, np.asarray(9_000.0), 64, 1, np.ones(()), scenario.traffic)
+    found = served(scenario.setting, np.asarray(9_000.0), 64, 1, np.ones(()), scenario.traffic)
     assert isinstance(found, FullServer)
     steps = found._law.steps(np.array([0]), np.array([float(prompts)]))
     read_us = float(steps.time_us.mean() - found._law.decode_only_us[0])
@@ -91,7 +92,7 @@ def test_a_pass_of_a_short_prompt_is_a_prefill():
         gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance=0.5, runtime="sglang",
         prompt_tokens=64, output_tokens=256, length_cv=0.0,
     )  # fmt: skip
-    found = in_server(scenario.setting, np.asarray(9_000.0), 64, 1, np.ones(()), scenario.traffic)
+    found = served(scenario.setting, np.asarray(9_000.0), 64, 1, np.ones(()), scenario.traffic)
     assert isinstance(found, FullServer)
     read_us = float(found._law.steps(np.array([0]), np.ones(1)).time_us.mean() - found._law.decode_only_us[0])
     alone = prefill_step(scenario.setting, 1, 64)
@@ -106,7 +107,7 @@ def test_a_step_carries_a_prompt_unless_no_request_begins_one(requests):
         gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="vllm",
         prompt_tokens=512, output_tokens=256,
     )  # fmt: skip
-    found = in_server(scenario.setting, np.asarray(9_000.0), requests, 1, np.ones(()), scenario.traffic)
+    found = served(scenario.setting, np.asarray(9_000.0), requests, 1, np.ones(()), scenario.traffic)
     assert isinstance(found, FullServer)
     cycle = found._cycle
     none = cycle.cohort_chances[0] @ (1.0 - cycle.begin_chances[0]) ** cycle.running[0]
@@ -119,7 +120,7 @@ def test_further_steps_of_a_long_prompt_carry_too():
         gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, runtime="vllm",
         prompt_tokens=100_000, output_tokens=1000,
     )  # fmt: skip
-    found = in_server(scenario.setting, np.asarray(9_000.0), 1, 1, np.ones(()), scenario.traffic)
+    found = served(scenario.setting, np.asarray(9_000.0), 1, 1, np.ones(()), scenario.traffic)
     assert isinstance(found, FullServer)
     lengths = 100_000 * log_normal(np.full(1, scenario.traffic.prompt_cv))[0]
     read_steps = 1.0 + np.floor(lengths / found._cycle.room_tokens[0]).mean()

@@ -14,6 +14,7 @@ from medusa_sim.engines.engine import Engine
 from medusa_sim.engines.ranges import MeasuredRange
 from medusa_sim.engines.term import Term
 from medusa_sim.operators.operator import Size
+from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.server import in_server
 from medusa_sim.serving.traffic import Traffic, served_length
 from medusa_sim.step.drafter.base import Drafter
@@ -61,15 +62,22 @@ def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> 
         return step.time_us, step.parts_us["attention"]
 
     step_us, attention_us = step_of(row.concurrency)
-    seen = in_server(
-        asked, step_us, row.concurrency, candidates, tokens, traffic,
-        attention_us=attention_us, fewer=step_of, drafter=asked.drafter if candidates > 1 else None,
-    )  # fmt: skip
+    loaded = asked.drafter if candidates > 1 else None
+    cells = ServedCells(
+        setting=asked,
+        requests=row.concurrency,
+        candidates=candidates,
+        tokens_per_step=tokens,
+        step_us=step_us,
+        attention_us=attention_us,
+        fewer=step_of,
+        drafter=loaded,
+    )
+    seen = in_server(cells, traffic)
     if row.itl_us is not None:
         return float(seen.itl_us)
     if not row.offline:
         return float((seen.token_us if row.with_prompts else seen.tpot_us) * tokens)
-    loaded = asked.drafter if candidates > 1 else None
     prompt_us = prefill_step(asked, row.concurrency, row.prompt, loaded, candidates=candidates).time_us
     return float((seen.tpot_us + prompt_us / row.output) * tokens)
 
