@@ -60,9 +60,6 @@ Verification by kernels that were not fitted to it is composed in `latency.verif
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -73,7 +70,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.gpus.fitted import Fit
 from medusa_sim.gpus.fitted_attention import AttentionKernel, AttentionPath, LatentKernel
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.bands import KernelParts, calibrated_time
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import balanced_us, byte_us, turns_unplanned, waves_us
@@ -94,33 +91,6 @@ _APPENDS = 0.5
 """Least `append_ratio` of kernels whose blocks append new keys themselves."""
 NEVER = 1_000_000_000
 """A `split_above` that no length reaches: libraries that never split keys."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Microseconds: the whole, and what decides its bound."""
-
-    time_us: FloatArray
-    memory_us: FloatArray
-    walk_us: FloatArray
-    fixed_us: FloatArray
-
-    def mapped(self, change: Callable[[FloatArray], FloatArray]) -> Parts:
-        """With every array replaced by what `change` makes of it."""
-        return Parts(**{name: change(getattr(self, name)) for name in _PARTS})
-
-    def with_lengths(self, some: IntArray, of_those: Parts) -> Parts:
-        """With other parts at some places of the middle one of three axes."""
-
-        def put(own: FloatArray, other: FloatArray) -> FloatArray:
-            own = np.broadcast_to(own, self.time_us.shape).copy()
-            own[:, some] = other
-            return own
-
-        return Parts(**{name: put(getattr(self, name), getattr(of_those, name)) for name in _PARTS})
-
-
-_PARTS = tuple(field.name for field in dataclasses.fields(Parts))
 
 
 def attention_time(
@@ -151,16 +121,14 @@ def writing_apart(kernel: AttentionKernel) -> AttentionKernel:
 
 
 def time_of_parts(
-    gpu: Gpu, fits: list[tuple[Fit, Operator]], operator: Attention, parts: Parts, *, cold: bool
+    gpu: Gpu, fits: list[tuple[Fit, Operator]], operator: Attention, parts: KernelParts, *, cold: bool
 ) -> OperatorTime:
     """Nothing that reads from HBM is faster than the roofline; rows measured in L2 may be."""
     time_us = parts.time_us
     if cold:
         one = operator.with_columns(batch=1.0)
         time_us = np.maximum(time_us, as_float(operator.batch) * roofline_time_us(gpu, one))
-    return calibrated_time(
-        gpu, fits, time_us, fixed_us=parts.fixed_us, memory_us=parts.memory_us, work_us=parts.walk_us
-    )
+    return calibrated_time(gpu, fits, parts._replace(time_us=time_us))
 
 
 def kernel_parts(
@@ -170,7 +138,7 @@ def kernel_parts(
     *,
     cold: bool,
     plans: bool = True,
-) -> Parts:
+) -> KernelParts:
     """The path for wide rows, and for narrow ones where the library has its own."""
     rows = as_float(operator.q_len) * as_float(operator.heads) / as_float(operator.kv_heads)
     is_narrow = rows <= kernel.narrow_rows
@@ -182,14 +150,14 @@ def kernel_parts(
     return chosen_parts(is_narrow, narrow, faster_parts(gpu, kernel.wide, operator, cold=cold, plans=plans))
 
 
-def chosen_parts(where: BoolArray, first: Parts, other: Parts) -> Parts:
+def chosen_parts(where: BoolArray, first: KernelParts, other: KernelParts) -> KernelParts:
     """The first where `where` holds, else the other."""
-    return Parts(**{name: np.where(where, getattr(first, name), getattr(other, name)) for name in _PARTS})
+    return KernelParts(*(np.where(where, one, two) for one, two in zip(first, other, strict=True)))
 
 
 def faster_parts(
     gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool, plans: bool = True
-) -> Parts:
+) -> KernelParts:
     """Of decoding over few keys, the faster of one walk and of split keys.
 
     The walk was fitted to another chip's arithmetic: at half that rate 384 keys were dearer than 512.
@@ -204,8 +172,16 @@ def faster_parts(
     # on a grid few lengths are as short; beyond them both are one walk
     short = np.flatnonzero((keys <= path.split_above).any(axis=(0, 2)))
     take = partial(_of_lengths, short)
-    whole, own = path_parts(gpu, path, operator.mapped(take), cold=cold, plans=plans), split.mapped(take)
-    return split.with_lengths(short, chosen_parts(own.time_us < whole.time_us, own, whole))
+    whole = path_parts(gpu, path, operator.mapped(take), cold=cold, plans=plans)
+    own = KernelParts(*map(take, split))
+    faster = chosen_parts(own.time_us < whole.time_us, own, whole)
+
+    def put(values: FloatArray | float, of_short: FloatArray | float) -> FloatArray:
+        every = np.broadcast_to(values, split.time_us.shape).copy()
+        every[:, short] = of_short
+        return every
+
+    return KernelParts(*map(put, split, faster))
 
 
 def _of_lengths(some: IntArray, values: FloatArray) -> FloatArray:
@@ -215,7 +191,7 @@ def _of_lengths(some: IntArray, values: FloatArray) -> FloatArray:
 
 def path_parts(
     gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool, plans: bool = True
-) -> Parts:
+) -> KernelParts:
     """On a grid what one sequence takes knows no batch: kept apart, most arrays have two axes of three."""
     batch, one = as_float(operator.batch), operator.with_columns(batch=1.0)
     kv_len, q_len = as_float(operator.kv_len), as_float(operator.q_len)
@@ -266,7 +242,7 @@ def path_parts(
     if path.store_passes:
         new_bytes = operator.with_columns(kv_len=operator.q_len).kv_bytes
         time_us = time_us + path.store_passes * new_bytes * one_byte_us
-    return Parts(time_us=time_us, memory_us=batch * own_memory, walk_us=walk, fixed_us=fixed + start_us)
+    return KernelParts(time_us, fixed + start_us, memory_us=batch * own_memory, work_us=walk)
 
 
 def _turns(turns: FloatArray, batch: FloatArray, splits: FloatArray, *, plans: bool) -> FloatArray:

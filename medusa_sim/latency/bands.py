@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,22 +17,29 @@ from medusa_sim.operators.operator import Operator
 from medusa_sim.units import HALVES
 
 
+class KernelParts(NamedTuple):
+    """Microseconds of a fitted kernel: the whole, and the parts that decide what bounds it."""
+
+    time_us: FloatArray
+    fixed_us: FloatArray | float
+    """Start, and what does not depend on size."""
+    memory_us: FloatArray
+    work_us: FloatArray
+    """Arithmetic, or what else the SMs walk through."""
+
+
 def calibrated_time(
     gpu: Gpu,
     fits: Sequence[tuple[Fit, Operator]],
-    time_us: FloatArray,
+    parts: KernelParts,
     *,
-    fixed_us: FloatArray | float,
-    memory_us: FloatArray,
-    work_us: FloatArray,
     work: Bound = Bound.COMPUTE,
     form: str = "",
 ) -> OperatorTime:
     """Time of a fitted kernel with what bounds it, its 80 % band and its source.
 
-    fixed_us, memory_us, work_us: the kernel's parts. The fixed part binds where it is more than half of the
-    time, else memory where it is not shorter than the work, else `work`; a borrowed kernel takes `Fit.slower`
-    times as long.
+    The fixed part binds where it is more than half of the time, else memory where it is not shorter than the
+    work, else `work`; a borrowed kernel takes `Fit.slower` times as long.
 
     fits: of the kernels that the time is made of, each with the operator that it times; their bands multiply,
     and the least trustworthy of their sources is the whole's. form: numeric format that the kernel was fitted
@@ -54,11 +62,10 @@ def calibrated_time(
     slower = max(fit.slower for fit, _ in fits)
     together = max((fit.together for fit, _ in fits if fit.is_borrowed(gpu.name)), default=UNSEEN_TOGETHER)
     bound = np.maximum(
-        np.int8(work) * np.less(memory_us, work_us),
-        np.int8(Bound.LATENCY) * np.greater(2.0 * np.asarray(fixed_us), time_us),
+        np.int8(work) * np.less(parts.memory_us, parts.work_us),
+        np.int8(Bound.LATENCY) * np.greater(2.0 * np.asarray(parts.fixed_us), parts.time_us),
     )
-    if slower != 1.0:
-        time_us = time_us * slower
+    time_us = parts.time_us if slower == 1.0 else parts.time_us * slower
     return OperatorTime(
         time_us=time_us,
         low_us=time_us * low,

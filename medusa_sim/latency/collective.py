@@ -46,7 +46,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.gpus.fitted_links import FEWEST_RANKS, CollectiveKernel, CollectiveRegime
 from medusa_sim.gpus.gpu import Gpu, load_gpu
-from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.bands import KernelParts, calibrated_time
 from medusa_sim.latency.operator_time import Bound, OperatorTime
 from medusa_sim.operators.collective import Collective, CollectiveKind
 from medusa_sim.units import US_PER_S
@@ -92,15 +92,8 @@ def _banded_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, co
         start_us, travel_us = growth * start_us, growth * travel_us
     else:
         start_us, travel_us = _parts_us(gpu, kernel, operator, cold=cold)
-    time = calibrated_time(
-        gpu,
-        [(kernel.fit, operator)],
-        start_us + travel_us,
-        fixed_us=start_us,
-        memory_us=travel_us,
-        work_us=np.zeros(start_us.shape),
-        work=Bound.LATENCY,
-    )
+    parts = KernelParts(start_us + travel_us, start_us, travel_us, np.zeros(start_us.shape))
+    time = calibrated_time(gpu, [(kernel.fit, operator)], parts, work=Bound.LATENCY)
     if kernel.knows_ranks and not kernel.ranks_of:
         return time
     widen = np.where(ranks > kernel.most_ranks, UNKNOWN_RANKS_WIDEN, 1.0)

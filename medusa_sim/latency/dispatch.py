@@ -22,7 +22,7 @@ import numpy as np
 from medusa_sim.arrays import as_float
 from medusa_sim.gpus.fitted_links import DispatchKernel
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.bands import KernelParts, calibrated_time
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.dispatch import ONE_NODE, Dispatch
@@ -56,11 +56,5 @@ def dispatch_time(gpu: Gpu, kernel: DispatchKernel, operator: Dispatch, *, cold:
         link_us = norm_max(link_us, line_us * far / kernel.far_fraction, kernel.norm)
         start_us = start_us + kernel.far_us * np.log2(nodes)
     time_us = np.where(ranks > 1.0, start_us + norm_max(work_us, link_us, kernel.norm), 0.0)
-    return calibrated_time(
-        gpu,
-        [(kernel.fit, operator)],
-        time_us,
-        fixed_us=np.broadcast_to(start_us, time_us.shape),
-        memory_us=np.broadcast_to(link_us, time_us.shape),
-        work_us=np.broadcast_to(work_us, time_us.shape),
-    )
+    parts = (np.broadcast_to(part, time_us.shape) for part in (start_us, link_us, work_us))
+    return calibrated_time(gpu, [(kernel.fit, operator)], KernelParts(time_us, *parts))

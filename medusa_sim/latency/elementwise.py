@@ -23,7 +23,7 @@ import numpy as np
 from medusa_sim.arrays import as_float
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import ElementwiseKernel
-from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.bands import KernelParts, calibrated_time
 from medusa_sim.latency.operator_time import Bound, OperatorTime
 from medusa_sim.latency.roofline import memory_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
@@ -54,12 +54,5 @@ def elementwise_time(
     time_us = kernel.ramp_us + body
     if cold:
         time_us = np.maximum(time_us, memory_time_us(gpu, operator))
-    return calibrated_time(
-        gpu,
-        [(kernel.fit, operator)],
-        time_us,
-        fixed_us=kernel.ramp_us,
-        memory_us=memory,
-        work_us=rows_us,
-        work=Bound.LATENCY,
-    )
+    parts = KernelParts(time_us, kernel.ramp_us, memory, rows_us)
+    return calibrated_time(gpu, [(kernel.fit, operator)], parts, work=Bound.LATENCY)

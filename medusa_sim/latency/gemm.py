@@ -46,7 +46,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import GemmKernel
-from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.bands import KernelParts, calibrated_time
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.tile_choice import KnownChoices, among_allowed, cheapest, wave_cost
 from medusa_sim.latency.tiles import Candidates, candidates_before, candidates_of, taken
@@ -67,16 +67,6 @@ _CHOICE_STEP = 8
 """The library's choice is made at m rounded up to a multiple of this, the finest step of any tile."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Microseconds of candidates' kernels: the whole, and the parts it is made of."""
-
-    time_us: FloatArray
-    memory_us: FloatArray
-    tiles_us: FloatArray
-    fixed_us: FloatArray
-
-
 def gemm_time(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bool = True, form: str = ""
 ) -> OperatorTime:
@@ -88,16 +78,8 @@ def gemm_time(
     """
     m, n, k = (as_float(size) for size in (operator.m, operator.n, operator.k))
     chosen = gemm_choice(gpu, kernel, operator)
-    times = _times(gpu, kernel, operator, (m, n, k), candidates_of(kernel), chosen, cold=cold)
-    return calibrated_time(
-        gpu,
-        [(kernel.fit, operator)],
-        times.time_us,
-        fixed_us=times.fixed_us,
-        memory_us=times.memory_us,
-        work_us=times.tiles_us,
-        form=form,
-    )
+    parts = _parts(gpu, kernel, operator, (m, n, k), candidates_of(kernel), chosen, cold=cold)
+    return calibrated_time(gpu, [(kernel.fit, operator)], parts, form=form)
 
 
 def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bool = True) -> FloatArray:
@@ -108,15 +90,15 @@ def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bo
     """
     m, n, k = _sizes(operator)
     candidates = candidates_before(kernel, m.ndim)
-    times = _times(gpu, kernel, operator, (m, n, k), candidates, cold=cold)
-    return among_allowed(kernel, candidates, (m, n), times.time_us)
+    parts = _parts(gpu, kernel, operator, (m, n, k), candidates, cold=cold)
+    return among_allowed(kernel, candidates, (m, n), parts.time_us)
 
 
 def gemm_chosen_us(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, chosen: IntArray, *, cold: bool = True
 ) -> FloatArray:
     """Times of given choices: `chosen` indexes the first axis of `gemm_candidates_us`, per shape."""
-    return _times(gpu, kernel, operator, _sizes(operator), candidates_of(kernel), chosen, cold=cold).time_us
+    return _parts(gpu, kernel, operator, _sizes(operator), candidates_of(kernel), chosen, cold=cold).time_us
 
 
 def _sizes(operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -158,20 +140,20 @@ def _best(
         return waves
     single: Any = tuple(size.astype(np.float32) for size in sizes)
     rough = candidates_before(kernel, kind=np.float32)
-    least = _times(gpu, kernel, operator, single, rough, smooth=False).time_us
+    least = _parts(gpu, kernel, operator, single, rough, smooth=False).time_us
     bound = among_allowed(kernel, before, (m, n), least * rough.selection_penalty)
     every = candidates_of(kernel)
 
     def cost(index: IntArray, place: IntArray | slice) -> FloatArray:
         """(G10)."""
         own: Any = tuple(size[place] if size.ndim else size for size in sizes)
-        time_us = _times(gpu, kernel, operator, own, every, index).time_us
+        time_us = _parts(gpu, kernel, operator, own, every, index).time_us
         return time_us * taken(every.selection_penalty, index)
 
     return cheapest(bound, cost)
 
 
-def _times(
+def _parts(
     gpu: Gpu,
     kernel: GemmKernel,
     operator: Gemm,
@@ -181,7 +163,7 @@ def _times(
     *,
     cold: bool = True,
     smooth: bool = True,
-) -> _Times:
+) -> KernelParts:
     """Of every candidate, or of those chosen, one a shape (G9).
 
     smooth=False: max(a, b) for |a, b| of parts, a lower bound that takes no powers. What few axes know is put
@@ -203,7 +185,7 @@ def _times(
     if not kernel.hot_copies and hot.any():  # rows that beat the datasheet's bandwidth were dropped there
         floor_us = (layer.weight_bytes + layer.m * (layer.n + layer.k) * layer.x_bytes) / layer.bandwidth
         time_us = np.where(hot > 0.0, np.maximum(time_us, floor_us), time_us)
-    return _Times(time_us, np.broadcast_to(memory_us, time_us.shape), tiles_us, fixed_us)
+    return KernelParts(time_us, fixed_us, np.broadcast_to(memory_us, time_us.shape), tiles_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from medusa_sim.arrays import FloatArray, as_float, in_quadrature
 from medusa_sim.gpus.fitted_attention import LatentKernel, Projections
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.attention import kernel_parts
-from medusa_sim.latency.bands import calibrated_time, less_certain
+from medusa_sim.latency.bands import KernelParts, calibrated_time, less_certain
 from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.gemm import Gemm
@@ -52,7 +52,7 @@ def latent_time(
     alone = operator.kernel_alone
     parts = kernel_parts(gpu, kernel, alone, cold=cold)
     time_us = np.maximum(parts.time_us, roofline_time_us(gpu, alone)) if cold else parts.time_us
-    fixed_us, memory_us, work_us = parts.fixed_us, parts.memory_us, parts.walk_us
+    fixed_us, memory_us, work_us = parts.fixed_us, parts.memory_us, parts.work_us
     if kernel.projections is not None and operator.projections:
         linear = [_linear_us(gpu, kernel.projections, each) for each in operator.projections]
         memory_us = memory_us + sum(memory for memory, _ in linear)
@@ -61,9 +61,8 @@ def latent_time(
         around_us = kernel.projections.launch_us + token_us * operator.size
         fixed_us = fixed_us + around_us
         time_us = time_us + around_us + sum(in_quadrature(*each) for each in linear)
-    time = calibrated_time(
-        gpu, [(kernel.fit, operator)], time_us, fixed_us=fixed_us, memory_us=memory_us, work_us=work_us
-    )
+    whole = KernelParts(time_us, fixed_us, memory_us, work_us)
+    time = calibrated_time(gpu, [(kernel.fit, operator)], whole)
     if not operator.is_absorbed:
         return time
     several = as_float(operator.q_len) > 1.0

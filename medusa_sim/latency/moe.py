@@ -23,7 +23,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.gpus.fitted_experts import ExpertKernel, ExpertTile
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.latency.bands import calibrated_time, less_certain, same_form
+from medusa_sim.latency.bands import KernelParts, calibrated_time, less_certain, same_form
 from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import byte_us, norm_max, shared_waves
@@ -62,15 +62,10 @@ def experts_time(
     if cold and by_rule:
         product_us = np.minimum(product_us, _next_us(gpu, kernel, computed, products, chosen))
     time_us = fixed_us + product_us
-    time = calibrated_time(
-        gpu,
-        [(kernel.fit, operator)],
-        np.maximum(time_us, roofline_time_us(gpu, operator)) if cold else time_us,
-        fixed_us=fixed_us,
-        memory_us=memory_us,
-        work_us=work_us,
-        form=form,
-    )
+    if cold:
+        time_us = np.maximum(time_us, roofline_time_us(gpu, operator))
+    parts = KernelParts(time_us, fixed_us, memory_us, work_us)
+    time = calibrated_time(gpu, [(kernel.fit, operator)], parts, form=form)
     is_spread = as_float(operator.local_experts) < as_float(operator.experts)
     return less_certain(time, SPREAD_ERROR, Source.EXTRAPOLATED, is_spread)
 

@@ -27,7 +27,7 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.gpus.fitted import Fit
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import SerialAttention, SerialGemm, SerialLine
-from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.bands import KernelParts, calibrated_time
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.attention import Attention
@@ -88,9 +88,8 @@ def _serial_time(
     arithmetic_us: FloatArray,
 ) -> OperatorTime:
     time_us = np.maximum(fixed_us + memory_us + arithmetic_us, roofline_time_us(gpu, operator))
-    return calibrated_time(
-        gpu, [(fit, operator)], time_us, fixed_us=fixed_us, memory_us=memory_us, work_us=arithmetic_us
-    )
+    parts = KernelParts(time_us, fixed_us, memory_us, arithmetic_us)
+    return calibrated_time(gpu, [(fit, operator)], parts)
 
 
 def _rates(gpu: Gpu, dtype: str) -> tuple[float, float]:

@@ -29,7 +29,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.inheritance import GRACE, TRANSFER_ERROR, TRANSFER_ERROR_HOST
 from medusa_sim.gpus.kernels import StreamKernel
-from medusa_sim.latency.bands import calibrated_time, less_certain
+from medusa_sim.latency.bands import KernelParts, calibrated_time, less_certain
 from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import left_in_l2, norm_max
@@ -127,16 +127,9 @@ def stream_time(gpu: Gpu, kernel: StreamKernel, operator: Stream, *, cold: bool 
     time_us = joined_us(kernel, parts, terms.tokens)
     if cold:  # coefficients fitted on one chip may be less than another's peak or memory allows
         time_us = np.maximum(time_us, roofline_time_us(gpu, operator))
-    shape = time_us.shape
-    memory_us, work_us, turns_us = (np.broadcast_to(part, shape) for part in parts)
-    time = calibrated_time(
-        gpu,
-        [(kernel.fit, operator)],
-        time_us,
-        fixed_us=kernel.ramp_us + turns_us,
-        memory_us=memory_us,
-        work_us=work_us,
-    )
+    memory_us, work_us, turns_us = (np.broadcast_to(part, time_us.shape) for part in parts)
+    whole = KernelParts(time_us, kernel.ramp_us + turns_us, memory_us, work_us)
+    time = calibrated_time(gpu, [(kernel.fit, operator)], whole)
     if not cold and kernel.host_us and kernel.fit.is_borrowed(gpu.name):  # a host belongs to no GPU
         is_other = (kernel.fit.lender in GRACE) != (gpu.name in GRACE)
         waits = is_host_bound(gpu, kernel, operator)

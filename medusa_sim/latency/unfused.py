@@ -24,7 +24,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import UnfusedKernel
-from medusa_sim.latency.bands import calibrated_time
+from medusa_sim.latency.bands import KernelParts, calibrated_time
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.attention import Attention
@@ -47,9 +47,8 @@ def unfused_attention_time(
     padding = np.where(one_row, 0.0, filled_rows(kernel.row_tiles, queries) / queries)
     arithmetic_us = operator.flops * padding / (kernel.peak_fraction * gpu.peak(operator.dtype)) * US_PER_S
     time_us = ramp_us + norm_max(memory_us, arithmetic_us, kernel.norm)
-    return calibrated_time(
-        gpu, [(kernel.fit, operator)], time_us, fixed_us=ramp_us, memory_us=memory_us, work_us=arithmetic_us
-    )
+    parts = KernelParts(time_us, ramp_us, memory_us, arithmetic_us)
+    return calibrated_time(gpu, [(kernel.fit, operator)], parts)
 
 
 def filled_rows(row_tiles: tuple[int, ...], queries: FloatArray) -> FloatArray:

@@ -25,7 +25,7 @@ softmax. Both terms are clocks, so that their share of the peak is a matter of F
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -37,7 +37,6 @@ from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.attention import (
     NEVER,
     SPLIT_MARGIN,
-    Parts,
     chosen_parts,
     faster_parts,
     kernel_parts,
@@ -46,7 +45,7 @@ from medusa_sim.latency.attention import (
     row_tiles,
     time_of_parts,
 )
-from medusa_sim.latency.bands import calibrated_time, less_certain
+from medusa_sim.latency.bands import KernelParts, calibrated_time, less_certain
 from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.operators.attention import Attention
 from medusa_sim.units import US_PER_S
@@ -89,10 +88,10 @@ def verify_attention_time(
     many = faster_parts(gpu, path, operator, cold=cold, plans=plans)
     q_len = as_float(operator.q_len)
     weight = 1.0 - 1.0 / q_len
-    parts = Parts(
+    parts = KernelParts(
         time_us=base.time_us + weight * np.maximum(many.time_us - base.time_us, 0.0),
         memory_us=np.maximum(base.memory_us, many.memory_us),
-        walk_us=np.maximum(base.walk_us, many.walk_us),
+        work_us=np.maximum(base.work_us, many.work_us),
         fixed_us=base.fixed_us,
     )
     return time_of_parts(gpu, [(decode.fit, one_row), (prefill.fit, operator)], operator, parts, cold=cold)
@@ -129,9 +128,7 @@ def whole_attention_time(
         keys = as_float(operator.kv_len) * key_us(gpu, path, operator) / fraction
         walk = SPLIT_MARGIN * tiles * keys / gpu.sms
         fixed = np.full(walk.shape, path.ramp_us + path.split_us)
-        whole = dataclasses.replace(
-            whole, time_us=fixed + np.hypot(walk, whole.memory_us), walk_us=walk, fixed_us=fixed
-        )
+        whole = KernelParts(fixed + np.hypot(walk, whole.memory_us), fixed, whole.memory_us, walk)
     several = as_float(operator.q_len) > 1.0
     parts = chosen_parts(several, whole, plain)
     time = time_of_parts(gpu, [(decode.fit, one_row)], operator, parts, cold=cold)
@@ -159,8 +156,6 @@ def called_attention_time(
         walk_us = np.ceil(blocks / gpu.sms) * (_WALK_START_US + _WALK_US * keys / 1024.0)
         fixed_us, read_us, error = _PREFILL_CALL_US, np.zeros(np.shape(walk_us)), 0.3
     time_us = fixed_us + read_us + walk_us
-    time = calibrated_time(
-        gpu, [(decode.fit, operator)], time_us, fixed_us=fixed_us, memory_us=read_us, work_us=walk_us
-    )
+    time = calibrated_time(gpu, [(decode.fit, operator)], KernelParts(time_us, fixed_us, read_us, walk_us))
     band = np.exp(error)
-    return dataclasses.replace(time, low_us=time.time_us / band, high_us=time.time_us * band)
+    return replace(time, low_us=time.time_us / band, high_us=time.time_us * band)

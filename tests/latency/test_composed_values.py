@@ -10,7 +10,7 @@ import pytest
 from made_up import made_up_fit
 
 from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.latency.bands import calibrated_time, residual_band
+from medusa_sim.latency.bands import KernelParts, calibrated_time, residual_band
 from medusa_sim.latency.composed import sparse_time, verify_in_window
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source, replaced_where
 from medusa_sim.operators.gemm import Gemm
@@ -47,10 +47,8 @@ def test_ranges_of_a_band_end_with_their_largest_size_and_the_last_goes_on():
 def test_more_than_half_of_a_time_binds_else_the_longer_part(fixed_us, memory_us, work_us, bound):
     layer = Gemm(name="", m=8, n=64, k=64, dtype="bf16")
     fit = made_up_fit((64.0, 0.9, 1.1))
-    time = calibrated_time(
-        H100, [(fit, layer)], np.array(100.0), fixed_us=fixed_us, memory_us=np.array(memory_us),
-        work_us=np.array(work_us),
-    )  # fmt: skip
+    parts = KernelParts(np.array(100.0), fixed_us, np.array(memory_us), np.array(work_us))
+    time = calibrated_time(H100, [(fit, layer)], parts)
     assert int(time.bound) == bound
     assert int(time.source) == Source.CALIBRATED
     assert [float(each) for each in (time.low_us, time.time_us, time.high_us)] == pytest.approx(
@@ -65,16 +63,16 @@ def test_bands_of_several_kernels_multiply_and_the_worst_source_is_the_wholes():
     lent = msgspec.structs.replace(
         made_up_fit((64.0, 0.8, 1.5)), inherited_from="a40:torch:bf16", slower=1.3, together=0.7
     )
-    parts = {"fixed_us": 0.0, "memory_us": np.array(60.0), "work_us": np.array(20.0)}
-    time = calibrated_time(H100, [(own, layer), (lent, layer)], np.array(100.0), **parts)
+    parts = KernelParts(np.array(100.0), 0.0, np.array(60.0), np.array(20.0))
+    time = calibrated_time(H100, [(own, layer), (lent, layer)], parts)
     assert _band(time) == pytest.approx([130 * 0.72, 130, 130 * 1.65])
     assert (int(time.source), time.together) == (Source.BORROWED, 0.7)
-    assert calibrated_time(H100, [(own, layer)], np.array(100.0), **parts).together == 0.5
-    other = calibrated_time(H100, [(own, layer)], np.array(100.0), **parts, form="fp8")
+    assert calibrated_time(H100, [(own, layer)], parts).together == 0.5
+    other = calibrated_time(H100, [(own, layer)], parts, form="fp8")
     half = np.hypot(np.log(1.1 / 0.9) / 2, 0.24)
     assert float(np.log(other.high_us / other.low_us)) == pytest.approx(2 * half)
     assert int(other.source) == Source.EXTRAPOLATED
-    assert int(calibrated_time(H100, [(own, layer)], np.array(100.0), **parts, form="fp16").source) == 2
+    assert int(calibrated_time(H100, [(own, layer)], parts, form="fp16").source) == 2
 
 
 def test_a_time_is_filled_where_another_is_taken():
