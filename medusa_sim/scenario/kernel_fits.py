@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from medusa_sim.engines.runtime import Runtime
 from medusa_sim.gpus.fitted import Fit
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import Source
 from medusa_sim.models.mixers import Latent
-from medusa_sim.models.model import Model
+from medusa_sim.models.parallel import ONE
 from medusa_sim.operators.kinds import KIND_OF, KINDS, LINEAR
 from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.launch import Launch
-from medusa_sim.step.names import Scope
 from medusa_sim.step.network import model_launches
+from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import decode, verify
 from medusa_sim.units import Format
 
@@ -27,42 +25,44 @@ _DENSE = ("gemm", "attention", "elementwise")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KernelFits:
-    """Fits of the kernels of one scenario.
+    """Fits of the kernels of one scenario's steps. kernels: name of the kernel set."""
 
-    shard: what one GPU holds of the model. kernels: name of the kernel set. is_split: over several GPUs.
-    """
-
-    gpu: Gpu
-    model: Model
-    shard: Model
-    runtime: Runtime
-    latency: LatencyModel
+    setting: Setting
     kernels: str
-    scope: Scope
-    is_split: bool
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU whose kernels they are."""
+        return self.setting.latency.gpu
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether fitted kernels give the times."""
+        return self.setting.latency.name == "calibrated"
 
     @cached_property
     def plain_launches(self) -> tuple[Launch, ...]:
         """Kernels of a plain step, and those that only a step of several tokens a request has."""
-        verified = model_launches(self.shard, verify(1, 1, 2), self.runtime)
+        setting = self.setting
+        verified = model_launches(setting.shard, verify(1, 1, 2), setting.runtime)
         return (
-            *model_launches(self.shard, decode(1, 1), self.runtime),
+            *model_launches(setting.shard, decode(1, 1), setting.runtime),
             *(launch for launch in verified if launch.composed),
         )
 
     @cached_property
     def by_key(self) -> dict[str, Fit]:
         """`gemm.fp16` -> how well it was fitted, for the kernels that a step of this model calls."""
-        if self.latency.name != "calibrated":
+        if not self.is_calibrated:
             return {}
-        fits = self._dense_fits
-        if self.scope == "block" or not (self.is_split or self.model.has_more_kinds):
+        fits, setting = self._dense_fits, self.setting
+        if setting.scope == "block" or (setting.parallel == ONE and not setting.model.has_more_kinds):
             return fits
         # of experts, latent attention and exchange any set of the GPU: the one that the latency model takes
-        for launch in decomposed(self.latency, self.plain_launches):
+        for launch in decomposed(setting.latency, self.plain_launches):
             kind = KIND_OF[launch.operator.kind]
             if kind.is_chosen and kind.section != "gemm":
-                time = self.latency.time(launch.operator)
+                time = setting.latency.time(launch.operator)
                 fits[f"{kind.section}.{time.place}"] = kind.table(self.gpu.kernels[time.set_name])[
                     time.key
                 ].fit
@@ -71,7 +71,7 @@ class KernelFits:
     @property
     def _dense_fits(self) -> dict[str, Fit]:
         """`gemm.fp16`, `attention.decode_attention`, ... -> fit, in the model's format."""
-        held, model = self.gpu.kernel_set(self.kernels), self.model
+        held, model = self.gpu.kernel_set(self.kernels), self.setting.model
         form = self._form if self._form in held.linear else model.dtype
         forms = {form, model.activation_dtype}
         return {
@@ -85,12 +85,12 @@ class KernelFits:
     @property
     def _form(self) -> str:
         """The format of the linear layers, fp16 and bf16 apart, as `Model.form` has them not."""
-        return Format(self.model.dtype, self.model.weight_dtype).key
+        return Format(self.setting.model.dtype, self.setting.model.weight_dtype).key
 
     @property
     def linear(self) -> Fit | None:
         """Fit of the linear layers in this model's format; None where there is none."""
-        return self.by_key.get(f"gemm.{self._form}", self.by_key.get(f"gemm.{self.model.dtype}"))
+        return self.by_key.get(f"gemm.{self._form}", self.by_key.get(f"gemm.{self.setting.model.dtype}"))
 
     @property
     def lenders(self) -> tuple[str, ...]:
@@ -101,9 +101,9 @@ class KernelFits:
     @property
     def _other_libraries(self) -> Iterator[str]:
         """Kernels of this GPU by which linear layers are priced that the engine runs by others."""
-        for launch in self.plain_launches if self.latency.name == "calibrated" else ():
+        for launch in self.plain_launches if self.is_calibrated else ():
             if KIND_OF[launch.operator.kind] is LINEAR:
-                time = self.latency.time(launch.operator)
+                time = self.setting.latency.time(launch.operator)
                 held = self.gpu.kernels.get(time.set_name)
                 kernel = None if held is None else held.gemm.get(time.key)
                 if time.source.max() == Source.BORROWED and kernel is not None and not kernel.fit.lender:
@@ -112,9 +112,9 @@ class KernelFits:
     @property
     def unpacks(self) -> tuple[str, ...]:
         """Data stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
-        model = self.model
-        if self.latency.name != "calibrated":
+        if not self.is_calibrated:
             return ()
+        model = self.setting.model
         weights = self._form != model.dtype and self._form not in self.gpu.kernel_set(self.kernels).linear
         cache = not model.blocks(Latent) and model.kv_dtype != model.activation_dtype
         return (

@@ -250,16 +250,7 @@ class Scenario:
     @cached_property
     def kernel_fits(self) -> KernelFits:
         """Fits of the kernels that its steps call."""
-        return KernelFits(
-            gpu=self.gpu,
-            model=self.model,
-            shard=self.shard,
-            runtime=self.runtime,
-            latency=self.latency,
-            kernels=self.kernels,
-            scope=self.scope,
-            is_split=self.parallel != ONE,
-        )
+        return KernelFits(setting=self.setting, kernels=self.kernels)
 
     # What drafts.
 
