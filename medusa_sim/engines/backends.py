@@ -8,7 +8,9 @@ the kind of attention: the first fact that fits decides.
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -19,6 +21,8 @@ from medusa_sim.models.model import Model
 from medusa_sim.reading.documents import read_toml
 from medusa_sim.reading.strict import convert
 from medusa_sim.units import BYTES_PER_ELEMENT
+
+AttentionKind: TypeAlias = Literal["grouped", "latent", "sparse"]
 
 
 class Backend(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -50,8 +54,7 @@ class _Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     engines: tuple[str, ...]
     generations: tuple[str, ...]
     backend: Backend
-    latent: bool = False
-    sparse: bool = False
+    attention: AttentionKind = "grouped"
     bytes_of_kv: float | None = None
     widest: int | None = None
 
@@ -88,10 +91,9 @@ def backend_of(
     engine: str,
     architecture: str,
     *,
-    latent: bool,
+    attention: AttentionKind,
     bytes_of_kv: float,
     head_dim: float,
-    sparse: bool = False,
     chosen: str = "",
 ) -> Backend:
     """The kernel for several queries. engine: empty for kernels alone, which are assumed to split keys.
@@ -103,25 +105,20 @@ def backend_of(
             raise SpecError(unknown_name("attention backend", chosen, _KNOWN.backends))
         return _KNOWN.backends[chosen]
     for fact in FACTS:
-        if engine.lower() not in fact.engines or architecture not in fact.generations:
-            continue
-        if (fact.sparse or fact.latent, fact.sparse) != (sparse or latent, sparse):
-            continue
-        if fact.bytes_of_kv not in (None, bytes_of_kv) or (
-            fact.widest is not None and head_dim > fact.widest
-        ):
-            continue
-        return fact.backend
+        is_there = engine.lower() in fact.engines and architecture in fact.generations
+        fits = fact.bytes_of_kv in (None, bytes_of_kv) and head_dim <= (fact.widest or inf)
+        if is_there and fits and attention == fact.attention:
+            return fact.backend
     return _KERNELS_ALONE
 
 
 def backend_of_model(model: Model, engine: str, architecture: str, chosen: str = "") -> Backend:
     """The kernel for several queries of a model (whole, or what one GPU holds). Raises as `backend_of`."""
+    attention: AttentionKind = "latent" if model.blocks(Latent) else "grouped"
     return backend_of(
         engine,
         architecture,
-        latent=bool(model.blocks(Latent)),
-        sparse=form_of(model) == "sparse",
+        attention="sparse" if form_of(model) == "sparse" else attention,
         bytes_of_kv=BYTES_PER_ELEMENT[model.kv_dtype or model.dtype],
         head_dim=model.attention.head_dim,
         chosen=chosen,

@@ -11,6 +11,7 @@ from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.grid.steps import Steps
 from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.server import Server, in_server
+from medusa_sim.serving.traffic import Traffic
 from medusa_sim.serving.watts import requests_joules, watts
 
 
@@ -29,14 +30,23 @@ class Serving:
     @cached_property
     def server(self) -> Server:
         """What requests see of every step."""
+        return in_server(self._every_cell, self._traffic)
+
+    @property
+    def _every_cell(self) -> ServedCells:
         b, s = np.ix_(*map(np.arange, self.steps.surface.shape))
         places = b[..., None], s[..., None], self.steps.index
-        return self._in_server(places, self.steps.time_us, self.steps.attention_us)
+        return self._cells(places, self.steps.time_us, self.steps.attention_us)
+
+    @property
+    def _traffic(self) -> Traffic | None:
+        return self.steps.surface.scenario.traffic
 
     def server_at(self, b: int, s: int) -> Server:
         """(cells,) `server` at one batch and length."""
         places = np.asarray(b), np.asarray(s), self.steps.spread(self.steps.index)[b, s]
-        return self._in_server(places, self.steps.time_us[b, s], self.steps.attention_us[b, s])
+        cells = self._cells(places, self.steps.time_us[b, s], self.steps.attention_us[b, s])
+        return in_server(cells, self._traffic)
 
     def server_if(
         self, b: int, s: int, k: int, step_us: FloatArray | float, emission_chances: FloatArray
@@ -46,25 +56,28 @@ class Serving:
         emission_chances: (..., X) probabilities that a step emits at least 1, 2, ... X tokens.
         """
         places = np.asarray(b), np.asarray(s), np.asarray(self.steps.spread(self.steps.index)[b, s, k])
-        return self._in_server(places, as_float(step_us), self.steps.attention_us[b, s, k], emission_chances)
+        attention_us = self.steps.attention_us[b, s, k]
+        return in_server(
+            self._cells(places, as_float(step_us), attention_us, emission_chances), self._traffic
+        )
 
-    def _in_server(
+    def _cells(
         self,
         places: tuple[IntArray, IntArray, IntArray],
         step_us: FloatArray,
         attention_us: FloatArray,
         emission_chances: FloatArray | None = None,
-    ) -> Server:
-        """Steps in a server. places: batch, length and configuration of each."""
+    ) -> ServedCells:
+        """Steps as a server has them. places: batch, length and configuration of each."""
         surface, (b, s, configuration) = self.steps.surface, places
-        configurations, traffic, batch = surface.configurations, surface.scenario.traffic, surface.batch[b]
+        configurations, traffic, batch = surface.configurations, self._traffic, surface.batch[b]
         tokens, decode_steps = configurations.tokens_per_step[configuration], None
         if emission_chances is not None:
             tokens = emission_chances.sum(axis=-1)
             decode_steps = None if traffic is None else traffic.request_steps(emission_chances)
         elif surface.decode_steps is not None:
             decode_steps = surface.decode_steps[configuration]
-        cells = ServedCells(
+        return ServedCells(
             setting=surface.setting,
             requests=batch,
             candidates=configurations.candidates[configuration],
@@ -76,7 +89,6 @@ class Serving:
             prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[s],
             drafter=surface.loaded_drafter,
         )
-        return in_server(cells, traffic)
 
     def _of_fewer(
         self,
@@ -110,20 +122,14 @@ class Serving:
         With traffic, prompts that ride on the steps and the filtering of logits count. nan (a 0-d array)
         where the GPU's power is not known, and for scope `block`.
         """
-        surface, index = self.steps.surface, self.steps.index
-        scenario, configurations = surface.scenario, surface.configurations
+        cells, scenario, traffic = self._every_cell, self.steps.surface.scenario, self._traffic
         power = scenario.gpu.power
         if power is None or scenario.scope == "block":
             return np.full((), np.nan)
         joules = self.steps.joules
-        time_us = self.server.token_us * configurations.tokens_per_step[index]
-        if (traffic := scenario.traffic) is not None and surface.decode_steps is not None:
-            joules = requests_joules(
-                power, surface.setting, surface.loaded_drafter, surface.batch[:, None, None],
-                configurations.candidates[index], traffic, step_joules=joules,
-                decode_steps=surface.decode_steps[index],
-                prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[:, None],
-            )  # fmt: skip
+        time_us = self.server.token_us * cells.tokens_per_step
+        if traffic is not None and cells.decode_steps is not None:
+            joules = requests_joules(power, cells, traffic, cells.decode_steps, joules)
             time_us = self.server.token_us * traffic.output_tokens
         return np.asarray(scenario.gpus * watts(power, joules, time_us))
 

@@ -77,7 +77,7 @@ class CalibratedLatency:
         return named or backend_of(
             self.serves,
             self.gpu.architecture,
-            latent=False,
+            attention="grouped",
             bytes_of_kv=BYTES_PER_ELEMENT[operator.stored_dtype],
             head_dim=float(np.max(operator.head_dim)),
         )

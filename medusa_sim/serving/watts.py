@@ -20,6 +20,7 @@ from medusa_sim.gpus.power import Power
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Size
 from medusa_sim.serving.chance import log_normal
+from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.launch import Launch
@@ -58,31 +59,20 @@ def joule_per_flop(gpu: Gpu, power: Power, dtype: str) -> float:
 
 
 def requests_joules(
-    power: Power,
-    setting: Setting,
-    drafter: Drafter | None,
-    batch: Size,
-    candidates: Size,
-    traffic: Traffic,
-    *,
-    step_joules: FloatArray,
-    decode_steps: FloatArray,
-    prompt_tokens: FloatArray | None = None,
+    power: Power, cells: ServedCells, traffic: Traffic, decode_steps: FloatArray, step_joules: FloatArray
 ) -> FloatArray:
-    """Joules above idle of `batch` requests of a server from their prompts to their last tokens.
+    """Joules above idle of the requests of servers from their prompts to their last tokens.
 
-    They take so many decode_steps of step_joules, in each of which their logits are filtered. drafter: what
-    reads prompts too, where a step has several candidates. prompt_tokens: mean tokens of a prompt, where
-    servers differ in it (None: the traffic's). Attention's FLOPs grow with the square of a
-    prompt, so prompts are averaged over their lengths.
+    They take so many decode_steps of step_joules, in each of which their logits are filtered. Attention's
+    FLOPs grow with the square of a prompt, so prompts are averaged over their lengths.
     """
-    requests = np.asarray(batch, dtype=np.float64)
-    mean_tokens = as_float(traffic.prompt_tokens if prompt_tokens is None else prompt_tokens)
+    setting, requests, drafter = cells.setting, as_float(cells.requests), cells.drafter
+    mean_tokens = as_float(traffic.prompt_tokens if cells.prompt_tokens is None else cells.prompt_tokens)
     lengths = mean_tokens[..., None] * log_normal(np.full(1, traffic.prompt_cv))[0]
     plain = prompt_joules(power, setting, lengths, None).mean(axis=-1)
     drafting = plain if drafter is None else prompt_joules(power, setting, lengths, drafter).mean(axis=-1)
-    prompts = requests * np.where(np.asarray(candidates) > 1, drafting, plain)
-    rows = requests * np.asarray(setting.verified.mean_tokens(candidates))
+    prompts = requests * np.where(np.asarray(cells.candidates) > 1, drafting, plain)
+    rows = requests * np.asarray(setting.verified.mean_tokens(cells.candidates))
     return np.asarray(prompts + decode_steps * (step_joules + sampling_joules(power, setting, rows)))
 
 

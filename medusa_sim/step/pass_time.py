@@ -157,8 +157,7 @@ def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
         backend = backend_of(
             work.runtime.library,
             latency.gpu.architecture,
-            latent=attention == "latent",
-            sparse=attention == "sparse",
+            attention=attention,
             bytes_of_kv=BYTES_PER_ELEMENT[operator.stored_dtype],
             head_dim=float(np.max(operator.head_dim)) if isinstance(operator, Attention) else 0.0,
             chosen=work.runtime.backend,

@@ -376,9 +376,7 @@ def test_every_fact_can_be_reached_and_names_cards_that_exist():
         wide = 512.0 if fact.backend.name.startswith("Triton attention") else 128.0
         of_kv = fact.bytes_of_kv or 2.0
         found = {
-            backend_of(
-                engine, generation, latent=fact.latent, sparse=fact.sparse, bytes_of_kv=of_kv, head_dim=wide
-            )
+            backend_of(engine, generation, attention=fact.attention, bytes_of_kv=of_kv, head_dim=wide)
             for engine in fact.engines
             for generation in fact.generations
         }

@@ -8,6 +8,7 @@ from servers import CHAT, served, setting
 
 from medusa_sim.latency.operator_time import Bound
 from medusa_sim.serving import watts
+from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.server import FullServer
 from medusa_sim.serving.step_means import _carrying_share, _Cases
 from medusa_sim.serving.traffic import Traffic
@@ -52,10 +53,11 @@ def test_prompts_draw_as_often_as_requests_begin(monkeypatch, candidates, joules
     monkeypatch.setattr(watts, "prompt_joules", lambda power, setting, lengths, of: read[of] * lengths)
     monkeypatch.setattr(watts, "sampling_joules", lambda power, setting, rows: 0.5 * rows)
     traffic = Traffic(prompt_tokens=700.0, output_tokens=80.0, prompt_cv=0.5, output_cv=0.3)
-    found = watts.requests_joules(
-        None, SimpleNamespace(verified=Verified()), "drafter", 8, candidates, traffic,
-        step_joules=np.asarray(20.0), decode_steps=np.asarray(32.0),
+    cells = ServedCells(
+        setting=SimpleNamespace(verified=Verified()), drafter="drafter", requests=8, candidates=candidates,
+        tokens_per_step=None, step_us=None,
     )  # fmt: skip
+    found = watts.requests_joules(None, cells, traffic, np.asarray(32.0), np.asarray(20.0))
     assert float(found) == pytest.approx(8 * joules * 700 + 32 * (20.0 + 0.5 * 8 * candidates), rel=1e-3)
 
 
