@@ -6,7 +6,7 @@ GPU and an engine, the steps that do not depend on the drafter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,20 +45,6 @@ class Refused:
     reason: str
 
 
-@dataclass(slots=True)
-class SetUpSurfaces:
-    """The surfaces of a set-up by drafter, none of their steps priced yet, or why a drafter has none.
-
-    surfaces: that of plain decoding is among them where no drafter has one. narrow: the same set-up with a
-    cache in fp8, for batches that do not fit in this one's.
-    """
-
-    setup: SetUp
-    asked: SetupQuestion
-    surfaces: dict[str, Surface | MedusaSimError]
-    narrow: SetUpSurfaces | None = None
-
-
 @dataclass(slots=True, kw_only=True)
 class Pricer:
     """Prices set-ups of a model on one GPU for a question.
@@ -76,87 +62,67 @@ class Pricer:
     latencies: dict[tuple[str, str], LatencyModel] = field(default_factory=dict)
     known: Known = field(default_factory=partial(Known, shares_sizes=True))
 
-    def priced(self, setups: Sequence[SetUp]) -> Iterator[list[SetUpCells | Refused]]:
-        """Each set-up of the GPU with all its drafters; the batches that its cache does not hold in fp8.
+    def priced(self, setup: SetUp) -> list[SetUpCells | Refused]:
+        """A set-up with all its drafters; batches that its cache does not hold, with a cache in fp8."""
+        run = self._as_run(setup)
+        if isinstance(run, Refused):
+            return [run]
+        try:
+            if (share := self._weights_of_a_gpu(run)) > self.gpu.memory_bytes:
+                raise _NoRoomError(_no_room(share, self.gpu))
+            cells = self._of_drafters(run, self.asked)
+        except MedusaSimError as error:  # with any drafter
+            return [Refused(run.words, str(error))]
+        # no KV precision was asked for then, and the GPU computes in fp8
+        if not run.narrows_cache or self.model.kv_dtype == FP8 or self.gpu.lacks(FP8):
+            return cells
+        first = 0 if PLAIN in run.drafters else 1
+        rooms = [one.cells.surface.max_batch[0, first:].max() for one in cells if isinstance(one, SetUpCells)]
+        beyond = tuple(batch for batch in self.asked.tried if rooms and batch > max(rooms))
+        if beyond:
+            with suppress(_NoRoomError):  # batches that fit in neither are not listed as refused
+                asked = replace(self.asked, batches=beyond)
+                narrow = self._of_drafters(replace(run, kv_precision=FP8), asked)
+                cells += [one for one in narrow if isinstance(one, SetUpCells)]
+        return cells
 
-        No KV precision was asked for then (`SetUp.narrows_cache`), and the GPU computes in fp8.
-        """
-        for found in map(self._surfaces_of, setups):
-            if isinstance(found, Refused):
-                yield [found]
-                continue
-            cells = self._cells_of(found)
-            if found.narrow is not None and any(isinstance(one, SetUpCells) for one in cells):
-                # batches that fit in neither are not listed as refused
-                cells += [one for one in self._cells_of(found.narrow) if isinstance(one, SetUpCells)]
-            yield cells
-
-    def _surfaces_of(self, setup: SetUp) -> SetUpSurfaces | Refused:
+    def _as_run(self, setup: SetUp) -> SetUp | Refused:
+        """The set-up in the precision that the GPU computes, or why the engine does not run there."""
         gpu, needed = self.gpu, FORMATS[setup.precision].dtype
         runtime = load_runtime(setup.engine, self.given.get("data_dir"))
         if reason := why_not_on_gpu(runtime, gpu):
             return Refused(f"{setup.gpu}, {setup.engine}", reason)
-        if setup.precision != self.model.precision and gpu.lacks(needed):
-            why = f"the GPU has no {needed} arithmetic, only {', '.join(gpu.peak_flops_per_s)}"
-            unpacked = (
-                UNPACKED.get(setup.precision) if runtime.engine and runtime.engine.unpacks_fp8 else None
-            )
-            if unpacked is None or not setup.unpacks:
-                more = (
-                    f"; --weight-dtype {setup.precision} takes it for the weights alone" if unpacked else ""
-                )
-                return Refused(f"{setup.gpu}, {format_text(setup.precision)}", why + more)
-            setup = replace(setup, precision=unpacked)
-        try:
-            if (share := self._weights_of_a_gpu(setup)) > gpu.memory_bytes:
-                raise _NoRoomError(_no_room(share, gpu))
-            found = self._of_drafters(setup, self.asked)
-        except MedusaSimError as error:  # with any drafter
-            return Refused(setup.words, str(error))
-        first = 0 if PLAIN in setup.drafters else 1
-        rooms = [s.max_batch[0, first:].max() for s in found.surfaces.values() if isinstance(s, Surface)]
-        beyond = tuple(batch for batch in self.asked.tried if rooms and batch > max(rooms))
-        if beyond and setup.narrows_cache and self.model.kv_dtype != FP8 and not gpu.lacks(FP8):
-            narrow = replace(setup, kv_precision=FP8)
-            with suppress(_NoRoomError):
-                found.narrow = self._of_drafters(narrow, replace(self.asked, batches=beyond))
-        return found
+        if setup.precision == self.model.precision or not gpu.lacks(needed):
+            return setup
+        unpacked = UNPACKED.get(setup.precision) if runtime.engine and runtime.engine.unpacks_fp8 else None
+        if unpacked is not None and setup.unpacks:
+            return replace(setup, precision=unpacked)
+        why = f"the GPU has no {needed} arithmetic, only {', '.join(gpu.peak_flops_per_s)}"
+        more = f"; --weight-dtype {setup.precision} takes it for the weights alone" if unpacked else ""
+        return Refused(f"{setup.gpu}, {format_text(setup.precision)}", why + more)
 
-    def _of_drafters(self, setup: SetUp, asked: SetupQuestion) -> SetUpSurfaces:
-        """Raises _NoRoomError."""
-        surfaces: dict[str, Surface | MedusaSimError] = {}
-        for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-            if drafter == PLAIN and any(isinstance(surface, Surface) for surface in surfaces.values()):
-                continue  # plain decoding is read off any surface
-            try:
-                surfaces[drafter] = self._surface(setup, drafter, asked)
-            except _NoRoomError:
-                raise
-            except MedusaSimError as error:
-                surfaces[drafter] = error
-        return SetUpSurfaces(setup, asked, surfaces)
+    def _of_drafters(self, setup: SetUp, asked: SetupQuestion) -> list[SetUpCells | Refused]:
+        """The draft lengths of each drafter at every batch; refused once where all are, for one reason.
 
-    def _cells_of(self, found: SetUpSurfaces) -> list[SetUpCells | Refused]:
-        """The draft lengths of each drafter at every batch; refused once where all are, for one reason."""
-        setup = found.setup
+        Raises _NoRoomError.
+        """
         last: SetUpCells | None = None
         priced: list[SetUpCells | Refused] = []
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-            plain, surface = drafter == PLAIN, found.surfaces.get(drafter)
+            plain = drafter == PLAIN
             try:
-                if isinstance(surface, MedusaSimError):
-                    raise surface
-                if surface is not None:
+                if plain and last is not None:  # plain decoding is read off any cells
+                    last = replace(last, plain=True)
+                else:
                     sibling = None if last is None else last.cells.surface
-                    last = SetUpCells.every(replace(surface, sibling=sibling), plain=plain)
-                elif last is None:
-                    last = SetUpCells.every(self._surface(setup, drafter, found.asked), plain=plain)
-                else:  # plain decoding is read off any cells
-                    last = replace(last, plain=plain)
+                    surface = replace(self._surface(setup, drafter, asked), sibling=sibling)
+                    last = SetUpCells.every(surface, plain=plain)
                 if not last.fits.any():
                     raise CoverageError("the drafter and its drafts leave no room for a request")
                 _ = last.cells.tokens_per_s  # what cannot be priced is refused here
                 priced.append(last)
+            except _NoRoomError:
+                raise
             except MedusaSimError as error:
                 priced.append(Refused(f"{setup.words}, {drafter}", str(error)))
         reasons = {item.reason if isinstance(item, Refused) else None for item in priced}

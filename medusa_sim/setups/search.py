@@ -107,8 +107,8 @@ def _priced(
             model=model, asked=asked, gpu=load_gpu(gpu, scenario.get("data_dir")),
             given={**scenario, "price": usd}, shares=shares,
         )  # fmt: skip
-        for of_set_up in pricer.priced(list(of_gpu)):
-            yield from of_set_up
+        for setup in of_gpu:
+            yield from pricer.priced(setup)
             done += 1
             if advance is not None:
                 advance(done, len(todo))
