@@ -59,6 +59,9 @@ class Added(NamedTuple):
         return Added(self.time_us + other.time_us, np.hypot(self.half_us, other.half_us))
 
 
+NOTHING_ADDED = Added(np.zeros(()), np.zeros(()))
+
+
 class SplitHost(NamedTuple):
     """The host's work in a step, by what the device does meanwhile."""
 

@@ -38,6 +38,8 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.step.compose import Cost, step_us
 from medusa_sim.step.graphs import is_captured
 from medusa_sim.step.host import (
+    NOTHING_ADDED,
+    Added,
     drafting_pass_us,
     host_share,
     launching_us,
@@ -98,19 +100,20 @@ def _host_and_engine(work: PassWork, device_us: FloatArray, *, whole_graph: bool
     launches_us = launches_us + work.runtime.host_us_per_step
     if engine is None:
         return Cost(host_us=launches_us)
-    in_engine = _drafting_in_engine if work.name == "draft" else _target_in_engine
-    return in_engine(engine, work, device_us, launches_us, whole_graph=whole_graph)
+    pieces = NOTHING_ADDED if whole_graph else pieces_us(engine, work.layers, work.workload.query_tokens)
+    if work.name == "target":
+        return _target_in_engine(engine, work, device_us, launches_us, pieces)
+    exposed = drafting_pass_us(engine, work.layers, device_us).plus(pieces)
+    return Cost(host_us=launches_us, exposed_us=exposed.time_us, draft_square=np.asarray(exposed.half_us**2))
 
 
 def _target_in_engine(
-    engine: Engine, work: PassWork, device_us: FloatArray, launches_us: FloatArray, *, whole_graph: bool
+    engine: Engine, work: PassWork, device_us: FloatArray, launches_us: FloatArray, pieces: Added
 ) -> Cost:
-    """Host and engine of the target's pass: (N1), (N3), (N16). launches_us: of the host."""
-    query_tokens = work.workload.query_tokens
+    """Host and engine of the target's pass: (N1), (N3). launches_us: of the host; pieces: (N16)."""
     requests = of_fullest(work.workload.batch, work.schedulers)  # of one host
     hidden_us, exposed = split_host(engine, requests, work.layers)
-    if not whole_graph:
-        exposed = exposed.plus(pieces_us(engine, work.layers, query_tokens))
+    exposed = exposed.plus(pieces)
     launching = launching_us(engine, work.layers, _in_graph(engine, work.workload, requests))
     ahead_us = launches_us + hidden_us + launching.time_us
     # a plain step of as many requests may be in a graph: what launching adds is not what both steps share
@@ -130,20 +133,6 @@ def _in_graph(engine: Engine, workload: Workload, requests: Size) -> BoolArray:
     if workload.phase == "prefill":
         return np.asarray(True)
     return is_captured(engine, requests, workload.query_tokens, workload.graph_tokens)
-
-
-def _drafting_in_engine(
-    engine: Engine, work: PassWork, device_us: FloatArray, launches_us: FloatArray, *, whole_graph: bool
-) -> Cost:
-    """Host and engine of a drafter's pass: (N2), (N16). launches_us: of the host."""
-    exposed = drafting_pass_us(engine, work.layers, device_us)
-    if not whole_graph:
-        exposed = exposed.plus(pieces_us(engine, work.layers, work.workload.query_tokens))
-    return Cost(
-        host_us=launches_us,
-        exposed_us=exposed.time_us,
-        draft_square=np.asarray(exposed.half_us**2),
-    )
 
 
 def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:

@@ -133,11 +133,7 @@ class PassTimes:
             below_square=share**2 * self.cost.below_square,
             above_square=share**2 * self.cost.above_square,
         )
-        passes = tuple(
-            (work, Sums.of(kernels, lambda time_us: np.asarray(share * time_us), np.asarray))
-            for work, kernels in self.passes
-        )
-        return PassTimes(cost=cost, passes=passes)
+        return replace(self.mapped(lambda time_us: np.asarray(share * time_us)), cost=cost)
 
     def __add__(self, other: PassTimes) -> PassTimes:
         """Both one after the other."""

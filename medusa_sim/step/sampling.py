@@ -16,7 +16,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.engines.engine import Engine
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.operators.operator import Size
-from medusa_sim.step.host import Added
+from medusa_sim.step.host import NOTHING_ADDED, Added
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import of_fullest
 from medusa_sim.units import US_PER_S
@@ -29,7 +29,7 @@ def sampled(setting: Setting, batch: Size, candidates: Size, tokens_per_step: Si
     """
     engine = setting.runtime.engine
     if engine is None or setting.scope == "block":
-        return Added(np.zeros(()), np.zeros(()))
+        return NOTHING_ADDED
     own = of_fullest(batch, setting.parallel.schedulers)
     rows = own * setting.verified.mean_tokens(candidates)
     model = setting.model
