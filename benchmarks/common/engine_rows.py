@@ -25,8 +25,8 @@ from medusa_sim.engines.place import Place, sizes_of
 from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.engines.widening import least_half_width
 from medusa_sim.gpus.gpu import Gpu, load_gpu
-from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.models.model import Model
 from medusa_sim.models.models import load_model
 from medusa_sim.models.parallel import Parallel
@@ -276,7 +276,7 @@ def plain_setting(
     case = Case(form=form_of(of), gpus=tp, generation=device.architecture)
     gains = {"far_gain_share": launched.engine.far_gain_share.at(case)}
     return Setting(
-        latency=cached(latency_model(device, "calibrated", kernels, library=library, serves=library)),
+        latency=cached(CalibratedLatency(device, kernels, library=library, serves=library)),
         model=of, parallel=Parallel(tp=tp),
         runtime=replace(launched, engine=launched.engine.with_terms(gains), kernels_half_share=told),
         scope="model",

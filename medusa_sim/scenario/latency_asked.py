@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from medusa_sim.engines.runtime import Runtime, local_runtime_names
 from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.local import LocalLatency, clock_under
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.models.model import Model
@@ -44,15 +45,9 @@ def latency_asked(
             local = _with_rows(gpu, shard, runtime, tuple(read_rows(Path(asked.bench)).rows))
         clock = clock_under(asked.power_limit, gpu)  # rows are taken as measured without a limit
         return LocalLatency(local.gpu, local.law.backend, local.law, clock)
-    return latency_model(
-        gpu,
-        asked.latency,
-        kernel_set,
-        fallback=asked.fallback,
-        data_dir=asked.data_dir,
-        library="" if asked.kernels else runtime.library,
-        serves=runtime.library,
-    )
+    library = "" if asked.kernels else runtime.library
+    calibrated = partial(CalibratedLatency, gpu, kernel_set, library=library, serves=runtime.library)
+    return latency_model(gpu, asked.latency, calibrated, fallback=asked.fallback, data_dir=asked.data_dir)
 
 
 @lru_cache(maxsize=16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from medusa_sim.engines.runtime import Runtime
 from medusa_sim.errors import SpecError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source, names_of
 from medusa_sim.operators.columns import CHOICE_COLUMNS, WHOLE_COLUMNS, texts
@@ -60,16 +61,9 @@ def predicted_rows(
     @cache
     def model_of(kernel_set: str, *named: str) -> LatencyModel:
         """The model of a kernel set, for rows that name an engine or a kernel."""
-        return latency_model(
-            gpu,
-            latency,
-            kernel_set,
-            cold=cold,
-            fallback=fallback,
-            data_dir=data_dir,
-            serves=runtime.library,
-            **dict(zip(columns, named, strict=True)),
-        )
+        asked = dict(zip(columns, named, strict=True))
+        calibrated = partial(CalibratedLatency, gpu, kernel_set, cold=cold, serves=runtime.library, **asked)
+        return latency_model(gpu, latency, calibrated, fallback=fallback, data_dir=data_dir)
 
     found: list[tuple[IntArray, OperatorTime]] = []
     refused: list[IntArray] = []

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import FrozenInstanceError, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import SweepTable, sweep
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.operator_time import Source
 from medusa_sim.load.load_test import load_test
 from medusa_sim.models.models import load_model, model_names
@@ -325,9 +327,10 @@ def test_every_drafter_is_registered_once_and_says_what_it_is():
 
 def test_the_measured_model_refuses_or_falls_back_by_choice():
     gpu, far = load_gpu("a100-80gb-pcie"), Gemm(name="far", m=8, n=128, k=128, dtype="fp16")
+    calibrated = partial(CalibratedLatency, gpu, "torch")
     with pytest.raises(CoverageError, match="measure"):
-        latency_model(gpu, "measured", "torch").time(far)
-    assert latency_model(gpu, "measured", "torch", fallback="calibrated").time(far).time_us > 0.0
+        latency_model(gpu, "measured", calibrated).time(far)
+    assert latency_model(gpu, "measured", calibrated, fallback="calibrated").time(far).time_us > 0.0
 
 
 def test_a_scenario_owns_its_card_and_refuses_the_latency_model_of_another():

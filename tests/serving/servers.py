@@ -4,8 +4,8 @@ import numpy as np
 
 from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.models.models import load_model
 from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.server import FullServer, Server, in_server
@@ -13,7 +13,7 @@ from medusa_sim.serving.traffic import Traffic, served_length
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step
 
-LATENCY = cached(latency_model(load_gpu("h100-sxm"), "calibrated", "sglang"))
+LATENCY = cached(CalibratedLatency(load_gpu("h100-sxm"), "sglang"))
 CHAT = Traffic(prompt_tokens=512.0, output_tokens=256.0, prompt_cv=0.4, output_cv=0.4)
 
 

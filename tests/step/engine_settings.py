@@ -6,7 +6,7 @@ from medusa_sim.engines.engine import Engine
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.engines.term import Term
 from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.models.models import load_model
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.setting import Setting
@@ -14,7 +14,7 @@ from medusa_sim.step.setting import Setting
 GPU = load_gpu("h100-sxm")
 
 
-LATENCY = latency_model(GPU, "calibrated", "sglang")
+LATENCY = CalibratedLatency(GPU, "sglang")
 
 
 def engine(name: str = "vllm-0.10", **values: float) -> Engine:

@@ -12,7 +12,7 @@ from medusa_sim.engines.term import Term
 from medusa_sim.engines.widening import Widening
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.cells import price
-from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.models.models import load_model
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.scenario import Scenario
@@ -134,7 +134,7 @@ def test_a_small_mixture_on_eight_gpus_waits_for_no_host_in_vllm_of_2025():
 def test_an_fp8_cache_on_ampere_costs_a_plan_every_pass_and_a_round_in_pieces():
     def added(gpu: str) -> np.ndarray:
         """What the cache adds to a plain step and to a verification, in us."""
-        latency = latency_model(load_gpu(gpu), "calibrated", "torch", serves="vllm")
+        latency = CalibratedLatency(load_gpu(gpu), "torch", serves="vllm")
         models = (with_dtypes(load_model("llama-3.1-8b"), "fp16", None, cache) for cache in (None, "fp8"))
         asked = [
             setting("vllm-0.24", model=each, latency=latency, served_drafter="eagle3") for each in models

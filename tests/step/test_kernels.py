@@ -13,7 +13,6 @@ from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import SpecError
 from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.models.mixers import Latent, Mixer
@@ -42,7 +41,7 @@ OF_ROWS = ("batch", "q_len", "prefix", "heads", "kv_heads", "head_dim", "window"
 MODELS = {6144: "GLM-5", 7168: "DeepSeek-V3.2"}
 """By width; a width of MiniMax-M3 is that of GLM-5, whose other sizes its module has not."""
 LATENCY = {
-    gpu: latency_model(load_gpu(gpu), "calibrated", "sglang", library="vllm")
+    gpu: CalibratedLatency(load_gpu(gpu), "sglang", library="vllm")
     for gpu in ("h100-sxm", "h200-sxm", "mi300x", "b200")
 }
 
@@ -170,7 +169,7 @@ STATES = ("kimi-k3", "qwen3.5-27b", "nemotron-3-nano-30b-a3b")
 
 def layer_us(model: str, gpu: str, workload: Workload, *names: str) -> FloatArray:
     """Time of the kernels of those names in one layer."""
-    latency = latency_model(load_gpu(gpu), "calibrated", "sglang", library="vllm")
+    latency = CalibratedLatency(load_gpu(gpu), "sglang", library="vllm")
     launches = model_launches(load_model(model), workload, RUNTIME)
     times = [launch_time(latency, each).time_us for each in launches if each.operator.name in names]
     assert times

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from medusa_sim.lab.validate.comparison import (
 )
 from medusa_sim.lab.validate.decoder_step import decoder_model, decoder_step, fitted_gaps
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
+from medusa_sim.latency.calibrated import CalibratedLatency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,8 @@ def validate_runs(
     latency model.
     """
     rows = read_runs(folder)
-    model_of = latency_model(gpu, latency, kernels, cold=False, fallback=fallback, data_dir=data_dir)
+    calibrated = partial(CalibratedLatency, gpu, kernels, cold=False)
+    model_of = latency_model(gpu, latency, calibrated, fallback=fallback, data_dir=data_dir)
     cells: list[RunsCell] = []
     for name in dict.fromkeys(row.model for row in rows):
         mine = [row for row in rows if row.model == name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from medusa_sim.lab.validate.comparison import CountChoice, Deviation
 from medusa_sim.lab.validate.decoder_step import Gaps, decoder_model, decoder_step, fitted_gaps
 from medusa_sim.lab.validate.step_scores import StepCell, step_choices, step_comparisons
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.measured import OPERATOR_PROFILES
 from medusa_sim.latency.measurement import META, Environment, Meta, read_meta
 from medusa_sim.latency.model import LatencyModel
@@ -78,7 +80,8 @@ def validate_decoder(
     meta, rows = read_steps(folder)
     if not allow_different:
         refuse_different(gpu, meta.environment, {row.dtype for row in rows}, data_dir)
-    model_of = latency_model(gpu, latency, kernels, cold=False, fallback=fallback, data_dir=data_dir)
+    calibrated = partial(CalibratedLatency, gpu, kernels, cold=False)
+    model_of = latency_model(gpu, latency, calibrated, fallback=fallback, data_dir=data_dir)
     cells: list[StepCell] = []
     fitted: dict[str, Gaps] = {}
     for name in dict.fromkeys(row.model for row in rows):

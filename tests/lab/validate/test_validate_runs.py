@@ -19,7 +19,7 @@ from medusa_sim.lab.measure.cells import RunRow, StepRow, read_runs, write_runs
 from medusa_sim.lab.validate.decoder_step import decoder_model, decoder_step
 from medusa_sim.lab.validate.generations import validate_runs
 from medusa_sim.lab.validate.step_scores import speedups_differ
-from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.calibrated import CalibratedLatency
 
 GPU, PROFILE = "h100-sxm", "medusa1-vicuna-7b"
 KERNELS = {"kernels": "torch", "latency": "calibrated", "fallback": "calibrated"}
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 def rows(folder: Path, gain: float = 1.0) -> list[RunRow]:
     model = decoder_model(folder, "tiny", "fp16")
-    latency = latency_model(load_gpu(GPU), "calibrated", "torch", cold=False)
+    latency = CalibratedLatency(load_gpu(GPU), "torch", cold=False)
     heads = load_acceptance(PROFILE).heads
     assert heads is not None
     order = optimal_order(heads, max(COUNTS))

@@ -18,7 +18,7 @@ from medusa_sim.lab.measure.cells import StepRow, write_steps
 from medusa_sim.lab.measure.record import write_meta
 from medusa_sim.lab.validate.decoder_step import Gaps, decoder_step
 from medusa_sim.lab.validate.steps import validate_decoder
-from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.measurement import Meta, Rates
 from medusa_sim.models.hf_config import model_from_config
 
@@ -37,7 +37,7 @@ def measured_rows(factor: dict[int, float], *, wobble: float = 0.0) -> list[Step
     rows = []
     for batch in (1, 4):
         for candidates, share in factor.items():
-            latency = latency_model(load_gpu(GPU), "calibrated", "torch", cold=False)
+            latency = CalibratedLatency(load_gpu(GPU), "torch", cold=False)
             depth = 0 if candidates == 1 else 3
             step = decoder_step(model, latency, batch, 64, candidates, depth)
             time_us = float(step.time_us)

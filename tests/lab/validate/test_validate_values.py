@@ -31,7 +31,7 @@ from medusa_sim.lab.validate.step_scores import (
     step_comparisons,
 )
 from medusa_sim.lab.validate.tree_runs import child_vectors, error_summary, tree_comparison
-from medusa_sim.latency.by_name import latency_model
+from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.models.models import load_model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
@@ -136,7 +136,7 @@ def test_gaps_are_what_the_first_steps_take_beside_their_kernels():
 def test_a_verification_step_makes_its_mask_in_three_passes_over_all_keys():
     """Batch x candidates x (length + candidates) of them, in rows of the width of the model; else none."""
     model, asked = load_model("llama-160m"), []
-    latency = latency_model(GPU, "roofline", "torch")
+    latency = RooflineLatency(GPU)
 
     class Asked:
         gpu, name = latency.gpu, latency.name
