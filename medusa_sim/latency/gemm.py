@@ -62,7 +62,7 @@ _RESIDENT_SHARPNESS = 4.0
 _HOT_OVERFLOW = 0.1
 """Share by which weights that take turns may exceed L2 until none is found there any more."""
 _PACED_ROWS = 128.0
-"""Rows of the tiles whose pace is known from two rows of them alone (`_pace`)."""
+"""Rows of the tiles whose pace is known from two rows of them alone (`_Layer.pace`)."""
 _CHOICE_STEP = 8
 """The library's choice is made at m rounded up to a multiple of this, the finest step of any tile."""
 
@@ -76,9 +76,9 @@ def gemm_time(
     form: numeric format that the kernel was fitted in, empty: the operator's arithmetic.
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
-    m, n, k = (as_float(size) for size in (operator.m, operator.n, operator.k))
+    sizes = as_float(operator.m), as_float(operator.n), as_float(operator.k)
     chosen = gemm_choice(gpu, kernel, operator)
-    parts = _parts(gpu, kernel, operator, (m, n, k), candidates_of(kernel), chosen, cold=cold)
+    parts = _Layer.of(gpu, kernel, operator, sizes).parts(candidates_of(kernel), chosen, cold=cold)
     return calibrated_time(gpu, [(kernel.fit, operator)], parts, form=form)
 
 
@@ -88,17 +88,18 @@ def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bo
     Tiles in the order of `kernel.tiles`, each with every split; infinite where the library does not use a
     tile. For fitting: `gemm_time` is the one of these with the least time x selection penalty.
     """
-    m, n, k = _sizes(operator)
-    candidates = candidates_before(kernel, m.ndim)
-    parts = _parts(gpu, kernel, operator, (m, n, k), candidates, cold=cold)
-    return among_allowed(kernel, candidates, (m, n), parts.time_us)
+    layer = _Layer.of(gpu, kernel, operator, _sizes(operator))
+    candidates = candidates_before(kernel, layer.m.ndim)
+    parts = layer.parts(candidates, cold=cold)
+    return among_allowed(kernel, candidates, (layer.m, layer.n), parts.time_us)
 
 
 def gemm_chosen_us(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, chosen: IntArray, *, cold: bool = True
 ) -> FloatArray:
     """Times of given choices: `chosen` indexes the first axis of `gemm_candidates_us`, per shape."""
-    return _parts(gpu, kernel, operator, _sizes(operator), candidates_of(kernel), chosen, cold=cold).time_us
+    layer = _Layer.of(gpu, kernel, operator, _sizes(operator))
+    return layer.parts(candidates_of(kernel), chosen, cold=cold).time_us
 
 
 def _sizes(operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -140,57 +141,25 @@ def _best(
         return waves
     single: Any = tuple(size.astype(np.float32) for size in sizes)
     rough = candidates_before(kernel, kind=np.float32)
-    least = _parts(gpu, kernel, operator, single, rough, smooth=False).time_us
+    least = _Layer.of(gpu, kernel, operator, single).parts(rough, smooth=False).time_us
     bound = among_allowed(kernel, before, (m, n), least * rough.selection_penalty)
     every = candidates_of(kernel)
 
     def cost(index: IntArray, place: IntArray | slice) -> FloatArray:
         """(G10)."""
         own: Any = tuple(size[place] if size.ndim else size for size in sizes)
-        time_us = _parts(gpu, kernel, operator, own, every, index).time_us
+        time_us = _Layer.of(gpu, kernel, operator, own).parts(every, index).time_us
         return time_us * taken(every.selection_penalty, index)
 
     return cheapest(bound, cost)
 
 
-def _parts(
-    gpu: Gpu,
-    kernel: GemmKernel,
-    operator: Gemm,
-    sizes: tuple[FloatArray, FloatArray, FloatArray],
-    candidates: Candidates,
-    chosen: IntArray | None = None,
-    *,
-    cold: bool = True,
-    smooth: bool = True,
-) -> KernelParts:
-    """Of every candidate, or of those chosen, one a shape (G9).
-
-    smooth=False: max(a, b) for |a, b| of parts, a lower bound that takes no powers. What few axes know is put
-    together first: with all candidates at many m few arrays are large.
-    """
-    layer, longer = _Layer.of(gpu, kernel, operator, sizes), norm_max if smooth else _larger
-    tile, step_us = candidates, layer.step_us(candidates)
-    if chosen is not None:
-        tile, step_us = candidates.taken(chosen), taken(step_us, chosen)
-    rows = tile.cluster * np.ceil(layer.m / (tile.tile_m * tile.cluster))
-    columns = np.ceil(layer.n / tile.tile_n)
-
-    hot = np.zeros((), layer.m.dtype) if cold else _hot_share(gpu, kernel, layer.weight_bytes)
-    tiles_us = layer.tiles_us(tile, step_us, rows, columns, longer)
-    memory_us = layer.memory_us(rows, columns, hot)
-    fixed_us = layer.fixed_us(step_us)
-    beside_us = fixed_us + layer.quantise_us()
-    time_us = longer(memory_us, tiles_us, kernel.memory_norm) + beside_us + layer.reduce_us(tile)
-    if not kernel.hot_copies and hot.any():  # rows that beat the datasheet's bandwidth were dropped there
-        floor_us = (layer.weight_bytes + layer.m * (layer.n + layer.k) * layer.x_bytes) / layer.bandwidth
-        time_us = np.where(hot > 0.0, np.maximum(time_us, floor_us), time_us)
-    return KernelParts(time_us, fixed_us, np.broadcast_to(memory_us, time_us.shape), tiles_us)
-
-
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Linear layers of one kernel, whose parts of time are functions of a tile."""
+    """Linear layers of one kernel, whose parts of time are functions of a tile.
+
+    rows, columns: tiles over m (in clusters) and over n.
+    """
 
     gpu: Gpu
     kernel: GemmKernel
@@ -229,6 +198,37 @@ class _Layer:
         """At which all SMs together load tiles."""
         return self.kernel.load_ratio * self.bandwidth
 
+    def parts(
+        self,
+        candidates: Candidates,
+        chosen: IntArray | None = None,
+        *,
+        cold: bool = True,
+        smooth: bool = True,
+    ) -> KernelParts:
+        """Of every candidate, or of those chosen, one a shape (G9).
+
+        smooth=False: max(a, b) for |a, b| of parts, a lower bound that takes no powers. What few axes know is
+        put together first: with all candidates at many m few arrays are large.
+        """
+        longer = norm_max if smooth else _larger
+        tile, step_us = candidates, self.step_us(candidates)
+        if chosen is not None:
+            tile, step_us = candidates.taken(chosen), taken(step_us, chosen)
+        rows = tile.cluster * np.ceil(self.m / (tile.tile_m * tile.cluster))
+        columns = np.ceil(self.n / tile.tile_n)
+
+        hot = np.zeros((), self.m.dtype) if cold else self.hot_share
+        tiles_us = self.tiles_us(tile, step_us, rows, columns, longer)
+        memory_us = self.memory_us(rows, columns, hot)
+        fixed_us = self.fixed_us(step_us)
+        beside_us = fixed_us + self.quantise_us()
+        time_us = longer(memory_us, tiles_us, self.kernel.memory_norm) + beside_us + self.reduce_us(tile)
+        if not self.kernel.hot_copies and hot.any():  # rows that beat the datasheet's bandwidth were dropped
+            floor_us = (self.weight_bytes + self.m * (self.n + self.k) * self.x_bytes) / self.bandwidth
+            time_us = np.where(hot > 0.0, np.maximum(time_us, floor_us), time_us)
+        return KernelParts(time_us, fixed_us, np.broadcast_to(memory_us, time_us.shape), tiles_us)
+
     def step_us(self, tile: Candidates) -> FloatArray:
         """An element of k of one tile on an SM: |arithmetic, loads| (G3, G15)."""
         kernel, sms = self.kernel, self.gpu.sms
@@ -253,7 +253,7 @@ class _Layer:
         slowdown = 1.0 + kernel.throttle * ideal_us / (ideal_us + kernel.throttle_us)
         tiles = waves * ((self.k / tile.split + kernel.tile_k) * step_us) * slowdown
         if tile.has_paces:
-            tiles = tiles * _pace(self.gpu, tile, rows, columns, self.m)
+            tiles = tiles * self.pace(tile, rows, columns)
         if kernel.l2_ratio:
             loaded = self.m * columns * self.x_bytes + self.n * rows * self.w_bytes
             tiles = longer(tiles, self.k * loaded / (kernel.l2_ratio * self.bandwidth), kernel.step_norm)
@@ -266,7 +266,7 @@ class _Layer:
         """Activations and weights, of which the share `hot` lies in L2 (G7, G13, G14)."""
         kernel = self.kernel
         read = hot / (kernel.hot_ratio or 1.0) + (1.0 - hot) / kernel.bandwidth_fraction
-        streamed = _activation_bytes(self.gpu, kernel, self.m * self.k * self.x_bytes, rows, columns)
+        streamed = self.activation_bytes(rows, columns)
         streamed = streamed + self.m * self.n * max(self.x_bytes, _HALF_BYTES)
         return (streamed / kernel.bandwidth_fraction + self.weight_bytes * read) / self.bandwidth
 
@@ -290,46 +290,44 @@ class _Layer:
         sums = (2.0 * _FP32_BYTES * self.n / self.load_bandwidth) * self.m * tile.split
         return (tile.split > 1) * (self.kernel.split_us + sums)
 
+    def pace(self, tile: Candidates, rows: FloatArray, columns: FloatArray) -> FloatArray:
+        """The tile's own factor: of several waves, of one, and of one whose last row is half empty.
+
+        Nobody measured a single row of 128-row tiles in one wave (n of 16,897 to 33,792 at 65 to 128 rows):
+        the factor of two full ones would be 3.3 to 3.9, and steps say that it is not.
+        """
+        is_alone = rows * columns * tile.split <= self.gpu.sms
+        is_full = rows * tile.tile_m - self.m < tile.tile_m / 2.0
+        is_full &= (rows > 1.0) | (tile.tile_m != _PACED_ROWS)
+        alone = np.where(is_full, tile.pace_alone, tile.pace_half)
+        return np.asarray(tile.pace + is_alone * (alone - tile.pace))
+
+    @property
+    def hot_share(self) -> FloatArray:
+        """Share of the weights that a benchmark's repetitions find in L2.
+
+        All of what fits `hot_share` of L2 and nothing of more; where it takes turns with `hot_copies` copies
+        of the weights (or as many as fill L2), all where the copies fit, falling to nothing where they
+        overflow L2 by a tenth.
+        """
+        kernel, weights = self.kernel, self.weight_bytes
+        room = kernel.hot_share * self.gpu.l2_bytes
+        if not kernel.hot_copies:
+            return np.where(weights <= room, 1.0, 0.0)
+        copies = np.minimum(kernel.hot_copies, np.ceil(self.gpu.l2_bytes / weights))
+        return np.asarray(np.clip(1.0 - (copies * weights / room - 1.0) / _HOT_OVERFLOW, 0.0, 1.0))
+
+    def activation_bytes(self, rows: FloatArray, columns: FloatArray) -> FloatArray:
+        """Activations, read again for each column of tiles beyond a wave once they outgrow L2."""
+        kernel, once = self.kernel, self.m * self.k * self.x_bytes
+        if not kernel.resident_share:
+            return once
+        resident = kernel.resident_share * self.gpu.l2_bytes / once
+        again = np.maximum(1.0, columns / np.maximum(1.0, self.gpu.sms / rows)) - 1.0
+        return once * (1.0 + again / (1.0 + resident**_RESIDENT_SHARPNESS))
+
 
 def _larger(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
     """A bound of `norm_max` of any norm."""
     del norm
     return np.maximum(first, second)
-
-
-def _pace(gpu: Gpu, tile: Candidates, rows: FloatArray, columns: FloatArray, m: FloatArray) -> FloatArray:
-    """The tile's own factor: in several waves, or in one whose last row of tiles is over half full or not.
-
-    Nobody measured a single row of 128-row tiles in one wave (n of 16,897 to 33,792 at 65 to 128 rows):
-    the factor of two full ones would be 3.3 to 3.9, and steps say that it is not.
-    """
-    is_alone = rows * columns * tile.split <= gpu.sms
-    is_full = rows * tile.tile_m - m < tile.tile_m / 2.0
-    is_full &= (rows > 1.0) | (tile.tile_m != _PACED_ROWS)
-    alone = np.where(is_full, tile.pace_alone, tile.pace_half)
-    return np.asarray(tile.pace + is_alone * (alone - tile.pace))
-
-
-def _hot_share(gpu: Gpu, kernel: GemmKernel, weights: FloatArray) -> FloatArray:
-    """Share of the weights that a benchmark's repetitions find in L2.
-
-    All of what fits `hot_share` of L2 and nothing of more; where it takes turns with `hot_copies` copies of
-    the weights (or as many as fill L2), all where the copies fit, falling to nothing where they overflow L2
-    by a tenth.
-    """
-    room = kernel.hot_share * gpu.l2_bytes
-    if not kernel.hot_copies:
-        return np.where(weights <= room, 1.0, 0.0)
-    copies = np.minimum(kernel.hot_copies, np.ceil(gpu.l2_bytes / weights))
-    return np.asarray(np.clip(1.0 - (copies * weights / room - 1.0) / _HOT_OVERFLOW, 0.0, 1.0))
-
-
-def _activation_bytes(
-    gpu: Gpu, kernel: GemmKernel, once: FloatArray, rows: FloatArray, columns: FloatArray
-) -> FloatArray:
-    """Activations, read again for every column of tiles that a wave does not cover once they outgrow L2."""
-    if not kernel.resident_share:
-        return once
-    resident = kernel.resident_share * gpu.l2_bytes / once
-    again = np.maximum(1.0, columns / np.maximum(1.0, gpu.sms / rows)) - 1.0
-    return once * (1.0 + again / (1.0 + resident**_RESIDENT_SHARPNESS))
