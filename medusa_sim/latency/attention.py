@@ -60,6 +60,7 @@ Verification by kernels that were not fitted to it is composed in `latency.verif
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ def attention_time(
     plans: whether the library spreads unequal lengths evenly over the SMs (A9), else (A10) holds.
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
-    parts = kernel_parts(gpu, kernel, operator, cold=cold, plans=plans)
+    parts = AttentionRun(gpu=gpu, operator=operator, cold=cold, plans=plans).by_kernel(kernel)
     return time_of_parts(gpu, [(kernel.fit, operator)], operator, parts, cold=cold)
 
 
@@ -131,23 +132,110 @@ def time_of_parts(
     return calibrated_time(gpu, fits, parts._replace(time_us=time_us))
 
 
-def kernel_parts(
-    gpu: Gpu,
-    kernel: AttentionKernel | LatentKernel,
-    operator: Attention | LatentAttention,
-    *,
-    cold: bool,
-    plans: bool = True,
-) -> KernelParts:
-    """The path for wide rows, and for narrow ones where the library has its own."""
-    rows = as_float(operator.q_len) * as_float(operator.heads) / as_float(operator.kv_heads)
-    is_narrow = rows <= kernel.narrow_rows
-    if kernel.narrow is None or not is_narrow.any():
-        return faster_parts(gpu, kernel.wide, operator, cold=cold, plans=plans)
-    narrow = faster_parts(gpu, kernel.narrow, operator, cold=cold, plans=plans)
-    if is_narrow.all():
-        return narrow
-    return chosen_parts(is_narrow, narrow, faster_parts(gpu, kernel.wide, operator, cold=cold, plans=plans))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRun:
+    """A launch of attention on a GPU, timed by any kernel or path of one."""
+
+    gpu: Gpu
+    operator: Attention | LatentAttention
+    cold: bool
+    """Whether K and V come from HBM."""
+    plans: bool = True
+    """Whether the library spreads unequal lengths evenly over the SMs (A9); else (A10) holds."""
+
+    def by_kernel(self, kernel: AttentionKernel | LatentKernel) -> KernelParts:
+        """The path for wide rows, and for narrow ones where the library has its own."""
+        operator = self.operator
+        rows = as_float(operator.q_len) * as_float(operator.heads) / as_float(operator.kv_heads)
+        is_narrow = rows <= kernel.narrow_rows
+        if kernel.narrow is None or not is_narrow.any():
+            return self.by_faster(kernel.wide)
+        narrow = self.by_faster(kernel.narrow)
+        if is_narrow.all():
+            return narrow
+        return chosen_parts(is_narrow, narrow, self.by_faster(kernel.wide))
+
+    def by_faster(self, path: AttentionPath) -> KernelParts:
+        """Of decoding over few keys, the faster of one walk and of split keys.
+
+        The walk was fitted to another chip's arithmetic: at half that rate 384 keys were dearer than 512.
+        """
+        operator, keys = self.operator, as_float(self.operator.kv_len)
+        if operator.is_causal or path.split_above >= NEVER or np.min(keys, initial=NEVER) > path.split_above:
+            return self.by_path(path)
+        split = self.by_path(msgspec.structs.replace(path, split_above=0))
+        if keys.ndim != 3 or keys.shape[1] == 1:
+            whole = self.by_path(path)
+            return chosen_parts(split.time_us < whole.time_us, split, whole)
+        # on a grid few lengths are as short; beyond them both are one walk
+        short = np.flatnonzero((keys <= path.split_above).any(axis=(0, 2)))
+        take = partial(_of_lengths, short)
+        whole = replace(self, operator=operator.mapped(take)).by_path(path)
+        own = KernelParts(*map(take, split))
+        faster = chosen_parts(own.time_us < whole.time_us, own, whole)
+
+        def put(values: FloatArray | float, of_short: FloatArray | float) -> FloatArray:
+            every = np.broadcast_to(values, split.time_us.shape).copy()
+            every[:, short] = of_short
+            return every
+
+        return KernelParts(*map(put, split, faster))
+
+    def by_path(self, path: AttentionPath) -> KernelParts:
+        """What one sequence takes knows no batch: kept apart, most arrays of a grid have two axes of three."""
+        gpu, operator, cold = self.gpu, self.operator, self.cold
+        batch, one = as_float(operator.batch), operator.with_columns(batch=1.0)
+        kv_len, q_len = as_float(operator.kv_len), as_float(operator.q_len)
+        may_split = kv_len > path.split_above
+        rows, own_tiles, tokens_per_tile = row_tiles(path, one)
+        tiles = batch * own_tiles
+        blocks = np.ceil(kv_len / path.tile_keys)
+        splits: FloatArray = np.ones(())
+        if np.min(tiles, initial=gpu.sms) * SPLIT_MARGIN < gpu.sms:  # else tiles alone fill the SMs
+            spread = (SPLIT_MARGIN / gpu.sms) * blocks * tiles
+            if cold:
+                splits = np.where(may_split, blocks / np.minimum(_whole_blocks(spread), blocks), 1.0)
+            else:
+                splits = np.where(may_split, np.ceil(blocks / np.minimum(np.ceil(spread), blocks)), 1.0)
+        load = tiles * splits / gpu.sms
+
+        fraction = np.where(may_split, path.split_fraction, path.whole_fraction)
+        t_key = self.key_us(path) / fraction
+        own_blocks = blocks / splits if cold else np.ceil(blocks / splits)
+        chunk = np.minimum(own_blocks * path.tile_keys, np.maximum(kv_len, path.tile_keys))
+        start_us = path.cta_us + path.row_us * np.minimum(rows, path.tile_rows)
+        chunk_us = (chunk - path.tile_keys + path.append_ratio * q_len) * t_key
+
+        one_byte_us = byte_us(gpu, path, np.zeros(()) if cold else operator.bytes, cold=cold)
+        own_memory = one.bytes * one_byte_us
+        tail_us: FloatArray = np.zeros(())
+        if operator.is_causal:
+            new_keys = 0.5 * (q_len + tokens_per_tile + path.tile_keys)
+            keys = kv_len - q_len + new_keys * (1.0 + path.append_ratio)
+            mean_us = np.maximum(keys - path.tile_keys, 0.0) / splits * t_key
+            longest_us, chunk_us = chunk_us, np.where(rows > path.tile_rows, mean_us, chunk_us)
+            tail_us = np.maximum(longest_us - chunk_us, 0.0)
+        memory_us = own_memory * (gpu.sms / (own_tiles * splits))
+        blocks_us = load, path.ctas_per_sm, path.sharing, (start_us, chunk_us), memory_us
+        if cold and not operator.is_causal:
+            turns = _turns(load / path.ctas_per_sm, batch, splits, plans=self.plans)
+            body, walk = balanced_us(*blocks_us, turns)
+        else:
+            body, walk = waves_us(*blocks_us)
+        combine = np.where(may_split, path.split_us + path.split_step_us * np.log2(splits), 0.0)
+        fixed = path.ramp_us + combine
+        time_us = fixed + body
+        if operator.is_causal:
+            time_us, walk = time_us + tail_us, walk + tail_us
+        if path.store_passes:
+            new_bytes = operator.with_columns(kv_len=operator.q_len).kv_bytes
+            time_us = time_us + path.store_passes * new_bytes * one_byte_us
+        return KernelParts(time_us, fixed + start_us, memory_us=batch * own_memory, work_us=walk)
+
+    def key_us(self, path: AttentionPath) -> FloatArray:
+        """Both products of a full tile of rows with one key, at the whole peak of one SM (A2)."""
+        sm_flops_per_us = self.gpu.peak(self.operator.dtype) / self.gpu.sms / US_PER_S
+        return 4.0 * as_float(self.operator.head_dim) * path.tile_rows / sm_flops_per_us
 
 
 def chosen_parts(where: BoolArray, first: KernelParts, other: KernelParts) -> KernelParts:
@@ -155,94 +243,9 @@ def chosen_parts(where: BoolArray, first: KernelParts, other: KernelParts) -> Ke
     return KernelParts(*(np.where(where, one, two) for one, two in zip(first, other, strict=True)))
 
 
-def faster_parts(
-    gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool, plans: bool = True
-) -> KernelParts:
-    """Of decoding over few keys, the faster of one walk and of split keys.
-
-    The walk was fitted to another chip's arithmetic: at half that rate 384 keys were dearer than 512.
-    """
-    keys = as_float(operator.kv_len)
-    if operator.is_causal or path.split_above >= NEVER or np.min(keys, initial=NEVER) > path.split_above:
-        return path_parts(gpu, path, operator, cold=cold, plans=plans)
-    split = path_parts(gpu, msgspec.structs.replace(path, split_above=0), operator, cold=cold, plans=plans)
-    if keys.ndim != 3 or keys.shape[1] == 1:
-        whole = path_parts(gpu, path, operator, cold=cold, plans=plans)
-        return chosen_parts(split.time_us < whole.time_us, split, whole)
-    # on a grid few lengths are as short; beyond them both are one walk
-    short = np.flatnonzero((keys <= path.split_above).any(axis=(0, 2)))
-    take = partial(_of_lengths, short)
-    whole = path_parts(gpu, path, operator.mapped(take), cold=cold, plans=plans)
-    own = KernelParts(*map(take, split))
-    faster = chosen_parts(own.time_us < whole.time_us, own, whole)
-
-    def put(values: FloatArray | float, of_short: FloatArray | float) -> FloatArray:
-        every = np.broadcast_to(values, split.time_us.shape).copy()
-        every[:, short] = of_short
-        return every
-
-    return KernelParts(*map(put, split, faster))
-
-
 def _of_lengths(some: IntArray, values: FloatArray) -> FloatArray:
     """Those of the middle one of three axes; what does not vary along it stays as it is."""
     return values[:, some] if values.ndim == 3 and values.shape[1] > 1 else values
-
-
-def path_parts(
-    gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool, plans: bool = True
-) -> KernelParts:
-    """On a grid what one sequence takes knows no batch: kept apart, most arrays have two axes of three."""
-    batch, one = as_float(operator.batch), operator.with_columns(batch=1.0)
-    kv_len, q_len = as_float(operator.kv_len), as_float(operator.q_len)
-    may_split = kv_len > path.split_above
-    rows, own_tiles, tokens_per_tile = row_tiles(path, one)
-    tiles = batch * own_tiles
-    blocks = np.ceil(kv_len / path.tile_keys)
-    splits: FloatArray = np.ones(())
-    if np.min(tiles, initial=gpu.sms) * SPLIT_MARGIN < gpu.sms:  # else tiles alone fill the SMs
-        spread = (SPLIT_MARGIN / gpu.sms) * blocks * tiles
-        if cold:
-            splits = np.where(may_split, blocks / np.minimum(_whole_blocks(spread), blocks), 1.0)
-        else:
-            splits = np.where(may_split, np.ceil(blocks / np.minimum(np.ceil(spread), blocks)), 1.0)
-    load = tiles * splits / gpu.sms
-
-    fraction = np.where(may_split, path.split_fraction, path.whole_fraction)
-    t_key = key_us(gpu, path, operator) / fraction
-    own_blocks = blocks / splits if cold else np.ceil(blocks / splits)
-    chunk = np.minimum(own_blocks * path.tile_keys, np.maximum(kv_len, path.tile_keys))
-    start_us = path.cta_us + path.row_us * np.minimum(rows, path.tile_rows)
-    chunk_us = (chunk - path.tile_keys + path.append_ratio * q_len) * t_key
-
-    one_byte_us = byte_us(gpu, path, np.zeros(()) if cold else operator.bytes, cold=cold)
-    own_memory = one.bytes * one_byte_us
-    tail_us: FloatArray = np.zeros(())
-    if operator.is_causal:
-        new_keys = 0.5 * (q_len + tokens_per_tile + path.tile_keys)
-        keys = kv_len - q_len + new_keys * (1.0 + path.append_ratio)
-        mean_us = np.maximum(keys - path.tile_keys, 0.0) / splits * t_key
-        longest_us, chunk_us = chunk_us, np.where(rows > path.tile_rows, mean_us, chunk_us)
-        tail_us = np.maximum(longest_us - chunk_us, 0.0)
-    spread_us = waves_us
-    if cold and not operator.is_causal:
-        spread_us = partial(balanced_us, turns=_turns(load / path.ctas_per_sm, batch, splits, plans=plans))
-    body, walk = spread_us(
-        load,
-        path.ctas_per_sm,
-        path.sharing,
-        (start_us, chunk_us),
-        own_memory * (gpu.sms / (own_tiles * splits)),
-    )
-    combine = np.where(may_split, path.split_us + path.split_step_us * np.log2(splits), 0.0)
-    fixed = path.ramp_us + combine
-    time_us = fixed + body
-    if operator.is_causal:
-        time_us, walk = time_us + tail_us, walk + tail_us
-    if path.store_passes:
-        new_bytes = operator.with_columns(kv_len=operator.q_len).kv_bytes
-        time_us = time_us + path.store_passes * new_bytes * one_byte_us
-    return KernelParts(time_us, fixed + start_us, memory_us=batch * own_memory, work_us=walk)
 
 
 def _turns(turns: FloatArray, batch: FloatArray, splits: FloatArray, *, plans: bool) -> FloatArray:
@@ -293,9 +296,3 @@ def row_tiles(
     rows = q_len * group
     tiles = batch * (heads / group) * np.ceil(rows / path.tile_rows)
     return rows, tiles, np.minimum(q_len, path.tile_rows / group)
-
-
-def key_us(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention) -> FloatArray:
-    """Both products of a full tile of rows with one key, at the whole peak of one SM (A2)."""
-    sm_flops_per_us = gpu.peak(operator.dtype) / gpu.sms / US_PER_S
-    return 4.0 * as_float(operator.head_dim) * path.tile_rows / sm_flops_per_us

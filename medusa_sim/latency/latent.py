@@ -26,7 +26,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float, in_quadrature
 from medusa_sim.gpus.fitted_attention import LatentKernel, Projections
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.latency.attention import kernel_parts
+from medusa_sim.latency.attention import AttentionRun
 from medusa_sim.latency.bands import KernelParts, calibrated_time, less_certain
 from medusa_sim.latency.operator_time import OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
@@ -50,7 +50,7 @@ def latent_time(
     the GPU has no peak for the operator's dtype.
     """
     alone = operator.kernel_alone
-    parts = kernel_parts(gpu, kernel, alone, cold=cold)
+    parts = AttentionRun(gpu=gpu, operator=alone, cold=cold).by_kernel(kernel)
     time_us = np.maximum(parts.time_us, roofline_time_us(gpu, alone)) if cold else parts.time_us
     fixed_us, memory_us, work_us = parts.fixed_us, parts.memory_us, parts.work_us
     if kernel.projections is not None and operator.projections:

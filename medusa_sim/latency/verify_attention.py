@@ -37,11 +37,8 @@ from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.attention import (
     NEVER,
     SPLIT_MARGIN,
+    AttentionRun,
     chosen_parts,
-    faster_parts,
-    kernel_parts,
-    key_us,
-    path_parts,
     row_tiles,
     time_of_parts,
 )
@@ -80,12 +77,13 @@ def verify_attention_time(
     of both kernels' bands, since nobody measured what lies between them. Raises SpecError as it does.
     """
     one_row = operator.with_columns(q_len=1)
-    base = kernel_parts(gpu, decode, one_row, cold=cold, plans=plans)
+    run = AttentionRun(gpu=gpu, operator=operator, cold=cold, plans=plans)
+    base = replace(run, operator=one_row).by_kernel(decode)
     # the prefill path reads as the decode path does: long K and V, which few prefill rows have
     names = ("bandwidth_fraction", "l2_ratio", "l2_fill", "l2_sharpness")
     memory = {name: getattr(decode.wide, name) for name in names}
     path = msgspec.structs.replace(prefill.wide, **memory)
-    many = faster_parts(gpu, path, operator, cold=cold, plans=plans)
+    many = run.by_faster(path)
     q_len = as_float(operator.q_len)
     weight = 1.0 - 1.0 / q_len
     parts = KernelParts(
@@ -121,11 +119,11 @@ def whole_attention_time(
         split_above=NEVER,
     )
     one_row = operator.with_columns(q_len=1)
-    plain = kernel_parts(gpu, decode, one_row, cold=cold, plans=False)
-    whole = path_parts(gpu, path, operator, cold=cold, plans=False)
+    run = AttentionRun(gpu=gpu, operator=operator, cold=cold, plans=False)
+    plain, whole = replace(run, operator=one_row).by_kernel(decode), run.by_path(path)
     if splits:
         _, tiles, _ = row_tiles(path, operator)
-        keys = as_float(operator.kv_len) * key_us(gpu, path, operator) / fraction
+        keys = as_float(operator.kv_len) * run.key_us(path) / fraction
         walk = SPLIT_MARGIN * tiles * keys / gpu.sms
         fixed = np.full(walk.shape, path.ramp_us + path.split_us)
         whole = KernelParts(fixed + np.hypot(walk, whole.memory_us), fixed, whole.memory_us, walk)
