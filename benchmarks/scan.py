@@ -36,7 +36,7 @@ from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.sweep import grid_options
 from medusa_sim.models.models import load_model, model_names
-from medusa_sim.plan.verdict import LOSES, NO_GAIN, PAYS, codes_of, drafting_spans, stretches
+from medusa_sim.plan.verdict import LOSES, NO_GAIN, PAYS, drafting_spans, stretches, verdict_codes
 
 CARDS = ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")
 MODELS = (
@@ -143,7 +143,7 @@ def seen(each: SetUp) -> dict[str, float]:
     """What a random set-up shows over FEW_BATCHES and LENGTHS."""
     cells = price(each.alone(), FEW_BATCHES, LENGTHS).by_count
     fits = np.asarray(np.broadcast_to(cells.fits, cells.shape).all(axis=2))
-    codes = np.where(fits, codes_of(cells), NO_GAIN)
+    codes = np.where(fits, verdict_codes(cells), NO_GAIN)
     rate = np.where(fits, cells.tokens_per_s[:, :, 0], np.nan)
     falls = rate[1:] / rate[:-1] - 1.0
     worst = {
@@ -187,7 +187,7 @@ def scanned(each: SetUp) -> dict[str, float]:
     last = int(fits.all(axis=1).sum())
     gain, rate = cells.speedup[:last, 0], cells.tokens_per_s[:last, 0]
     best = gain[:, 1:].max(axis=1)
-    batches, codes = cells.surface.batch[:last], codes_of(cells)[:last, 0]
+    batches, codes = cells.surface.batch[:last], verdict_codes(cells)[:last, 0]
     low, high = (ends[:last, 0] for ends in cells.speedup_band)
     falls = np.diff(rate[:, 0]) / rate[:-1, 0]
     longer = by_count_of(each.scenario(prompt=1.02 * PROMPT))

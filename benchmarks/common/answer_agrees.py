@@ -21,7 +21,7 @@ from medusa_sim.grid.quantities import values
 from medusa_sim.outside.escaping import paragraph
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at
-from medusa_sim.plan.verdict import LOSES, PAYS, codes_of
+from medusa_sim.plan.verdict import LOSES, PAYS, verdict_codes
 from medusa_sim.report.recommend.python import RecommendResult
 from medusa_sim.report.recommend.screen import recommend_screen
 from medusa_sim.report.recommend.sentences import sentence
@@ -59,7 +59,7 @@ def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
     counted = np.where(fits.astype(bool) & (counts > 1), gains, 0.0)[:, 0].max(axis=-1)
     paid = [span for crossing in found.break_even_batches for span in crossing.spans]
     pays_somewhere = bool((best > 1.0).any())
-    codes = codes_of(cells)[:, 0]
+    codes = verdict_codes(cells)[:, 0]
     for batch, speculates, gain, of_counts, code in zip(
         cells.surface.batch.tolist(),
         on.tolist(),

@@ -182,7 +182,7 @@ class AttentionRun:
         return KernelParts(*map(put, split, faster))
 
     def by_path(self, path: AttentionPath) -> KernelParts:
-        """What one sequence takes knows no batch: kept apart, most arrays of a grid have two axes of three."""
+        """What one sequence takes knows no batch: kept apart, most arrays have two axes of three."""
         gpu, operator, cold = self.gpu, self.operator, self.cold
         batch, one = as_float(operator.batch), operator.with_columns(batch=1.0)
         kv_len, q_len = as_float(operator.kv_len), as_float(operator.q_len)

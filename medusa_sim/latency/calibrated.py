@@ -40,11 +40,14 @@ KernelT = TypeVar("KernelT")
 class CalibratedLatency:
     """Kernel times from the parameters in `hardware/<gpu>.toml`.
 
-    kernels: name of the kernel set. cold: as in a step (`laws.Law`), else as rows were measured. library: set
-    of an engine's own layers of experts, latent attention and collectives. engine, kernel: the set and the
-    library's name of the kernel that rows were measured with (`choose`); if the GPU has no kernel set for the
-    engine, `kernels` is used. serves: the engine whose attention verifies (`engines.backends.backend_of`);
-    empty: kernels alone. Raises SpecError where the GPU has no such kernel set.
+    kernels: name of the kernel set. cold: as in a step (`laws.Law`), else as rows were measured.
+
+    A step has an engine. library: its own kernel set, whose layers of experts, latent attention and
+    collectives go before others; serves: the engine whose attention verifies (`engines.backends`), empty for
+    kernels alone. A row of a table may name what it was measured with. engine: a kernel set, in the place of
+    `kernels` where the GPU has it; kernel: the library's name of a kernel (`choice.choose`).
+
+    Raises SpecError where the GPU has no such kernel set.
     """
 
     name = "calibrated"

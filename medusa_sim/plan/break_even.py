@@ -22,9 +22,9 @@ from medusa_sim.plan.verdict import (
     Coded,
     CodesAt,
     Stretch,
-    codes_of,
     drafting_spans,
     stretches,
+    verdict_codes,
     with_edges_found,
 )
 from medusa_sim.scenario.draft_options import DraftOption
@@ -102,13 +102,13 @@ def break_even_batches(
     searched: every count at some batches of these lengths. It decides there, and every count is priced
     between them too, so that no break-even contradicts a schedule made from it.
     """
-    codes = None if searched is None else codes_of(searched)
+    codes = None if searched is None else verdict_codes(searched)
     found = []
     for s, search in enumerate(coarse):
         coded, codes_at = search.coded, partial(_codes_at, search.cells, search.s)
         if searched is not None and codes is not None:
             coded = coded.merged(Coded(searched.surface.batch, codes[:, s]).within(1, search.largest))
-            codes_at = partial(_codes_of_every_count_between, searched, s, codes_at)
+            codes_at = partial(_every_count_between, searched, s, codes_at)
         found.append(find_break_even(coded, codes_at) if search.largest >= 1 else NOTHING_FITS)
     return tuple(found)
 
@@ -129,11 +129,11 @@ def _priced_codes(
     """(batches, lengths) codes, of rising batches and lengths."""
     surface = surface_at(scenario, batch, length, options, grown_from=grown_from)
     surface = surface.with_batch_edges.with_length_edges
-    codes = codes_of(Cells.every(surface))
+    codes = verdict_codes(Cells.every(surface))
     return codes[np.ix_(np.isin(surface.batch, batch), np.isin(surface.asked_len, length))]
 
 
-def _codes_of_every_count_between(searched: Cells, s: int, beyond: CodesAt, batch: IntArray) -> IntArray:
+def _every_count_between(searched: Cells, s: int, beyond: CodesAt, batch: IntArray) -> IntArray:
     """Codes of every count between the batches that were searched, others `beyond` them."""
     first, last = searched.surface.batch[[0, -1]]
     within = (batch >= first) & (batch <= last)
@@ -204,6 +204,6 @@ def break_even_context(
     coded = Coded(lengths, codes_at(lengths))
     if searched is not None:
         searched_lengths, places = np.unique(searched.surface.seq_len, return_index=True)
-        every_count = Coded(searched_lengths.astype(np.int64), codes_of(searched)[-1, places])
+        every_count = Coded(searched_lengths.astype(np.int64), verdict_codes(searched)[-1, places])
         coded = coded.merged(every_count.within(start, end))
     return find_break_even(coded, codes_at)

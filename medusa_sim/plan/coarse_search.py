@@ -11,7 +11,7 @@ from medusa_sim.arrays import IntArray, every_to
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN, at_counts
 from medusa_sim.grid.surface import in_groups, surface_at
-from medusa_sim.plan.verdict import Coded, codes_of
+from medusa_sim.plan.verdict import Coded, verdict_codes
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 
@@ -49,7 +49,7 @@ class CoarseSearch:
     def coded(self) -> Coded:
         """Verdict codes at `batches`."""
         there = np.isin(self.cells.surface.batch, self.batches)
-        return Coded(self.batches, np.asarray(codes_of(self.cells)[there, self.s]))
+        return Coded(self.batches, np.asarray(verdict_codes(self.cells)[there, self.s]))
 
 
 def coarse_searches(

@@ -49,10 +49,10 @@ def verdict_of(low: FloatArray, high: FloatArray) -> Verdict:
 
 
 CodesAt = Callable[[IntArray], IntArray]
-"""Codes of ascending whole numbers."""
+"""Verdict codes of ascending whole numbers."""
 
 
-def codes_of(cells: Cells) -> IntArray:
+def verdict_codes(cells: Cells) -> IntArray:
     """(batches, lengths) codes of the best count that drafts and fits, by `Cells.speedup`."""
     by_count = cells.by_count
     if by_count.shape[-1] == 1 or not by_count.shape[0]:

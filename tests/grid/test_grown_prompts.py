@@ -6,7 +6,7 @@ import pytest
 from medusa_sim import Scenario
 from medusa_sim.grid.cells import price
 from medusa_sim.plan.break_even import break_even_context
-from medusa_sim.plan.verdict import codes_of
+from medusa_sim.plan.verdict import verdict_codes
 
 ASKED = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.75,0.6,0.5"}
 PROMPT, OUTPUT = 896, 256
@@ -35,7 +35,7 @@ def test_each_length_is_priced_as_requests_of_that_length(runtime, cv):
         for read in READ:
             found, wanted = (np.broadcast_to(read(cells), cells.shape) for cells in (together, alone))
             assert found[:, s] == pytest.approx(wanted[:, 0], rel=1e-9)
-        assert (codes_of(together)[:, s] == codes_of(alone)[:, 0]).all()
+        assert (verdict_codes(together)[:, s] == verdict_codes(alone)[:, 0]).all()
 
 
 def test_prompts_stay_the_traffics_unless_they_grow():

@@ -10,7 +10,7 @@ from medusa_sim.errors import CoverageError
 from medusa_sim.plan import break_even, capacity, schedule
 from medusa_sim.plan.count_curves import CLIFF, cliffs
 from medusa_sim.plan.measured_run import MeasuredRun, with_known_acceptance
-from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, codes_of
+from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, verdict_codes
 from medusa_sim.scenario.defaults import MAX_DRAFTS
 from medusa_sim.scenario.scenario import Scenario
 
@@ -38,7 +38,7 @@ def test_the_code_of_a_cell_is_that_of_its_best_count_that_fits(order, gains, fi
         shape=speedup.shape, speedup=speedup, fits=np.array([True, *fits[::order]]).reshape(1, 1, 3),
         speedup_band=Band(0.8 * speedup, 1.25 * speedup), spread=np.asarray,
     )  # fmt: skip
-    assert codes_of(SimpleNamespace(by_count=by_count)).tolist() == [[code]]
+    assert verdict_codes(SimpleNamespace(by_count=by_count)).tolist() == [[code]]
 
 
 @pytest.mark.parametrize("place", range(9))

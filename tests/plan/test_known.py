@@ -23,9 +23,9 @@ from medusa_sim.plan.verdict import (
     PAYS,
     Coded,
     Stretch,
-    codes_of,
     drafting_spans,
     stretches,
+    verdict_codes,
 )
 from medusa_sim.report.length_view import length_view
 from medusa_sim.report.words.break_even import break_even_text
@@ -145,7 +145,7 @@ def test_every_form_of_an_answer_tells_one_verdict():
 def test_codes_are_those_of_the_best_count_that_fits():
     scenario = ms.Scenario(**SERVER)
     by_count = price(scenario, np.arange(1, 300, 7), [640]).by_count
-    codes = codes_of(by_count)[:, 0]
+    codes = verdict_codes(by_count)[:, 0]
     gain = np.where(by_count.fits, by_count.speedup, 0.0)[:, 0, 1:]
     low, high = (end[:, 0, 1:] for end in by_count.speedup_band)
     rows, best = np.arange(codes.size), gain.argmax(axis=1)
