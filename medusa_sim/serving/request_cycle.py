@@ -198,15 +198,9 @@ def request_cycle(
     none, apart = np.zeros(asked.requests.size), prompts_apart(setting)
     queue = Queue(asked.requests, budget, budget, read_steps=none, queued_steps=none)
     if not apart:
+        whole = engine is not None and engine.whole_prompts
         queue = in_queue(
-            requests=asked.requests,
-            verified_tokens=asked.verified_tokens,
-            decode_steps=asked.decode_steps,
-            away_steps=back.away_steps,
-            prompt_tokens=asked.prompt_tokens,
-            prompt_cv=traffic.prompt_cv,
-            budget=budget,
-            whole=engine is not None and engine.whole_prompts,
+            asked, away_steps=back.away_steps, budget=budget, prompt_cv=traffic.prompt_cv, whole=whole
         )
     steps = asked.decode_steps + back.away_steps + queue.read_steps
     step_us, attention_us = step_of(queue.running)

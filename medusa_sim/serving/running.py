@@ -29,9 +29,8 @@ However many requests there are, prompts begin more rarely than C / (P + c D) a 
 of 256 requests that verify 6 tokens each at 2,048 tokens a step, with prompts of 512 tokens and 21.5 steps to
 decode, 77 run and the others queue.
 
->>> queue = in_queue(
-...     requests=np.array([256.0]), verified_tokens=np.array([6.0]), decode_steps=np.array([21.5]),
-...     away_steps=np.array([1.5]), prompt_tokens=np.array([512.0]), prompt_cv=0.4, budget=np.array([2048.0]))
+>>> asked = Requests(*np.array([[256.0], [6.0], [6.0], [21.5], [512.0]]))
+>>> queue = in_queue(asked, away_steps=np.array([1.5]), budget=np.array([2048.0]), prompt_cv=0.4)
 >>> round(float(queue.running[0])), round(float(queue.room_tokens[0]))
 (77, 1636)
 """
@@ -48,6 +47,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.serving.chance import log_normal
+from medusa_sim.serving.served_cells import Requests
 
 _HALVINGS = 40
 """Of the interval in which the rate lies."""
@@ -76,17 +76,10 @@ class Queue(NamedTuple):
 
 
 def in_queue(
-    *,
-    requests: FloatArray,
-    verified_tokens: FloatArray,
-    decode_steps: FloatArray,
-    away_steps: FloatArray,
-    prompt_tokens: FloatArray,
-    prompt_cv: float,
-    budget: FloatArray,
-    whole: bool = False,
+    asked: Requests, *, away_steps: FloatArray, budget: FloatArray, prompt_cv: float, whole: bool = False
 ) -> Queue:
     """The queue where prompts ride on steps; all (cells,). whole: an engine cuts none if they fit a step."""
+    requests, _, verified_tokens, decode_steps, prompt_tokens = asked
     lengths = prompt_tokens[:, None] * log_normal(np.full(1, prompt_cv))
     others, square = (requests - 1.0) / requests, 1.0 + prompt_cv**2
     other_steps = decode_steps + away_steps

@@ -19,6 +19,7 @@ from medusa_sim.serving.first_tokens import following_us, starting_us
 from medusa_sim.serving.request_cycle import RequestCycle
 from medusa_sim.serving.returning import _WAY_SPREAD, returning
 from medusa_sim.serving.running import Queue, fitting_prompts, in_queue
+from medusa_sim.serving.served_cells import Requests
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms
@@ -133,10 +134,11 @@ def queue(
     requests: float, prompt: float, budget: float, cv: float = 0.0, *, whole: bool = False, **more: float
 ) -> Queue:
     """Of one cell whose requests verify one token of each in 150 steps and are nowhere else."""
-    sizes = {"requests": requests, "prompt_tokens": prompt, "budget": budget}
-    values = {"verified_tokens": 1.0, "decode_steps": 150.0, "away_steps": 0.0} | sizes | more
+    values = {"requests": requests, "prompt_tokens": prompt, "candidates": 1.0, "verified_tokens": 1.0}
+    values = {"decode_steps": 150.0, "away_steps": 0.0} | values | more
     cells = {name: np.full(1, float(value)) for name, value in values.items()}
-    found = in_queue(**cells, prompt_cv=cv, whole=whole)
+    asked, away_steps = Requests(*(cells[name] for name in Requests._fields)), cells["away_steps"]
+    found = in_queue(asked, away_steps=away_steps, budget=np.full(1, budget), prompt_cv=cv, whole=whole)
     return Queue(*(each.item() for each in found))
 
 

@@ -19,6 +19,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.chance import binomial
 from medusa_sim.serving.request_cycle import server_us
 from medusa_sim.serving.running import in_queue
+from medusa_sim.serving.served_cells import Requests
 from medusa_sim.serving.server import FullServer, Server
 from medusa_sim.serving.traffic import Traffic, served_length, step_limits
 from medusa_sim.step.drafter import drafters
@@ -331,11 +332,8 @@ def test_a_server_is_the_sum_over_how_many_prompts_begin(runtime, batch, prompt,
     assert batch <= most
     pi, queued, room, running = 1 / max(decodes + away, 1.0), 0.0, budget, float(batch)
     if not apart:
-        sizes = {
-            "requests": batch, "verified_tokens": 1, "decode_steps": decodes, "away_steps": away,
-            "prompt_tokens": prompt, "budget": budget,
-        }  # fmt: skip
-        found = in_queue(**{name: np.full(1, float(value)) for name, value in sizes.items()}, prompt_cv=0.0)
+        asked = Requests(*(np.full(1, float(value)) for value in (batch, 1, 1, decodes, prompt)))
+        found = in_queue(asked, away_steps=np.full(1, away), budget=np.full(1, float(budget)), prompt_cv=0.0)
         running, room, _, read, queued = (float(each[0]) for each in found)
         pi = 1 / (decodes + away + read)
         assert running == pytest.approx(batch, rel=0.01)
