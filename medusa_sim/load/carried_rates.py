@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from decimal import ROUND_DOWN, Context
 
 import numpy as np
 
-from medusa_sim.load.largest_rate import largest_rate
+from medusa_sim.load.largest_rate import LargestRate, largest_rate
 from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.losses import USUAL_PAIRS, Spans, off_from, spans_lost
 from medusa_sim.load.saturation import filling_requests, requests_held, saturation
@@ -27,20 +27,15 @@ _TWO_DIGITS = Context(prec=2, rounding=ROUND_DOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedRates:
+class CarriedRates(LargestRate):
     """Rates that one policy carries.
 
     saturated_per_s: requests a second with the server always full; above it queues grow without end.
-    saturated_low_per_s, saturated_high_per_s: its 80 % interval, with the band of the step.
-    largest_per_s: largest rate at which the asked share of requests keeps the limits, never above
-    saturated_per_s; None without limits, 0 where no rate does. largest_half_width: of its 95 % interval over
-    the seeds; None where the limits hold up to saturation, or for one seed.
-    largest_low_per_s, largest_high_per_s: its 80 % interval likewise, never above that of saturation.
-    best_share: of the requests that keep them at the lowest rate tried. loses: (first, last) rates of every
-    span in which the mean request takes longer than without speculation, from 0 where it does at the lowest
-    and to None where it does until one server is full; None where that is not known. off_from: requests in
-    flight, of those that the memory holds, from which steps that draft emit fewer tokens a second than plain
-    ones. searched: whether rates were tried; a closed loop has none.
+    saturated_low_per_s, saturated_high_per_s: its 80 % interval, with the band of the step. loses: (first,
+    last) rates of every span in which the mean request takes longer than without speculation, from 0 where it
+    does at the lowest and to None where it does until one server is full; None where that is not known.
+    off_from: requests in flight, of those that the memory holds, from which steps that draft emit fewer
+    tokens a second than plain ones. searched: whether rates were tried; a closed loop has none.
     """
 
     policy: str
@@ -48,11 +43,6 @@ class CarriedRates:
     saturated_tokens_per_s: float
     saturated_low_per_s: float | None = None
     saturated_high_per_s: float | None = None
-    largest_per_s: float | None = None
-    largest_half_width: float | None = None
-    largest_low_per_s: float | None = None
-    largest_high_per_s: float | None = None
-    best_share: float | None = None
     loses: Spans | None = None
     off_from: int | None
     searched: bool = True
@@ -74,21 +64,24 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
     carried = []
     for server, saturated in zip(test.servers, full, strict=True):
         off = off_from(server.table, server.policy(), test.mean_length, requests_held(test, server))
+        within, loses = LargestRate(), None
+        if has_rates and test.goals.given:
+            within = largest_rate(test, server, saturated, advance)
+        if has_rates and plain is not None and server is not test.servers[plain]:
+            # by the first seed alone, over all rates at which both servers keep up
+            top = min(saturated.requests_per_s, full[plain].requests_per_s)
+            loses = spans_lost(test, server, test.servers[plain], top, advance)
         found = CarriedRates(
+            **asdict(within),
             policy=server.name,
             saturated_per_s=saturated.requests_per_s,
             saturated_tokens_per_s=saturated.tokens_per_s,
             saturated_low_per_s=saturated.low_per_s,
             saturated_high_per_s=saturated.high_per_s,
+            loses=loses,
             off_from=off,
             searched=has_rates,
         )
-        if has_rates and test.goals.given:
-            found = replace(found, **largest_rate(test, server, saturated, advance)._asdict())
-        if has_rates and plain is not None and server is not test.servers[plain]:
-            # by the first seed alone, over all rates at which both servers keep up
-            top = min(saturated.requests_per_s, full[plain].requests_per_s)
-            found = replace(found, loses=spans_lost(test, server, test.servers[plain], top, advance))
         carried.append(found)
     return tuple(carried)
 

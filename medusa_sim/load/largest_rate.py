@@ -6,6 +6,7 @@ the bracket between them is narrowed by false position on the logarithm of the r
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -28,14 +29,20 @@ _OF_95 = 0.65
 """80 % interval over the 95 % one of a normal distribution."""
 
 
-class LargestRate(NamedTuple):
-    """The largest rate that keeps the limits, requests a second; fields as `CarriedRates` has them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestRate:
+    """The largest rate that keeps the limits, requests a second; None without limits."""
 
-    largest_per_s: float
+    largest_per_s: float | None = None
+    """Never above saturation; 0 where no rate keeps them."""
     largest_half_width: float | None = None
+    """Of its 95 % interval over the seeds; None where the limits hold up to saturation, or for one seed."""
     largest_low_per_s: float | None = None
+    """Lower end of its 80 % interval, with the band of the step."""
     largest_high_per_s: float | None = None
+    """Upper end, never above that of saturation."""
     best_share: float | None = None
+    """Share of the requests that keep the limits at the lowest rate tried."""
 
 
 class _Trials:
@@ -81,7 +88,7 @@ def largest_rate(
             break
         high, high_excess = rate, excess
     else:
-        return LargestRate(0.0, best_share=excess + wanted)
+        return LargestRate(largest_per_s=0.0, best_share=excess + wanted)
     largest = _narrowed(trials, _Bracket(rate, excess, high, high_excess))
     half = half_of_seeds(trials.shares, wanted)
     return with_interval(largest, trials.first_seed[largest], half, excess + wanted, saturated)
