@@ -28,8 +28,8 @@ _NAMED = tuple(name for name in SET_UP if name != "kv_precision")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """The nearest figure. row: of its set-up as measured, predicted; near: lengths and version as asked."""
+class PricedFigure:
+    """A public figure and its prediction. row: predicted, as measured; near: lengths and version as asked."""
 
     figure: Figure
     row: dict[str, Any]
@@ -46,7 +46,7 @@ class Measured:
         return float(self.row[column]) * share[column] if column in share else math.nan
 
 
-def nearest(answer: Comparison) -> Measured | None:
+def nearest(answer: Comparison) -> PricedFigure | None:
     """The figure of a set-up that was compared that is nearest to the answer; None where there is none."""
     places = [SET_UP.index(name) for name in _NAMED]
     keys = {tuple(key[place] for place in places): key for key in reversed(answer.scenarios)}
@@ -76,7 +76,7 @@ def nearest(answer: Comparison) -> Measured | None:
     version = {"runtime": figure.runtime, "latency": "calibrated"} if figure.runtime else {}
     rows = _priced(figure, answer.scenarios[key].but(**figure.request, **version), (figure.batch,))
     row = {**{name: values[0] for name, values in rows.items()}, "engine": figure.set_up["engine"]}
-    return Measured(figure=figure, row=row, near=not away(figure)[0])
+    return PricedFigure(figure=figure, row=row, near=not away(figure)[0])
 
 
 def _priced(figure: Figure, served: Scenario, batches: tuple[int, ...]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from medusa_sim.report.document import html_page
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.figures.files import render
 from medusa_sim.report.words.measured import measured_facts, measured_text, nearest_text
-from medusa_sim.setups.measured import Measured, NearestFigure, as_measured, nearest
+from medusa_sim.setups.measured import NearestFigure, PricedFigure, as_measured, nearest
 from medusa_sim.setups.served_figures import by_nearness, differences
 
 
@@ -173,7 +173,7 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     curve, figure = found.curve, found.figure
     assert sorted({1, 16, 64, figure.batch}) == curve["batch"].tolist()
     at = curve["batch"].tolist().index(figure.batch)
-    own = Measured(figure=figure, row={name: values[at] for name, values in curve.items()}, near=True)
+    own = PricedFigure(figure=figure, row={name: values[at] for name, values in curve.items()}, near=True)
     assert found.error == pytest.approx(own.error)
     chart = measured_chart(found)
     assert chart.x.base == 2  # batches double

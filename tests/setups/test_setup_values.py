@@ -20,7 +20,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups import loaded, measured
 from medusa_sim.setups.comparison import Comparison, on_frontier, sureness
 from medusa_sim.setups.loaded import MOST_FLEETS, Routed, routed, second_level, under_load
-from medusa_sim.setups.measured import Measured
+from medusa_sim.setups.measured import PricedFigure
 from medusa_sim.setups.pricing import surface_of
 from medusa_sim.setups.question import SetupChoices, SetupQuestion
 from medusa_sim.setups.search import _gaps
@@ -231,7 +231,7 @@ def test_a_figure_beside_its_prediction():
         tokens_per_s_per_user=100.0, source="made",
     )  # fmt: skip
     values = {"tokens_per_s_per_user": 110.0, "tokens_per_s_per_gpu": 55.0, "usd_per_million_tokens": 2.0}
-    found = Measured(figure=figure, row=values, near=True)
+    found = PricedFigure(figure=figure, row=values, near=True)
     assert found.error == pytest.approx(0.1)
     assert found.value("tokens_per_s_per_gpu") == pytest.approx(50.0)
     assert found.value("usd_per_million_tokens") == pytest.approx(2.2)
