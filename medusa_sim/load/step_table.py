@@ -160,7 +160,8 @@ class StepTable:
     def rate_per_s(self) -> FloatArray:
         """(1 + drafts, 1 + requests, lengths) tokens a second in steps without prompts; 0 for no requests."""
         requests = np.arange(self.requests_max + 1)[None, :, None]
-        return requests * self.tokens_per_step[:, None, None] / self.step_s
+        tokens = requests * self.tokens_per_step[:, None, None]
+        return np.divide(tokens, self.step_s, out=np.zeros_like(self.step_s), where=requests > 0)
 
 
 def chains(scenario: Scenario, drafts_max: int | None = None) -> tuple[DraftOption, ...]:

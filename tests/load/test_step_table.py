@@ -66,6 +66,15 @@ def test_acceptance_by_position_is_the_profiles_and_a_curve_knows_none(table):
         chains(scenario)
 
 
+def test_nobody_makes_no_tokens_even_where_a_step_without_requests_takes_no_time(table):
+    # (DeepSeek-R1 on eight H200: kernels beside others leave nothing of a step less its token)
+    idle = replace(
+        table, step_s=np.where(np.arange(table.step_s.shape[1])[None, :, None] > 0, table.step_s, 0.0)
+    )
+    assert (idle.rate_per_s[:, 0] == 0.0).all()
+    np.testing.assert_array_equal(idle.rate_per_s, table.rate_per_s)
+
+
 def test_prompts_ride_as_in_the_server(table):
     # (N8) with one prompt a step: tokens that are shared, and the attention of the prompt
     setting, prompt = SCENARIO.setting, 480
