@@ -74,13 +74,9 @@ def measure_steps(*, folder: Path, grid: StepGrid, asked: Device, with_operators
         raise UsageError(f"--dtype {asked.dtype}: steps are measured in one dtype at a time")
     where = (folder, asked, grid, device, dtypes[0])
     if with_operators:
-        from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS
         from medusa_sim.lab.measure.together import measure_together
-        from medusa_sim.lab.validate.step_operators import step_operators
-        from medusa_sim.lab.validate.step_scores import speedups_differ
 
-        meta = measure_together(*where, operators_of=step_operators, least_rows=LEAST_ROWS,
-                                disagreement=speedups_differ, tell=say)  # fmt: skip
+        meta = measure_together(*where, tell=say)
     else:
         from medusa_sim.lab.measure.decoder_steps import measure_decoder_steps
 

@@ -18,11 +18,13 @@ from msgspec.structs import replace
 from medusa_sim.data import user_data_dir
 from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import Gpu, load_gpu
+from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS
 from medusa_sim.lab.measure import hardware
 from medusa_sim.lab.measure.arguments import Device, StepGrid, Tell
 from medusa_sim.lab.measure.bench import CpuBench
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, write_config, write_steps
 from medusa_sim.lab.measure.decoder_steps import steps_meta
+from medusa_sim.lab.measure.disagreement import speedups_differ
 from medusa_sim.lab.measure.environment import environment
 from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.operator_run import operators_meta
@@ -33,16 +35,11 @@ from medusa_sim.lab.measure.spread import Timing, settled_timing, timing_of
 from medusa_sim.lab.measure.subject import Subject, random_subject
 from medusa_sim.lab.measure.timed_steps import Step, step_us
 from medusa_sim.lab.measure.turns import ReferenceKernel, Turns, Visit, step_clock, take_turns
+from medusa_sim.lab.validate.step_operators import step_operators
 from medusa_sim.latency.measured import OPERATOR_PROFILES
-from medusa_sim.models.model import Model, of_dtype
+from medusa_sim.models.model import of_dtype
 from medusa_sim.models.models import load_model
-from medusa_sim.operators.attention import Attention
-from medusa_sim.operators.elementwise import Elementwise
-from medusa_sim.operators.gemm import Gemm
 
-OperatorsOf = Callable[
-    [Model, Gpu, Sequence[tuple[int, int, int]], int], Sequence[Gemm | Attention | Elementwise]
-]
 STEADY = 0.01
 """Passes that differ by less, on average over the speedups, need no more rounds."""
 _FEWEST_ROUNDS = 5
@@ -58,8 +55,7 @@ class Together:
     """One model's run. shapes: what its steps are made of; more: those from which kernels are fitted besides.
 
     bench: times operators, by its clock steps too. record: where the operators' rows go; folder: where the
-    steps go; method: how they are measured. disagreement: how far the passes of a grid differ, on average
-    over its speedups. Every round leaves complete files.
+    steps go; method: how they are measured. Every round leaves complete files.
     """
 
     subject: Subject
@@ -69,7 +65,6 @@ class Together:
     record: Recorder
     folder: Path
     method: StepMeta
-    disagreement: Callable[[Sequence[StepRow]], float]
     tell: Tell
     turns: Turns = field(init=False)
 
@@ -92,7 +87,7 @@ class Together:
                 self._write()
                 told = f"{self.subject.name}: round {rounds} of {len(self.turns.found)} operators and steps"
                 if rounds > 1:
-                    told += f", passes differ by {100.0 * self.disagreement(self._rows()):.1f} %"
+                    told += f", passes differ by {100.0 * speedups_differ(self._rows()):.1f} %"
                 self.tell(told)
         except KeyboardInterrupt:
             self._write()
@@ -132,7 +127,7 @@ class Together:
             ]
 
     def _is_steady(self) -> bool:
-        return self.turns.rounds >= _FEWEST_ROUNDS and self.disagreement(self._rows()) < STEADY
+        return self.turns.rounds >= _FEWEST_ROUNDS and speedups_differ(self._rows()) < STEADY
 
     def _rows(self) -> list[StepRow]:
         """One row a cell and complete round; a run that was stopped in its first round keeps what it has."""
@@ -191,35 +186,23 @@ def _mixed(operators: Sequence[Visit], steps: Sequence[Visit]) -> list[Visit]:
     return [visit for _, visit in sorted(placed, key=lambda entry: entry[0])]
 
 
-def _shapes(
-    name: str, gpu: Gpu, subject: Subject, operators_of: OperatorsOf, least_rows: int
-) -> tuple[list[TimedShape], list[TimedShape]]:
+def _shapes(name: str, gpu: Gpu, subject: Subject) -> tuple[list[TimedShape], list[TimedShape]]:
     """What the steps of a model are made of, with as many others as a fit needs; the rest of the others."""
     grid, model = subject.grid, dataclasses.replace(load_model(name), **of_dtype(subject.dtype))
     cells = [
         (batch, count, tree.depth) for batch in grid.batches for count, (tree, _) in subject.trees.items()
     ]
-    needed = [shape_of(model, operator, 0) for operator in operators_of(model, gpu, cells, grid.seq_len)]
-    return fill_up(needed, timed_shapes([model], (subject.dtype,)), least_rows)
+    needed = [shape_of(model, operator, 0) for operator in step_operators(model, gpu, cells, grid.seq_len)]
+    return fill_up(needed, timed_shapes([model], (subject.dtype,)), LEAST_ROWS)
 
 
 def measure_together(
-    folder: Path,
-    asked: Device,
-    grid: StepGrid,
-    device: torch.device,
-    dtype: str,
-    *,
-    operators_of: OperatorsOf,
-    least_rows: int,
-    disagreement: Callable[[Sequence[StepRow]], float],
-    tell: Tell = lambda _: None,
+    folder: Path, asked: Device, grid: StepGrid, device: torch.device, dtype: str, tell: Tell = lambda _: None
 ) -> StepMeta:
     """Steps of one model to `folder`, and the operators that they and a fit are made of to the device's rows.
 
-    operators_of: what a model's steps of (batch, candidates, depth) cells at a length are made of on a GPU.
-    least_rows: shapes of each of their kinds, for a fit. disagreement: as of `Together`. Raises UsageError
-    off a CPU or for several models, SpecError or OutputError for what is not there or cannot be written.
+    Raises UsageError off a CPU or for several models, SpecError or OutputError for what is not there or
+    cannot be written.
     """
     require_cpu(device)
     if len(asked.models) > 1:
@@ -236,7 +219,7 @@ def measure_together(
     record, meta = begin(rows, meta, resume=False)
     write_meta(rows, meta)
     hardware.write_hardware(home, seen, rates)
-    first, more = _shapes(path, load_gpu(seen.name, home), subject, operators_of, least_rows)
+    first, more = _shapes(path, load_gpu(seen.name, home), subject)
     method = steps_meta(grid, seen, rates.copy_bytes_per_s, packed=asked.packed)
     run = Together(
         subject=subject,
@@ -248,7 +231,6 @@ def measure_together(
         record=record,
         folder=folder,
         method=replace(method, attention={subject.name: subject.attention}),
-        disagreement=disagreement,
         tell=tell,
     )
     try:

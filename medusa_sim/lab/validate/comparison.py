@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,17 +101,6 @@ def comparison(quantity: str, ratio: FloatArray, floors: Sequence[float], where:
 def disagreement(passes: tuple[float, ...]) -> float:
     """(largest - smallest) / mean of the passes; 0 for one pass."""
     return (max(passes) - min(passes)) / float(np.mean(passes))
-
-
-def halves_differ(passes: Sequence[float], estimate: Callable[[Sequence[float]], float]) -> float:
-    """How far an estimate from every second pass lies from one of the others, as a fraction of their mean.
-
-    What a repetition of half the length would differ by; NaN for one pass, which tells nothing.
-    """
-    if len(passes) == 1:
-        return math.nan
-    first, second = estimate(passes[::2]), estimate(passes[1::2])
-    return 2.0 * abs(first - second) / (first + second)
 
 
 def choice_of(

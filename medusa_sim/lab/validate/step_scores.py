@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.errors import CoverageError
-from medusa_sim.lab.measure.cells import StepRow
+from medusa_sim.lab.measure.disagreement import gains_differ, halves_differ
 from medusa_sim.lab.measure.spread import lower_quartile
 from medusa_sim.lab.validate.comparison import (
     Cell,
@@ -16,7 +16,6 @@ from medusa_sim.lab.validate.comparison import (
     Deviation,
     choice_of,
     comparison,
-    halves_differ,
 )
 
 
@@ -52,21 +51,9 @@ def step_comparisons(cells: Sequence[StepCell]) -> list[Deviation]:
                 for base, cell in pairs
             ]
         )
-        floors = [_gain_differs(base, cell) for base, cell in pairs]
+        floors = [gains_differ(base.passes_us, cell.passes_us) for base, cell in pairs]
         deviations.append(comparison("speedup", ratio, floors, [cell.where for _, cell in pairs]))
     return deviations
-
-
-def _gain_differs(base: StepCell, cell: StepCell) -> float:
-    """How far halves of the passes disagree about the ratio of two steps."""
-    places = range(len(cell.passes_us))
-    return halves_differ(
-        places,
-        lambda chosen: (
-            lower_quartile([base.passes_us[int(i)] for i in chosen])
-            / lower_quartile([cell.passes_us[int(i)] for i in chosen])
-        ),
-    )
 
 
 def _floor(cells: Sequence[StepCell], plain: StepCell, best: StepCell) -> float | None:
@@ -76,32 +63,8 @@ def _floor(cells: Sequence[StepCell], plain: StepCell, best: StepCell) -> float 
     if len(best.passes_us) == 1:
         return None
     trees = [cell for cell in cells if cell.model == best.model and cell.candidates > 1]
-    mean = np.mean([_gain_differs(_baseline(cells, cell), cell) for cell in trees])
-    return max(_gain_differs(plain, best), float(mean))
-
-
-def speedups_differ(rows: Sequence[StepRow]) -> float:
-    """How far the passes of one model disagree, on average over the speedups of its trees."""
-    passes: dict[tuple[int, int, int], list[float]] = {}
-    for row in rows:
-        passes.setdefault((row.batch, row.seq_len, row.candidates), []).append(row.time_us)
-    cells = {
-        key: StepCell(
-            model=rows[0].model,
-            batch=key[0],
-            seq_len=key[1],
-            candidates=key[2],
-            tokens_per_step=1.0,
-            measured_us=lower_quartile(times),
-            passes_us=tuple(times),
-            predicted_us=0.0,
-            is_fitted=False,
-        )
-        for key, times in passes.items()
-    }
-    return float(
-        np.mean([_gain_differs(cells[(*key[:2], 1)], cell) for key, cell in cells.items() if key[2] > 1])
-    )
+    mean = np.mean([gains_differ(_baseline(cells, cell).passes_us, cell.passes_us) for cell in trees])
+    return max(gains_differ(plain.passes_us, best.passes_us), float(mean))
 
 
 def _baseline(cells: Sequence[StepCell], cell: StepCell) -> StepCell:

@@ -19,10 +19,11 @@ from decoder_models import tiny_config
 
 from medusa_sim.lab.measure import together
 from medusa_sim.lab.measure.cells import read_steps
+from medusa_sim.lab.measure.disagreement import halves_differ
 from medusa_sim.lab.measure.shapes import TimedShape, fill_up
 from medusa_sim.lab.measure.spread import lower_quartile, settled_timing
 from medusa_sim.lab.measure.turns import ReferenceKernel, Turns, Visit, take_turns
-from medusa_sim.lab.validate.comparison import CountChoice, halves_differ
+from medusa_sim.lab.validate.comparison import CountChoice
 from medusa_sim.operators.kinds import operator_of
 
 
