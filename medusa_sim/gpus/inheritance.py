@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -91,24 +91,27 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.gpu}:{self.set_name}{tail}"
 
 
-class InheritFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`[kernels.<set>.inherit]` as a file has it: these keys, and one for each section of BORROWED."""
+_Named: TypeAlias = str | dict[str, str] | None
+
+
+class InheritFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`[kernels.<set>.inherit]` as a file has it, with a key for each section of BORROWED."""
 
     reason: Text
     widen: Annotated[float, Meta(ge=1.0, le=MAX_WIDEN)] = 1.0
     slower: Annotated[float, Meta(gt=0.0, le=MAX_WIDEN)] = 1.0
-
-
-_Named: TypeAlias = str | dict[str, str] | None
-if not TYPE_CHECKING:
-    InheritFile = msgspec.defstruct(
-        "InheritFile",
-        [(section, str | None if section == UNFUSED else _Named, None) for section in BORROWED],
-        bases=(InheritFile,),
-        frozen=True,
-        kw_only=True,
-        forbid_unknown_fields=True,
-    )
+    gemm: _Named = None
+    attention: _Named = None
+    elementwise: _Named = None
+    unfused: str | None = None
+    moe: _Named = None
+    mla: _Named = None
+    collective: _Named = None
+    dispatch: _Named = None
+    recurrent: _Named = None
+    window: _Named = None
+    sparse: _Named = None
+    hyper: _Named = None
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,22 +183,18 @@ def inherit_kernels(
     kernels were measured to err on other GPUs. chips: of every GPU that is named.
     """
     own_chip = chips[borrowed.gpu]
-
-    def is_alike(gpu: str) -> bool:
-        return chips[gpu].architecture == own_chip.architecture
-
-    def merged(section: str) -> dict[str, Kernel]:
-        return _section(
-            own.table(section),
-            section,
-            borrowed,
-            lambda gpu, name: lookup(gpu, name).table(section),
-            is_alike,
-            lambda kernel, gpu, entry: carried(kernel, chips[gpu], own_chip, entry),
-        )
-
-    tables: dict[str, object] = {section: merged(section) for section in BORROWED}
-    return msgspec.structs.replace(own, **tables | {UNFUSED: merged(UNFUSED).get(UNFUSED)})
+    merged = {section: dict(own.table(section)) for section in BORROWED}
+    for section, entry, reference in borrowed.references:
+        lent, chip = lookup(reference.gpu, reference.set_name).table(section), chips[reference.gpu]
+        pairs = [(name, name) for name in lent] if entry == EVERY_ENTRY else [(entry, reference.entry)]
+        for mine, theirs in pairs:
+            if mine not in merged[section] and theirs in lent:
+                kernel = carried(lent[theirs], chip, own_chip, theirs)
+                is_alike = chip.architecture == own_chip.architecture
+                fit = _borrowed_fit(kernel.fit, reference, borrowed, (section, mine), is_alike=is_alike)
+                merged[section][mine] = msgspec.structs.replace(kernel, fit=fit)
+    tables: dict[str, object] = {**merged, UNFUSED: merged[UNFUSED].get(UNFUSED)}
+    return msgspec.structs.replace(own, **tables)
 
 
 def fitted_kernels(held: KernelSet) -> dict[str, Kernel]:
@@ -222,34 +221,13 @@ def is_chained(section: str, reference: Reference, held: KernelSet, again: Inher
     return borrowed and not _has(held, section, reference.entry)
 
 
-def _section(
-    own: Mapping[str, Kernel],
-    section: str,
-    borrowed: Inheritance,
-    lookup: Callable[[str, str], Mapping[str, Kernel]],
-    is_alike: Callable[[str], bool],
-    carry: Callable[[Kernel, str, str], Kernel],
-) -> dict[str, Kernel]:
-    merged = dict(own)
-    for wanted_section, entry, reference in borrowed.references:
-        if wanted_section != section:
-            continue
-        relative = lookup(reference.gpu, reference.set_name)
-        pairs = [(name, name) for name in relative] if entry == EVERY_ENTRY else [(entry, reference.entry)]
-        for mine, theirs in pairs:
-            if mine not in merged and theirs in relative:
-                kernel = carry(relative[theirs], reference.gpu, theirs)
-                fit = _borrowed_fit(kernel.fit, reference, borrowed, (section, mine), is_alike)
-                merged[mine] = msgspec.structs.replace(kernel, fit=fit)
-    return merged
-
-
 def _borrowed_fit(
     fit: Fit,
     reference: Reference,
     borrowed: Inheritance,
     place: tuple[str, str],
-    is_alike: Callable[[str], bool],
+    *,
+    is_alike: bool,
 ) -> Fit:
     """place: section and entry that the kernel has in the set that borrows it."""
     section, entry = place
@@ -257,7 +235,7 @@ def _borrowed_fit(
     is_far, is_scaled = reference.gpu != borrowed.gpu, section == "gemm" and entry in SCALED
     is_other = _is_other_format(entry, reference.entry)
     if is_far or is_scaled or is_other:
-        error = transfer_error(section, is_far=is_far, is_alike=is_alike(reference.gpu), is_scaled=is_scaled)
+        error = transfer_error(section, is_far=is_far, is_alike=is_alike, is_scaled=is_scaled)
         if is_scaled and reference.set_name != borrowed.set_name:
             error = math.hypot(error, TRANSFER_ERROR_LIBRARY)
         if is_other:
@@ -270,7 +248,7 @@ def _borrowed_fit(
         inherited_from=str(reference),
         residuals=residuals,
         slower=borrowed.slower if is_far else 1.0,
-        together=fit.together if not is_far else TOGETHER_ALIKE if is_alike(reference.gpu) else TOGETHER,
+        together=fit.together if not is_far else TOGETHER_ALIKE if is_alike else TOGETHER,
     )
 
 
