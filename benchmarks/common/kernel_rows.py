@@ -23,8 +23,9 @@ from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch
 from medusa_sim.lab.calibrate.errors import mape
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel
-from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, Rows
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
+from medusa_sim.lab.measure.shapes import LEAST_ROWS
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.step.rows import predicted_rows

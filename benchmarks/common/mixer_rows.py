@@ -22,8 +22,9 @@ from medusa_sim.gpus.kernels import StreamKernel
 from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import ratio_mape
 from medusa_sim.lab.calibrate.fit import FOLDS
-from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, Rows, heldout_groups
+from medusa_sim.lab.calibrate.kind_rows import Rows, heldout_groups
 from medusa_sim.lab.calibrate.stream import UNSEEN, refitted_stream
+from medusa_sim.lab.measure.shapes import LEAST_ROWS
 from medusa_sim.latency.bands import residual_band
 from medusa_sim.latency.stream import is_host_bound, stream_time
 from medusa_sim.operators.columns import IndexArray, texts

@@ -9,12 +9,11 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import DataError
+from medusa_sim.lab.measure.shapes import LEAST_ROWS
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
 
 OperatorT = TypeVar("OperatorT", bound=Operator)
-LEAST_ROWS = 20
-"""Of a fit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from medusa_sim.errors import DataError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.calibrate.fits import fitter
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel
-from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, Rows
+from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.transfer import fit_linear
 from medusa_sim.lab.calibrate.unfused import fit_unfused
+from medusa_sim.lab.measure.shapes import LEAST_ROWS
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.attention import UNFUSED_KINDS, Attention

@@ -19,9 +19,10 @@ from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import SerialAttention, SerialGemm, SerialLine
 from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, KernelT
 from medusa_sim.lab.calibrate.gemm import merged_repeats
-from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS, OperatorT, Rows, require_rows
+from medusa_sim.lab.calibrate.kind_rows import OperatorT, Rows, require_rows
 from medusa_sim.lab.calibrate.search import least_log_errors
 from medusa_sim.lab.calibrate.starts import Bounds
+from medusa_sim.lab.measure.shapes import LEAST_ROWS
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm

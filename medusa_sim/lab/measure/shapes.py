@@ -22,6 +22,8 @@ FAMILIES = tuple(made.FAMILY for made in (Gemm, Attention, Elementwise))
 Levels = dict[int, int]
 
 M_MAX = 4096
+LEAST_ROWS = 20
+"""Of a kind of operator, that a fit needs."""
 
 
 def _levels(*groups: Iterable[int]) -> Levels:

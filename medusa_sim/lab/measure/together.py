@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from medusa_sim.data import user_data_dir
 from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import Gpu, load_gpu
-from medusa_sim.lab.calibrate.kind_rows import LEAST_ROWS
 from medusa_sim.lab.measure import hardware
 from medusa_sim.lab.measure.arguments import Device, StepGrid, Tell
 from medusa_sim.lab.measure.bench import CpuBench
@@ -30,12 +29,12 @@ from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.operator_run import operators_meta
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
 from medusa_sim.lab.measure.session import FastestLayers
-from medusa_sim.lab.measure.shapes import TimedShape, fill_up, shape_of, timed_shapes
+from medusa_sim.lab.measure.shapes import LEAST_ROWS, TimedShape, fill_up, shape_of, timed_shapes
 from medusa_sim.lab.measure.spread import Timing, settled_timing, timing_of
+from medusa_sim.lab.measure.step_operators import step_operators
 from medusa_sim.lab.measure.subject import Subject, random_subject
 from medusa_sim.lab.measure.timed_steps import Step, step_us
 from medusa_sim.lab.measure.turns import ReferenceKernel, Turns, Visit, step_clock, take_turns
-from medusa_sim.lab.validate.step_operators import step_operators
 from medusa_sim.latency.measured import OPERATOR_PROFILES
 from medusa_sim.models.model import of_dtype
 from medusa_sim.models.models import load_model

@@ -20,6 +20,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.measure.cells import RunRow, read_runs
+from medusa_sim.lab.measure.decoder_step import decoder_model, decoder_step, fitted_gaps
 from medusa_sim.lab.validate.comparison import (
     Cell,
     CountChoice,
@@ -28,7 +29,6 @@ from medusa_sim.lab.validate.comparison import (
     comparison,
     disagreement,
 )
-from medusa_sim.lab.validate.decoder_step import decoder_model, decoder_step, fitted_gaps
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.latency.calibrated import CalibratedLatency
 

@@ -20,10 +20,10 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, read_steps
+from medusa_sim.lab.measure.decoder_step import Gaps, decoder_model, decoder_step, fitted_gaps
 from medusa_sim.lab.measure.environment import differences
 from medusa_sim.lab.measure.spread import lower_quartile
 from medusa_sim.lab.validate.comparison import CountChoice, Deviation
-from medusa_sim.lab.validate.decoder_step import Gaps, decoder_model, decoder_step, fitted_gaps
 from medusa_sim.lab.validate.step_scores import StepCell, step_choices, step_comparisons
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.latency.calibrated import CalibratedLatency
