@@ -12,8 +12,9 @@ from scipy import stats
 from scipy.optimize import brentq
 from servers import CHAT, full, setting
 
+from medusa_sim.engines.engine import Term
 from medusa_sim.engines.runtime import load_runtime
-from medusa_sim.serving import first_tokens
+from medusa_sim.serving import first_tokens, request_cycle
 from medusa_sim.serving.chance import log_normal
 from medusa_sim.serving.first_tokens import following_us, starting_us
 from medusa_sim.serving.request_cycle import RequestCycle
@@ -251,6 +252,24 @@ def test_cohorts_meet_as_often_as_counted(way, alone, carrying, begins, ahead, a
         chances = chances * (1.0 - (1.0 - begins) ** (np.arange(9) / found.passes[0]))
         chances[0] = 1.0 - chances.sum()
     assert chances == pytest.approx(counted, abs=0.03)
+
+
+def test_the_way_is_longer_by_what_is_sent_to_others_that_decode(monkeypatch):
+    """Nine others that decode 8 of 10 steps, one of which is scheduled ahead: 50 + 9 x 0.8 x 5 us."""
+    runtime = load_runtime("vllm")
+    engine = runtime.engine.with_terms(
+        {
+            name: Term(value=value, source="a test")
+            for name, value in {"server_us": 50.0, "server_us_per_request": 5.0, "steps_ahead": 1.0}.items()
+        }
+    )
+    asked = SimpleNamespace(
+        requests=np.array([1.0, 10.0]), decode_steps=np.full(2, 8.0), verified_tokens=np.ones(2)
+    )
+    monkeypatch.setattr(request_cycle, "returning", lambda **given: given)
+    seen = request_cycle.steps_alone(np.full(2, 10.0))
+    given = request_cycle._returning(setting(replace(runtime, engine=engine)), asked, seen)
+    assert given["way_us"].tolist() == pytest.approx([0.0, 86.0])
 
 
 def test_a_server_whose_steps_outlast_the_way_has_one_cohort_on_each():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from servers import served
+from servers import CHAT, full, served, setting
 
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.models.sparse import Compressed
@@ -70,6 +70,17 @@ def test_a_step_with_prompts_takes_no_less_than_their_tokens_alone():
     law = replace(found._law, full_decode_us=np.array([150_000.0]))
     time_us = law.steps(np.array([0]), np.array([512.0])).time_us
     assert np.all(time_us > prompt_terms(law.setting).share * law.linear_us[0])
+
+
+def test_a_step_without_prompts_lacks_those_that_are_absent():
+    """(N8): of 64 requests some are away; of linear layers of 3,000 us a mean of 2,900 is left."""
+    found = full(setting(), np.asarray(64), CHAT)
+    cycle = found._cycle
+    law = replace(found._law, full_decode_us=np.array([3000.0]), mean_decode_us=np.array([2900.0]))
+    absent = cycle.running * cycle.absent_steps / (cycle.decode_steps + cycle.absent_steps)
+    expected = cycle.step_us - absent * cycle.request_attention_us - 100.0
+    assert float(absent[0]) > 0.1
+    assert law.decode_only_us == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("prompts", [1, 8])
