@@ -31,7 +31,7 @@ from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.roofline import roofline_points
 from medusa_sim.grid.surface import surface_at
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.plan import tree_answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation

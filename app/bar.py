@@ -41,7 +41,7 @@ from medusa_sim.engines.runtime import (
 from medusa_sim.errors import MedusaSimError, SpecError, UsageError, names_meant, shown
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.gpu_names import device_names, gpu_names, local_names
-from medusa_sim.models.models import load_model, model_names
+from medusa_sim.models.named import load_model, model_names
 from medusa_sim.outside.limits import SENT_HEADER_BYTES
 from medusa_sim.report.words.numbers import with_prefix
 from medusa_sim.scenario.acceptance import CONDITIONAL, LETTERS, NUMBERS

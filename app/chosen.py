@@ -18,7 +18,7 @@ from medusa_sim.export import ENGINES
 from medusa_sim.export.engines import METHODS
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model, model_names
+from medusa_sim.models.named import load_model, model_names
 from medusa_sim.report.words.scenario import formats_text
 from medusa_sim.scenario.arguments import ARGUMENTS, Arguments, words_of
 from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument

@@ -48,7 +48,7 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.models.models import load_model, model_names
+from medusa_sim.models.named import load_model, model_names
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at

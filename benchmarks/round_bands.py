@@ -40,7 +40,7 @@ from medusa_sim.engines.engine import unversioned
 from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.gpus.carried import OTHER_VENDOR
 from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.step.drafter import lookups
 from medusa_sim.writing import write_text
 

@@ -35,7 +35,7 @@ from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.sweep import grid_options
-from medusa_sim.models.models import load_model, model_names
+from medusa_sim.models.named import load_model, model_names
 from medusa_sim.plan.verdict import LOSES, NO_GAIN, PAYS, drafting_spans, stretches, verdict_codes
 
 CARDS = ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from medusa_sim.errors import MedusaSimError as MedusaSimError
     from medusa_sim.gpus.gpu import load_gpu as load_gpu
     from medusa_sim.grid.single_step import SingleStep as SingleStep
-    from medusa_sim.models.models import load_model as load_model
+    from medusa_sim.models.named import load_model as load_model
     from medusa_sim.report.check.python import CheckResult as CheckResult
     from medusa_sim.report.compare.python import CompareResult as CompareResult
     from medusa_sim.report.load.python import LoadResult as LoadResult
@@ -43,7 +43,7 @@ _HOMES = {
     "compare": "medusa_sim.api",
     "load_acceptance": "medusa_sim.acceptance.profile",
     "load_gpu": "medusa_sim.gpus.gpu",
-    "load_model": "medusa_sim.models.models",
+    "load_model": "medusa_sim.models.named",
     "recommend": "medusa_sim.api",
     "simulate": "medusa_sim.api",
     "sweep": "medusa_sim.api",

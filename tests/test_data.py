@@ -93,7 +93,7 @@ def test_a_wheel_holds_every_specification_and_finds_it(tmp_path):
         assert shipped <= held
     code = (
         "from medusa_sim.gpus.gpu import load_gpu\nfrom medusa_sim.gpus.gpu_names import gpu_names\n"
-        "from medusa_sim.models.models import load_model\n"
+        "from medusa_sim.models.named import load_model\n"
         "from medusa_sim.engines.runtime import load_runtime\n"
         "import medusa_sim\n"
         "gpus = [load_gpu(name) for name in gpu_names()]\n"

@@ -17,8 +17,8 @@ from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import DataError, SpecError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.prices import prices
-from medusa_sim.models import models
-from medusa_sim.models.models import load_model
+from medusa_sim.models import named
+from medusa_sim.models.named import load_model
 from medusa_sim.reading.strict import Sourced, Text, Us, convert
 
 
@@ -106,7 +106,7 @@ PRICE = {"gpu": "a40", "usd_per_gpu_hour": 0.5, "offer": "us", "date": "2026-11-
 TERM = {"value": 500.0, "band": 0.1, "source": "my benchmark"}
 FILES: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[Path], object]]] = {
     "hardware/own.toml": (datasheet, lambda path: load_gpu("own", path.parents[1])),
-    "models.toml": (lambda: {"own": shipped(models.MODELS_FILE)["llama-7b"]}, lambda _: load_model("own")),
+    "models.toml": (lambda: {"own": shipped(named.MODELS_FILE)["llama-7b"]}, lambda _: load_model("own")),
     "runtimes.toml": (
         lambda: {"own": shipped(runtime.RUNTIMES_FILE)["kernel"]}, lambda _: load_runtime("own")
     ),
@@ -150,7 +150,7 @@ def test_every_file_is_read_strictly(name, tmp_path, monkeypatch):
         path.parent.mkdir(parents=True)
         path.write_text(tomlkit.dumps(content))
         if name in ("models.toml", "runtimes.toml"):
-            module = models if name == "models.toml" else runtime
+            module = named if name == "models.toml" else runtime
             monkeypatch.setattr(module, name.replace(".toml", "_file").upper(), path)
         try:
             load(path)

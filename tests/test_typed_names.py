@@ -12,7 +12,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.gpu_names import gpu_name, gpu_names
 from medusa_sim.models.checkpoints import stored_as
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.reading.documents import read_toml
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

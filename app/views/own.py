@@ -28,7 +28,7 @@ from medusa_sim.gpus.gpu_names import gpu_names, local_names
 from medusa_sim.gpus.local import runtimes_of
 from medusa_sim.grid.sweep import count_table
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.models.models import load_model, model_names
+from medusa_sim.models.named import load_model, model_names
 from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.reading.files import held

@@ -28,7 +28,7 @@ from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.latency.cached import cached
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.defaults import LENGTH_CV

@@ -26,7 +26,7 @@ from medusa_sim.gpus.gpu_names import gpu_name
 from medusa_sim.gpus.local import LocalLaw, local_law
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.local_correction import SPREAD, corrected, pass_times, passes, replace_law, scaled
 from medusa_sim.scenario.local_rows import LocalRow

@@ -19,7 +19,7 @@ from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.gpus.fitted import Fit
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.table import operators_of

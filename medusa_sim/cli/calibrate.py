@@ -246,7 +246,7 @@ def _tell(fitted: FittedRuntime) -> None:
 
 def _drafter_of(drafter: str, given: dict[str, Any]) -> DrafterOf:
     """Function that makes a drafter of a given number of drafts."""
-    from medusa_sim.models.models import load_model
+    from medusa_sim.models.named import load_model
     from medusa_sim.scenario.draft_options import Drafting
     from medusa_sim.step.drafter.base import DrafterParts
 

@@ -163,7 +163,7 @@ def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> 
     from medusa_sim.engines.runtime import load_runtime, local_runtime_names, runtime_aliases, runtime_names
     from medusa_sim.gpus.gpu_names import device_names, gpu_name, gpu_names
     from medusa_sim.models.hf_families import unmodelled
-    from medusa_sim.models.models import load_model, model_names
+    from medusa_sim.models.named import load_model, model_names
 
     # a list of everything leaves out what stands on desks: more devices than all else together
     is_whole = not names and kind is None

@@ -172,7 +172,7 @@ def _gpu(data_dir: str | None) -> Iterable[str]:
 
 def _model(data_dir: str | None) -> Iterable[str]:
     del data_dir
-    from medusa_sim.models.models import model_names
+    from medusa_sim.models.named import model_names
 
     return model_names()
 

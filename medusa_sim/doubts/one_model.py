@@ -16,7 +16,7 @@ from medusa_sim.doubts.term_shares import changed_share, token_us
 from medusa_sim.doubts.terms import TERM_WORDS
 from medusa_sim.engines.place import sizes_of
 from medusa_sim.engines.term import Term
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.scenario.scenario import Scenario
 
 CHANGE_WORTH_NAMING = 0.05

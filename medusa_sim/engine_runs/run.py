@@ -14,7 +14,7 @@ from medusa_sim.engine_runs.load_generators import AIPERF, VLLM_SERVE
 from medusa_sim.engines.engine import unversioned
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import DataError, MedusaSimError, UsageError
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.outside.limits import TABLE_BYTES
 from medusa_sim.plan.measured_run import MeasuredRun, with_known_acceptance
 from medusa_sim.reading.files import read_text

@@ -20,7 +20,7 @@ from medusa_sim.export.settings import EngineExport, EngineSettings, option_word
 from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.models.checkpoints import drafter_id, weights_id
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import checkpoint_ids, load_model
+from medusa_sim.models.named import checkpoint_ids, load_model
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question as Recommended

@@ -1,6 +1,6 @@
 """A decoder-only language model as a list of sizes: what decides how much a step computes and moves.
 
-Where models come from: `models.py` (by name), `hf_config.py` (a Hugging Face `config.json`).
+Where models come from: `named.py` (by name), `hf_config.py` (a Hugging Face `config.json`).
 """
 
 from __future__ import annotations

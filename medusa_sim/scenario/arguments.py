@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from medusa_sim.engines.runtime import Runtime
     from medusa_sim.gpus.gpu import Gpu
     from medusa_sim.latency.model import LatencyModel
-    from medusa_sim.models.models import ModelName
+    from medusa_sim.models.named import ModelName
     from medusa_sim.scenario.acceptance import Given
 
 MOST_TOKENS = 10**9

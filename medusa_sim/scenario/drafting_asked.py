@@ -6,7 +6,7 @@ from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
 from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.file_types import FILES
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.arguments import Arguments
 from medusa_sim.scenario.draft_options import Drafting

@@ -21,7 +21,7 @@ from medusa_sim.errors import DataError, UsageError, shown
 from medusa_sim.file_types import FILES, named_file
 from medusa_sim.gpus.gpu_names import device_names, gpu_name
 from medusa_sim.gpus.local import runtime_of_backend
-from medusa_sim.models.models import model_names
+from medusa_sim.models.named import model_names
 from medusa_sim.outside.limits import LINE_CHARACTERS, UPLOAD_BYTES
 from medusa_sim.reading.documents import json_documents, lines_of
 from medusa_sim.reading.files import named, read_text

@@ -25,7 +25,7 @@ from medusa_sim.gpus.prices import Price, given_price, price_of
 from medusa_sim.latency.cached import cached
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import ONE, Parallel
 from medusa_sim.models.variants import on_one_gpu, with_dtypes
 from medusa_sim.scenario.acceptance import resolve

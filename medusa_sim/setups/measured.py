@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.reading.files import FileState
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.comparison import Comparison

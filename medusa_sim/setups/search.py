@@ -16,7 +16,7 @@ from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.gpu_names import gpu_name
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import ModelName, load_model
+from medusa_sim.models.named import ModelName, load_model
 from medusa_sim.scenario.acceptance import resolve_word
 from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.declare import check

@@ -18,7 +18,7 @@ from medusa_sim.engines.engine import unversioned
 from medusa_sim.engines.place import KINDS, Place, difference, sizes_of
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.gpus.gpu import architecture_of
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.reading.documents import read_toml
 from medusa_sim.reading.files import FileState, file_state
 from medusa_sim.reading.strict import Schema, Text, convert

@@ -30,7 +30,7 @@ from test_escaping import texts_of
 
 from medusa_sim.cli.app import allowed_hosts, main_script, streamlit_options
 from medusa_sim.errors import DataError, SpecError, UsageError
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.outside import limits
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from medusa_sim.cli.validate import validate
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import ThresholdError
 from medusa_sim.gpus.gpu_names import gpu_names
-from medusa_sim.models.models import model_names
+from medusa_sim.models.named import model_names
 
 HEADER = "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us,source,remark"
 ROWS = (

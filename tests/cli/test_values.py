@@ -18,7 +18,7 @@ from medusa_sim.errors import SpecError, UsageError, unknown_name
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.gpu_names import _RELATIVES, gpu_names
 from medusa_sim.models.hf_families import CLASSES, FAMILIES, UNMODELLED, unmodelled
-from medusa_sim.models.models import load_model, model_names
+from medusa_sim.models.named import load_model, model_names
 from medusa_sim.report.specs.rows import _modelled
 
 

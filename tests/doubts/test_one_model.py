@@ -14,7 +14,7 @@ from medusa_sim.engines.place import sizes_of
 from medusa_sim.engines.ranges import Deviation
 from medusa_sim.engines.runtime import load_runtime, runtime_names
 from medusa_sim.engines.served_groups import served_groups
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 
 ONLY = "llama-3.1-70b"
 SMALL = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "ngram", "acceptance": "0.5"}

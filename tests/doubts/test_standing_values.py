@@ -9,7 +9,7 @@ import pytest
 from medusa_sim.doubts.standing import Standing, standing
 from medusa_sim.engines.accuracy_groups import _value, groups, span_of, table_text, weights_of
 from medusa_sim.engines.served_groups import known_kinds
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.step import decode_step
 

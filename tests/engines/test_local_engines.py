@@ -9,7 +9,7 @@ from medusa_sim.file_types import FILES, NAMES, TYPES, bytes_per_weight, mean_by
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.gpu_names import device_names, gpu_name, gpu_names, local_names
 from medusa_sim.gpus.local import is_unopened, laws, local_law, runtimes_of
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.scenario import Scenario
 

@@ -28,7 +28,7 @@ from medusa_sim.engines.term import Term
 from medusa_sim.errors import SpecError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.reproduce.token_rates import plain_step
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.report.specs.rows import runtime_rows
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter import drafter_names

@@ -11,7 +11,7 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.export.chains import ChainPlan
 from medusa_sim.export.settings import EngineSettings
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.scenario.acceptance import constant_rate

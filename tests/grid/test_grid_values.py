@@ -28,7 +28,7 @@ from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import in_groups, surface_at
 from medusa_sim.grid.sweep import Slices
 from medusa_sim.latency.roofline import RooflineLatency
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.chance import log_normal
 from medusa_sim.serving.watts import launch_joules, prompt_joules, sampling_joules, watts

@@ -13,7 +13,7 @@ from medusa_sim.file_types import FILES, TYPES
 from medusa_sim.models.gguf import _FILES, FAMILIES, model_from_gguf
 from medusa_sim.models.gguf_header import _TYPES, read_header
 from medusa_sim.models.hf_families import CLASSES
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.scenario.scenario import Scenario
 
 NUMBER = {"q4_k": 12, "q6_k": 14, "f32": 0, "q8_0": 8, "mxfp4": 39}

@@ -17,7 +17,7 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.models.feed_forwards import MoE
 from medusa_sim.models.mixers import Grouped, Latent, Mixer
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.models.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
 from medusa_sim.models.sparse import Compressed

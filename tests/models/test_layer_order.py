@@ -12,7 +12,7 @@ from medusa_sim.models.feed_forwards import MoE
 from medusa_sim.models.hf_families import read_family
 from medusa_sim.models.hf_given import Found, Given
 from medusa_sim.models.mixers import Grouped, Latent
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.recurrent import Recurrent
 
 LAYERS = 12

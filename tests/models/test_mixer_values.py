@@ -12,7 +12,7 @@ from medusa_sim.models.feed_forwards import Mlp
 from medusa_sim.models.hf_config import model_of
 from medusa_sim.models.mixers import Grouped
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.models.sparse import BlockSparse, Compressed, Indexer
 

@@ -17,7 +17,7 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.models.feed_forwards import MoE
 from medusa_sim.models.mixers import Grouped, Latent
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import ONE, Parallel, divisors
 from medusa_sim.models.variants import on_one_gpu, with_dtypes
 

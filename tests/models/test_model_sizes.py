@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tables import table
 
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.models.variants import on_one_gpu
 

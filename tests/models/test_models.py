@@ -17,7 +17,7 @@ from medusa_sim.models.feed_forwards import Mlp
 from medusa_sim.models.hf_families import FAMILIES
 from medusa_sim.models.mixers import Grouped
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model, model_names
+from medusa_sim.models.named import load_model, model_names
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.report.specs.rows import model_rows
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.state_rules import state_notes
 
 

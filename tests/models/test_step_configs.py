@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 
 KINDS = (["full_attention"] + ["sliding_attention"] * 3) * 12
 OTHER = {"num_attention_heads": 96, "num_attention_groups": 8, "head_dim": 128}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.models.mixers import Latent
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.sparse import BlockSparse, Compressed
 from medusa_sim.operators.sparse_sizes import (
     DSA_SIZES,

@@ -24,7 +24,7 @@ from medusa_sim.engines.runtime import runtime_names
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import count_table, sweep
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.plan.sweep_answer import sweep_answer

@@ -22,7 +22,7 @@ from runtimes import every_runtime
 
 from medusa_sim.engines.runtime import load_runtime, runtime_names
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.models.models import load_model, model_names
+from medusa_sim.models.named import load_model, model_names
 from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation

@@ -11,7 +11,7 @@ from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.local import laws_of
 from medusa_sim.gpus.prices import STALE_DAYS
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.report.blocks import Heading
 from medusa_sim.report.document import markdown_page
 from medusa_sim.report.specs.rows import (

@@ -16,7 +16,7 @@ from medusa_sim.errors import DataError, UsageError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.local import laws
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.local_correction import corrected, pass_times, replace_law, scaled
 from medusa_sim.scenario.local_rows import LocalRow, bench_command, rows_of

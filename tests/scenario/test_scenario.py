@@ -24,7 +24,7 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.operator_time import Source
 from medusa_sim.load.load_test import load_test
-from medusa_sim.models.models import load_model, model_names
+from medusa_sim.models.named import load_model, model_names
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTERS, KERNELS_ALONE, RUNS_CHAINS

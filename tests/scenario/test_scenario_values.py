@@ -15,7 +15,7 @@ from medusa_sim.errors import CoverageError, DataError, UsageError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.local import laws
 from medusa_sim.latency.local import LocalLatency
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.acceptance import (
     _of_the_family,

@@ -13,7 +13,7 @@ from servers import CHAT, LATENCY, full, plain, served, setting
 
 from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.engines.term import Term
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.chance import binomial

@@ -14,7 +14,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.sources import Drawn
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.scenario.defaults import LOAD_SHARE
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups import loaded, measured

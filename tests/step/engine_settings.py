@@ -7,7 +7,7 @@ from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.engines.term import Term
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.setting import Setting
 

@@ -3,7 +3,7 @@
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.roofline import RooflineLatency
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.step.setting import Setting
 
 GPU = load_gpu("h100-sxm")

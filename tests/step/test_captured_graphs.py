@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from medusa_sim.latency.waves import norm_max
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.layer import Mtp
 from medusa_sim.step.drafting import drafting_times

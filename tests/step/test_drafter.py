@@ -9,7 +9,7 @@ from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.roofline import RooflineLatency
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.models.variants import on_one_gpu
 from medusa_sim.operators.experts import Experts

@@ -13,7 +13,7 @@ from medusa_sim.engines.widening import Widening
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.cells import price
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.compose import RATIO_SHARE, overhead_halves

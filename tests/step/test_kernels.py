@@ -16,7 +16,7 @@ from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.models.mixers import Latent, Mixer
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.recurrent import Recurrent
 from medusa_sim.models.sparse import BlockSparse, Compressed
 from medusa_sim.models.state_rules import as_served

@@ -7,7 +7,7 @@ import pytest
 from tables import table
 
 from medusa_sim.engines.runtime import load_runtime
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.models.variants import on_one_gpu
 from medusa_sim.step.launch import Launch

@@ -10,7 +10,7 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.file_types import FILES, OF_MLX
 from medusa_sim.grid.cells import price
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.models.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter.draft_model import DraftModel

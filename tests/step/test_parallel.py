@@ -16,7 +16,7 @@ from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.models.feed_forwards import MoE
 from medusa_sim.models.layer_group import LayerGroup
 from medusa_sim.models.model import Model
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.models.variants import on_one_gpu
 from medusa_sim.operators.attention import Attention

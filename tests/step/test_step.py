@@ -14,7 +14,7 @@ from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.inheritance import TOGETHER, TOGETHER_ALIKE
 from medusa_sim.latency.operator_time import Bound, Source
 from medusa_sim.latency.roofline import RooflineLatency
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.kinds import KIND_OF

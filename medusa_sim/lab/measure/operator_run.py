@@ -25,7 +25,7 @@ from medusa_sim.lab.measure.shapes import timed_shapes
 from medusa_sim.lab.measure.spread import spread_warning
 from medusa_sim.latency.measured import OPERATOR_PROFILES
 from medusa_sim.latency.measurement import SCHEMA, Environment, Meta, Rates
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 
 _METHODS = {
     "cpu": "wall time of runs of calls; weights and K/V rotate as a step of the model reads them",

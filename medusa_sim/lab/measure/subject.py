@@ -24,7 +24,7 @@ from medusa_sim.lab.measure.cells import StepRow
 from medusa_sim.lab.measure.kernels import attention_kernels
 from medusa_sim.lab.measure.spread import Timing
 from medusa_sim.lab.measure.timed_steps import Step, full_step
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 
 ACCEPTED = 2
 """Draft tokens that every step accepts, or as many as its tree is deep."""

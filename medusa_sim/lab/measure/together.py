@@ -37,7 +37,7 @@ from medusa_sim.lab.measure.timed_steps import Step, step_us
 from medusa_sim.lab.measure.turns import ReferenceKernel, Turns, Visit, step_clock, take_turns
 from medusa_sim.latency.measured import OPERATOR_PROFILES
 from medusa_sim.models.model import of_dtype
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 
 STEADY = 0.01
 """Passes that differ by less, on average over the speedups, need no more rounds."""

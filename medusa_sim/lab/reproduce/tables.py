@@ -24,7 +24,7 @@ from medusa_sim.lab.reproduce.published import (
     paper_latency,
     paper_roof,
 )
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.operators.operator import operational_intensity
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.step.rows import predicted_rows

@@ -248,7 +248,7 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
             gpu = load_gpu(name, data_dir)
             return gpu_rows(gpu) + (kernel_rows(gpu) if kernels else [])
         case "model":
-            from medusa_sim.models.models import load_model
+            from medusa_sim.models.named import load_model
 
             return model_rows(load_model(name))
         case "runtime":
@@ -266,7 +266,7 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
 def _modelled(profile: str) -> str:
     """The model that a profile's name ends with, or why it cannot be asked; empty where it names none."""
     from medusa_sim.models.hf_families import unmodelled
-    from medusa_sim.models.models import model_names
+    from medusa_sim.models.named import model_names
     from medusa_sim.step.drafter import drafters
 
     prefixes = [prefix for kind in drafters().values() for prefix in kind.profiles]

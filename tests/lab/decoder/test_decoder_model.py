@@ -24,7 +24,7 @@ from medusa_sim.lab.decoder.generation import Generation, GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.model import random_llama
 from medusa_sim.lab.decoder.model_drafter import BeamDrafter, TreeDrafter
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.step import network, workload
 from medusa_sim.step.drafter.medusa import Medusa

@@ -26,7 +26,7 @@ from medusa_sim.lab.measure.timed_steps import step_us
 from medusa_sim.models.feed_forwards import Mlp
 from medusa_sim.models.layer_group import LayerGroup
 from medusa_sim.models.mixers import Grouped
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 
 TREE = CandidateTree.cartesian([2, 2, 1])
 TREES = {1: (CandidateTree.chain(0), 1.0), TREE.candidates: (TREE, 1.0)}

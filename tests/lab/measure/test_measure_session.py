@@ -17,7 +17,7 @@ from medusa_sim.lab.measure.spread import Timing, spread_warning, timing_of
 from medusa_sim.latency.measured import profile_of
 from medusa_sim.latency.measurement import Environment, Meta, Rates, read_meta
 from medusa_sim.models.layer_group import LayerGroup
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.operators.table import read_rows
 
 RATES = Rates(copy_bytes_per_s=1e12, read_bytes_per_s=1e12, flops_per_s={"fp16": 1e14}, launch_eager_us=5.0)

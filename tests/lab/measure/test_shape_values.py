@@ -28,7 +28,7 @@ from medusa_sim.lab.measure.shapes import (
 from medusa_sim.lab.measure.together import Together, _mixed
 from medusa_sim.lab.measure.turns import Visit
 from medusa_sim.latency.measurement import Rates
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
 

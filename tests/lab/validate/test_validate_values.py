@@ -32,7 +32,7 @@ from medusa_sim.lab.validate.step_scores import (
 )
 from medusa_sim.lab.validate.tree_runs import child_vectors, error_summary, tree_comparison
 from medusa_sim.latency.roofline import RooflineLatency
-from medusa_sim.models.models import load_model
+from medusa_sim.models.named import load_model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.acceptance import constant_rate
