@@ -5,6 +5,8 @@ import pytest
 
 from medusa_sim.engines.accuracy_groups import groups, together
 from medusa_sim.engines.engine import Term
+from medusa_sim.engines.place import _version
+from medusa_sim.engines.ranges import widening
 from medusa_sim.engines.runtime import load_runtime
 
 
@@ -31,3 +33,20 @@ def test_groups_that_a_table_shows_as_one_are_joined_by_their_rows(other, fitted
     (joined,) = together([one, two])
     assert (joined.rows, joined.error, joined.bias, joined.worst) == (30, 4.0, 0.0, -9.0)
     assert (joined.held, joined.fitted, joined.source, joined.data) == (None, fitted, "a; b", "x")
+
+
+@pytest.mark.parametrize(
+    ("outside", "times"),
+    [((), 1.0), (("forms",), 1.5), (("generations",), 1.25), (("gpus", "backends"), 1.0 + 0.5**0.5)],
+)
+def test_a_band_is_wider_by_each_range_that_a_set_up_is_outside_of(outside, times):
+    """Parts of 0.5 and 0.25 add in quadrature."""
+    assert widening(outside) == pytest.approx(times)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "version"),
+    [("vllm", (0, 0, 0)), ("vllm-0.15", (0, 15, 0)), ("sglang-0.5.9", (0, 5, 9)), ("vllm-v0", (0, 0, 0))],
+)
+def test_a_version_has_three_numbers(runtime, version):
+    assert _version(runtime) == version

@@ -83,6 +83,18 @@ def test_a_step_without_prompts_lacks_those_that_are_absent():
     assert law.decode_only_us == pytest.approx(expected)
 
 
+def test_steps_that_chunks_fill_count_with_the_step_that_ends_a_prompt():
+    """Of prompts of several steps: each full step by what it takes beyond one without prompts."""
+    law = full(setting(), np.asarray(8), replace(CHAT, prompt_tokens=20_000.0))._law
+    some = 1.0 - (1.0 - law.cycle.begin_chance) ** law.cycle.running
+    steps = law.steps(np.zeros(1, dtype=int), law.cycle.running * law.cycle.begin_chance / some)
+    alone_us = float(law.decode_only_us[0])
+    expected_us = (steps.time_us + steps.chunk_steps * steps.chunk_us - steps.chunk_steps * alone_us).mean()
+    assert float(steps.chunk_steps.mean()) > 1.0
+    assert law.step_times.carrying_us == pytest.approx(expected_us)
+    assert law.step_times.alone_us == pytest.approx(alone_us)
+
+
 @pytest.mark.parametrize("prompts", [1, 8])
 def test_gpus_that_attend_to_their_own_prompts_wait_for_the_one_that_reads(prompts):
     """A pass of one prompt, or of eight on eight GPUs, takes what such a prompt takes that comes alone."""
