@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.inheritance import BORROWED, InheritFile
 from medusa_sim.gpus.kernels import chosen_by_time, without_clusters
 from medusa_sim.gpus.power import TRANSFER_ERROR, scaled
 
@@ -42,3 +43,7 @@ def test_a_kernel_without_clusters_launches_each_block_alone_and_by_time_any_til
     assert by_time.tiles == (msgspec.structs.replace(tile, cluster=1, m_min=1, m_max=0, n_min=1, n_max=0),)
     assert (alone.fewest_waves, by_time.fewest_waves) == (True, False)
     assert without_clusters(alone) is alone
+
+
+def test_every_section_that_may_be_borrowed_is_a_key_of_a_file_and_no_other():
+    assert set(InheritFile.__struct_fields__) == {"reason", "widen", "slower", *BORROWED}
