@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.scenario.declare import ANY, FOLDER, WORD, Declared, argument
 
 if TYPE_CHECKING:
+    from medusa_sim.parts.running import Compute
     from medusa_sim.parts.shard import Shard
-    from medusa_sim.parts.work import Work
+    from medusa_sim.parts.works import Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,32 +65,35 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
     unit: what the work counts as computed.
     """
     from medusa_sim.parts.folder import PartFolder
-    from medusa_sim.parts.running import run_here
+    from medusa_sim.parts.running import run_parts
 
     assert place.out is not None  # noqa: S101  # callers ask for parts
-    shard = place.share()
-    if place.scheduler is not None:
-        from medusa_sim.parts.cluster import require_cluster_extra
-
-        require_cluster_extra()
+    shard, compute = place.share(), _who(place)
     folder = PartFolder.of(place.out, work.description)
     with progress(unit) as advance:
         try:
-            if place.scheduler is not None:
-                from medusa_sim.parts.cluster import run_on_cluster
-
-                done = run_on_cluster(work, folder, advance, place.scheduler)
-            elif place.workers is not None:
-                from medusa_sim.parts.processes import run_on_processes
-
-                done = run_on_processes(work, folder, advance, place.workers)
-            else:
-                done = run_here(work, folder, shard, advance)
+            done = run_parts(work, folder, compute, advance, shard)
         except KeyboardInterrupt:
             say(f"interrupted; finished parts are kept in {place.out}: the same command goes on")
             raise
-    if not shard.parts(work):
+    if not shard.numbers(work.parts):
         warn([f"--shard {place.shard} has no part: this work is cut into {work.parts}; give fewer shares"])
     were = f", {done.kept} were there" if done.kept else ""
     parts = f"{done.written} part{'s' * (done.written != 1)}"
     say(f"{parts} of {done.rows:,} {unit} computed into {place.out}{were}")
+
+
+def _who(place: PartsPlace) -> Compute:
+    """Who computes the parts. Raises UsageError for a scheduler without dask."""
+    if place.scheduler is not None:
+        from medusa_sim.parts.cluster import compute_on_cluster, require_cluster_extra
+
+        require_cluster_extra()
+        return partial(compute_on_cluster, place.scheduler)
+    if place.workers is not None:
+        from medusa_sim.parts.processes import compute_on_processes
+
+        return partial(compute_on_processes, place.workers)
+    from medusa_sim.parts.running import compute_here
+
+    return compute_here

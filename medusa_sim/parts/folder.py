@@ -14,15 +14,16 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from medusa_sim.errors import OutputError
 from medusa_sim.outside.limits import TABLE_BYTES
-from medusa_sim.parts.work import Description, Work
 from medusa_sim.reading.documents import read_json
 from medusa_sim.reading.files import named
-from medusa_sim.report.formats import write_parquet
-from medusa_sim.writing import atomic, make_folder
+from medusa_sim.writing import make_folder
 
+Description: TypeAlias = dict[str, Any]
+"""JSON that says everything a result depends on: `kind` names the work, `version` the package."""
 MANIFEST = "_manifest.json"
 _PARQUET = b"PAR1"
 
@@ -85,11 +86,6 @@ class PartFolder:
                 return begins == file.read() == _PARQUET
         except FileNotFoundError:
             return False
-
-    def write(self, work: Work, number: int) -> None:
-        """Compute a part and write it. Raises OutputError, and what computing raises; leaves nothing then."""
-        with atomic(self.part(number)) as file:
-            write_parquet(work.tables(number), file)
 
     @contextlib.contextmanager
     def claimed(self, name: str) -> Iterator[None]:

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 from medusa_sim.errors import UsageError, shown
-from medusa_sim.parts.work import Work
 
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 
@@ -31,6 +30,6 @@ class Shard:
         """Name of its claim on a folder."""
         return f"shard-{self.number}-of-{self.count}"
 
-    def parts(self, work: Work) -> range:
-        """Numbers of its parts."""
-        return range(self.number - 1, work.parts, self.count)
+    def numbers(self, parts: int) -> range:
+        """Its own of so many parts."""
+        return range(self.number - 1, parts, self.count)

@@ -8,19 +8,21 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 from medusa_sim import __version__
-from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import Slices, SweepTable, sweep
 from medusa_sim.load.answer import run_load
 from medusa_sim.load.load_test import LoadTest, load_test
+from medusa_sim.parts.folder import Description
 from medusa_sim.parts.json_arguments import (
     Frozen,
     JsonArguments,
@@ -30,7 +32,6 @@ from medusa_sim.parts.json_arguments import (
     plain,
     scenario_of,
 )
-from medusa_sim.parts.work import Description
 from medusa_sim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -50,40 +51,16 @@ second of a core, since each has a start of its own.
 """
 
 
-def described(kind: str, work: SweepParts | LoadParts, files: dict[str, str]) -> Description:
-    """The fields of a work, as JSON has them, with what its rows depend on beside them."""
-    held = {each.name: getattr(work, each.name) for each in fields(work)}
-    values = {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
-    return {"kind": kind, "version": __version__, **values, "files": files}
+class _Parts(msgspec.Struct, frozen=True, tag_field="kind", dict=True):
+    """Rows in numbered parts. Equal descriptions give equal parts, on any machine and in any order."""
+
+    def described(self, files: dict[str, str]) -> Description:
+        """Its fields, with what its rows depend on beside them."""
+        fields: Description = msgspec.json.decode(msgspec.json.encode(self))
+        return {**fields, "version": __version__, "files": files}
 
 
-def made_from(description: Description) -> SweepParts | LoadParts:
-    """The parts of a description. Raises UsageError for a kind that nobody knows."""
-    kinds: dict[str, Any] = {"sweep": SweepParts, "load": LoadParts}
-    kind = str(description.get("kind"))
-    if kind not in kinds:
-        raise UsageError(unknown_name("kind of work", kind, kinds))
-    held = ((each.name, description[each.name]) for each in fields(kinds[kind]))
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in held}
-    parts: SweepParts | LoadParts = kinds[kind](**values)
-    return parts
-
-
-def work_of(description: Description) -> SweepParts | LoadParts:
-    """The work of a description; the same object for the same description, with what it has loaded.
-
-    Raises UsageError for a kind that nobody knows, and what the work itself raises.
-    """
-    return _work(json.dumps(description, sort_keys=True))
-
-
-@lru_cache(maxsize=4)
-def _work(text: str) -> SweepParts | LoadParts:
-    return made_from(json.loads(text))
-
-
-@dataclass(frozen=True)
-class SweepParts:
+class SweepParts(_Parts, frozen=True, tag="sweep"):
     """Cases (arguments of `Scenario` that JSON can hold) over a grid; parts by case, then batch, then length.
 
     counts: of each case, how many counts of the grid its acceptance describes; the others have no rows.
@@ -128,7 +105,7 @@ class SweepParts:
     @cached_property
     def description(self) -> Description:
         """Cases, grid and what the numbers depend on beside them: the version and the files named."""
-        return described("sweep", self, digests(self.cases))
+        return self.described(digests(self.cases))
 
     @property
     def parts(self) -> int:
@@ -179,8 +156,7 @@ def best_rows(table: SweepTable, counts: int) -> pa.Table:
     return table.arrow().take(np.arange(best.size) * counts + best)
 
 
-@dataclass(frozen=True)
-class LoadParts:
+class LoadParts(_Parts, frozen=True, tag="load"):
     """Cases (arguments of `Scenario`) x rates, each with every policy.
 
     asked: further arguments of `load.load_test.load_test`; rates: requests a second (None: the source's own).
@@ -217,7 +193,7 @@ class LoadParts:
     @cached_property
     def description(self) -> Description:
         """Cases, rates and what is asked, with the version and the files named."""
-        return described("load", self, digests(self.cases, **self.asked))
+        return self.described(digests(self.cases, **self.asked))
 
     @property
     def parts(self) -> int:
@@ -243,3 +219,23 @@ class LoadParts:
 def _test(case: Frozen, asked: Frozen) -> LoadTest:
     """The test of a case, whose table of steps is kept between rates."""
     return load_test(scenario_of(case), **dict(asked))
+
+
+Work: TypeAlias = SweepParts | LoadParts
+
+
+def work_of(description: Description) -> Work:
+    """The work of a description; the same object for the same description, with what it has loaded.
+
+    Raises UsageError for a description of none.
+    """
+    return _work(json.dumps(description, sort_keys=True))
+
+
+@lru_cache(maxsize=4)
+def _work(text: str) -> Work:
+    try:
+        work: Work = msgspec.json.decode(text, type=Work)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"unknown kind of work ({error}); choose another folder") from error
+    return work

@@ -6,6 +6,9 @@ import pandas as pd
 
 from medusa_sim.api import Scenario
 from medusa_sim.grid.axes import Grid
+from medusa_sim.parts.folder import PartFolder
+from medusa_sim.parts.running import Advance, Done, compute_here, run_parts
+from medusa_sim.parts.shard import Shard
 from medusa_sim.parts.works import SweepParts
 
 FAST = {"runtime": "cuda-graph", "latency": "roofline"}
@@ -29,3 +32,9 @@ def read(folder: Path) -> pd.DataFrame:
 
 def nothing(computed: int, rows: int) -> None:
     del computed, rows
+
+
+def run_here(
+    parts: SweepParts, folder: PartFolder, shard: Shard | None = None, advance: Advance = nothing
+) -> Done:
+    return run_parts(parts, folder, compute_here, advance, shard)

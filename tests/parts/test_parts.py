@@ -13,15 +13,13 @@ from asking import answered, frame, run
 from hypothesis import given
 from hypothesis import strategies as st
 from one_line import one_line
-from small_sweep import GRID, SWEEP, nothing, read, scenarios, work
+from small_sweep import GRID, SWEEP, read, run_here, scenarios, work
 
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import Slices, sweep
-from medusa_sim.parts.folder import MANIFEST, PartFolder
-from medusa_sim.parts.running import run_here
+from medusa_sim.parts.folder import MANIFEST, Description, PartFolder
 from medusa_sim.parts.shard import Shard
-from medusa_sim.parts.work import Description
 from medusa_sim.parts.works import LoadParts, SweepParts, work_of
 from medusa_sim.scenario.scenario import Scenario
 
@@ -42,13 +40,7 @@ def test_pieces_cover_a_grid_once(batches, lengths, counts, rows):
 
 @given(st.integers(1, 50), st.integers(1, 60))
 def test_shards_share_the_parts(parts, count):
-    class Numbered(SweepParts):
-        @property
-        def parts(self) -> int:
-            return parts
-
-    own = Numbered((), (), (1,), (1,), (1,), all_rows=True, part_rows=1)
-    taken = [number for i in range(count) for number in Shard(i + 1, count).parts(own)]
+    taken = [number for i in range(count) for number in Shard(i + 1, count).numbers(parts)]
     assert sorted(taken) == list(range(parts))
 
 
@@ -105,35 +97,34 @@ def test_any_number_of_shards_writes_the_same_data_set(tmp_path):
     for count in (1, 3):
         folder = PartFolder.of(tmp_path / str(count), parts.description)
         for i in range(count):
-            done = run_here(parts, folder, Shard(i + 1, count), nothing)
+            done = run_here(parts, folder, Shard(i + 1, count))
             assert done.kept == 0
     assert read(tmp_path / "1").equals(read(tmp_path / "3"))
     assert len(list((tmp_path / "3").glob("part-*.parquet"))) == parts.parts
 
 
-class Stopped(SweepParts):
-    """Work that is killed in the middle of a part."""
+def test_a_stopped_run_leaves_whole_parts_and_goes_on(tmp_path, monkeypatch):
+    """It is killed in the middle of a part."""
+    parts, tables = work(), SweepParts.tables
 
-    def tables(self, number: int) -> Iterator[pa.Table]:
-        for table in super().tables(number):
+    def stopped(self: SweepParts, number: int) -> Iterator[pa.Table]:
+        for table in tables(self, number):
             yield table
             if number == 2:
                 raise KeyboardInterrupt
 
-
-def test_a_stopped_run_leaves_whole_parts_and_goes_on(tmp_path):
-    parts = work()
-    stopped = Stopped(**{name: getattr(parts, name) for name in parts.__dataclass_fields__})
     folder = PartFolder.of(tmp_path, parts.description)
-    with pytest.raises(KeyboardInterrupt):
-        run_here(stopped, folder, Shard(), nothing)
+    with monkeypatch.context() as patch:
+        patch.setattr(SweepParts, "tables", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run_here(parts, folder)
     assert sorted(path.name for path in tmp_path.glob("*part*")) == [
         "part-000000.parquet",
         "part-000001.parquet",
     ]
     before = folder.part(0).stat().st_mtime_ns
     steps: list[tuple[int, int]] = []
-    done = run_here(parts, folder, Shard(), lambda computed, rows: steps.append((computed, rows)))
+    done = run_here(parts, folder, advance=lambda *rows: steps.append(rows))
     assert (done.kept, done.written) == (2, parts.parts - 2)
     assert steps[-1] == (done.rows, done.rows)
     assert folder.part(0).stat().st_mtime_ns == before
@@ -153,10 +144,10 @@ def test_a_folder_of_another_question_is_refused(tmp_path):
 def test_a_part_that_was_cut_off_is_computed_again(kept, tmp_path):
     parts = work()
     folder = PartFolder.of(tmp_path, parts.description)
-    run_here(parts, folder, Shard(), nothing)
+    run_here(parts, folder)
     whole = read(tmp_path)
     folder.part(1).write_bytes(folder.part(1).read_bytes()[:kept])
-    done = run_here(parts, folder, Shard(), nothing)
+    done = run_here(parts, folder)
     assert (done.written, done.kept) == (1, parts.parts - 1)
     assert read(tmp_path).equals(whole)
 
@@ -199,8 +190,8 @@ def test_two_clients_of_one_shard_are_told_apart(tmp_path):
     folder = PartFolder.of(tmp_path, parts.description)
     holder = rf": process {os.getpid()} on \S+ is writing shard-1-of-1"
     with folder.claimed(Shard().name), pytest.raises(OutputError, match=holder):
-        run_here(parts, folder, Shard(), nothing)
-    assert run_here(parts, folder, Shard(), nothing).written == parts.parts
+        run_here(parts, folder)
+    assert run_here(parts, folder).written == parts.parts
 
 
 LOAD = (

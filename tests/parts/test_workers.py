@@ -1,6 +1,5 @@
 """Who computes parts: processes, a cluster, and what is told when one of them ends."""
 
-import itertools
 import json
 import os
 import re
@@ -8,14 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -25,10 +22,11 @@ from small_sweep import GRID, SWEEP, nothing, read, work
 
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.parts import processes
-from medusa_sim.parts.cluster import run_on_cluster, write_part
+from medusa_sim.parts.cluster import compute_on_cluster
 from medusa_sim.parts.folder import MANIFEST, PartFolder
-from medusa_sim.parts.processes import run_on_processes
-from medusa_sim.parts.running import Done
+from medusa_sim.parts.processes import compute_on_processes
+from medusa_sim.parts.running import Advance, Done, run_parts, write_part
+from medusa_sim.parts.works import SweepParts
 
 CASES = (
     "--gpu", "a100-80gb-pcie,h100-sxm,a40,l4,l40s,rtx-4090",
@@ -146,20 +144,20 @@ def test_ctrl_c_is_one_line_that_says_how_to_go_on(tmp_path, wanted):
 
 @pytest.mark.nightly  # it starts six processes, one after the other
 def test_a_part_that_ends_its_processes_is_given_up_in_one_line(tmp_path, monkeypatch):
-    parts = work()
-    folder = PartFolder.of(tmp_path, parts.description)
-    starts, start = itertools.count(), processes._started
-    monkeypatch.setattr(processes, "_serve", ending)
-    monkeypatch.setattr(processes, "_started", lambda path: (next(starts), start(path))[1])
-    with pytest.raises(OutputError, match="ended every process that computed it"):
-        run_on_processes(parts, folder, nothing, 2)
-    assert 2 + 2 <= next(starts) <= 2 + 2 * 2  # two further tries of the part, and of the other one at most
+    pools, pool = list[int](), processes._pool
+    monkeypatch.setattr(processes, "_begin", ending)
+    monkeypatch.setattr(processes, "_pool", lambda count: (pools.append(count), pool(count))[1])
+    with pytest.raises(OutputError, match="ended 3 times before a part was finished"):
+        run_on_processes(work(), PartFolder.of(tmp_path, work().description), 2)
+    assert pools == [2, 2, 2]  # two further tries
 
 
-def ending(folder: str, pipe: Connection) -> None:
-    del folder
-    pipe.recv()
+def ending() -> None:
     os._exit(9)
+
+
+def run_on_processes(parts: SweepParts, folder: PartFolder, workers: int, advance: Advance = nothing) -> Done:
+    return run_parts(parts, folder, partial(compute_on_processes, workers), advance)
 
 
 def test_an_error_of_a_part_is_told_by_the_client(tmp_path):
@@ -167,36 +165,28 @@ def test_an_error_of_a_part_is_told_by_the_client(tmp_path):
     folder = PartFolder.of(tmp_path, parts.description)
     folder.manifest.write_text(json.dumps({**parts.description, "kind": "nonsense"}))
     with pytest.raises(UsageError, match="unknown kind of work"):
-        run_on_processes(parts, folder, nothing, 2)
+        run_on_processes(parts, folder, 2)
 
 
 def test_a_worker_writes_a_part_of_its_own_version_alone(tmp_path, monkeypatch):
     parts = work()
     folder = PartFolder.of(tmp_path / "parts", parts.description)
-    rows = [write_part(str(folder.path), number) for number in range(parts.parts)]
-    assert sum(rows) == 2 * GRID.batch.size * GRID.seq_len.size * GRID.candidates.size
+    assert [write_part(folder.path, number) for number in range(parts.parts)] == [*range(parts.parts)]
     assert all(folder.is_done(number) for number in range(parts.parts))
-    assert len(read(folder.path)) == sum(rows)
-    monkeypatch.setattr("medusa_sim.parts.cluster.__version__", "0.0")
+    assert len(read(folder.path)) == 2 * GRID.batch.size * GRID.seq_len.size * GRID.candidates.size
+    monkeypatch.setattr("medusa_sim.parts.running.__version__", "0.0")
     with one_line(OutputError, match="a worker has medusa-sim 0.0"):
-        write_part(str(folder.path), 0)
+        write_part(folder.path, 0)
     with one_line(OutputError, match="does not see"):
-        write_part(str(tmp_path / "elsewhere"), 0)
+        write_part(tmp_path / "elsewhere", 0)
 
 
-@dataclass
-class Scheduler:
-    """Stands in for dask's `Client` and `as_completed`: the oldest part is computed when one is awaited."""
+class Scheduler(ThreadPoolExecutor):
+    """Stands in for dask's `Client` and its executor."""
 
-    threads: int
-    queue: deque[SimpleNamespace] = field(default_factory=deque)
-    most: int = 0
-
-    def __enter__(self) -> "Scheduler":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    def __init__(self, threads: int) -> None:
+        super().__init__(1)
+        self.threads, self.submitted = threads, 0
 
     def wait_for_workers(self, count: int, timeout: float) -> None:
         assert (count, timeout) == (1, 10.0)
@@ -204,21 +194,13 @@ class Scheduler:
     def nthreads(self) -> dict[str, int]:
         return {"a": self.threads, "b": 0}
 
-    def submit(self, made: Any, folder: str, number: int, *, pure: bool, retries: int) -> SimpleNamespace:
+    def get_executor(self, *, pure: bool, retries: int) -> "Scheduler":
         assert (pure, retries) == (False, 2)
-        return SimpleNamespace(key=number, result=partial(made, folder, number))
-
-    def completed(self, first: list[SimpleNamespace]) -> "Scheduler":
-        self.queue.extend(first)
         return self
 
-    def add(self, future: SimpleNamespace) -> None:
-        self.queue.append(future)
-
-    def __iter__(self) -> Iterator[SimpleNamespace]:
-        while self.queue:
-            self.most = max(self.most, len(self.queue))
-            yield self.queue.popleft()
+    def submit(self, *call: Any, **options: Any) -> Future[Any]:
+        self.submitted += 1
+        return super().submit(*call, **options)
 
 
 @pytest.mark.parametrize(("threads", "in_flight"), [(2, 6), (0, 3), (100, 15)])
@@ -228,19 +210,42 @@ def test_a_scheduler_has_three_parts_a_thread_and_gets_the_missing_ones(
     """Of sixteen parts one is there: fifteen of 3 lengths and 5 counts are left."""
     parts, scheduler = work(), Scheduler(threads)
     told: list[tuple[int, int]] = []
+    flying: list[int] = []
     folder = PartFolder.of(tmp_path, parts.description)
     assert parts.parts == 16
-    folder.write(parts, 3)
-    given = SimpleNamespace(
-        Client=lambda *_, **__: scheduler, as_completed=scheduler.completed, KilledWorker=KeyError
+    write_part(folder.path, 3)
+    monkeypatch.setitem(
+        sys.modules, "distributed", SimpleNamespace(Client=lambda *_, **__: scheduler, KilledWorker=KeyError)
     )
-    monkeypatch.setitem(sys.modules, "distributed", given)
-    monkeypatch.setattr("medusa_sim.parts.cluster.require_cluster_extra", lambda: None)
-    done = run_on_cluster(parts, folder, lambda *rows: told.append(rows), "tcp://made")
+
+    def advance(*rows: int) -> None:
+        flying.append(scheduler.submitted - len(told))
+        told.append(rows)
+
+    done = run_parts(parts, folder, partial(compute_on_cluster, "tcp://made"), advance)
     assert told == [(15 * count, 225) for count in range(1, 16)]
     assert done == Done(written=15, kept=1, rows=225)
-    assert scheduler.most == in_flight
+    assert scheduler.submitted == 15
+    assert max(flying) == in_flight
     assert all(folder.is_done(number) for number in range(16))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(KeyError(), "ended every worker"), (CancelledError(), "went away")]
+)
+def test_what_a_scheduler_says_is_one_line(tmp_path, monkeypatch, error, told):
+    scheduler = Scheduler(1)
+    given = SimpleNamespace(Client=lambda *_, **__: scheduler, KilledWorker=KeyError)
+    monkeypatch.setitem(sys.modules, "distributed", given)
+    monkeypatch.setattr("medusa_sim.parts.running.work_of", Mock(side_effect=error))
+    parts = work()
+    with one_line(OutputError, match=told):
+        run_parts(
+            parts,
+            PartFolder.of(tmp_path, parts.description),
+            partial(compute_on_cluster, "tcp://made"),
+            nothing,
+        )
 
 
 @pytest.mark.parametrize(("workers", "missing", "started"), [(1, 16, 0), (9, 1, 0), (9, 2, 2)])
@@ -249,11 +254,10 @@ def test_processes_are_started_for_several_parts_alone(tmp_path, monkeypatch, wo
     folder = PartFolder.of(tmp_path, parts.description)
     for number in range(missing, 16):
         folder.part(number).write_bytes(b"PAR1PAR1")
-    count = itertools.count()
-    start = processes._started
-    monkeypatch.setattr(processes, "_started", lambda path: (next(count), start(path))[1])
-    done = run_on_processes(parts, folder, lambda *rows: told.append(rows), workers)
-    assert next(count) == started
+    counts, pool = list[int](), processes._pool
+    monkeypatch.setattr(processes, "_pool", lambda count: (counts.append(count), pool(count))[1])
+    done = run_on_processes(parts, folder, workers, lambda *rows: told.append(rows))
+    assert sum(counts) == started
     assert told == [(15 * (number + 1), 15 * missing) for number in range(missing)]
     assert done == Done(written=missing, kept=16 - missing, rows=15 * missing)
 
