@@ -8,6 +8,7 @@ from typing import Any
 
 import answers
 import inputs
+import link
 import show
 import streamlit as st
 import uploads
@@ -29,6 +30,7 @@ from chosen import (
     measured_models,
     set_up_of,
 )
+from inputs import Input
 
 from medusa_sim.acceptance.profile import CURVE_HEADS, acceptance_names
 from medusa_sim.engines.runtime import (
@@ -45,7 +47,6 @@ from medusa_sim.models.named import load_model, model_names
 from medusa_sim.outside.limits import SENT_HEADER_BYTES
 from medusa_sim.report.words.numbers import with_prefix
 from medusa_sim.scenario.acceptance import CONDITIONAL, LETTERS, NUMBERS
-from medusa_sim.scenario.arguments import ARGUMENTS
 from medusa_sim.scenario.declare import FLAG, NUMBER, WHOLE, Argument
 from medusa_sim.scenario.defaults import KERNELS_ALONE, request_length
 from medusa_sim.step.drafter import drafter_class, drafter_names, drafters
@@ -63,7 +64,6 @@ whole step; its figures are on the page Evidence."""
 GPUS = (1, 2, 4, 8, 16)
 _LONGEST = 131_072
 """Tokens of a context, a prompt or an output."""
-LABEL = {name: each.label for name, each in ARGUMENTS.items()}
 NAMES = (*SPECIAL, *(each.name for each in MORE), *REQUEST, "seq")
 """Parameters of the bar's inputs."""
 _OPENED = "bar_opened"
@@ -92,43 +92,38 @@ def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
     row = form.container(key="asked_searched" if searched else "asked")
     more = form.expander("More", type="compact", key="bar_more").container(key="asked_more")
     of_card = more if searched else row
-    known = inputs.now("drafter")
+    known = link.value_of("drafter")
     drafter = known if known in drafter_names() else DRAFTER
-    seen = str(inputs.now("gpu"))
+    seen = str(link.value_of("gpu"))
     model = model_choice(row, seen if seen in device_names() else GPU)
     gpu = gpu_choice(of_card)
-    tp = inputs.pick(of_card, "tp", LABEL["tp"], GPUS, 1, "They share the model by tensor parallelism.")
+    of_tp = Input.of_argument("tp", "They share the model by tensor parallelism.")
+    tp = inputs.pick(of_card, of_tp, GPUS, 1)
     engine = engine_choice(of_card, default_engine(drafter))
     drafter = drafter_choice(row, engine)
     words: dict[str, Any] = {"gpu": gpu, "tp": tp, "runtime": engine, "drafter": drafter}
-    help_text = (
+    meaning = (
         "Tokens of a request: speedups are those of a server that reads such prompts between its steps. Type "
         "a context and no request for a step without prompts."
     )
     for name, label in zip(REQUEST, ("Prompt", "Output"), strict=True):
         empty = f"{REQUEST[name]:,.0f}"
-        words[name] = inputs.perhaps(row, name, label, 1, _LONGEST, help_text, empty=empty)
+        words[name] = inputs.number(row, Input(name, label, meaning), 1, _LONGEST, empty=empty)
     row.form_submit_button("Apply", type="primary", on_click=_fold)
     words["acceptance"] = acceptance_choice(more, drafter)
     kind = drafter_class(drafter)
     if kind.unit == "head":
-        help_text = "Trained; fewer may be run."
-        words["heads"] = inputs.whole(more, "heads", LABEL["heads"], 1, CURVE_HEADS, CURVE_HEADS, help_text)
+        of_heads = Input.of_argument("heads", "Trained; fewer may be run.")
+        words["heads"] = inputs.whole(more, of_heads, 1, CURVE_HEADS, CURVE_HEADS)
     if kind.takes_draft_model:
-        help_text = "A smaller model of the same family and vocabulary."
-        first = draft_for(str(model))
-        words["draft_model"] = inputs.choice(
-            more, "draft_model", LABEL["draft_model"], model_names(), first, help_text
-        )
+        of_draft = Input.of_argument("draft_model", "A smaller model of the same family and vocabulary.")
+        words["draft_model"] = inputs.choice(more, of_draft, model_names(), draft_for(str(model)))
     followed = request_length(*(words[name] or usual for name, usual in REQUEST.items()))
-    help_text = (
-        f"Committed tokens before the step: a request's prompt and half its output, else {followed:,}."
-    )
-    label = "Context (tokens)"
-    words["seq"] = inputs.perhaps(more, "seq", label, 1, _LONGEST, help_text, empty=f"{followed:,}")
-    words["ep"] = tp > 1 and inputs.on_off(
-        more, "ep", LABEL["ep"], False, "Expert parallelism, for mixtures of experts."
-    )
+    meaning = f"Committed tokens before the step: a request's prompt and half its output, else {followed:,}."
+    of_seq = Input("seq", "Context (tokens)", meaning)
+    words["seq"] = inputs.number(more, of_seq, 1, _LONGEST, empty=f"{followed:,}")
+    of_ep = Input.of_argument("ep", "Expert parallelism, for mixtures of experts.")
+    words["ep"] = tp > 1 and inputs.on_off(more, of_ep, default=False)
     words |= {each.name: of_argument(more, each, is_local=engine in _LOCAL) for each in MORE}
     config = _uploaded_config(box) if model == OWN_MODEL else None
     typed, name = st.session_state.get(_TYPED_AS, ("", ""))
@@ -151,7 +146,7 @@ def _fold() -> None:
 def _line(*, searched: bool) -> str:
     """The question before it is drawn, as a phone shows it."""
     names = ("model", "gpu", "tp", "runtime", "drafter", *REQUEST)
-    said = {name: inputs.now(name) for name in (*names, "seq", "acceptance")}
+    said = {name: link.value_of(name) for name in (*names, "seq", "acceptance")}
     try:
         known = set_up_of(said)
         line = known.drafted if searched else known.line
@@ -191,23 +186,20 @@ def of_argument(where: Any, argument: Argument, *, is_local: bool = False) -> An
 
     is_local: the engine reads files of weights, whose formats are choices too.
     """
-    name, label, help_text = argument.name, argument.label, show.in_words(argument.help)
+    of = Input(argument.name, argument.label, show.in_words(argument.help))
     if argument.type is FLAG:
-        is_on = inputs.on_off(where, name, label, bool(argument.default), help_text)
+        is_on = inputs.on_off(where, of, default=bool(argument.default))
         return argument.default if is_on == bool(argument.default) else is_on
     if argument.choices:
         names = (DEFAULT, *argument.choices, *(argument.others if is_local else ()))
-        chosen = inputs.choice(where, name, label, names, DEFAULT, help_text, inputs.format_words)
+        chosen = inputs.choice(where, of, names, DEFAULT, inputs.format_words)
         return argument.default if chosen == DEFAULT else chosen
     if argument.type not in (WHOLE, NUMBER):
-        return inputs.text(where, name, label, "", help_text, empty=DEFAULT) or argument.default
-    unsaid = DEFAULT if argument.default is None else f"{argument.default:g}"
-    if argument.type is WHOLE:
-        low, high = int(argument.least or 0), int(argument.most or _MOST)
-        given: float | None = inputs.perhaps(where, name, label, low, high, help_text, empty=unsaid)
-    else:
-        least, most = float(argument.least or 0.0), float(argument.most or _MOST)
-        given = inputs.amount(where, name, label, most, None, help_text, low=least, empty=unsaid)
+        return inputs.text(where, of, empty=DEFAULT) or argument.default
+    empty = DEFAULT if argument.default is None else f"{argument.default:g}"
+    of_type: type[int] | type[float] = int if argument.type is WHOLE else float
+    low, high = of_type(argument.least or 0), of_type(argument.most or _MOST)
+    given = inputs.number(where, of, low, high, empty=empty)
     return argument.default if given is None else given
 
 
@@ -244,12 +236,12 @@ def take(preset: Mapping[str, str | int | None]) -> None:
 
 def engine_choice(where: Any, default: str) -> str:
     """A serving engine, or how the user's own code launches its kernels."""
-    help_text = (
+    meaning = (
         "What runs it. Own CUDA graph, own eager code: of yours, which may verify any tree. Serving engines "
         "verify chains of drafts, some of them trees, and add time of their own to a step. Only what the "
         "engine can run is recommended."
     )
-    return inputs.choice(where, "runtime", LABEL["runtime"], RUNS_ON, default, help_text, engine_words)
+    return inputs.choice(where, Input.of_argument("runtime", meaning), RUNS_ON, default, engine_words)
 
 
 def engine_words(name: str) -> str:
@@ -276,8 +268,8 @@ def card_text(gpu: str) -> str:
 
 def gpu_choice(where: Any) -> str:
     """A GPU that is known."""
-    help_text = "Data centre first, then older, consumer, and what stands on a desk."
-    return inputs.choice(where, "gpu", LABEL["gpu"], offered_gpus(), GPU, help_text)
+    meaning = "Data centre first, then older, consumer, and what stands on a desk."
+    return inputs.choice(where, Input.of_argument("gpu", meaning), offered_gpus(), GPU)
 
 
 def model_choice(where: Any, gpu: str) -> str | None:
@@ -286,13 +278,13 @@ def model_choice(where: Any, gpu: str) -> str | None:
     What is typed and begins one name alone is that one.
     """
     options = (*measured_models(gpu), *model_names(), OWN_MODEL)
-    help_text = (
+    meaning = (
         "Sizes decide the time of a step. Pick a name, type a Hugging Face id "
         f"({_AN_ID}), or hand in its config.json or GGUF file: the last entry."
     )
     if (taken := st.session_state.pop(_TAKEN, None)) is not None:
         st.session_state["model"], st.session_state[_TYPED_AS] = taken[1], taken
-    chosen = inputs.choice(where, "model", LABEL["model"], options, MODEL, help_text, typed=True)
+    chosen = inputs.choice(where, Input.of_argument("model", meaning), options, MODEL, typed=True)
     if chosen in options:
         return chosen
     # What is typed is never looked for on the disk: the app may be open to others.
@@ -334,22 +326,19 @@ def drafter_choice(where: Any, engine: str) -> str:
     """What drafts: the default, or what commands take where the engine lacks that."""
     known = drafters_of(engine)
     first = DRAFTER if DRAFTER in known else drafter_of(engine)
-    return inputs.choice(
-        where, "drafter", LABEL["drafter"], drafter_names(), first, "What proposes the candidates.",
-        lambda name: drafter_class(name).title,
-    )  # fmt: skip
+    of = Input.of_argument("drafter", "What proposes the candidates.")
+    return inputs.choice(where, of, drafter_names(), first, lambda name: drafter_class(name).title)
 
 
 def acceptance_choice(where: Any, drafter: str) -> str | None:
     """A profile, or rates as the user types them; None for what ships."""
     profiles = profiles_of(drafter)
     options = (SHIPPED, *profiles)
-    help_text = (
+    meaning = (
         f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours."
     )
-    chosen = inputs.choice(
-        where, "acceptance", LABEL["acceptance"], options, SHIPPED, help_text, profile_words, typed=True
-    )
+    of = Input.of_argument("acceptance", meaning)
+    chosen = inputs.choice(where, of, options, SHIPPED, profile_words, typed=True)
     if chosen == SHIPPED:
         return None
     check_acceptance(chosen, profiles)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, urlencode
 
-import inputs
+import link
 import streamlit as st
 
 KEPT = "kept"
@@ -34,7 +34,7 @@ def is_any() -> bool:
 def all_kept() -> list[str]:
     """What is kept, as the link has it; pages that have no input for it leave it there."""
     if KEPT not in st.session_state:
-        inputs.said(KEPT)
+        link.read(KEPT)
         st.session_state[KEPT] = st.query_params.get_all(KEPT)[:MOST]
     kept: list[str] = st.session_state[KEPT]
     if kept and st.query_params.get_all(KEPT) != kept:

@@ -49,8 +49,8 @@ def main() -> None:
     st.markdown(f"<style>{_LOOK}</style>", unsafe_allow_html=True)  # as figures: at once
     import bar
     import guard
-    import inputs
     import kept_answers
+    import link
     import presets
     import show
     from chosen import set_up_of
@@ -60,12 +60,12 @@ def main() -> None:
 
     with show.errors():
         page = _navigated(trees=bar.runs_trees(), beside=kept_answers.is_any())
-        inputs.take_words(page.url_path)
+        link.resolve_aliases(page.url_path)
         kept_answers.all_kept()
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
         if show.embedded():
             said = st.query_params.to_dict()
-            inputs.said(*bar.NAMES)
+            link.read(*bar.NAMES)
             st.session_state["set_up"] = set_up_of(said)
             page.run()
             return

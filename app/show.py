@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-import inputs
+import link
 import streamlit as st
 from charts.style import HALO
 from jobs import Watch
@@ -116,13 +116,13 @@ def errors() -> Iterator[None]:
         logging.getLogger("medusa_sim.app").exception("a page failed")
         st.error(
             f"**A fault of medusa-sim, not of yours** ({type(error).__name__}). Please report it with "
-            f"[the link to this set-up]({link()}); other set-ups still answer.",
+            f"[the link to this set-up]({address()}); other set-ups still answer.",
             icon=FAULT,
         )
         st.stop()
 
 
-def link() -> str:
+def address() -> str:
     """The page as it is, to be opened again or sent to somebody."""
     return f"{st.context.url or ''}?{urlencode(st.query_params.to_dict())}"
 
@@ -173,8 +173,7 @@ def escaped(text: str) -> str:
 
 def ignored_note() -> None:
     """One line about URL values that were not used."""
-    ignored = inputs.ignored()
-    if ignored:
+    if ignored := link.ignored():
         st.warning(escaped(f"Ignored from the link: {'; '.join(ignored)}."), icon=":material/link_off:")
 
 

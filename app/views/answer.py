@@ -14,6 +14,7 @@ import streamlit as st
 from charts.answer import batch_chart, tornado_chart
 from charts.draw import bars_spec, lines_spec, map_spec
 from chosen import SetUp
+from inputs import Input
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantity import BY_NAME
@@ -82,13 +83,12 @@ def page(set_up: SetUp) -> None:
 
 def _asked(set_up: SetUp) -> answers.Asked:
     first, second = st.columns(2)
-    label, room = "Plan for requests at once, 1 to", answers.room(set_up)
-    help_text = "Where nothing is typed, as many as memory holds without drafts."
-    typed = inputs.perhaps(first, "batch_max", label, 1, answers.MOST_AT_ONCE, help_text, empty=f"{room}")
-    help_text = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
-    objective = inputs.choice(
-        second, "objective", "Objective", get_args(Objective), Question.objective, help_text
-    )
+    room, meaning = answers.room(set_up), "Where nothing is typed, as many as memory holds without drafts."
+    of_most = Input("batch_max", "Plan for requests at once, 1 to", meaning)
+    typed = inputs.number(first, of_most, 1, answers.MOST_AT_ONCE, empty=f"{room}")
+    meaning = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
+    of_objective = Input("objective", "Objective", meaning)
+    objective = inputs.choice(second, of_objective, get_args(Objective), Question.objective)
     return answers.Asked(typed or room, cast(Objective, objective), answers.usual_request(set_up))
 
 
@@ -97,8 +97,8 @@ def _at_a_batch(set_up: SetUp, asked: answers.Asked, words: list[str]) -> None:
     """The answer at the batch looked at: moving it runs this part alone."""
     with show.errors():
         headline = st.container()  # the answer stands above its inputs, and is filled once they are known
-        label, help_text = "Requests at once (batch)", "Decoded together in one step."
-        batch = inputs.at_once(st, "batch", label, asked.batch_max, help_text)
+        of_batch = Input("batch", "Requests at once (batch)", "Decoded together in one step.")
+        batch = inputs.at_once(st, of_batch, asked.batch_max)
         answer = answers.recommendation(set_up, asked)
         row = scheduled_row_at(answer, batch, set_up.seq_len)
         whole = request_at(answer, batch, set_up.seq_len)
@@ -113,7 +113,7 @@ def _at_a_batch(set_up: SetUp, asked: answers.Asked, words: list[str]) -> None:
         if show.embedded():
             if row.fits_memory:
                 _gains(answer, row, words)
-            st.markdown(f"[medusa-sim: the whole answer]({show.link()})")
+            st.markdown(f"[medusa-sim: the whole answer]({show.address()})")
             return
         _share(set_up, answer, row, [*set_up.options, *asked.options])
         if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
@@ -143,7 +143,7 @@ def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: lis
             "Keep this answer", on_click=kept_answers.keep, args=(kept_answers.this(),), type="tertiary",
             icon=":material/bookmark_add:", help="To compare it with another on the page Side by side.",
         )  # fmt: skip
-        link = show.link()
+        link = show.address()
         frame = f'<iframe src="{link}&embed=true" width="100%" height="900"></iframe>'
         show.hand_out(show.SHARE, files, command, f"{link}\n\n{frame}", "Share")
 
@@ -243,7 +243,7 @@ def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
 
 def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, words: list[str]) -> None:
     """One of the closer looks: only what is looked at is computed and sent."""
-    look = inputs.one_of(st, "look", "A closer look", _LOOKS, _LOOKS[0])
+    look = inputs.one_of(st, Input("look", "A closer look"), _LOOKS, _LOOKS[0])
     drawn = {"operators": _operators, "roofline": _roofline, "what would change it": _tornado}.get(look)
     if drawn is not None:
         drawn(answer, row, set_up)
@@ -381,8 +381,8 @@ def _launch(set_up: SetUp, answer: Recommendation, asked: answers.Asked, command
     draft_path = ""
     if notes.needs_checkpoint(set_up):
         known = drafter_id(set_up.drafter, answer.scenario.model.name, set_up.export) or "PATH_OF_THE_DRAFT"
-        meaning = "Folder or id, to be named in the settings."
-        draft_path = inputs.text(st, "draft_path", "Draft checkpoint", "", meaning, empty=known) or known
+        of_path = Input("draft_path", "Draft checkpoint", "Folder or id, to be named in the settings.")
+        draft_path = inputs.text(st, of_path, empty=known) or known
     try:
         settings = answers.launch_settings(set_up, asked, draft_path or None)
     except UsageError as error:  # what an engine cannot do is an answer here, and the rest of the page stands

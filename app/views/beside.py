@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import answers
-import inputs
 import kept_answers
+import link
 import numpy as np
 import show
 import streamlit as st
@@ -48,7 +48,7 @@ def page(set_up: SetUp) -> None:
     """The two that are chosen of what is kept and the question above."""
     del set_up  # its words are those of the link
     st.title("Side by side", anchor=False)
-    inputs.said("batch", "look")
+    link.read("batch", "look")
     kept = list(dict.fromkeys([*kept_answers.all_kept(), kept_answers.this()]))
     show.ignored_note()
     if len(kept) < 2:

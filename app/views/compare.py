@@ -11,10 +11,12 @@ import answers
 import bar
 import compared
 import inputs
+import link
 import show
 import streamlit as st
 from charts.draw import lines_spec
 from chosen import MORE, SetUp, set_up_of
+from inputs import Input
 
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import UsageError
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 _GPUS = ("h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s")
 """Those often rented: the first answer comes soon."""
 _TARGET, _MOST = 50, 100_000
+_LEAST_USD = 0.01
 _PROMPT, _OUTPUT = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS)
 _AXES = {
     "cost": "usd_per_million_tokens",
@@ -116,29 +119,31 @@ def _asked(set_up: SetUp, above: Any, below: Any) -> tuple[SetupQuestion, SetupC
     above, below: where the target and the rest are asked.
     """
     row = above.container(key="of_which")
-    help_text = "The slowest stream allowed."
-    target = inputs.number(row, "target", "Tokens/s a user", 1, _MOST, _TARGET, help_text)
-    help_text = "That a stream is so fast: the set-up's own interval is counted."
-    sure = inputs.choice(row, "sure", "Certainty", _CERTAINTIES, f"{SURE:.0%}", help_text)
-    help_text = "Shared out among copies, all of which are counted. Empty: what one copy carries."
-    users = inputs.perhaps(row, "users", "Requests at once", 1, _MOST, help_text, empty="one full copy")
-    help_text = "Cost leaves out GPUs without a price; where none has one, it is tokens/s a GPU."
-    measure = inputs.choice(row, "measure", "Save", tuple(COLUMN), "cost", help_text)
+    of_target = Input("target", "Tokens/s a user", "The slowest stream allowed.")
+    target = inputs.number(row, of_target, 1, _MOST, _TARGET)
+    meaning = "That a stream is so fast: the set-up's own interval is counted."
+    sure = inputs.choice(row, Input("sure", "Certainty", meaning), _CERTAINTIES, f"{SURE:.0%}")
+    meaning = "Shared out among copies, all of which are counted. Empty: what one copy carries."
+    of_users = Input("users", "Requests at once", meaning)
+    users = inputs.number(row, of_users, 1, _MOST, empty="one full copy")
+    meaning = "Cost leaves out GPUs without a price; where none has one, it is tokens/s a GPU."
+    measure = inputs.choice(row, Input("measure", "Save", meaning), tuple(COLUMN), "cost")
     prompt, output = set_up.request or (_PROMPT, _OUTPUT)
     with below.expander("What may be chosen"):
-        gpus = inputs.several(st, "gpu_choices", "GPUs", bar.offered_gpus(), _GPUS, "More take longer.")
+        of_gpus = Input("gpu_choices", "GPUs", "More take longer.")
+        gpus = inputs.several(st, of_gpus, bar.offered_gpus(), _GPUS)
         left, middle, right, last = st.columns(4)
-        sizes, help_text = tuple(map(str, GPUS)), "Of one copy of the model."
-        counts = inputs.several(left, "copies", "GPUs of a copy", sizes, sizes, help_text)
+        sizes = tuple(map(str, GPUS))
+        of_counts = Input("copies", "GPUs of a copy", "Of one copy of the model.")
+        counts = inputs.several(left, of_counts, sizes, sizes)
         engine = next((name for name in ENGINES if set_up.engine.startswith(name)), ENGINES[0])
-        engines = inputs.several(middle, "engines", "Engines", ENGINES, (engine,), "Serving engines.")
+        engines = inputs.several(middle, Input("engines", "Engines", "Serving engines."), ENGINES, (engine,))
         dtypes = tuple(dict.fromkeys((answers.published_model(set_up).form, "fp8", "nvfp4")))
-        help_text = "Other weights may answer worse."
-        weights = inputs.several(
-            right, "weights", "Weights", dtypes, dtypes[:2], help_text, inputs.format_words
-        )
-        help_text = "As published, 8 bits for batches beyond what that holds; both: at every batch."
-        caches = inputs.several(last, "caches", "KV cache", (AUTO, FP8), (AUTO,), help_text, _cache_words)
+        of_weights = Input("weights", "Weights", "Other weights may answer worse.")
+        weights = inputs.several(right, of_weights, dtypes, dtypes[:2], inputs.format_words)
+        meaning = "As published, 8 bits for batches beyond what that holds; both: at every batch."
+        of_caches = Input("caches", "KV cache", meaning)
+        caches = inputs.several(last, of_caches, (AUTO, FP8), (AUTO,), _cache_words)
         st.caption("Memory and bandwidth: " + "; ".join(f"{gpu} {bar.card_text(gpu)}" for gpu in gpus) + ".")
     with below:
         prices, places = _prices(gpus)
@@ -177,10 +182,9 @@ def _prices(gpus: Sequence[str]) -> tuple[str, dict[str, Any]]:
         known = listed.get(gpu, [])
         told = "; ".join(f"${each.usd_per_gpu_hour:g} {each.offer}, {each.date}" for each in known)
         lowest = known[0].usd_per_gpu_hour if known else None
-        help_text = f"Dollars of a GPU-hour; yours in its place. Listed: {told or 'none'}.".replace(
-            "$", "\\$"
-        )
-        usd = inputs.amount(row, f"{inputs.USD}{gpu}", "\\$ an hour", LARGEST_USD, lowest, help_text)
+        meaning = f"Dollars of a GPU-hour; yours in its place. Listed: {told or 'none'}.".replace("$", "\\$")
+        of_price = Input(f"{link.USD}{gpu}", "\\$ an hour", meaning)
+        usd = inputs.number(row, of_price, _LEAST_USD, LARGEST_USD, lowest)
         given |= {} if usd is None else {gpu: usd}
     st.caption(
         "Prices: the lowest offer listed of each GPU, all on demand; type yours, a reserved GPU's its "
@@ -309,7 +313,7 @@ def _answer(answer: Comparison) -> None:
 def _chart(answer: Comparison, command: str) -> None:
     known = [name for name, column in _AXES.items() if answer.table[column].notna().any()]
     first = next((name for name in known if _AXES[name] == answer.column), known[0])
-    what = inputs.one_of(st, "axis", "Against tokens/s a user", tuple(known), first)
+    what = inputs.one_of(st, Input("axis", "Against tokens/s a user"), tuple(known), first)
     show.chart(
         lines_spec(setups_chart(answer, _AXES[what]), 380),
         name="setups",

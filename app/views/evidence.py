@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import answers
 import inputs
+import link
 import measured
 import msgspec
 import notes
@@ -16,6 +17,7 @@ import uploads
 from charts import validation as charts
 from charts.draw import lines_spec
 from chosen import SetUp, from_here
+from inputs import Input
 
 from medusa_sim import data
 from medusa_sim.engines.accuracy_groups import together
@@ -87,7 +89,7 @@ def page(set_up: SetUp) -> None:
         ]
         show.text_table(groups_table(near), _GROUPS, _GROUP_PHONE)
     nearest(set_up, None)
-    view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
+    view = inputs.one_of(st, Input("view", "Show"), _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:
         _accuracy(set_up, of.kernels)
     elif view == _VIEWS[1]:
@@ -103,19 +105,20 @@ def _accuracy(set_up: SetUp, usual: str) -> None:
     gpu = set_up.gpu
     sets = tuple(load_gpu(gpu).kernels) or ("none",)
     first = usual if usual in sets else sets[0]
-    kernels = inputs.choice(st, "kernels", "Kernels", sets, first, "The fitted kernel set that is judged.")
+    of_kernels = Input("kernels", "Kernels", "The fitted kernel set that is judged.")
+    kernels = inputs.choice(st, of_kernels, sets, first)
     _fits(gpu, kernels)
     files = measured.profile_files(gpu)
     if files:
         st.subheader("Predicted against measured rows", anchor=False)
         _measured(gpu, kernels, files)
     _decoder(gpu)
-    asked = set_up.drafter == DEFAULT_DRAFTER or any(map(inputs.opened_with, ("target", "baseline")))
+    asked = set_up.drafter == DEFAULT_DRAFTER or any(map(link.opened_with, ("target", "baseline")))
     with st.expander(_PAPERS, asked, key=PAPERS, on_change="rerun") as opened:
         if opened.open:
             _published()
     if not files:
-        asked = inputs.opened_with("rows")
+        asked = link.opened_with("rows")
         with st.expander("Your own measured rows", asked, key=OWN_ROWS, on_change="rerun") as opened:
             if opened.open:
                 _measured(gpu, kernels, files)
@@ -172,8 +175,8 @@ def _fits(gpu: str, kernels: str) -> None:
 
 def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
     names = (*files, _UPLOAD)
-    help_text = "Shipped or measured rows of this GPU, or your own."
-    name = inputs.choice(st, "rows", "Rows", names, names[0], help_text)
+    of_rows = Input("rows", "Rows", "Shipped or measured rows of this GPU, or your own.")
+    name = inputs.choice(st, of_rows, names, names[0])
     path = "rows.csv" if name == _UPLOAD else from_here(files[name])
     try:
         frame = _uploaded() if name == _UPLOAD else measured.rows_of(files[name])
@@ -253,8 +256,8 @@ def _decoder(gpu: str) -> None:
     if folder is None:
         return
     st.subheader("The decoder on this device", anchor=False)
-    help_text = "Predicted from the measured operators themselves, or from the kernels fitted to them."
-    chosen = inputs.choice(st, "latency", "Operators", _LATENCIES, _LATENCIES[0], help_text)
+    meaning = "Predicted from the measured operators themselves, or from the kernels fitted to them."
+    chosen = inputs.choice(st, Input("latency", "Operators", meaning), _LATENCIES, _LATENCIES[0])
     latency = cast(LatencyName, chosen)
     judged = measured.decoder_validation(gpu, str(folder), latency)
     for table in (comparisons_table(judged.comparisons, ""), choice_table(judged.choices)):
@@ -278,18 +281,12 @@ def _decoder(gpu: str) -> None:
 
 def _published() -> None:
     left, right = st.columns(2)
-    titles = {each: target.title for each, target in TARGETS.items()}
+    of_target = Input("target", "Table or figure", "Of the two papers.")
     name = inputs.choice(
-        left,
-        "target",
-        "Table or figure",
-        tuple(TARGETS),
-        "figure22",
-        "Of the two papers.",
-        words=lambda option: titles[option],
+        left, of_target, tuple(TARGETS), "figure22", words=lambda option: TARGETS[option].title
     )
-    help_text = "What the speedup is over."
-    baseline = inputs.choice(right, "baseline", "Baseline", get_args(Baseline), "fixed", help_text)
+    of_baseline = Input("baseline", "Baseline", "What the speedup is over.")
+    baseline = inputs.choice(right, of_baseline, get_args(Baseline), "fixed")
     with st.spinner("Predicting what the paper prints"):
         target = measured.reproduced(name)
     frame = target.frame

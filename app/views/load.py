@@ -12,6 +12,7 @@ import streamlit as st
 import under_load
 from charts.draw import lines_spec
 from chosen import SetUp
+from inputs import Input
 
 from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.arguments import LOAD, NO_DRAFTS, LoadArguments
@@ -56,7 +57,7 @@ def page(set_up: SetUp) -> None:
             st.caption(f"{chains_note}.")
     command = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
     rows, rates = load_arrow(whole), dict.fromkeys(f"{point.arrivals_per_s:g}" for point in whole.points)
-    what = inputs.choice(st, "shows", "Show", AGAINST_RATE, "tpot_at_share_s", "Against the rate.")
+    what = inputs.choice(st, Input("shows", "Show", "Against the rate."), AGAINST_RATE, "tpot_at_share_s")
     show.chart(
         lines_spec(rate_chart(whole, what)),
         name="load",
@@ -67,7 +68,7 @@ def page(set_up: SetUp) -> None:
         alt="Lines of the policies over the rate of requests",
     )
     last_per_s = significant(answer.last[0].arrivals_per_s, 3)
-    over = inputs.choice(st, "over", "Over time", OVER_TIME, "requests", "At the last rate.")
+    over = inputs.choice(st, Input("over", "Over time", "At the last rate."), OVER_TIME, "requests")
     show.chart(
         lines_spec(time_chart(answer.last, over), 240),
         name="timeline",
@@ -88,20 +89,21 @@ def _asked(set_up: SetUp, recommended: int) -> LoadArguments:
     """What the page asks besides the set-up and its request; recommended: drafts where none are typed."""
     prompt, output = set_up.request or (_PROMPT, _OUTPUT)
     row = st.container(key="of_load")
-    label, help_text = "Limit, ms a token", "Longest mean time per token of a request."
-    tpot = inputs.number(row, "tpot", label, 1, _MOST_MS, _TPOT_MS, help_text)
-    ttft = inputs.perhaps(row, "ttft", "Limit, ms to first token", 1, _MOST_MS, "Longest wait for it.")
-    policies = tuple(inputs.WORDS["policy"])
-    policy = inputs.choice(row, "policy", "Policy", policies, _FIXED, "What chooses the drafts of a step.")
+    of_tpot = Input("tpot", "Limit, ms a token", "Longest mean time per token of a request.")
+    tpot = inputs.number(row, of_tpot, 1, _MOST_MS, _TPOT_MS)
+    of_ttft = Input("ttft", "Limit, ms to first token", "Longest wait for it.")
+    ttft = inputs.number(row, of_ttft, 1, _MOST_MS)
+    of_policy = Input("policy", "Policy", "What chooses the drafts of a step.")
+    policy = inputs.choice(row, of_policy, tuple(inputs.WORDS["policy"]), _FIXED)
     drafts = recommended
     if policy == _FIXED:
-        help_text = f"In every step; where none are typed, {recommended}, as recommended at batch 1."
-        typed = inputs.perhaps(row, "drafts", "Drafts", 1, _MOST_DRAFTS, help_text, empty=f"{recommended}")
-        drafts = typed or recommended
-    label, empty = "Requests in a step", "engine's limit"
-    most = inputs.perhaps(row, "seqs", label, 1, MOST_IN_STEP, "At most.", empty=empty)
-    help_text = "1: Poisson; larger: in bursts (burstiness 1 / that)."
-    bursts = inputs.step_of(row, "bursts", "Bursts", (1, 2, 4, 8), 1, help_text)
+        meaning = f"In every step; where none are typed, {recommended}, as recommended at batch 1."
+        of_drafts = Input("drafts", "Drafts", meaning)
+        drafts = inputs.number(row, of_drafts, 1, _MOST_DRAFTS, empty=f"{recommended}") or recommended
+    of_seqs = Input("seqs", "Requests in a step", "At most.")
+    most = inputs.number(row, of_seqs, 1, MOST_IN_STEP, empty="engine's limit")
+    of_bursts = Input("bursts", "Bursts", "1: Poisson; larger: in bursts (burstiness 1 / that).")
+    bursts = inputs.step_of(row, of_bursts, (1, 2, 4, 8), 1)
     return LoadArguments(
         policies=(NO_DRAFTS, str(drafts) if policy == _FIXED else policy), prompt_tokens=float(prompt),
         output_tokens=float(output), tpot_ms=float(tpot), ttft_ms=None if ttft is None else float(ttft),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import streamlit as st
 import uploads
 from charts.draw import lines_spec
 from chosen import OWN_MODEL, SetUp, drafts_for
+from inputs import Input
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.engines.runtime import load_runtime
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 _DEVICE, _MODEL, _FILE, _MLX = "rtx-3090", "llama-3.1-8b", "q4_k_m", "mlx-4bit"
 _RATE = "0.7"
 _CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+Words = Callable[[str], str] | None
 _TOLD = "What llama-bench, llama-batched-bench, mlx-lm's benchmark or llama-server's timings printed."
 
 
@@ -91,40 +93,35 @@ def _asked(rows: LocalRows | None, path: str) -> SetUp:
         st.caption(f"Read from it: {show.escaped(', '.join(map(str, told.values())))}.")
     row = st.container(key="of_own")
 
-    def given(which: str, choose: Callable[[Any], str]) -> str:
-        return str(told[which]) if which in told else choose(row)
+    def given(argument: str, of: Input, options: Sequence[str], usual: str, words: Words = None) -> str:
+        """An argument as the paste says it, else from its input."""
+        return str(told[argument]) if argument in told else inputs.choice(row, of, options, usual, words)
 
     devices = (*local_names(), *(card for card in gpu_names() if load_gpu(card).local is not None))
     meaning = "Whose law is corrected by your rows; without any it is the answer for a device like yours."
-    gpu = given("gpu", lambda at: inputs.choice(at, "device", "Device", devices, _DEVICE, meaning))
+    gpu = given("gpu", Input("device", "Device", meaning), devices, _DEVICE)
     engines = runtimes_of(load_gpu(gpu).local)
     if not engines:
         raise UsageError(f"{gpu} runs no local engine; choose another device")
-    meaning = "The engine and its backend."
-    runtime = given(
-        "runtime", lambda at: inputs.choice(at, "backend", "Engine", engines, engines[0], meaning)
-    )
-    meaning = "Sizes decide the time of a step."
-    names = (*model_names(), OWN_MODEL)
-    model = given("model", lambda at: inputs.choice(at, "own_model", "Model", names, _MODEL, meaning))
+    of_engine = Input("backend", "Engine", "The engine and its backend.")
+    runtime = given("runtime", of_engine, engines, engines[0])
+    of_model = Input("own_model", "Model", "Sizes decide the time of a step.")
+    model = given("model", of_model, (*model_names(), OWN_MODEL), _MODEL)
     config = bar.uploaded_model(st) if model == OWN_MODEL else None
     if model == OWN_MODEL and config is None:
         raise UsageError("Model: drop its file below, or pick another model")
     of_mlx = runtime == "mlx"
     files = tuple(each for each in FILES if each.startswith(OF_MLX) == of_mlx and "@" not in each)
-    usual, meaning = _MLX if of_mlx else _FILE, "Type of the file, as in its name."
+    of_file = Input("own_file", "File", "Type of the file, as in its name.")
     is_told = config is not None and uploads.is_gguf(config)  # by its tensors
     form = None if is_told else given(
-        "weight_dtype",
-        lambda at: inputs.choice(at, "own_file", "File", files, usual, meaning, inputs.format_words),
+        "weight_dtype", of_file, files, _MLX if of_mlx else _FILE, inputs.format_words
     )  # fmt: skip
     terms = load_runtime(runtime).engine
     drafters = () if terms is None else terms.drafters
     meaning = "What proposes the drafts. mtp: the model's own head, where it has one."
-    drafter = inputs.choice(
-        row, "own_drafter", "Drafter", drafters, "ngram", meaning,
-        lambda name: drafter_class(name).title,
-    )  # fmt: skip
+    of_drafter = Input("own_drafter", "Drafter", meaning)
+    drafter = inputs.choice(row, of_drafter, drafters, "ngram", lambda name: drafter_class(name).title)
     draft = None
     if drafter == "draft-model":
         target = load_model(model) if config is None else uploads.model_of(config)
@@ -133,19 +130,20 @@ def _asked(rows: LocalRows | None, path: str) -> SetUp:
             raise UsageError(
                 f"no known model has the {target.vocab} tokens of {target.name}: pick another drafter"
             )
-        draft = inputs.choice(row, "own_draft", "Draft model", alike, alike[0], "A smaller one.")
+        draft = inputs.choice(row, Input("own_draft", "Draft model", "A smaller one."), alike, alike[0])
     counted = None if rows is None else rows.acceptance()
     usual_rate = _RATE if counted is None else counted
     meaning = (
         "Chance that a draft is accepted (0.7); share of all drafts, as llama-server logs it, with their "
         "number a round (60%@3); mean tokens of a round (2.8@3); or shares by position (0.8,0.6,0.5)."
     )
-    typed = inputs.text(row, "own_rate", "Acceptance", "", meaning, empty=usual_rate)
+    typed = inputs.text(row, Input("own_rate", "Acceptance", meaning), empty=usual_rate)
     rate = typed or usual_rate
     if not typed and counted is None:
         st.caption(f"Acceptance {_RATE} is a guess: type what your engine logs.")
     bar.check_acceptance(rate, acceptance_names())
-    seq_len = inputs.step_of(row, "own_context", "Context", _CONTEXTS, 1024, "Tokens before a step.")
+    of_context = Input("own_context", "Context", "Tokens before a step.")
+    seq_len = inputs.step_of(row, of_context, _CONTEXTS, 1024)
     return SetUp(
         gpu=gpu, runtime=runtime, model=model if config is None else uploads.called(config), config=config,
         weight_dtype=form, drafter=drafter, draft_model=draft,

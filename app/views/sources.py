@@ -11,6 +11,7 @@ import inputs
 import show
 import streamlit as st
 from chosen import SetUp
+from inputs import Input
 
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names
@@ -32,8 +33,9 @@ _CODE_OR_RELATIVE_LINK = re.compile(r"(?s)(`+).*?\1|!?\[([^\[\]]+)\]\((?!https?:
 def numbers(set_up: SetUp) -> None:
     """Every number in use with its unit and source."""
     left, right = st.columns([3, 1])
-    wanted = inputs.text(left, "find", "Find", "", "Only rows that hold this text.").lower()
-    kernels = inputs.on_off(right, "fitted", "Fitted parameters", True, "With those of the GPU's kernels.")
+    wanted = inputs.text(left, Input("find", "Find", "Only rows that hold this text.")).lower()
+    of_fits = Input("fitted", "Fitted parameters", "With those of the GPU's kernels.")
+    kernels = inputs.on_off(right, of_fits, default=True)
     profile = answers.scenario_of(set_up).profile.name
     chosen = [("gpu", set_up.gpu), ("model", set_up.model_given), ("runtime", set_up.launched)]
     if profile in acceptance_names():  # one rate for every draft is no file
@@ -96,13 +98,13 @@ def found_file(kind: str, name: str) -> Path:
 
 def method() -> None:
     """A document of docs/method*.md, whole or a section."""
-    known, help_text = tuple(DOCUMENTS), "The way, or what it rests on."
-    document = inputs.choice(st, "document", "Document", known, known[0], help_text)
+    known, of_document = tuple(DOCUMENTS), Input("document", "Document", "The way, or what it rests on.")
+    document = inputs.choice(st, of_document, known, known[0])
     text = method_text(DOCUMENTS[document])
     parts = re.split(r"(?m)^## ", without_relative_links(text))
     titles = [part.partition("\n")[0] for part in parts[1:]]
     sections = ("everything", *titles)
-    chosen = inputs.choice(st, "section", "Section", sections, sections[0], "Jump to a section.")
+    chosen = inputs.choice(st, Input("section", "Section", "Jump to a section."), sections, sections[0])
     shown = parts if chosen == "everything" else [parts[1 + titles.index(chosen)]]
     for i, part in enumerate(shown):
         st.markdown(part if chosen == "everything" and i == 0 else f"## {part}")

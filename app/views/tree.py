@@ -7,6 +7,7 @@ from functools import partial
 
 import answers
 import inputs
+import link
 import notes
 import numpy as np
 import show
@@ -14,6 +15,7 @@ import streamlit as st
 import uploads
 from charts import tree as charts
 from chosen import SetUp
+from inputs import Input
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
@@ -27,6 +29,7 @@ from medusa_sim.scenario.scenario import Scenario
 _KINDS = ("as recommended", "best of a size", "widths per head", "my paths", "a file")
 _FORMS = ("paths", "leaves", "json", "tensorrt-llm", "successors")
 _LARGEST = 256
+_WIDTHS = (4, 3, 2, 0, 0, 0, 0, 0)
 _EXAMPLE = "[[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]"
 
 
@@ -35,12 +38,12 @@ def page(set_up: SetUp) -> None:
     st.title("Candidate trees", anchor=False)
     headline = st.container()
     left, right = st.columns(2)
-    first = _KINDS[1] if inputs.opened_with("size") else _KINDS[0]
-    kind = inputs.choice(left, "kind", "Tree", _KINDS, first, "The recommended one, or your own.")
-    help_text = "For the speedup in the set-up above."
-    batch = inputs.at_once(right, "batch", "Batch", answers.room(set_up), help_text)
+    first = _KINDS[1] if link.opened_with("size") else _KINDS[0]
+    kind = inputs.choice(left, Input("kind", "Tree", "The recommended one, or your own."), _KINDS, first)
+    of_batch = Input("batch", "Batch", "For the speedup in the set-up above.")
+    batch = inputs.at_once(right, of_batch, answers.room(set_up))
     scenario = answers.scenario_of(set_up)
-    tree, help_text = _tree(kind, set_up, scenario, batch)
+    tree, command = _tree(kind, set_up, scenario, batch)
     show.ignored_note()
     if set_up.chain_only and tree.depth < tree.candidates - 1:
         headline.error(
@@ -69,7 +72,7 @@ def page(set_up: SetUp) -> None:
         caption=f"Area and shade: probability that a node is accepted ({scenario.profile.name}, drafts "
         f"{heads}). "
         f"{ranks}".strip(),
-        command=help_text,
+        command=command,
         alt="The candidate tree, likelier nodes larger",
     )
     show.hand_out(
@@ -85,7 +88,7 @@ def page(set_up: SetUp) -> None:
         ],
     )
     _budget(set_up, scenario, tree, answer, batch)
-    _mask(tree, help_text)
+    _mask(tree, command)
 
 
 def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[CandidateTree, str]:
@@ -99,8 +102,8 @@ def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[Can
             st.caption("Speculation is not recommended at this batch; this is the best of it.")
         return tree, _build_command(profile, tree)
     if kind == _KINDS[1]:
-        help_text = "The fastest tree of that size in this set-up: nodes and the root."
-        size = inputs.whole(st, "size", "Candidates", 2, _LARGEST, 32, help_text)
+        meaning = "The fastest tree of that size in this set-up: nodes and the root."
+        size = inputs.whole(st, Input("size", "Candidates", meaning), 2, _LARGEST, 32)
         tree = answers.best_tree(set_up, size, batch)
         if tree.candidates < size:
             st.caption(f"Trees of at most {tree.candidates} candidates are described by {profile} here.")
@@ -108,9 +111,9 @@ def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[Can
     if kind == _KINDS[2]:
         widths = []
         for i, column in enumerate(st.columns(min(accuracy.depth, 8))):
-            name, label, first = f"w{i + 1}", f"Head {i + 1}", (4, 3, 2, 0, 0, 0, 0, 0)[i]
-            help_text = "Guesses of this head that follow every node of the level above; 0 ends the tree."
-            widths.append(inputs.number(column, name, label, 0, 16, first, help_text))
+            meaning = "Guesses of this head that follow every node of the level above; 0 ends the tree."
+            of_head = Input(f"w{i + 1}", f"Head {i + 1}", meaning)
+            widths.append(inputs.number(column, of_head, 0, 16, _WIDTHS[i]))
         stop = widths.index(0) if 0 in widths else len(widths)
         nodes = int(np.cumprod(widths[:stop]).sum()) + 1 if stop else 1
         if nodes > _LARGEST:
@@ -119,8 +122,8 @@ def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[Can
             raise UsageError("head 1 has width 0: give it at least one guess")
         return CandidateTree.cartesian(widths[:stop]), _score_command(profile)
     if kind == _KINDS[3]:
-        label = "Paths: ranks from the root, as JSON"
-        text = inputs.text(st, "paths", label, _EXAMPLE, "The public choices format.")
+        of_paths = Input("paths", "Paths: ranks from the root, as JSON", "The public choices format.")
+        text = inputs.text(st, of_paths, _EXAMPLE)
         return _small(parsed_tree(text, where="paths")), _score_command(profile)
     given = st.file_uploader("Tree file", type=["json", "py", "txt"], help="Read as data, never run.")
     if given is None:

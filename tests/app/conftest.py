@@ -96,9 +96,9 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
 
     def run(view: str, /, **url: Any) -> AppTest:
         script = (
-            "import bar, importlib, inputs, show, streamlit as st\n"
+            "import bar, importlib, link, show, streamlit as st\n"
             "from views import server\n"
-            f"inputs.take_words({ADDRESSES.get(view, view)!r})\n"
+            f"link.resolve_aliases({ADDRESSES.get(view, view)!r})\n"
             "with show.errors():\n"
             "    chosen = bar.set_up(st)\n"
             f"    importlib.import_module('views.{view}').page(chosen)\n"

@@ -184,7 +184,8 @@ def test_any_argument_has_an_input_by_its_declaration() -> None:
     """One more argument on the page is its label: value, choices, range and help follow."""
     code = (
         "import bar, dataclasses, streamlit as st\n"
-        "for each in bar.ARGUMENTS.values():\n"
+        "from medusa_sim.scenario.arguments import ARGUMENTS\n"
+        "for each in ARGUMENTS.values():\n"
         "    asked = dataclasses.replace(each, label=each.name)\n"
         "    assert bar.of_argument(st, asked) == each.default, each.name\n"
     )
