@@ -131,7 +131,7 @@ HOUSE = (
     Room(
         ("lab",),
         "what measures, fits and checks: a real Medusa decoder (torch), microbenchmarks, fits, papers",
-        in_order("draft_model decoder measure calibrate validate reproduce"),
+        in_order("block_efficiency decoder measure calibrate validate reproduce"),
     ),
     Room(("cli",), "one module a command"),
     Room(("api",), "the Python face: import medusa_sim"),

@@ -102,28 +102,28 @@ STATED = {
     "method-kernels: rotate through min(W, # C) bytes": "lab.measure.kernels:CACHE_MULTIPLE['cpu']",
     # acceptance
     "method-acceptance: order statistics of # exponentials; draft logits the same plus # normals": (
-        "lab.draft_model.contexts:ContextFamily.vocabulary, "
-        "lab.draft_model.contexts:ContextFamily.noise"
+        "lab.block_efficiency.contexts:ContextModel.vocabulary, "
+        "lab.block_efficiency.contexts:ContextModel.noise"
     ),
-    "method-acceptance: 1 - alpha(x)^# the": "lab.draft_model.contexts:ContextFamily.reach",
+    "method-acceptance: 1 - alpha(x)^# the": "lab.block_efficiency.contexts:ContextModel.support_exponent",
     "method-acceptance: with # of the variance s^2, W autoregressive (# per position)": (
-        "lab.draft_model.contexts:ContextFamily.block_share, "
-        "lab.draft_model.contexts:ContextFamily.persistence"
+        "lab.block_efficiency.contexts:ContextModel.block_share, "
+        "lab.block_efficiency.contexts:ContextModel.correlation"
     ),
     "method-acceptance: lowered by # times the surprisal min(-ln draft, #)": (
-        "lab.draft_model.contexts:ContextFamily.drift, lab.draft_model.contexts:SURPRISAL_MAX"
+        "lab.block_efficiency.contexts:ContextModel.surprisal_cost, lab.block_efficiency.contexts:SURPRISAL_MAX"
     ),
     "method-acceptance: # % standard error per row, prior N(#, #) on ln s": (
-        "100 * lab.draft_model.contexts:ContextFamily.observation_error, "
-        "*lab.draft_model.contexts:ContextFamily.spread_prior"
+        "100 * lab.block_efficiency.contexts:ContextModel.observation_error, "
+        "*lab.block_efficiency.contexts:ContextModel.spread_prior"
     ),
     "method-acceptance: softness k from #, #, #, #, #, with # / k normals in (D8)": (
-        "*lab.draft_model.predict:SOFTNESS, lab.draft_model.contexts:ContextFamily.noise"
+        "*lab.block_efficiency.prediction:SOFTNESS, lab.block_efficiency.contexts:ContextModel.noise"
     ),
-    "method-acceptance: N(0, #) on ln k": "lab.draft_model.contexts:ContextFamily.softness_spread",
-    "method-acceptance: # grades of x, # contexts each": (
-        "lab.draft_model.contexts:ContextFamily.grades, "
-        "lab.draft_model.contexts:ContextFamily.contexts"
+    "method-acceptance: N(0, #) on ln k": "lab.block_efficiency.contexts:ContextModel.softness_spread",
+    "method-acceptance: # levels of x, # contexts each": (
+        "lab.block_efficiency.contexts:ContextModel.levels, "
+        "lab.block_efficiency.contexts:ContextModel.contexts"
     ),
 }  # fmt: skip
 """`page: words around the numbers` -> the numbers, `module:NAME` in an expression of Python."""

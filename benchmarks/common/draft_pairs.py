@@ -8,7 +8,8 @@ import pandas as pd
 
 from common.measured_pairs import joined, pairs_of
 from common.script import ROOT
-from medusa_sim.lab.draft_model.predict import prediction_band
+from medusa_sim.lab.block_efficiency.prediction import prediction_band
+from medusa_sim.lab.block_efficiency.shape import parsed_shape
 from medusa_sim.lab.reproduce.recursive import own_pair_table, pair_comparison, published_table
 
 TREE = ("SpecTr", "4x3")
@@ -19,8 +20,8 @@ def compared(path: Path, also: tuple[str, str] | None) -> pd.DataFrame:
     """Every row that was not observed, with its band."""
     frame = pair_comparison(path, also=also)
     frame = frame[frame["group"] != "observed"].reset_index(drop=True)
-    names = list(zip(frame["decoder"], frame["spec"], strict=True))
-    low, high = prediction_band(names, frame["predicted"].to_numpy(), [] if also is None else [also])
+    shapes = [parsed_shape(*row) for row in zip(frame["decoder"], frame["spec"], strict=True)]
+    low, high = prediction_band(shapes, frame["predicted"].to_numpy(), with_tree=also is not None)
     inside = (frame["published"] >= low) & (frame["published"] <= high)
     return frame.assign(low=low, high=high, inside=inside)
 

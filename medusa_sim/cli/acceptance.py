@@ -17,6 +17,8 @@ from medusa_sim.reading.tables import numbered_csv_table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from medusa_sim.lab.block_efficiency.shape import DraftShape
+
 _MET = 0.005
 """Relative difference from a measured number that its usual two decimals leave."""
 _WRITTEN = click.option(
@@ -61,21 +63,29 @@ def predict(*, observations: Path, targets: Path, output: Output) -> None:
     measured tree among the observations, the wider the better, tells how softly the two models part and
     narrows the band of other trees.
     """
-    from medusa_sim.lab.draft_model.predict import predict_block_efficiency, prediction_band
+    from medusa_sim.lab.block_efficiency.prediction import has_tree, predicted_efficiencies, prediction_band
     from medusa_sim.report.words.numbers import percent
 
     seen = _rows(observations, ("decoder", "spec", "block_efficiency"))
     wanted = _rows(targets, ("decoder", "spec"))
-    named = list(zip(wanted["decoder"], wanted["spec"], strict=True))
-    observed = list(zip(seen["decoder"], seen["spec"], seen["block_efficiency"], strict=True))
-    predicted = predict_block_efficiency(observed, named)
+    shapes = _shapes(wanted)
+    observed = list(zip(_shapes(seen), seen["block_efficiency"], strict=True))
+    predicted = predicted_efficiencies(observed, shapes)
     wanted["predicted_block_efficiency"] = predicted
-    wanted["low"], wanted["high"] = prediction_band(named, predicted, observed)
+    with_tree = has_tree(shape for shape, _ in observed)
+    wanted["low"], wanted["high"] = prediction_band(shapes, predicted, observed, with_tree=with_tree)
     if "block_efficiency" in wanted:
         wanted["error"] = predicted / wanted["block_efficiency"] - 1.0
         error = wanted["error"].abs()
         say(f"mean error {percent(error.mean(), 2)}, worst {percent(error.max(), 2)} over {len(wanted)} rows")
     output.rows(wanted, "acceptance-predict")
+
+
+def _shapes(frame: pd.DataFrame) -> list[DraftShape]:
+    """What the rows draft. Raises DataError for an unknown decoder or a malformed spec."""
+    from medusa_sim.lab.block_efficiency.shape import parsed_shape
+
+    return [parsed_shape(*row) for row in zip(frame["decoder"], frame["spec"], strict=True)]
 
 
 def _rows(path: Path, needed: tuple[str, ...]) -> pd.DataFrame:

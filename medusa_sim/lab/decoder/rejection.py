@@ -13,9 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from medusa_sim.lab.block_efficiency.rejection import k_seq_gamma
 from medusa_sim.lab.decoder.candidates import RejectionRule
 from medusa_sim.lab.decoder.distributions import Draws
-from medusa_sim.lab.draft_model.rejection import k_seq_gamma
 
 _MASS_MIN = 1e-14
 """A residual distribution with less mass than this is rounding: target and draft were equal."""

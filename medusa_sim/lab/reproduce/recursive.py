@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
-from medusa_sim.lab.draft_model.predict import efficiencies
-from medusa_sim.lab.draft_model.shape import METHODS, parsed_shape
+from medusa_sim.lab.block_efficiency.prediction import predicted_efficiencies
+from medusa_sim.lab.block_efficiency.rejection import (
+    k_seq_acceptance,
+    multi_round_children,
+    optimal_acceptance,
+    recursive_children_of_draws,
+)
+from medusa_sim.lab.block_efficiency.shape import METHODS, parsed_shape
 from medusa_sim.lab.reproduce.published import shipped
 from medusa_sim.reading.tables import read_csv_table
 
@@ -33,8 +40,6 @@ def rsd_figure1(data_dir: DataDir = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from medusa_sim.lab.draft_model.rejection import bernoulli_acceptance
-
     del data_dir
     drafts, targets = np.meshgrid(BERNOULLI_DRAFTS, BERNOULLI_TARGETS, indexing="ij")
     parts = [
@@ -49,6 +54,32 @@ def rsd_figure1(data_dir: DataDir = None) -> pd.DataFrame:
         for method, acceptance in bernoulli_acceptance(drafts, targets).items()
     ]
     return pd.concat(parts, ignore_index=True)
+
+
+_DRAWS = 2
+_INSIDE = 1e-15
+"""At 0 or 1 the draft has no second token to draw; recursive rejection takes the limit from inside."""
+
+
+def bernoulli_acceptance(p: FloatArray, q: FloatArray) -> dict[str, FloatArray]:
+    """Acceptance rate by method for Bernoulli draft and target of means p and q (of one shape).
+
+    Keys as in Figure 1: `Multi-Round SD`, `K-SEQ`, `OTM` (sampling with replacement) and `Recur. Rej. Samp.`
+    (without), which is 1 everywhere: two distinct tokens are the whole vocabulary.
+    """
+    draft, target = (np.stack([1.0 - mean, mean], axis=-1) for mean in (p, q))
+    inside = np.clip(np.ravel(p), _INSIDE, 1.0 - _INSIDE)
+    pair = np.stack([1.0 - inside, inside], axis=-1), target.reshape(-1, 2)
+    in_order = [
+        recursive_children_of_draws(*pair, np.tile([first, 1 - first], (inside.size, 1))).sum(axis=-1)
+        for first in range(2)
+    ]
+    return {
+        "Multi-Round SD": np.asarray(multi_round_children(draft, target, _DRAWS).sum(axis=-1)),
+        "K-SEQ": k_seq_acceptance(draft, target, _DRAWS),
+        "OTM": optimal_acceptance(draft, target, _DRAWS),
+        "Recur. Rej. Samp.": (pair[0] * np.stack(in_order, axis=-1)).sum(axis=-1).reshape(np.shape(p)),
+    }
 
 
 @functools.lru_cache(maxsize=1)
@@ -152,7 +183,7 @@ def pair_comparison(path: Path, also: tuple[str, str] | None = None) -> pd.DataF
                 length=[shape.length for shape in shapes],
                 budget=[shape.candidates - 1 for shape in shapes],
                 group=np.where(seen, "observed", unseen),
-                predicted=efficiencies(observed, shapes),
+                predicted=predicted_efficiencies(observed, shapes),
             )
         )
     rows = pd.concat(frames, ignore_index=True).rename(columns={"block_efficiency": "published"})

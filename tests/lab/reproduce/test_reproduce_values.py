@@ -218,7 +218,7 @@ def test_a_pair_is_predicted_from_its_chains_of_two_to_five(monkeypatch, tmp_pat
         seen.append(len(known))
         return [1.5] * len(shapes)
 
-    monkeypatch.setattr(recursive, "efficiencies", efficiencies)
+    monkeypatch.setattr(recursive, "predicted_efficiencies", efficiencies)
     rows = [*(("SD", str(length)) for length in range(1, 7)), ("RSD-C", "2-2"), ("RSD-C", "3-1")]
     common: dict[str, object] = dict.fromkeys(("target", "draft", "task", "experiment"), "x")
     common |= {"block_efficiency": 2.0, "draft_ratio": 0.1}

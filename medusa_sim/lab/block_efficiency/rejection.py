@@ -1,13 +1,12 @@
-"""How often rejection sampling keeps drawn tokens: one draw, recursive draws, K-SEQ and optimal transport.
+"""How often rejection sampling keeps one of K drawn tokens, by method: (D2) to (D5).
 
-Recursive rejection takes draws without replacement (RSD paper 3.1, Algorithm 1, Theorem 3.1), SpecTr's K-SEQ
-one of K independent draws (Sun et al. 2023; RSD paper section 2). `bernoulli_acceptance` is the RSD paper's
-toy (Figure 1): Bernoulli draft and target, two draft tokens, four methods.
-
-K-SEQ goes through the drafts in order and takes token x with probability
-min(1, target(x) / (gamma draft(x))). With taken(x) = min(draft(x), target(x) / gamma), one draft is taken
-with probability beta = sum of taken, and one of K with 1 - (1 - beta)^K.
-
+(D2) K-SEQ (SpecTr, Sun et al. 2023; RSD paper, section 2): independent draws, draft i is taken with
+min(1, target / (gamma draft)). With taken = min(draft, target / gamma) and beta its sum, one of K
+is taken with 1 - (1 - beta)^K; gamma solves gamma beta = 1 - (1 - beta)^K
+(D3) multi-round (SpecInfer): independent draws, target_k+1 = norm((target_k - draft)+)
+(D4) recursive (RSD paper, section 3.1, Algorithm 1): draws without replacement; besides, the rejected
+token is struck from the draft, which is renormalised
+(D5) optimal transport: min over sets X of target(X) + 1 - draft(X)^K
 """
 
 from __future__ import annotations
@@ -59,64 +58,10 @@ def residual(draft: FloatArray, target: FloatArray) -> FloatArray:
     return normalised(np.maximum(target - draft, 0.0), target)
 
 
-RSD_VOCABULARY_MAX = 16
-"""Exact enumeration costs vocabulary^(draws - 1); beyond this the sampled form is meant."""
-
-
-def recursive_rejection(
-    draft: npt.ArrayLike, target: npt.ArrayLike, draws: int
-) -> tuple[FloatArray, FloatArray]:
-    """What recursive rejection of `draws` distinct tokens accepts and emits, exactly, by enumeration.
-
-    Returns (children, emitted): children (..., draws), the probability that the k-th draw is the accepted
-    one; emitted (..., vocabulary), the distribution of the token that is accepted or drawn from the last
-    residual, which equals the target's (Theorem 3.1).
-
-    After rejecting x, x is struck from the draft, the draft is renormalised (leaving that out biases the
-    output from the third draw on), and the target becomes the residual (equations 2 and 3). Fewer tokens
-    than draws simply end the list. Raises DataError for a vocabulary too large to enumerate.
-    """
-    draft, target = np.broadcast_arrays(*checked_pair(draft, target))
-    if draft.shape[-1] > RSD_VOCABULARY_MAX or draws < 1:
-        raise DataError(
-            f"exact recursive rejection takes 1 or more draws of at most {RSD_VOCABULARY_MAX} tokens, "
-            f"given {draws} draws of {draft.shape[-1]} tokens"
-        )
-    contexts = draft.shape[:-1]
-    children, emitted = np.zeros((*contexts, draws)), np.zeros(draft.shape)
-    for context in np.ndindex(contexts):
-        _walk(draft[context], target[context], draws, 1.0, children[context], emitted[context])
-    return children, emitted
-
-
-def _walk(
-    draft: FloatArray,
-    target: FloatArray,
-    draws: int,
-    reached: float,
-    children: FloatArray,
-    emitted: FloatArray,
-) -> None:
-    """One round of a draft and a residual target; adds what it accepts to `children` and `emitted`."""
-    at = children.size - draws
-    accepted = np.minimum(draft, target)
-    children[at] += reached * accepted.sum()
-    emitted += reached * accepted
-    over = np.maximum(draft - target, 0.0)  # of the rejected token, times the chance of rejection
-    left = residual(draft, target)
-    for token in np.flatnonzero(over > 0.0):
-        struck = draft.copy()
-        struck[token] = 0.0
-        if draws > 1 and struck.sum() > 0.0:
-            _walk(struck / struck.sum(), left, draws - 1, reached * over[token], children, emitted)
-        else:
-            emitted += reached * over[token] * left
-
-
 def recursive_children_of_draws(
     draft: FloatArray, target: FloatArray, tokens: npt.NDArray[np.int64]
 ) -> FloatArray:
-    """(contexts, draws) acceptance probability of each draw, given the drawn tokens (contexts, draws).
+    """(contexts, draws) (D4) probability that each draw is accepted, given the drawn tokens (as many).
 
     The building block of large vocabularies: average it over sampled `tokens` (distinct per context,
     drawn without replacement from the draft in this order; -1 ends a list early).
@@ -159,7 +104,7 @@ def _accepted(beta: FloatArray, draws: int) -> FloatArray:
 def k_seq_gamma(
     draft: npt.ArrayLike, target: npt.ArrayLike, draws: int, bisections: int = BISECTIONS
 ) -> FloatArray:
-    """The smallest valid gamma, where gamma beta = 1 - (1 - beta)^K, by bisection per context.
+    """(D2) The smallest valid gamma, where gamma beta = 1 - (1 - beta)^K, by bisection per context.
 
     A smaller gamma would give a negative residual, a larger one (K is always valid) accepts less.
     The error is (K - 1) / 2^bisections, upwards.
@@ -176,7 +121,7 @@ def k_seq_gamma(
 
 
 def k_seq_acceptance(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) -> FloatArray:
-    """Probability that one of K independent draft tokens is accepted: 1 - (1 - beta(gamma))^K."""
+    """(D2) Probability that one of K independent draft tokens is accepted: 1 - (1 - beta(gamma))^K."""
     draft, target = checked_pair(draft, target)
     gamma = k_seq_gamma(draft, target, draws)
     return _accepted(_taken(draft, target, gamma).sum(axis=-1), draws)
@@ -214,7 +159,7 @@ def k_seq_holders(
 
 
 def multi_round_children(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) -> FloatArray:
-    """(..., draws) probability that the k-th independent draw is the accepted one.
+    """(..., draws) (D3) probability that the k-th independent draw is the accepted one.
 
     Each round tests against the residual of the round before; the draft's distribution stays, so that a
     token that was rejected may be drawn again (it is then rejected again: its residual is 0).
@@ -230,12 +175,12 @@ def multi_round_children(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int
     return np.stack(children, axis=-1)
 
 
-K_SEQ_VOCABULARY_MAX = 16
-"""The minimum cut is taken over all 2^vocabulary sets of tokens."""
+SUBSETS_OF_MOST = 16
+"""Tokens of a vocabulary, all 2^vocabulary sets of which the minimum cut is taken over."""
 
 
 def optimal_acceptance(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) -> FloatArray:
-    """Largest probability that the target's token is among `draws` independent draws from the draft.
+    """(D5) Largest probability that the target's token is among `draws` independent draws from the draft.
 
     The transport problem is a flow from tuples of draws to tokens they contain; by max-flow = min-cut
     it is min over token sets B of target(B) + 1 - draft(B)^K. Shape: contexts.
@@ -245,35 +190,12 @@ def optimal_acceptance(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) 
     """
     draft, target = checked_pair(draft, target)
     size = draft.shape[-1]
-    if size > K_SEQ_VOCABULARY_MAX:
+    if size > SUBSETS_OF_MOST:
         raise DataError(
-            f"optimal transport enumerates subsets of at most {K_SEQ_VOCABULARY_MAX} tokens, given {size}"
+            f"optimal transport enumerates subsets of at most {SUBSETS_OF_MOST} tokens, given {size}"
         )
     best = np.ones(np.broadcast_shapes(draft.shape, target.shape)[:-1])
     for chosen in itertools.product((0.0, 1.0), repeat=size):
         subset = np.array(chosen)
         best = np.minimum(best, target @ subset + 1.0 - (draft @ subset) ** draws)
     return np.asarray(best)
-
-
-DRAWS = 2
-SMALLEST = 1e-15
-"""At 0 or 1 the draft has no second token to draw; recursive rejection takes the limit from inside."""
-
-
-def bernoulli_acceptance(draft: npt.ArrayLike, target: npt.ArrayLike) -> dict[str, FloatArray]:
-    """Acceptance rate by method for Bernoulli draft and target, given their means (they broadcast).
-
-    Keys as in Figure 1: `Multi-Round SD`, `K-SEQ`, `OTM` (sampling with replacement) and
-    `Recur. Rej. Samp.` (without), which is 1 everywhere: two distinct tokens are the whole vocabulary.
-    """
-    means = np.broadcast_arrays(np.asarray(draft, dtype=np.float64), np.asarray(target, dtype=np.float64))
-    drafts, targets = (np.stack([1.0 - mean, mean], axis=-1) for mean in means)
-    inside = np.clip(means[0], SMALLEST, 1.0 - SMALLEST)
-    draft_inside = np.stack([1.0 - inside, inside], axis=-1)
-    return {
-        "Multi-Round SD": np.asarray(multi_round_children(drafts, targets, DRAWS).sum(axis=-1)),
-        "K-SEQ": k_seq_acceptance(drafts, targets, DRAWS),
-        "OTM": optimal_acceptance(drafts, targets, DRAWS),
-        "Recur. Rej. Samp.": np.asarray(recursive_rejection(draft_inside, targets, DRAWS)[0].sum(axis=-1)),
-    }

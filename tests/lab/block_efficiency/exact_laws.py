@@ -6,7 +6,52 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.lab.draft_model.rejection import checked_pair, k_seq_gamma, normalised, residual
+from medusa_sim.lab.block_efficiency.rejection import checked_pair, k_seq_gamma, normalised, residual
+
+
+def recursive_rejection(
+    draft: npt.ArrayLike, target: npt.ArrayLike, draws: int
+) -> tuple[FloatArray, FloatArray]:
+    """What recursive rejection of `draws` distinct tokens accepts and emits, exactly, by enumeration.
+
+    Returns (children, emitted): children (..., draws), the probability that the k-th draw is the accepted
+    one; emitted (..., vocabulary), the distribution of the token that is accepted or drawn from the last
+    residual, which equals the target's (Theorem 3.1).
+
+    After rejecting x, x is struck from the draft, the draft is renormalised (leaving that out biases the
+    output from the third draw on), and the target becomes the residual (equations 2 and 3). Fewer tokens
+    than draws simply end the list.
+    """
+    draft, target = np.broadcast_arrays(*checked_pair(draft, target))
+    contexts = draft.shape[:-1]
+    children, emitted = np.zeros((*contexts, draws)), np.zeros(draft.shape)
+    for context in np.ndindex(contexts):
+        _walk(draft[context], target[context], draws, 1.0, children[context], emitted[context])
+    return children, emitted
+
+
+def _walk(
+    draft: FloatArray,
+    target: FloatArray,
+    draws: int,
+    reached: float,
+    children: FloatArray,
+    emitted: FloatArray,
+) -> None:
+    """One round of a draft and a residual target; adds what it accepts to `children` and `emitted`."""
+    at = children.size - draws
+    accepted = np.minimum(draft, target)
+    children[at] += reached * accepted.sum()
+    emitted += reached * accepted
+    over = np.maximum(draft - target, 0.0)  # of the rejected token, times the chance of rejection
+    left = residual(draft, target)
+    for token in np.flatnonzero(over > 0.0):
+        struck = draft.copy()
+        struck[token] = 0.0
+        if draws > 1 and struck.sum() > 0.0:
+            _walk(struck / struck.sum(), left, draws - 1, reached * over[token], children, emitted)
+        else:
+            emitted += reached * over[token] * left
 
 
 def multi_round_emitted(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) -> FloatArray:

@@ -4,28 +4,28 @@ import itertools
 
 import numpy as np
 import pytest
-from draft_model_laws import (
+from exact_laws import (
     enumerated_holders,
     k_seq_emitted,
     multi_round_emitted,
     optimal_coupling,
+    recursive_rejection,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from medusa_sim.errors import DataError
-from medusa_sim.lab.draft_model.block_efficiency import truncate_perturbed
-from medusa_sim.lab.draft_model.rejection import (
-    bernoulli_acceptance,
+from medusa_sim.lab.block_efficiency.methods import truncate_perturbed
+from medusa_sim.lab.block_efficiency.rejection import (
     k_seq_acceptance,
     k_seq_gamma,
     k_seq_holders,
     multi_round_children,
     optimal_acceptance,
     recursive_children_of_draws,
-    recursive_rejection,
 )
+from medusa_sim.lab.reproduce.recursive import bernoulli_acceptance
 
 SMALL = settings(max_examples=40, deadline=None)
 
@@ -155,7 +155,7 @@ def test_minimum_cut_equals_the_linear_programme(p, q, draws):
 
 def test_bernoulli_toy_of_figure_1():
     grid = np.linspace(0.0, 1.0, 41)
-    rates = bernoulli_acceptance(grid[:, None], grid[None, :])
+    rates = bernoulli_acceptance(*np.meshgrid(grid, grid, indexing="ij"))
     assert set(rates) == {"Multi-Round SD", "K-SEQ", "OTM", "Recur. Rej. Samp."}
     assert rates["Recur. Rej. Samp."] == pytest.approx(np.ones((41, 41)), abs=1e-9)  # 100 % everywhere
     assert np.all(rates["Multi-Round SD"] <= rates["OTM"] + 1e-12)
@@ -208,8 +208,7 @@ def test_what_is_no_law_is_refused(p, q):
         k_seq_acceptance(p, q, 2)
 
 
-def test_exact_methods_refuse_large_vocabularies():
+def test_optimal_transport_refuses_large_vocabularies():
     law = np.full(40, 1 / 40)
-    for call in (recursive_rejection, optimal_acceptance):
-        with pytest.raises(DataError, match="at most 16 tokens"):
-            call(law, law, 2)
+    with pytest.raises(DataError, match="at most 16 tokens"):
+        optimal_acceptance(law, law, 2)

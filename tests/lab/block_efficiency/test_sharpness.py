@@ -1,18 +1,18 @@
-"""How ease moves along a draft, by hand: moments of normal laws and of a first-order autoregression."""
+"""How sharpness moves along a draft, by hand: moments of normal laws and of a first-order autoregression."""
 
 import numpy as np
 import pytest
 
-from medusa_sim.lab.draft_model.contexts import ContextFamily
-from medusa_sim.lab.draft_model.ease import EaseProcess
+from medusa_sim.lab.block_efficiency.contexts import ContextModel
+from medusa_sim.lab.block_efficiency.sharpness import SharpnessProcess
 
-FAMILY = ContextFamily(block_share=0.36, persistence=0.8, drift=0.5)
-PROCESS = EaseProcess(family=FAMILY, mean=1.0, spread=2.0)
-EASE = np.linspace(-20.0, 20.0, 401)
+MODEL = ContextModel(block_share=0.36, correlation=0.8, surprisal_cost=0.5)
+PROCESS = SharpnessProcess(model=MODEL, mean=1.0, spread=2.0)
+LEVELS = np.linspace(-20.0, 20.0, 401)
 """Of 0.1 each: sums over it are integrals."""
 
 
-def moments(mass: np.ndarray, values: np.ndarray = EASE) -> tuple[float, float]:
+def moments(mass: np.ndarray, values: np.ndarray = LEVELS) -> tuple[float, float]:
     """(mean, standard deviation)."""
     mean = float(mass @ values)
     return mean, float(np.sqrt(mass @ (values - mean) ** 2))
@@ -25,15 +25,15 @@ def test_variance_is_shared_between_blocks_and_positions():
     assert weights.sum() == pytest.approx(1.0)
     assert moments(weights, values) == pytest.approx((1.0, 1.2))
     assert float(weights @ (values - 1.0) ** 4) == pytest.approx(3 * 1.2**4)  # as of a normal law
-    assert moments(PROCESS.start(0.7, EASE)) == pytest.approx((0.7, 1.6), rel=1e-4)
+    assert moments(PROCESS.start(0.7, LEVELS)) == pytest.approx((0.7, 1.6), rel=1e-4)
 
 
-def test_ease_returns_to_its_block_and_falls_with_surprise():
+def test_sharpness_returns_to_its_block_and_falls_with_surprise():
     """From 2.7, two above its block, to 0.7 + 0.8 x 2 - 0.5 x 3 with a deviation of 1.6 sqrt(1 - 0.64)."""
-    on = PROCESS.step(0.7, EASE, np.full(EASE.size, 3.0))
-    assert on.sum(axis=1) == pytest.approx(np.ones(EASE.size))
-    here = int(np.argmin(np.abs(EASE - 2.7)))
+    on = PROCESS.step(0.7, LEVELS, np.full(LEVELS.size, 3.0))
+    assert on.sum(axis=1) == pytest.approx(np.ones(LEVELS.size))
+    here = int(np.argmin(np.abs(LEVELS - 2.7)))
     assert moments(on[here]) == pytest.approx((0.7 + 1.6 - 1.5, 1.6 * 0.6), rel=1e-4)
     # without surprise a block's own law stays as it is
-    still, start = PROCESS.step(0.7, EASE, np.zeros(EASE.size)), PROCESS.start(0.7, EASE)
+    still, start = PROCESS.step(0.7, LEVELS, np.zeros(LEVELS.size)), PROCESS.start(0.7, LEVELS)
     assert moments(start @ still) == pytest.approx((0.7, 1.6), rel=1e-3)

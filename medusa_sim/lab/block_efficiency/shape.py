@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from medusa_sim.errors import DataError, shown
-from medusa_sim.lab.draft_model.contexts import ContextFamily
+from medusa_sim.lab.block_efficiency.contexts import ContextModel
 
 DraftMethod = Literal["SD", "SpecTr", "RSD-C", "RSD-S"]
 METHODS: tuple[DraftMethod, ...] = get_args(DraftMethod)
@@ -39,10 +39,10 @@ class DraftShape:
     @property
     def as_chain(self) -> DraftShape:
         """Shapes of one path are chains, whatever drafts them."""
-        return DraftShape("SD", self.branches) if self.draws == 1 else self
+        return DraftShape("SD", self.branches) if self.children == 1 else self
 
     @property
-    def draws(self) -> int:
+    def children(self) -> int:
         """Most children of one context that the shape can use."""
         return max(*self.branches, self.width)
 
@@ -76,8 +76,8 @@ def parsed_shape(method: str, spec: str) -> DraftShape:
         shape = DraftShape(
             "SpecTr" if method == "SpecTr" else "RSD-S", (1,) * min(numbers[1], LENGTH_MAX + 1), numbers[0]
         )
-    widest = WIDTH_MAX if method in ("SpecTr", "RSD-S") else ContextFamily().vocabulary
-    if min(numbers) < 1 or shape.length > LENGTH_MAX or shape.draws > widest:
+    widest = WIDTH_MAX if method in ("SpecTr", "RSD-S") else ContextModel().vocabulary
+    if min(numbers) < 1 or shape.length > LENGTH_MAX or shape.children > widest:
         raise DataError(
             f"spec {shown(spec)} of {method}: lengths 1..{LENGTH_MAX} and widths 1..{widest} are allowed"
         )

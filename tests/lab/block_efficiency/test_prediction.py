@@ -1,5 +1,6 @@
-"""Predictions of draft-model methods from what a pair was observed to accept: shapes, banks, fits, bands."""
+"""Predictions of draft-model methods from what a pair was seen to accept: shapes, contexts, fits, bands."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,18 +11,19 @@ from one_line import one_line
 from scipy import stats
 
 from medusa_sim.errors import DataError
-from medusa_sim.lab.draft_model.block_efficiency import branch_block_efficiency
-from medusa_sim.lab.draft_model.chains import chain_through, possible
-from medusa_sim.lab.draft_model.contexts import ContextBank, ContextFamily
-from medusa_sim.lab.draft_model.ease import BLOCK_NODES, EaseProcess
-from medusa_sim.lab.draft_model.predict import (
+from medusa_sim.lab.block_efficiency import prediction
+from medusa_sim.lab.block_efficiency.chains import chain_through, possible
+from medusa_sim.lab.block_efficiency.contexts import ContextModel, Contexts, contexts_of
+from medusa_sim.lab.block_efficiency.methods import branch_block_efficiency
+from medusa_sim.lab.block_efficiency.prediction import (
+    Observations,
     block_efficiency,
-    context_bank,
-    fitted_ease,
-    predict_block_efficiency,
-    prediction_band,
+    fitted_process,
+    has_tree,
+    predicted_efficiencies,
 )
-from medusa_sim.lab.draft_model.shape import DraftShape, parsed_shape
+from medusa_sim.lab.block_efficiency.shape import DraftShape, parsed_shape
+from medusa_sim.lab.block_efficiency.sharpness import BLOCK_NODES, SharpnessProcess
 from medusa_sim.lab.reproduce.recursive import (
     MISREAD_SPECS,
     figure_rows,
@@ -30,11 +32,35 @@ from medusa_sim.lab.reproduce.recursive import (
     published_table,
 )
 
-QUICK = ContextFamily(contexts=80, vocabulary=60)
-PROCESS = EaseProcess(QUICK, 2.3, 1.0)
+QUICK = ContextModel(contexts=80, vocabulary=60)
+PROCESS = SharpnessProcess(QUICK, 2.3, 1.0)
 
 
-def efficiency(method: str, spec: str, process: EaseProcess = PROCESS) -> float:
+def observed(rows: Sequence[tuple[str, str, float]]) -> Observations:
+    return [(parsed_shape(method, spec), value) for method, spec, value in rows]
+
+
+def predict_block_efficiency(
+    rows: Sequence[tuple[str, str, float]],
+    wanted: Sequence[tuple[str, str]],
+    model: ContextModel | None = None,
+) -> np.ndarray:
+    return predicted_efficiencies(observed(rows), [parsed_shape(*name) for name in wanted], model)
+
+
+def prediction_band(
+    wanted: Sequence[tuple[str, str]],
+    predicted: np.ndarray,
+    rows: Sequence[tuple[str, str, float]] = (),
+    *,
+    tree: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    shapes, seen = [parsed_shape(*name) for name in wanted], observed(rows)
+    with_tree = tree or has_tree(shape for shape, _ in seen)
+    return prediction.prediction_band(shapes, predicted, seen, with_tree=with_tree)
+
+
+def efficiency(method: str, spec: str, process: SharpnessProcess = PROCESS) -> float:
     return block_efficiency(parsed_shape(method, spec), process)
 
 
@@ -66,24 +92,24 @@ def test_no_observation_is_refused():
         predict_block_efficiency([], [("SD", "4")])
 
 
-def test_bank_agrees_with_the_exact_calculator_on_its_own_laws():
-    bank = context_bank(QUICK, 12)
-    # covering is a probability, rises with every child and starts at the exact single acceptance
-    assert np.all((bank.coverage >= 0.0) & (bank.coverage <= 1.0))
-    assert np.all(np.diff(bank.coverage, axis=1) >= -1e-12)
-    assert bank.coverage[:, 0] == pytest.approx(bank.agreement ** (1.0 + QUICK.reach))
-    assert np.all(np.diff(bank.agreement) > -0.01)  # easier contexts agree more
+def test_contexts_agree_with_the_exact_calculator_on_its_own_laws():
+    contexts = contexts_of(QUICK, 12)
+    # acceptance is a probability, rises with every child and starts at the exact single acceptance
+    assert np.all((contexts.acceptance >= 0.0) & (contexts.acceptance <= 1.0))
+    assert np.all(np.diff(contexts.acceptance, axis=1) >= -1e-12)
+    assert contexts.acceptance[:, 0] == pytest.approx(contexts.alpha ** (1.0 + QUICK.support_exponent))
+    assert np.all(np.diff(contexts.alpha) > -0.01)  # sharper contexts agree more
     for n in (1, 2, 5):
-        accepted = bank.followers(n).sum(axis=1)
-        assert np.all(accepted >= bank.coverage[:, 0] - 1e-9)
-        assert np.all(accepted <= bank.within_reach + 1e-9)
+        accepted = contexts.followers(n).sum(axis=1)
+        assert np.all(accepted >= contexts.acceptance[:, 0] - 1e-9)
+        assert np.all(accepted <= contexts.support + 1e-9)
 
 
 def test_one_of_each_method_is_a_chain_and_more_never_accepts_less():
     chain = efficiency("SD", "4")
     assert efficiency("RSD-C", "1-1-1-1") == pytest.approx(chain, rel=1e-12)
     assert efficiency("SpecTr", "1x4") == pytest.approx(chain, rel=1e-9)
-    # the beam is simulated over grades without interpolation: within its own 2 %
+    # the beam is simulated over levels without interpolation: within its own 2 %
     assert efficiency("RSD-S", "1x4") == pytest.approx(chain, rel=0.02)
     chains = [efficiency("SD", str(length)) for length in (1, 2, 3, 5, 10, 30)]
     assert np.all(np.diff(chains) > 0.0)
@@ -95,7 +121,7 @@ def test_one_of_each_method_is_a_chain_and_more_never_accepts_less():
         assert np.all(np.diff(values) > 0.0)
     assert efficiency("RSD-S", "2x3") < efficiency("RSD-S", "4x3") < efficiency("RSD-S", "7x3")
     assert efficiency("SpecTr", "4x3") < efficiency("RSD-S", "4x3")  # distinct beats independent draws
-    hopeless = EaseProcess(QUICK, -20.0, 0.3)
+    hopeless = SharpnessProcess(QUICK, -20.0, 0.3)
     assert efficiency("SD", "5", hopeless) < 1.1  # flat laws over 60 tokens still agree now and then
 
 
@@ -133,7 +159,7 @@ def test_a_pair_of_two_chains_is_predicted_with_and_without_a_tree(seen, tokens,
 
 def test_fit_recovers_the_process_it_was_made_from():
     shapes = [parsed_shape("SD", str(length)) for length in (2, 3, 4, 5, 10, 30)]
-    again = fitted_ease([(shape, block_efficiency(shape, PROCESS)) for shape in shapes], QUICK)
+    again = fitted_process([(shape, block_efficiency(shape, PROCESS)) for shape in shapes], QUICK)
     for method, spec in (("SD", "20"), ("RSD-C", "3-2-1"), ("SpecTr", "3x3")):
         assert efficiency(method, spec, again) == pytest.approx(efficiency(method, spec), rel=0.01)
 
@@ -144,9 +170,8 @@ def test_a_prediction_is_deterministic_and_narrower_with_a_tree_among_the_observ
     first = predict_block_efficiency(seen, wanted, QUICK)
     assert predict_block_efficiency(seen, wanted, QUICK).tolist() == first.tolist()
     value, wanted = np.array([2.0]), [("SpecTr", "5x4")]
-    wide = prediction_band(wanted, value, [("SD", "3")])
-    narrow = prediction_band(wanted, value, [("SD", "3"), ("RSD-C", "2-2-1")])
-    assert wide == prediction_band(wanted, value)
+    wide = prediction_band(wanted, value)
+    narrow = prediction_band(wanted, value, tree=True)
     assert wide[0] < narrow[0] < 2.0 < narrow[1] < wide[1]
 
 
@@ -186,13 +211,13 @@ def test_the_shipped_pair_from_chains_and_one_tree():
 
 
 def test_a_tree_shows_how_softly_a_pair_parts():
-    soft = EaseProcess(QUICK.softened(2.0), 0.5, 1.0)
+    soft = SharpnessProcess(QUICK.softened(2.0), 0.5, 1.0)
     seen = [("SD", "2"), ("SD", "4"), ("SpecTr", "4x3")]
     rates = [(parsed_shape(*name), efficiency(*name, soft)) for name in seen]
-    chains = fitted_ease(rates[:2], QUICK)
-    both = fitted_ease(rates, QUICK)
-    assert chains.family == QUICK
-    assert both.family.noise < QUICK.noise
+    chains = fitted_process(rates[:2], QUICK)
+    both = fitted_process(rates, QUICK)
+    assert chains.model == QUICK
+    assert both.model.noise < QUICK.noise
     wanted = efficiency("SpecTr", "8x4", soft)
     assert abs(efficiency("SpecTr", "8x4", both) / wanted - 1) < 0.03
     assert abs(efficiency("SpecTr", "8x4", both) / wanted - 1) < abs(
@@ -256,30 +281,30 @@ def test_a_chain_goes_through_what_was_measured_as_the_fit_falls():
 
 
 @pytest.mark.parametrize("branches", [(1, 1), (3, 1), (2, 3)])
-def test_trees_of_children_are_sums_over_every_path_of_eases(branches):
-    """Each path from ease to ease, its children accepted or rescued, with densities of scipy."""
-    family = replace(QUICK, grades=5, contexts=20)
-    bank, process = ContextBank(family, 3), EaseProcess(family, 1.0, 1.5)
-    ease, (first, later) = bank.ease, bank.surprisal
-    variance = process.spread**2 * family.block_share
+def test_trees_of_children_are_sums_over_every_path_of_sharpness(branches):
+    """Each path from level to level, its children accepted or rescued, with densities of scipy."""
+    model = replace(QUICK, levels=5, contexts=20)
+    contexts, process = Contexts(model, 3), SharpnessProcess(model, 1.0, 1.5)
+    x, (first, later) = contexts.sharpness, contexts.surprisal
+    variance = process.spread**2 * model.block_share
     nodes, weights = np.polynomial.hermite_e.hermegauss(BLOCK_NODES)
 
     def chances(mean, spread):
-        density = stats.norm.pdf(ease, mean, spread)
+        density = stats.norm.pdf(x, mean, spread)
         return density / density.sum()
 
     def emitted(centre, chance, place, left):
         """Of one path: the token of this node, and those behind it."""
         if not left:
             return 0.0
-        parts = [(bank.coverage[place, 0], first[place])]
+        parts = [(contexts.acceptance[place, 0], first[place])]
         if left[0] > 1:
-            rescued = bank.coverage[place, left[0] - 1] - bank.coverage[place, 0]
+            rescued = contexts.acceptance[place, left[0] - 1] - contexts.acceptance[place, 0]
             parts.append((rescued, later[place, left[0] - 1]))
         total = 0.0
         for accepted, surprisal in parts:
-            mean = centre + family.persistence * (ease[place] - centre) - family.drift * surprisal
-            after = chances(mean, np.sqrt(process.spread**2 - variance) * np.sqrt(1 - family.persistence**2))
+            mean = centre + model.correlation * (x[place] - centre) - model.surprisal_cost * surprisal
+            after = chances(mean, np.sqrt(process.spread**2 - variance) * np.sqrt(1 - model.correlation**2))
             behind = sum(emitted(centre, each, to, left[1:]) for to, each in enumerate(after))
             total += chance * accepted * (1.0 + behind)
         return total
@@ -289,7 +314,7 @@ def test_trees_of_children_are_sums_over_every_path_of_eases(branches):
         centre = 1.0 + np.sqrt(variance) * node
         begin = chances(centre, np.sqrt(process.spread**2 - variance))
         expected += weight * sum(emitted(centre, each, place, branches) for place, each in enumerate(begin))
-    assert branch_block_efficiency(bank, process, branches) == pytest.approx(expected, rel=1e-9)
+    assert branch_block_efficiency(contexts, process, branches) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -309,16 +334,16 @@ def test_between_distant_lengths_a_chain_has_its_share_of_the_way():
 
 
 @pytest.mark.parametrize(
-    ("method", "spec", "length", "draws", "candidates"),
+    ("method", "spec", "length", "children", "candidates"),
     [
         ("SD", "4", 4, 1, 5), ("SpecTr", "5x4", 4, 5, 21), ("RSD-S", "3x2", 2, 3, 7),
         ("RSD-C", "2-2-1", 3, 2, 11),  # 1 + 2 + 4 + 4
     ],
 )  # fmt: skip
-def test_a_step_carries_the_root_and_every_draft(method, spec, length, draws, candidates):
+def test_a_step_carries_the_root_and_every_draft(method, spec, length, children, candidates):
     shape = parsed_shape(method, spec)
-    assert (shape.length, shape.draws, shape.candidates) == (length, draws, candidates)
-    assert shape.as_chain.method == ("SD" if draws == 1 else method)
+    assert (shape.length, shape.children, shape.candidates) == (length, children, candidates)
+    assert shape.as_chain.method == ("SD" if children == 1 else method)
 
 
 def test_bands_are_those_of_what_was_seen_and_within_what_is_possible():
@@ -326,7 +351,7 @@ def test_bands_are_those_of_what_was_seen_and_within_what_is_possible():
     low, high = prediction_band([("SD", "9"), ("SpecTr", "5x4")], np.array([2.0, 2.0]))
     assert low == pytest.approx([2.0 * 0.949, 2.0 * 0.931])
     assert high == pytest.approx([2.0 * 1.051, 2.0 * 1.069])
-    low, high = prediction_band([("SpecTr", "5x4")], np.array([2.0]), [("RSD-C", "2-2-1")])
+    low, high = prediction_band([("SpecTr", "5x4")], np.array([2.0]), tree=True)
     assert (low[0], high[0]) == pytest.approx((2.0 * 0.958, 2.0 * 1.042))
     _, high = prediction_band([("SD", "1")], np.array([1.99]))
     assert high[0] == 2.0
