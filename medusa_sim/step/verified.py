@@ -47,14 +47,17 @@ class Verified:
         return 1.0 + self.match_rate * (np.asarray(candidates, dtype=np.float64) - 1.0)
 
     def cases(self, batch: Size, candidates: Size) -> tuple[FloatArray, FloatArray]:
-        """(tokens of a request, averaged over requests; its probability), (..., cases) each: (N5)."""
+        """(tokens of a request, averaged over requests; its probability), (..., cases) each: (N5).
+
+        batch: a mean number of requests has the cases of the nearest whole one.
+        """
         requests, tokens = np.broadcast_arrays(as_float(batch), as_float(candidates))
         if self.sure_shares:
             return drafted_tokens(requests, tokens - 1.0, self.sure_shares)
         if self.match_rate == 1.0:
             return tokens[..., None], np.ones((*tokens.shape, 1))
         rate = min(max(self.match_rate, _LEAST_RATE), 1.0 - _LEAST_RATE)
-        found, weights = found_shares(requests, rate)
+        found, weights = found_shares(np.maximum(np.rint(requests), 1.0), rate)
         return 1.0 + (tokens[..., None] - 1.0) * found, weights
 
 

@@ -87,6 +87,17 @@ def test_what_twice_of_a_term_from_elsewhere_adds_is_told(runtime, requests, wor
     assert percent(line) == (requests, pytest.approx(100 * float((twice / once - 1)[0]), abs=0.6))
 
 
+@pytest.mark.parametrize("drafter", ["ngram", "suffix"])
+def test_what_twice_of_a_term_adds_to_look_ups_is_priced_where_prompts_keep_requests_waiting(drafter):
+    """The mean number of requests that decode is no whole one then."""
+    scenario = Scenario(
+        gpu="rtx-3090", tp=4, model="qwen3.5-35b-a3b", drafter=drafter, runtime="vllm-0.24",
+        prompt_tokens=8000, output_tokens=500,
+    )  # fmt: skip
+    few_us, more_us = token_us(scenario, {}, np.array([30.0, 35.0]), 8250, usual_option(scenario))
+    assert 0.0 < few_us < more_us
+
+
 @pytest.mark.parametrize(("added", "told"), [(0.095, []), (0.105, [(16, 10)]), (0.124, [(16, 12)])])
 def test_a_term_from_elsewhere_is_told_from_a_tenth_of_a_token(monkeypatch, added, told):
     scenario = dense("sglang")
