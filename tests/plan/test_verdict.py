@@ -297,23 +297,50 @@ def test_no_batch_loses_the_tolerance_and_every_batch_is_covered(speedup):
 
 
 @given(speedups(6, 3))
-def test_a_range_begins_with_the_best_of_its_first_batch_and_ends_where_that_no_longer_stands(speedup):
+def test_a_range_begins_with_the_best_of_its_first_batch_and_ends_where_that_does_not_stand(speedup):
     ranges = merge_batches(speedup)
     for one, following in itertools.pairwise((*ranges, None)):
         own = one.configuration
         assert speedup[one.first, own] == max(1.0, speedup[one.first, 1:].max())
         if following is None:
             continue
-        behind = speedup[following.first]
-        lost = 1.0 - behind[own] / behind.max()
-        assert lost > SWITCHING_GAIN - 1e-9 or (own > 0) != (behind.max() > 1.0) or behind[own] <= 1.0
+        behind = speedup[following.first : following.last + 1]
+        best, pays = behind.max(axis=1), behind.max(axis=1) > 1.0
+        lost = 1.0 - behind[:, own] / best
+        ends = (lost > SWITCHING_GAIN - 1e-9) | (pays != (own > 0)) | (pays & (behind[:, own] <= 1.0))
+        assert ends.any()
+
+
+@given(speedups(8, 3))
+def test_a_switch_comes_as_early_as_nothing_is_lost_by_it(speedup):
+    for before, after in itertools.pairwise(merge_batches(speedup)):
+        if not before.configuration or not after.configuration:
+            continue  # where speculation begins and ends is not a question of switches
+        for place in range(before.first + 1, before.last + 1):
+            others = np.delete(speedup[place], after.configuration)
+            is_best = speedup[place, after.configuration] > others.max() + 1e-9
+            later = speedup[place : before.last + 1]
+            assert not is_best or (later[:, after.configuration] < later[:, before.configuration]).any()
+
+
+def test_a_row_hands_over_before_it_has_lost_a_tolerance():
+    """The second is faster from the third batch on, by 3 % from the fifth: the switch comes at the third."""
+    speedup = np.array(
+        [[1.0, 2.0, 1.7], [1.0, 1.9, 1.8], [1.0, 1.8, 1.81], [1.0, 1.7, 1.73], [1.0, 1.6, 1.7]]
+    )
+    assert merge_batches(speedup) == (BatchRange(0, 1, 1), BatchRange(2, 4, 2))
+    dipping = speedup + np.array([[0.0, 0.0, 0.0]] * 3 + [[0.0, 0.0, -0.04], [0.0, 0.0, 0.0]])
+    assert merge_batches(dipping) == (BatchRange(0, 3, 1), BatchRange(4, 4, 2))
+    third_is_best = np.column_stack((speedup, [1.0, 1.0, 1.82, 1.0, 1.0]))
+    assert merge_batches(third_is_best) == (BatchRange(0, 2, 1), BatchRange(3, 4, 2))
 
 
 def test_a_count_is_changed_only_where_the_gain_is_larger_than_the_doubt():
     speedup = np.array([[1.0, 1.50, 1.45], [1.0, 1.40, 1.48], [1.0, 1.20, 1.38]])
     halves = np.array([[0.0, 0.06, 0.09]] * 3)  # doubt of the two: 0.067
     assert [r.configuration for r in merge_batches(speedup)] == [1, 2]
-    assert merge_batches(speedup, halves=halves) == (BatchRange(0, 1, 1), BatchRange(2, 2, 2))
+    assert merge_batches(speedup[:2], halves=halves[:2]) == (BatchRange(0, 1, 1),)
+    assert merge_batches(speedup, halves=halves) == (BatchRange(0, 0, 1), BatchRange(1, 2, 2))
     same = np.array([[0.0, 0.06, 0.06]] * 3)  # as uncertain and of the same kind: nothing tells them apart
     assert merge_batches(speedup, halves=same) == merge_batches(speedup)
 
