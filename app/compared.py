@@ -40,7 +40,7 @@ def set_ups_for(
     asked: SetupQuestion,
     choices: SetupChoices,
     prices: str = "",
-    watch: jobs.Watch = jobs.NOBODY,
+    watch: jobs.Watch = jobs.UNWATCHED,
     seen: Callable[[Comparison], object] = lambda part: None,
 ) -> Comparison:
     """`medusa-sim compare` with the set-up's model and acceptance; watch as in `load`.

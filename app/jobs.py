@@ -1,109 +1,90 @@
-"""Long answers in processes of their own: AT_ONCE in all, none for longer than MOST_S.
+"""Long answers, computed by `worker` processes: AT_ONCE of them, in the order of a fair queue.
 
-A page that another user opens meanwhile finds the server's own process free, and a job that takes too long,
-or whose session has gone, is ended whatever it is at. Processes stay for the next job; they are started as
-the command line is, so that nothing of Streamlit is in them.
+A page that another user opens meanwhile finds the server's own process free. A job that takes too long, or
+whose session has gone, is ended at once; workers stay for the next job.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import os
-import pickle
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import TypeVar, cast
+
+from worker import MOST_S, TOLD_EVERY_S, Worker
 
 from medusa_sim.errors import UsageError
 
 T = TypeVar("T")
 
 AT_ONCE = 2
-MOST_S = 60.0
-"""Of one job, of a processor's time; four times as long by the clock, where others are at it too."""
-TOLD_EVERY_S = 0.25
-"""To a page, of how far its search is."""
-MOST_BYTES = 3 << 30
-"""Of a job's address space."""
-KEPT_BYTES = 600 << 20
-"""A process that took more is not kept for the next job."""
 MOST_WAIT_S = 180.0
 _WAITING = (
     "Two long answers are being computed for others; yours is number {place} in line and begins by itself."
 )
 _THE_SAME = "Another page asked the same a moment ago; its answer is this one's."
-_TOO_LONG = (
-    f"this takes more than {MOST_S:.0f} s of a processor, the most that the app gives one answer; ask for "
-    "less (fewer GPUs, policies or tokens), or run its command"
-)
-_TOO_LARGE = "this takes more memory than the app gives one answer; ask for less, or run its command"
 _TOO_MANY = (
     f"others are first and {MOST_WAIT_S:.0f} s have passed; open the page again later, or run its command"
 )
 
 
-class Line:
-    """Who is at it and who waits, in the order in which they came.
+class Queue:
+    """Jobs that run, `most` at once, and those that wait, in the order in which they came.
 
     A session's first job goes before the second of any: a search has several at once where nobody else asks.
     """
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
-        self._at_once = at_once
+    def __init__(self, most: int = AT_ONCE) -> None:
+        self._most = most
         self._sessions: dict[object, str] = {}
-        self._begun: set[object] = set()
+        self._running: set[object] = set()
         self._lock = threading.Lock()
 
     def enter(self, session: str) -> object:
-        """A place in the line."""
+        """A ticket of a new job."""
         ticket = object()
         with self._lock:
             self._sessions[ticket] = session
         return ticket
 
-    def before(self, ticket: object) -> int:
-        """How many have to leave before it is this one's turn: 0, it is."""
+    def ahead_of(self, ticket: object) -> int:
+        """How many jobs have to end before this one begins; 0: it runs from now on."""
         with self._lock:
-            if ticket in self._begun:
+            if ticket in self._running:
                 return 0
             known = Counter[str]()
-            ranked = []
-            for place, (each, session) in enumerate(self._sessions.items()):
-                if each not in self._begun:
-                    ranked.append((known[session], place, each))
+            rounds = {}
+            for each, session in self._sessions.items():
+                rounds[each] = known[session]
                 known[session] += 1
-            place = [each for *_, each in sorted(ranked, key=lambda of: of[:2])].index(ticket)
-            left = max(place + 1 - (self._at_once - len(self._begun)), 0)
-            if not left:
-                self._begun.add(ticket)
-            return left
+            waiting = [each for each in rounds if each not in self._running]
+            place = sorted(waiting, key=rounds.__getitem__).index(ticket)
+            ahead = max(place + 1 - (self._most - len(self._running)), 0)
+            if not ahead:
+                self._running.add(ticket)
+            return ahead
 
     @property
-    def at_it(self) -> int:
-        """How many have their turn."""
-        return len(self._begun)
+    def running(self) -> int:
+        """How many jobs run."""
+        return len(self._running)
 
     def leave(self, ticket: object) -> None:
-        """Give the place up."""
+        """Take a job out."""
         with self._lock:
             del self._sessions[ticket]
-            self._begun.discard(ticket)
+            self._running.discard(ticket)
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Who is told how a job goes, four times a second; either may raise to give it up, as Streamlit does.
+    """How the progress of a job is shown, four times a second; either may raise to give the job up.
 
-    advance: told (done, in all). waiting: told, in a sentence, who is first.
+    advance: called with (done, in all). waiting: called with a sentence that says what goes first.
     """
 
     advance: Callable[[int, int], None]
@@ -114,13 +95,13 @@ class Watch:
         self.advance(done, total)
 
     def others(self) -> None:
-        """Another session asked the same and is at it."""
+        """Another session asked the same, and its job runs."""
         self.waiting(_THE_SAME)
 
 
-NOBODY = Watch(lambda done, total: None, lambda told: None)
-LINE = Line()
-_idle: list[subprocess.Popen[bytes]] = []
+UNWATCHED = Watch(lambda done, total: None, lambda line: None)
+QUEUE = Queue()
+_idle: list[Worker] = []
 _idle_lock = threading.Lock()
 
 
@@ -133,156 +114,107 @@ def this_session() -> str:
 
 
 def run(
-    job: Callable[..., T], watch: Watch = NOBODY, *, session: str | None = None, most_s: float = MOST_S
+    job: Callable[..., T], watch: Watch = UNWATCHED, *, session: str | None = None, most_s: float = MOST_S
 ) -> T:
-    """What `job(advance=...)` returns, computed in another process, which gets it pickled.
+    """What `job(advance=...)` returns, computed by a worker, which gets it pickled.
 
     session: None: that of the page that runs. Raises what the job raises, UsageError where it takes too long
     or too much.
     """
-    ticket = LINE.enter(this_session() if session is None else session)
+    ticket = QUEUE.enter(this_session() if session is None else session)
     try:
         begun = time.monotonic()
-        while place := LINE.before(ticket):
+        while place := QUEUE.ahead_of(ticket):
             if time.monotonic() - begun > MOST_WAIT_S:
                 raise UsageError(_TOO_MANY)
             watch.waiting(_WAITING.format(place=place))
-            time.sleep(0.25)
-        return cast(T, _computed(job, watch, most_s))
+            time.sleep(TOLD_EVERY_S)
+        worker = _idle_worker()
+        try:
+            return cast(T, worker.compute(job, watch.advance, most_s))
+        finally:
+            _put_back(worker)
     finally:
-        LINE.leave(ticket)
+        QUEUE.leave(ticket)
         warm_up()
 
 
 def as_completed(
-    items: Sequence[str], answer: Callable[[str, Watch], T], watch: Watch = NOBODY
+    items: Sequence[str], answer: Callable[[str, Watch], T], watch: Watch = UNWATCHED
 ) -> Iterator[tuple[str, T]]:
     """Items with what `answer(item, watch)` gives of them, in the order in which that is known.
 
-    Answers are sought in threads, which no page belongs to: what they tell of their watch is told on to the
-    page's from here, and where that raises they raise the next time that they tell something.
+    Answers are sought in threads, which no page belongs to: their progress is passed on to the page's watch
+    from here, and where that raises they raise the next time that they report.
     """
-    at: dict[str, tuple[int, int]] = {}
+    progress: dict[str, tuple[int, int]] = {}
     lines: list[str] = []
-    gone = threading.Event()
+    is_over = threading.Event()
 
-    def told(item: str) -> Watch:
+    def watch_of(item: str) -> Watch:
         def advance(done: int, total: int) -> None:
-            if gone.is_set():
-                raise _GoneError
-            at[item] = done, total
+            if is_over.is_set():
+                raise _GivenUpError
+            progress[item] = done, total
 
         def waiting(line: str) -> None:
-            advance(*at.get(item, (0, 0)))
+            advance(*progress.get(item, (0, 0)))
             lines.append(line)
 
         return Watch(advance, waiting)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        left = {pool.submit(answer, item, told(item)): item for item in items}
-        ended: list[str] = []
+        left = {pool.submit(answer, item, watch_of(item)): item for item in items}
         try:
             while left:
                 found, _ = wait(left, timeout=TOLD_EVERY_S, return_when=FIRST_COMPLETED)
                 if lines:
                     watch.waiting(lines.pop())
                     lines.clear()
-                largest = max((total for _, total in at.values()), default=0)
-                done = len(ended) * largest + sum(at[item][0] for item in left.values() if item in at)
-                watch.advance(done, len(items) * largest)
+                largest = max((total for _, total in progress.values()), default=0)
+                done = sum(progress[item][0] for item in left.values() if item in progress)
+                watch.advance((len(items) - len(left)) * largest + done, len(items) * largest)
                 for future in found:
-                    item = left.pop(future)
-                    ended.append(item)
-                    yield item, future.result()
+                    yield left.pop(future), future.result()
         finally:
-            gone.set()
+            is_over.set()
             for future in left:
                 future.cancel()
 
 
-class _GoneError(Exception):
+class _GivenUpError(Exception):
     """Nobody waits for the answer any more."""
 
 
-def _computed(job: Callable[..., Any], watch: Watch, most_s: float) -> Any:
-    process = _process()
-    stdin, stdout = cast(IO[bytes], process.stdin), cast(IO[bytes], process.stdout)
-    ended = threading.Event()
-
-    def end() -> None:
-        ended.set()
-        process.kill()
-
-    timer = threading.Timer(4.0 * most_s, end)
-    timer.daemon = True
-    timer.start()
-    keep = False
-    try:
-        environment = {name: value for name, value in os.environ.items() if name.startswith("MEDUSA_SIM_")}
-        pickle.dump((str(Path.cwd()), environment, job, most_s), stdin)
-        stdin.flush()
-        while True:
-            kind, told = pickle.load(stdout)  # noqa: S301  # from our own process
-            if kind == "advance":
-                watch.advance(*told)
-                continue
-            value, peak_bytes = told
-            keep = peak_bytes <= KEPT_BYTES
-            if kind == "value":
-                return value
-            raise value
-    except MemoryError:  # which the process lives through
-        raise UsageError(_TOO_LARGE) from None
-    except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
-        is_late = ended.is_set() or process.wait() == -getattr(signal, "SIGXCPU", 0)
-        raise UsageError(_TOO_LONG if is_late else _TOO_LARGE) from error
-    finally:
-        timer.cancel()
-        if keep and not ended.is_set():
-            with _idle_lock:
-                _idle.append(process)
-        else:
-            _end(process)
-
-
-def _process() -> subprocess.Popen[bytes]:
-    """A process that waits for a job: one that is there, or a new one."""
+def _idle_worker() -> Worker:
+    """A worker that waits for a job, or a new one."""
     with _idle_lock:
         while _idle:
-            process = _idle.pop()
-            if process.poll() is None:
-                return process
-            _end(process)
-    return _started()
+            worker = _idle.pop()
+            if worker.is_alive:
+                return worker
+            worker.end()
+    return Worker()
 
 
-def _started() -> subprocess.Popen[bytes]:
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return subprocess.Popen(  # noqa: S603  # this Python, a file of the app
-        [sys.executable, "-P", str(Path(__file__).with_name("worker.py")), str(MOST_BYTES)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
+def _put_back(worker: Worker) -> None:
+    """Keep a worker for the next job, or end it."""
+    if not worker.is_reusable:
+        worker.end()
+        return
+    with _idle_lock:
+        _idle.append(worker)
 
 
 def warm_up() -> None:
-    """Start processes, which import what jobs need, while the user reads the first page."""
+    """Start workers, which import what jobs need, while the user reads the first page."""
     with _idle_lock:
-        while len(_idle) + LINE.at_it < AT_ONCE:
-            _idle.append(_started())
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):
-            cast(IO[bytes], pipe).close()
-    process.wait()
+        while len(_idle) + QUEUE.running < AT_ONCE:
+            _idle.append(Worker())
 
 
 @atexit.register
 def _end_all() -> None:
     with _idle_lock:
         while _idle:
-            _end(_idle.pop())
+            _idle.pop().end()

@@ -22,6 +22,7 @@ import jobs
 import pytest
 import show
 import uploads
+import worker
 from hostile import NAMES
 from one_line import one_line
 from pages_read import APP, Opened
@@ -152,7 +153,10 @@ def test_a_job_tells_returns_and_raises(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(
     ("job", "most_s", "told"),
-    [(partial(slept, 60.0), 1.0, "of a processor"), (partial(memory, jobs.MOST_BYTES), 30.0, "more memory")],
+    [
+        (partial(slept, 60.0), 1.0, "of a processor"),
+        (partial(memory, worker.MOST_BYTES), 30.0, "more memory"),
+    ],
 )
 def test_a_job_that_takes_too_much_is_ended_in_one_line(job: Any, most_s: float, told: str) -> None:
     with one_line(UsageError, match=told):
@@ -168,24 +172,24 @@ def test_a_job_whose_page_has_gone_is_ended() -> None:
 
     with pytest.raises(Gone):
         jobs.run(partial(slept, 60.0), jobs.Watch(gone, lambda line: None), session="a")
-    ticket = jobs.LINE.enter("b")
-    assert jobs.LINE.before(ticket) == 0
-    jobs.LINE.leave(ticket)
+    ticket = jobs.QUEUE.enter("b")
+    assert jobs.QUEUE.ahead_of(ticket) == 0
+    jobs.QUEUE.leave(ticket)
 
 
 def test_two_at_once_in_the_order_in_which_they_came_a_sessions_second_last() -> None:
-    line = jobs.Line(2)
-    first, again, second, third = (line.enter(name) for name in ("a", "a", "b", "c"))
-    assert [line.before(ticket) for ticket in (first, again, second, third)] == [0, 2, 0, 1]
-    line.leave(first)
-    assert [line.before(ticket) for ticket in (again, second, third)] == [0, 0, 1]
-    line.leave(second)
-    assert line.before(third) == 0
-    alone = jobs.Line(2)
-    assert [alone.before(alone.enter("a")) for _ in range(3)] == [0, 0, 1]
+    queue = jobs.Queue(2)
+    first, again, second, third = (queue.enter(name) for name in ("a", "a", "b", "c"))
+    assert [queue.ahead_of(ticket) for ticket in (first, again, second, third)] == [0, 2, 0, 1]
+    queue.leave(first)
+    assert [queue.ahead_of(ticket) for ticket in (again, second, third)] == [0, 0, 1]
+    queue.leave(second)
+    assert queue.ahead_of(third) == 0
+    alone = jobs.Queue(2)
+    assert [alone.ahead_of(alone.enter("a")) for _ in range(3)] == [0, 0, 1]
 
 
-def both_at_it(folder: str, name: str, *, advance: Any) -> str:
+def both_running(folder: str, name: str, *, advance: Any) -> str:
     """Ends when the other has begun, too."""
     Path(folder, name).touch()
     while len(list(Path(folder).iterdir())) < jobs.AT_ONCE:
@@ -199,7 +203,7 @@ def test_a_search_has_as_many_jobs_at_once_as_there_are_processes(tmp_path: Path
     told: list[tuple[int, int]] = []
 
     def answer(name: str, watch: jobs.Watch) -> str:
-        return jobs.run(partial(both_at_it, str(tmp_path), name), watch, session="a", most_s=30.0)
+        return jobs.run(partial(both_running, str(tmp_path), name), watch, session="a", most_s=30.0)
 
     watch = jobs.Watch(lambda *at: told.append(at), lambda line: None)
     assert dict(jobs.as_completed(names, answer, watch)) == {name: name for name in names}
@@ -220,18 +224,18 @@ def test_a_search_whose_page_has_gone_ends_its_jobs() -> None:
     with pytest.raises(Gone):
         list(jobs.as_completed(("1", "2", "3"), answer, jobs.Watch(gone, lambda line: None)))
     assert time.monotonic() - begun < 30.0
-    assert jobs.LINE.at_it == 0
+    assert jobs.QUEUE.running == 0
 
 
 def test_who_waits_is_told() -> None:
-    tickets = [jobs.LINE.enter(f"other {n}") for n in range(jobs.AT_ONCE)]
+    tickets = [jobs.QUEUE.enter(f"other {n}") for n in range(jobs.AT_ONCE)]
     told: list[str] = []
 
     def waiting(line: str) -> None:
         told.append(line)
         if len(told) == 2:
             for ticket in tickets:
-                jobs.LINE.leave(ticket)
+                jobs.QUEUE.leave(ticket)
 
     assert jobs.run(partial(slept, 0.0), jobs.Watch(lambda *at: None, waiting), session="me") == 0.0
     assert "number 1 in line" in told[0]
@@ -331,7 +335,7 @@ def test_either_way_of_starting_lets_this_machine_in_alone(way: str, tmp_path: P
 
 def test_the_page_on_running_it_tells_the_truth() -> None:
     numbers = {
-        "processor": f"{jobs.MOST_S:.0f} s of a processor, {jobs.MOST_BYTES >> 30} GB",
+        "processor": f"{worker.MOST_S:.0f} s of a processor, {worker.MOST_BYTES >> 30} GB",
         "kept": f"{answer_cache.KEPT_BYTES / 1e6:.0f} MB, and {answer_cache.LONG_BYTES / 1e6:.0f} MB of "
         "those that took long",
         "config": f"{limits.CONFIG_BYTES / 1e6:.0f} MB for a config.json",
