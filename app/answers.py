@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import notes
 import uploads
@@ -38,7 +38,8 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import standing_sentence
-from medusa_sim.scenario.question import Objective, Question
+from medusa_sim.scenario.arguments import words_of
+from medusa_sim.scenario.question import QUESTION, Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.measured import NearestFigure, as_measured
 from medusa_sim.setups.question import BATCHES
@@ -120,33 +121,30 @@ def usual_request(set_up: SetUp) -> tuple[int, int] | None:
     return None if traffic is None else (round(traffic.prompt_tokens), round(traffic.output_tokens))
 
 
-class Asked(NamedTuple):
-    """What is planned for besides the set-up; request: prompt and output tokens where both are given."""
+def options(question: Question) -> list[str]:
+    """A question as options of `medusa-sim recommend`; its length is the set-up's."""
+    given = words_of(question.changed, QUESTION)
+    if question.request is not None:
+        prompt, output = map(str, question.request)
+        given += ["--prompt-tokens", prompt, "--output-tokens", output]
+    return [*given, "--batch", f"{question.batch_min}..{question.batch_max}"]
 
-    batch_max: int
-    objective: Objective = Question.objective
-    request: tuple[int, int] | None = None
-    batch_min: int = 1
 
-    @property
-    def options(self) -> list[str]:
-        """The same as options of `medusa-sim recommend`."""
-        given = ["--objective", self.objective] if self.objective != Question.objective else []
-        if self.request is not None:
-            given += ["--prompt-tokens", str(self.request[0]), "--output-tokens", str(self.request[1])]
-        return [*given, "--batch", f"{self.batch_min}..{self.batch_max}"]
+def every_batch(set_up: SetUp) -> Question:
+    """The question about all batches that memory holds, of the request that was said or is usual."""
+    return Question(batch_max=room(set_up), request=usual_request(set_up))
 
 
 @KEPT
-def recommendation(set_up: SetUp, asked: Asked) -> Recommendation:
+def recommendation(set_up: SetUp, question: Question) -> Recommendation:
     """`medusa-sim recommend` at the set-up's length."""
-    return recommend(scenario_of(set_up), Question(seq_len=(set_up.seq_len,), **asked._asdict()))
+    return recommend(scenario_of(set_up), dataclasses.replace(question, seq_len=(set_up.seq_len,)))
 
 
 @KEPT
-def warnings(set_up: SetUp, asked: Asked) -> list[str]:
+def warnings(set_up: SetUp, question: Question) -> list[str]:
     """What to be warned of there: the same at every batch that is looked at."""
-    return notes.warnings(recommendation(set_up, asked))
+    return notes.warnings(recommendation(set_up, question))
 
 
 @KEPT
@@ -183,17 +181,8 @@ def _as_measured(place: int) -> dict[str, Any]:
 
 
 def planned(set_up: SetUp) -> Recommendation:
-    """The answer for every batch that memory holds, of the request that was said or is usual."""
-    return recommendation(set_up, _everything(set_up))
-
-
-def planned_warnings(set_up: SetUp) -> list[str]:
-    """What to be warned of there."""
-    return warnings(set_up, _everything(set_up))
-
-
-def _everything(set_up: SetUp) -> Asked:
-    return Asked(room(set_up), request=usual_request(set_up))
+    """The answer to `every_batch`."""
+    return recommendation(set_up, every_batch(set_up))
 
 
 def row_at(set_up: SetUp, batch: int) -> ScheduleRow:
@@ -212,14 +201,14 @@ def drafts_at(set_up: SetUp, batch: int) -> int:
 
 
 @KEPT
-def launch_settings(set_up: SetUp, asked: Asked, draft_path: str | None = None) -> EngineSettings:
+def launch_settings(set_up: SetUp, question: Question, draft_path: str | None = None) -> EngineSettings:
     """What `recommend --export` prints. Raises UsageError for what the engine cannot do."""
-    return engine_settings(recommendation(set_up, asked), set_up.export, draft_path=draft_path)
+    return engine_settings(recommendation(set_up, question), set_up.export, draft_path=draft_path)
 
 
-def launch_plan(set_up: SetUp, asked: Asked) -> ChainPlan | None:
+def launch_plan(set_up: SetUp, question: Question) -> ChainPlan | None:
     """What the settings run by batch, whichever checkpoint drafts. Raises UsageError as they do."""
-    return launch_settings(set_up, asked, draft_path="any").plan
+    return launch_settings(set_up, question, draft_path="any").plan
 
 
 @KEPT
@@ -275,8 +264,8 @@ def changes(
     """
 
     def at(other: SetUp, size: int) -> ScheduleRow:
-        answer = recommendation(other, Asked(size, request=other.request or request, batch_min=size))
-        return scheduled_row_at(answer, size, other.seq_len)
+        question = Question(batch_min=size, batch_max=size, request=other.request or request)
+        return scheduled_row_at(recommendation(other, question), size, other.seq_len)
 
     row = at(set_up, batch)
     bars: list[dict[str, float | int | str]] = [

@@ -17,8 +17,7 @@ def first_page() -> None:
     with contextlib.suppress(MedusaSimError):
         set_up = set_up_of(OPENS)
         answers.profile_titles()
-        asked = answers.Asked(answers.room(set_up), request=answers.usual_request(set_up))
-        answers.recommendation(set_up, asked)
-        answers.launch_plan(set_up, asked)
+        answers.planned(set_up)
+        answers.launch_plan(set_up, answers.every_batch(set_up))
         answers.measured_near(set_up)
     jobs.warm_up()

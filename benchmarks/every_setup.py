@@ -248,8 +248,10 @@ def _shown_by_the_app(found: Recommendation, asked: SetUp) -> dict[str, float]:
         seq_len=length, draft_model=given.get("draft_model"),
         acceptance=None if acceptance is None else str(acceptance),
     )  # fmt: skip
-    planned = answers.Asked(question.batch_max, request=asked.request, batch_min=question.batch_min)
-    answer = answers.recommendation(inputs, planned)
+    answer = answers.recommendation(
+        inputs,
+        Question(batch_min=question.batch_min, batch_max=question.batch_max, request=asked.request),
+    )
     row = scheduled_row_at(answer, question.batch_min, length)
     return {name: getattr(row, name) for name in NUMBERS}
 

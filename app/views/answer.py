@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast, get_args
 
 import answers
@@ -59,63 +60,65 @@ _OPERATOR_PHONE = ("operator", "speculative", "share")
 def page(set_up: SetUp) -> None:
     """The answer first, what it rests on below; what a batch changes is a part that runs alone."""
     if show.embedded():
-        most = answers.room(set_up)
-        asked = answers.Asked(most, Question.objective, answers.usual_request(set_up))
-        _at_a_batch(set_up, asked, ["recommend", *set_up.options, *asked.options])
+        question = answers.every_batch(set_up)
+        _at_a_batch(set_up, question, ["recommend", *set_up.options, *answers.options(question)])
         return
     st.title("Does speculation pay?", anchor=False)
     note, place, launch, below = (st.container() for _ in range(4))
     with below:
         st.subheader("Schedule by batch", anchor=False)
-        asked = _asked(set_up)
-    answer = answers.recommendation(set_up, asked)
-    words = ["recommend", *set_up.options, *asked.options]
+        question = _question(set_up)
+    answer = answers.recommendation(set_up, question)
+    words = ["recommend", *set_up.options, *answers.options(question)]
     with place:
-        _at_a_batch(set_up, asked, words)
+        _at_a_batch(set_up, question, words)
     if answer.fits:
         with launch:
-            _launch(set_up, answer, asked, words)
+            _launch(set_up, answer, question, words)
         with below:
             _schedule(answer, words, set_up)
     with note:  # every input of the page has read its own by now
         show.ignored_note()
 
 
-def _asked(set_up: SetUp) -> answers.Asked:
+def _question(set_up: SetUp) -> Question:
     first, second = st.columns(2)
-    room, meaning = answers.room(set_up), "Where nothing is typed, as many as memory holds without drafts."
+    usual, meaning = (
+        answers.every_batch(set_up),
+        "Where nothing is typed, as many as memory holds without drafts.",
+    )
     of_most = Input("batch_max", "Plan for requests at once, 1 to", meaning)
-    typed = inputs.number(first, of_most, 1, answers.MOST_AT_ONCE, empty=f"{room}")
+    most = inputs.number(first, of_most, 1, answers.MOST_AT_ONCE, empty=f"{usual.batch_max}")
     meaning = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
     of_objective = Input("objective", "Objective", meaning)
     objective = inputs.choice(second, of_objective, get_args(Objective), Question.objective)
-    return answers.Asked(typed or room, cast(Objective, objective), answers.usual_request(set_up))
+    return replace(usual, batch_max=most or usual.batch_max, objective=cast(Objective, objective))
 
 
 @st.fragment
-def _at_a_batch(set_up: SetUp, asked: answers.Asked, words: list[str]) -> None:
+def _at_a_batch(set_up: SetUp, question: Question, words: list[str]) -> None:
     """The answer at the batch looked at: moving it runs this part alone."""
     with show.errors():
         headline = st.container()  # the answer stands above its inputs, and is filled once they are known
         of_batch = Input("batch", "Requests at once (batch)", "Decoded together in one step.")
-        batch = inputs.at_once(st, of_batch, asked.batch_max)
-        answer = answers.recommendation(set_up, asked)
+        batch = inputs.at_once(st, of_batch, question.batch_max)
+        answer = answers.recommendation(set_up, question)
         row = scheduled_row_at(answer, batch, set_up.seq_len)
         whole = request_at(answer, batch, set_up.seq_len)
         with headline:
             verdict_of(set_up, answer, row)
             if row.fits_memory:
                 _figures(answer, row, whole)
-                _as_launched(set_up, asked, row)
+                _as_launched(set_up, question, row)
             show.how_sure(
-                certainty(answer, row), *answers.warnings(set_up, asked), answers.how_near(set_up)[1]
+                certainty(answer, row), *answers.warnings(set_up, question), answers.how_near(set_up)[1]
             )
         if show.embedded():
             if row.fits_memory:
                 _gains(answer, row, words)
             st.markdown(f"[medusa-sim: the whole answer]({show.address()})")
             return
-        _share(set_up, answer, row, [*set_up.options, *asked.options])
+        _share(set_up, answer, row, [*set_up.options, *answers.options(question)])
         if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
             _gains(answer, row, words)
             nearest(set_up)
@@ -359,10 +362,10 @@ def _waits(step: PassTimes) -> str:
     return ", ".join(f"{percent(share, 0)} {name}" for name, share in shares.items() if share > 0.05)
 
 
-def _as_launched(set_up: SetUp, asked: answers.Asked, row: ScheduleRow) -> None:
+def _as_launched(set_up: SetUp, question: Question, row: ScheduleRow) -> None:
     """Where the engine's settings cannot say what is recommended at this batch."""
     try:
-        plan = answers.launch_plan(set_up, asked)
+        plan = answers.launch_plan(set_up, question)
     except UsageError:  # said where the settings would stand
         return
     if plan is not None and row.candidates > 1 and plan.drafts_at(row.batch_max) != row.candidates - 1:
@@ -374,7 +377,7 @@ def _as_launched(set_up: SetUp, asked: answers.Asked, row: ScheduleRow) -> None:
         )
 
 
-def _launch(set_up: SetUp, answer: Recommendation, asked: answers.Asked, command_words: list[str]) -> None:
+def _launch(set_up: SetUp, answer: Recommendation, question: Question, command_words: list[str]) -> None:
     st.subheader("Launch settings", anchor=False)
     if set_up.without_engine:
         st.caption("Choose an engine above: what it can run is recommended, and its settings are here.")
@@ -384,7 +387,7 @@ def _launch(set_up: SetUp, answer: Recommendation, asked: answers.Asked, command
         of_path = Input("draft_path", "Draft checkpoint", "Folder or id, to be named in the settings.")
         draft_path = inputs.text(st, of_path, empty=known) or known
     try:
-        settings = answers.launch_settings(set_up, asked, draft_path or None)
+        settings = answers.launch_settings(set_up, question, draft_path or None)
     except UsageError as error:  # what an engine cannot do is an answer here, and the rest of the page stands
         st.info(show.in_words(str(error)))
         return

@@ -38,6 +38,7 @@ from medusa_sim.report.length_view import view_of
 from medusa_sim.report.words.numbers import duration, percent, times
 from medusa_sim.scenario.local_correction import band_without_rows
 from medusa_sim.scenario.local_rows import LocalRows, bench_command, read_rows
+from medusa_sim.scenario.question import Question
 from medusa_sim.step.drafter import drafter_class
 from views.verdict import AS_GOOD, as_good, certainty, verdict_of
 
@@ -152,7 +153,7 @@ def _asked(rows: LocalRows | None, path: str) -> SetUp:
 
 
 def _answer(asked: SetUp, rows: LocalRows | None) -> None:
-    answer = answers.recommendation(asked, answers.Asked(1))
+    answer = answers.recommendation(asked, Question(batch_max=1))
     row = scheduled_row_at(answer, 1, asked.seq_len)
     verdict_of(asked, answer, row)
     if not row.fits_memory:

@@ -60,7 +60,7 @@ def page(set_up: SetUp) -> None:
             f"{times(answer.step_speedup)}**, {answer.tokens_per_step:.2f} tokens per step.",
             icon=":material/account_tree:",
         )
-        planned = answers.planned_warnings(set_up)
+        planned = answers.warnings(set_up, answers.every_batch(set_up))
         lines = how_sure(scenario, f"Speedup {times(answer.step_speedup)}", seq_len=set_up.seq_len)
         show.how_sure(lines, *dict.fromkeys((*scenario_doubts(scenario), *planned)))
     _figures(set_up, tree, answer)

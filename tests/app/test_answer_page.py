@@ -25,6 +25,7 @@ from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, t
 from medusa_sim.report.length_view import view_of
 from medusa_sim.report.quantity_table import quantity_text
 from medusa_sim.report.recommend.warnings import warnings
+from medusa_sim.scenario.question import Question
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 
@@ -74,7 +75,7 @@ def test_the_command_gives_the_same_numbers(opened: Opened, url: dict[str, Any],
     assert shown["Speedup"] == f"{float(row['speedup']):.2f}x"
     if "seq" in url:
         table = count_table(
-            answers.recommendation(set_up(gpu="h100-sxm", seq_len=2000), answers.Asked(8)).cells.by_count
+            answers.recommendation(set_up(gpu="h100-sxm", seq_len=2000), Question(batch_max=8)).cells.by_count
         )
         assert [float(row["speedup"]) for row in rows] == pytest.approx(table.column("speedup").to_pylist())
 
@@ -112,7 +113,7 @@ def test_an_engine_without_trees_gets_no_trees_number(opened: Opened, runtime: s
     url = {"runtime": runtime, "drafter": drafter, "batch_max": 8}
     chosen = set_up(runtime=runtime, drafter=drafter)
     assert chosen.chain_only
-    for row in answers.recommendation(chosen, answers.Asked(8)).schedule:
+    for row in answers.recommendation(chosen, Question(batch_max=8)).schedule:
         assert row.chain
         assert row.candidates == row.drafts + 1
     page = opened("answer", **url)
@@ -151,7 +152,7 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
     if runtime == "vllm-0.33":
         chosen = set_up(runtime=runtime)
         usual = answers.usual_request(chosen)
-        settings = answers.launch_settings(chosen, answers.Asked(64, request=usual), "x")
+        settings = answers.launch_settings(chosen, Question(batch_max=64, request=usual), "x")
         assert settings.plan is not None
         drafts = settings.plan.drafts_at(batch)
         said = [part.value for part in page.markdown if f"{drafts} drafts at batch {batch}" in part.value]
@@ -171,7 +172,7 @@ def test_a_typed_rate_answers(opened: Opened) -> None:
 
 def test_a_request_stands_beside_the_decoding_gain(opened: Opened) -> None:
     page = opened("answer", prompt=2000, output_tokens=300, batch=2, batch_max=8)
-    answer = answers.recommendation(set_up(seq_len=2150), answers.Asked(8, request=(2000, 300)))
+    answer = answers.recommendation(set_up(seq_len=2150), Question(batch_max=8, request=(2000, 300)))
     told = request_at(answer, 2, 2150)
     assert told is not None
     assert "2,000 in, 300 out" in page.success[0].value
@@ -183,7 +184,7 @@ def test_a_request_stands_beside_the_decoding_gain(opened: Opened) -> None:
 
 def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:
     page = opened("answer", model="vicuna-33b", batch=64, batch_max=64)
-    fits = answers.recommendation(set_up(model="vicuna-33b"), answers.Asked(64)).where_it_fits[0]
+    fits = answers.recommendation(set_up(model="vicuna-33b"), Question(batch_max=64)).where_it_fits[0]
     told = f"Batch {fits.batch_max} is the largest that fits with it: {fits.speedup:.2f}x"
     assert told in page.error[0].value
     assert not page.success
@@ -222,7 +223,7 @@ def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:
 )
 def test_every_warning_of_the_command_stands_on_the_page(opened: Opened, chosen: dict[str, Any]) -> None:
     asked = set_up(**chosen, is_step="seq_len" in chosen)
-    answer = answers.recommendation(asked, answers.Asked(64, request=answers.usual_request(asked)))
+    answer = answers.recommendation(asked, Question(batch_max=64, request=answers.usual_request(asked)))
     names = {"runtime": "runtime", "seq_len": "seq"}
     page = opened("answer", batch_max=64, **{names.get(name, name): value for name, value in chosen.items()})
     lines, text = warnings(answer), text_of(page)
@@ -285,7 +286,7 @@ def test_an_own_config_is_read_strictly() -> None:
     assert uploads.model_bytes("config.json", content) == content
     own = set_up(model="config.json", config=content)
     assert answers.published_model(own).layers == json.loads(content)["num_hidden_layers"]
-    assert answers.recommendation(own, answers.Asked(8)).schedule
+    assert answers.recommendation(own, Question(batch_max=8)).schedule
     broken = (b"{not json", b"[]", b'{"model_type": "llama"}', b"\xff\xfe\x00")
     cases = (
         (b"", "empty"),
@@ -305,7 +306,7 @@ def test_an_own_config_is_read_strictly() -> None:
     ],
 )  # fmt: skip
 def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> None:
-    answer = answers.recommendation(set_up(**chosen), answers.Asked(16))
+    answer = answers.recommendation(set_up(**chosen), Question(batch_max=16))
     counts = scheduled_counts(rows_at(answer, 1024))
     assert set(counts) == set(range(1, 17))
     shown = {batch: counts[batch] for batch in (1, 16)}

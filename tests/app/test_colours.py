@@ -26,6 +26,7 @@ from medusa_sim.report.charts.chart import Axis, LineChart, Series, line_series,
 from medusa_sim.report.charts.sweep import heat_map
 from medusa_sim.report.length_view import view_of
 from medusa_sim.report.palette import LINES, PARTS, SHADES, contrast, ink_on
+from medusa_sim.scenario.question import Question
 from medusa_sim.step.launch import PARTS as OF_A_STEP
 
 
@@ -107,7 +108,7 @@ def test_cells_of_the_map_can_be_read() -> None:
         colour = map_colour(speedup)
         assert contrast(ink_on(colour), colour) >= 4.5
     view = view_of(
-        answers.recommendation(set_up(), answers.Asked(8)).cells.by_count, 1024, [1, 2, 8], {1: 2, 8: 2}
+        answers.recommendation(set_up(), Question(batch_max=8)).cells.by_count, 1024, [1, 2, 8], {1: 2, 8: 2}
     )
     values = map_spec(heat_map(view, "", chains=True))["data"]["values"]
     assert {cell["ink"] for cell in values} <= {"#000000", "#ffffff"}

@@ -48,13 +48,14 @@ from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart
 from medusa_sim.report.length_view import view_of
+from medusa_sim.scenario.question import Question
 
 pytestmark = pytest.mark.usefixtures("short_loads")
 VIEWS = ("answer", "load", "tree", "compare", "evidence")
 
 
 def test_the_named_operators_add_up_to_both_steps(opened: Opened) -> None:
-    answer = answers.recommendation(set_up(), answers.Asked(64))
+    answer = answers.recommendation(set_up(), Question(batch_max=64))
     count, found = answers.operators(set_up(), answer, 8)
     both = steps_at(answer, 8, 1024, scheduled=True)
     assert count == both.candidates
@@ -77,7 +78,7 @@ def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> 
         ("engine sglang", dataclasses.replace(chosen, runtime="sglang-0.5"), 8),
     ):
         answer = answers.recommendation(
-            other, answers.Asked(batch, request=other.request or usual, batch_min=batch)
+            other, Question(batch_max=batch, request=other.request or usual, batch_min=batch)
         )
         speedup = scheduled_row_at(answer, batch, other.seq_len).speedup
         assert changes[name] == pytest.approx(speedup), name
@@ -208,7 +209,7 @@ def test_charts_are_valid_specifications() -> None:
     drawn(lines_spec(roofline_chart(points, load_gpu("a40"), "fp16")))
     chosen = SetUp(**EIGHT_B)  # whose changes another test asks for
     drawn(answer.tornado_chart(answers.changes(chosen, 8, answers.usual_request(chosen)), 2.0))
-    rows = gains_by_batch(rows_at(answers.recommendation(set_up(), answers.Asked(8)), 1024))
+    rows = gains_by_batch(rows_at(answers.recommendation(set_up(), Question(batch_max=8)), 1024))
     drawn(answer.batch_chart(rows, 4, chains=False))
     heads = load_acceptance("medusa1-vicuna-7b").heads
     assert heads is not None
@@ -217,7 +218,7 @@ def test_charts_are_valid_specifications() -> None:
         drawn(tree.tree_chart(best, node_probabilities(best, heads)))
     drawn(tree.mask_chart(CandidateTree.chain(5)))
     view = view_of(
-        answers.recommendation(set_up(), answers.Asked(8)).cells.by_count, 1024, [1, 2, 4], {1: 2, 8: 1}
+        answers.recommendation(set_up(), Question(batch_max=8)).cells.by_count, 1024, [1, 2, 4], {1: 2, 8: 1}
     )
     drawn(map_spec(heat_map(view, "")))
     drawn(lines_spec(speedup_chart(view, "", chains=True)))
@@ -232,7 +233,7 @@ def test_charts_are_valid_specifications() -> None:
 
 def test_no_count_of_the_schedule_is_missing_from_the_chart() -> None:
     chosen = SetUp(gpu="l40s", model="qwen3-8b", drafter="eagle3", runtime="sglang-0.5")
-    found = answers.recommendation(chosen, answers.Asked(256))
+    found = answers.recommendation(chosen, Question(batch_max=256))
     rows, room = gains_by_batch(rows_at(found, 1024)), scheduled_row_at(found, 64, 1024).max_batch_with
     spec = answer.batch_chart(rows, 64, chains=True)
     ribbon = next(each for each in spec["layer"] if "x2" in each["encoding"])["data"]["values"]
@@ -301,7 +302,7 @@ def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -
     drawn = page.view_pictures
     monkeypatch.setattr(page, "view_pictures", lambda *a, **k: views.append(a[0]) or drawn(*a, **k))
     shown = set_up()
-    answer = answers.recommendation(shown, answers.Asked(64))
+    answer = answers.recommendation(shown, Question(batch_max=64))
     text = notes.report_html(shown, answer, "x")
     scheduled = scheduled_counts(rows_at(answer, shown.seq_len))
     (view,) = views
@@ -349,14 +350,14 @@ def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
 def test_the_report_is_of_the_set_up_shown() -> None:
     def report_of(shown: SetUp) -> str:
         return notes.report_html(
-            shown, answers.recommendation(shown, answers.Asked(4)), show.command(list(shown.options))
+            shown, answers.recommendation(shown, Question(batch_max=4)), show.command(list(shown.options))
         )
 
     assert "<html" in report_of(set_up())[:200]
     other = report_of(set_up(acceptance="python-stdlib-medusa-1", heads=3))
     assert "--acceptance python-stdlib-medusa-1" in other
     assert "--heads 3" in other
-    answer = answers.recommendation(set_up(), answers.Asked(4))
+    answer = answers.recommendation(set_up(), Question(batch_max=4))
     known, own = (notes.schedule_files(each, answer, "x") for each in (set_up(), set_up(config=b"{}")))
     assert [suffix for suffix, _, _ in known] == ["csv", "json", "html"]
     assert [suffix for suffix, _, _ in own] == ["csv", "json"]

@@ -36,6 +36,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu_names import device_names
 from medusa_sim.load.policy_names import NAMES as POLICIES
 from medusa_sim.scenario.arguments import ARGUMENTS
+from medusa_sim.scenario.question import Question
 from medusa_sim.step.drafter import drafter_class, drafter_names
 
 OPTIONS = main_script().parent / ".streamlit" / "config.toml"
@@ -377,10 +378,10 @@ def test_arrays_are_counted_once_views_included() -> None:
 def test_a_search_of_trees_holds_more_than_one_of_chains() -> None:
     chains = array_bytes(
         answers.recommendation(
-            set_up(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), answers.Asked(64)
+            set_up(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), Question(batch_max=64)
         )
     )
-    trees = array_bytes(answers.recommendation(set_up(runtime="cuda-graph"), answers.Asked(64)))
+    trees = array_bytes(answers.recommendation(set_up(runtime="cuda-graph"), Question(batch_max=64)))
     assert 1e5 < chains < trees / 4
     assert chains < KEPT_BYTES / 10
 
