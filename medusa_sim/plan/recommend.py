@@ -66,7 +66,13 @@ def _with_traffic(scenario: Scenario, question: Question) -> tuple[Scenario, Que
         scenario = scenario.but(prompt_tokens=prompt, output_tokens=output)
     elif not question.seq_len:
         scenario = scenario.with_usual_requests()
-    if (traffic := scenario.traffic) is not None and question.request is None:
+    traffic = scenario.traffic
+    if traffic is not None and traffic.output_tokens <= 1.0 and question.max_latency_ms is not None:
+        raise UsageError(
+            f"max latency {question.max_latency_ms:g} ms: outputs of 1 token have no time between tokens; "
+            "leave it out, or give outputs of 2"
+        )
+    if traffic is not None and question.request is None:
         question = replace(question, request=(round(traffic.prompt_tokens), round(traffic.output_tokens)))
     return scenario, replace(question, seq_len=scenario.lengths(question.seq_len))
 

@@ -13,7 +13,7 @@
                     device = step(b) - (b - d) attend + g more(S) + g read(S)
                   = t(0) + |device, launches|_3 + extra       where they have passes of their own, with
                     device = g (linear(S) + logits) + g read(S)
-          more(S) = linear(d c + S) - (1 - k / E)^S sharing(b c) - decode(b)
+          more(S) = linear(d c + S) - (1 - k / E)^S sharing(b c) d / b - decode(b)
           read(S) = attention of n prompts + that of the drafter + drafter(S) + imbalance(S)
 
 attend is the attention of one request that decodes. The other pieces are those of `step.prompt_kernels`; g,
@@ -181,7 +181,7 @@ class MixedStepLaw:
         time_us = (steps.time_us + chunk_us).mean(axis=1)
         if self._terms.are_apart:
             time_us = time_us - self.decode_only_us
-        return StepTimes(self.decode_only_us, time_us, 1.0 - none ** (cycle.running - 1.0))
+        return StepTimes(self.decode_only_us, time_us, 1.0 - none ** np.maximum(cycle.running - 1.0, 0.0))
 
     @cached_property
     def prompt_half(self) -> FloatArray:
@@ -269,7 +269,8 @@ class MixedStepLaw:
         rows = (decoding * cycle.verified_tokens[cell])[:, None] + tokens  # d c + S
         linear_us, saved_us = np.interp(rows, self.rows, self.linear_us), np.zeros(())
         if self.sharing_us.any():
-            saved_us = inactive_share(self.setting, tokens) * self.sharing_us[cell][:, None]
+            sharing_us = decoding / cycle.running[cell] * self.sharing_us[cell]
+            saved_us = inactive_share(self.setting, tokens) * sharing_us[:, None]
         # steps of those that run lie between two that were priced, decode(b) does not: at a tile's edge it
         # may be the longer one
         decode_us = np.minimum(self.full_decode_us[cell][:, None], step_us)

@@ -130,7 +130,8 @@ class RequestCycle:
         absent = (1.0 - self.begin_chance) * mean  # of all that run, on any step
         least, most = ((absent - share) / np.maximum(plain, _LEAST) for share in (others, 0.0))
         on_plain = np.clip(mean * self.returning.away_on_plain, np.maximum(least, 0.0), np.minimum(most, 1.0))
-        return 1.0 - np.stack([on_plain, (absent - plain * on_plain) / others], axis=1)
+        away = np.stack([on_plain, (absent - plain * on_plain) / others], axis=1)
+        return np.asarray(1.0 - np.minimum(away, 1.0))  # above 1 by rounding where none decodes
 
     @cached_property
     def begin_chances(self) -> FloatArray:

@@ -13,6 +13,7 @@ from servers import CHAT, LATENCY, full, plain, served, setting
 
 from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.engines.term import Term
+from medusa_sim.grid.cells import price
 from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.scenario.scenario import Scenario
@@ -420,3 +421,25 @@ def test_no_more_requests_are_in_flight_than_there_are(runtime, verified, tokens
         assert in_flight.max() < 1.01, (prompt, output)
         assert in_flight[0] == pytest.approx(1.0, abs=0.01), (prompt, output)
         assert in_flight.min() > 0.93, (prompt, output)
+
+
+@pytest.mark.parametrize(("model", "runtime", "drafter", "prompt"), [
+    ("llama-3.1-8b", "hf-eager", "ngram", 4000), ("llama-3-70b", "vllm-0.24", "eagle3", 20),
+    ("deepseek-v3.2", "vllm-0.33", "mtp", 1),
+])  # fmt: skip
+def test_requests_of_one_token_are_their_prompts(model, runtime, drafter, prompt):
+    """None decodes: no draft is verified, no expert shared, and nothing is divided by those who do."""
+    scenario = Scenario(
+        gpu="b200", model=model, runtime=runtime, drafter=drafter, acceptance="2.4@3",
+        prompt_tokens=prompt, output_tokens=1,
+    )  # fmt: skip
+    with np.errstate(all="raise", under="ignore"):
+        cells = price(scenario, [1, 3], [scenario.length], scenario.options()).by_count
+        served, shape = cells.served, (*cells.surface.shape, cells.configurations.counts.size)
+        times_us = (served.tpot_us, served.token_us, served.first_token_us)
+        tpot_us, token_us, first_us = (np.broadcast_to(values, shape) for values in times_us)
+        speedup = cells.speedup
+    assert np.isnan(tpot_us).all()
+    assert ((speedup > 0.2) & (speedup <= 1.0)).all()
+    assert (first_us[1] > first_us[0]).all()
+    assert (token_us[1] < 3.0 * token_us[0]).all()
