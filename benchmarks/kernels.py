@@ -52,14 +52,14 @@ from medusa_sim.gpus.inheritance import (
 from medusa_sim.gpus.inheritance import fitted_kernels as stored_kernels
 from medusa_sim.gpus.kernels import GemmKernel, computing_as
 from medusa_sim.lab.calibrate.collective import fit_collective
+from medusa_sim.lab.calibrate.driver import FOLDS
 from medusa_sim.lab.calibrate.errors import growth_mape, mape
-from medusa_sim.lab.calibrate.fit import FOLDS
+from medusa_sim.lab.calibrate.fitted_kernels import fitted_kernels
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start, merged_repeats, unscored_gemm
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel, write_fits, write_kernels
-from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.lab.calibrate.moe import refitted_experts
-from medusa_sim.lab.calibrate.rows import fitted_kernels
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.bands import residual_band
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
@@ -277,7 +277,7 @@ def left_out_ranks(_: list[str]) -> None:
         other = four.get((each.engine, each.kernel, each.version, each.form))
         if other is None or each.is_few or each.is_other:
             continue
-        kernel = fit_collective(each.rows, card, source="held out", name=each.kernel)
+        kernel = fit_collective(each.rows, card, source="held out")
         ranks = np.asarray(other.rows.operator.sizes["ranks"])
         parts = [other.rows.where(ranks == count) for count in (2.0, 4.0)]
         errors = [mape(collective_time(card, kernel, own.operator).time_us, own.time_us) for own in parts]

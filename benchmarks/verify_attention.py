@@ -25,8 +25,8 @@ from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.gpus.fitted_attention import LatentKernel
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel, write_kernels
-from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.table import check_rows
@@ -106,8 +106,8 @@ def fitted(rows: pd.DataFrame, card: str) -> Iterator[FittedKernel]:
             size: own[size].to_numpy(dtype=np.float64) for size in ("batch", "q_len", "kv_len", "heads")
         }
         operator = LatentAttention(name="mla_decode", kind="mla_decode", dtype="bf16", **sizes)
-        part = Rows(operator, own.time_us.to_numpy(dtype=np.float64))
-        kernel = with_memory(fit_latent(part, load_gpu(card), source=SOURCE, name=name), card)
+        part = Rows(operator, own.time_us.to_numpy(dtype=np.float64), name)
+        kernel = with_memory(fit_latent(part, load_gpu(card), source=SOURCE), card)
         errors = f"fit {kernel.fit.fit_error:.3f}, heads held out {kernel.fit.heldout_error:.3f}"
         print(f"{card} {name}: {part.time_us.size} rows, {errors}")
         yield FittedKernel(section="mla", key=f"{operator.form}{NAME_MARK}{name}", kernel=kernel)

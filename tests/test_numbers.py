@@ -111,7 +111,8 @@ STATED = {
         "lab.block_efficiency.contexts:ContextModel.correlation"
     ),
     "method-acceptance: lowered by # times the surprisal min(-ln draft, #)": (
-        "lab.block_efficiency.contexts:ContextModel.surprisal_cost, lab.block_efficiency.contexts:SURPRISAL_MAX"
+        "lab.block_efficiency.contexts:ContextModel.surprisal_cost, "
+        "lab.block_efficiency.contexts:SURPRISAL_MAX"
     ),
     "method-acceptance: # % standard error per row, prior N(#, #) on ln s": (
         "100 * lab.block_efficiency.contexts:ContextModel.observation_error, "

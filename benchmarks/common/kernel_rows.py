@@ -23,8 +23,8 @@ from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch
 from medusa_sim.lab.calibrate.errors import mape
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel
-from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.lab.measure.shapes import LEAST_ROWS
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.table import check_rows, operators_of
@@ -133,8 +133,8 @@ class Measured:
                 first = {column: str(part[column].iloc[0]) for column in ("engine", "kernel", "version")}
                 times = part["time_us"].to_numpy(dtype=np.float64)
                 yield Measured(
-                    **first, rows=Rows(operator, times), versions=", ".join(sorted(part["release"].unique())),
-                    recorded=str(part["gpu"].iloc[0]),
+                    **first, rows=Rows(operator, times, first["kernel"]),
+                    versions=", ".join(sorted(part["release"].unique())), recorded=str(part["gpu"].iloc[0]),
                 )  # fmt: skip
 
     @property
@@ -246,7 +246,7 @@ def _keyed(rows: list[Measured], section: str, fit: Callable[..., Any], card: Gp
             continue
         mark = f"@{each.kernel}" if (each.engine, each.form) in taken else ""
         taken.add((each.engine, each.form))
-        kernel = fit(each.rows, card, source=each.source, name=each.kernel)
+        kernel = fit(each.rows, card, source=each.source)
         yield each.engine, FittedKernel(section=section, key=f"{each.form}{mark}", kernel=kernel)
 
 
@@ -264,7 +264,7 @@ def _collectives(gpu: str, card: Gpu) -> Found:
                 continue
         if each.is_few:
             continue
-        kernel = fit_collective(each.rows, card, source=each.source, name=each.kernel)
+        kernel = fit_collective(each.rows, card, source=each.source)
         others = {name for engine, name, form in known if (engine, form) == (each.engine, each.form)}
         mark = f"@{each.kernel}" if others - {each.kernel} else ""
         key = each.form if newest is None else each.rows.operator.forms[0]
@@ -288,5 +288,5 @@ def _joined(found: Iterator[Measured]) -> Iterator[Measured]:
         }
         times = np.concatenate([each.rows.time_us for each in parts])
         versions = ", ".join(sorted({each.version for each in parts}))
-        rows = Rows(newest.rows.operator.with_columns(**columns), times)
+        rows = Rows(newest.rows.operator.with_columns(**columns), times, newest.kernel)
         yield replace(newest, rows=rows, versions=versions)

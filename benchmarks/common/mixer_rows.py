@@ -20,9 +20,9 @@ from medusa_sim.gpus.carried import carried
 from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.kernels import StreamKernel
 from medusa_sim.lab.calibrate.bands import residual_bands
+from medusa_sim.lab.calibrate.driver import FOLDS
 from medusa_sim.lab.calibrate.errors import ratio_mape
-from medusa_sim.lab.calibrate.fit import FOLDS
-from medusa_sim.lab.calibrate.kind_rows import Rows, heldout_groups
+from medusa_sim.lab.calibrate.rows import Rows, heldout_groups
 from medusa_sim.lab.calibrate.stream import UNSEEN, refitted_stream
 from medusa_sim.lab.measure.shapes import LEAST_ROWS
 from medusa_sim.latency.bands import residual_band

@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from common.script import ROOT
 from medusa_sim.arrays import FloatArray
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.report.table import TextTable, markdown
 

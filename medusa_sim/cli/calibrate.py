@@ -75,8 +75,8 @@ def _rows(
 
     from medusa_sim.data import user_data_dir
     from medusa_sim.gpus.gpu import load_gpu
+    from medusa_sim.lab.calibrate.fitted_kernels import fitted_kernels
     from medusa_sim.lab.calibrate.hardware_file import check_not_there, check_set_name, write_kernels
-    from medusa_sim.lab.calibrate.rows import fitted_kernels
     from medusa_sim.operators.table import read_rows
     from medusa_sim.writing import make_folder
 

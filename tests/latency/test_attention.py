@@ -15,7 +15,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.gpus.fitted_attention import AttentionKernel, AttentionPath
 from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.lab.calibrate.attention import fit_attention
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.attention import NEVER, attention_time
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.operator_time import Bound, OperatorTime

@@ -14,7 +14,7 @@ from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.gpus.kernels import GemmKernel, GemmTile
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.latency.operator_time import Bound, Source
 from medusa_sim.latency.tiles import candidates_of

@@ -19,9 +19,9 @@ from medusa_sim.gpus.inheritance import TRANSFER_ERROR_LIBRARY
 from medusa_sim.gpus.kernels import GemmKernel, GemmTile
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import sweep
+from medusa_sim.lab.calibrate.fitted_kernels import fitted_kernels
 from medusa_sim.lab.calibrate.gemm import gemm_start, unscored_gemm
-from medusa_sim.lab.calibrate.kind_rows import Rows
-from medusa_sim.lab.calibrate.rows import fitted_kernels
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.gemm import gemm_choice, gemm_time
 from medusa_sim.latency.operator_time import Bound, Source

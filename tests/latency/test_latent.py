@@ -11,8 +11,8 @@ from made_up import FIT, PATH, latent
 
 from medusa_sim.gpus.fitted_attention import LatentKernel, Projections
 from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.operator_time import Source
@@ -117,7 +117,7 @@ def test_a_fit_finds_the_kernel_that_made_the_rows():
     batch, keys, heads = (axis.ravel() for axis in grid)
     operator = latent(batch=batch, kv_len=keys, heads=heads, q_len=np.ones_like(batch))
     rows = Rows(operator, latent_time(GPU, KERNEL, operator, cold=False).time_us)
-    found = fit_latent(rows, GPU, source="made up", name="flash")
+    found = fit_latent(replace(rows, kernel="flash"), GPU, source="made up")
     assert found.name == "flash"
     assert found.fit.fit_error < 0.02
     between = latent(batch=16, kv_len=8192, heads=64)

@@ -11,7 +11,7 @@ from medusa_sim.errors import DataError, SpecError
 from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.lab.calibrate.fits import fitter
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.kinds import KINDS, Kind, operator_of

@@ -17,7 +17,7 @@ from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.bands import less_certain
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
@@ -256,7 +256,7 @@ def test_a_fit_of_two_and_eight_ranks_tells_four():
     message, ranks = (axis.ravel() for axis in np.meshgrid(sizes, [2.0, 8.0]))
     made = all_reduce(message, ranks)
     rows = Rows(made, collective_time(GPU, ALL_REDUCE, made, cold=False).time_us)
-    found = fit_collective(rows, GPU, source="made up", name="custom")
+    found = fit_collective(replace(rows, kernel="custom"), GPU, source="made up")
     assert found.fit.fit_error < 1e-6
     four = all_reduce(np.asarray([2.0**10, 2.0**16, 2.0**24, 2.0**30]), 4)
     told, true = (collective_time(GPU, kernel, four, cold=False).time_us for kernel in (found, ALL_REDUCE))

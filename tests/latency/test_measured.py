@@ -12,8 +12,8 @@ from one_line import one_line
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import CoverageError, DataError, SpecError
 from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.lab.calibrate.kind_rows import Rows
-from medusa_sim.lab.calibrate.rows import fitted_kernels
+from medusa_sim.lab.calibrate.fitted_kernels import fitted_kernels
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.lab.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.measured import MeasuredLatency, load_profile, profile_of

@@ -16,7 +16,7 @@ from medusa_sim.gpus.fitted_experts import ExpertKernel, ExpertTile
 from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.gpus.kernels import KernelSet
-from medusa_sim.lab.calibrate.fit import UNFITTED
+from medusa_sim.lab.calibrate.driver import UNFITTED
 from medusa_sim.lab.calibrate.moe import TILES, rules_of
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.choice import Asked, choose

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.kernels import ElementwiseKernel, StreamKernel
+from medusa_sim.lab.calibrate.driver import UNFITTED
 from medusa_sim.lab.calibrate.elementwise import fit_elementwise
-from medusa_sim.lab.calibrate.fit import UNFITTED
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.lab.calibrate.stream import fit_stream
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.elementwise import elementwise_time

@@ -14,7 +14,7 @@ from medusa_sim.errors import DataError, SpecError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.kernels import UnfusedKernel
 from medusa_sim.lab.calibrate.bands import residual_bands
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.lab.calibrate.unfused import fit_unfused
 from medusa_sim.lab.reproduce.published import operator_table
 from medusa_sim.latency.operator_time import Bound

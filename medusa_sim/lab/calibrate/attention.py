@@ -16,23 +16,22 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.fitted_attention import AttentionKernel, AttentionPath
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
-from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
-from medusa_sim.lab.calibrate.search import coordinate_search, least_squares
+from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver, warm
+from medusa_sim.lab.calibrate.rows import Rows, require_rows
+from medusa_sim.lab.calibrate.search import coordinate_search, value_at
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.operators.attention import Attention
 
 _BOUNDS = Bounds.of("attention")
-_LIMITS = _BOUNDS.limits
 _Driver = FitDriver[Attention, AttentionKernel]
 
 _CHOICES: dict[str, tuple[object, ...]] = {
-    "ctas_per_sm": (1, 2),
-    "split_above": (128, 256, 512),
-    "tile_rows": (64, 128),
-    "tile_keys": (64, 96, 128),
-    "packs_gqa": (True, False),
+    "wide.ctas_per_sm": (1, 2),
+    "wide.split_above": (128, 256, 512),
+    "wide.tile_rows": (64, 128),
+    "wide.tile_keys": (64, 96, 128),
+    "wide.packs_gqa": (True, False),
 }
 """What coordinate search tries, in this order."""
 
@@ -56,7 +55,7 @@ _ORDER = ("batch", "q_len", "kv_len", "kv_heads", "heads")
 """Columns over which rows are drawn evenly, the last first."""
 
 
-def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) -> AttentionKernel:
+def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str) -> AttentionKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
 
     Deterministic, under a minute for 5000 rows. Raises DataError for fewer than 20 rows or for a kind
@@ -71,60 +70,56 @@ def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) 
 
 def _search(rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
     """The best kernel, with a narrow path where that lowers the objective as far as `_NARROW_GAIN`."""
-    one = _refit(_kernel(_search_path(rows, driver)), rows, driver)
+    one = _refit(_search_path(rows, driver), rows, driver)
     narrow = _rows_per_head(rows.operator) <= _NARROW_ROWS
     if rows.operator.kind != "decode_attention" or min(narrow.sum(), (~narrow).sum()) < _LEAST_PATH_ROWS:
         return one
     two = replace(
-        _kernel(_search_path(rows.where(~narrow), driver)),
-        narrow=_search_path(rows.where(narrow), driver),
+        _search_path(rows.where(~narrow), driver),
+        narrow=_search_path(rows.where(narrow), driver).wide,
         narrow_rows=_NARROW_ROWS,
     )
     two = _refit(two, rows, driver)
     return two if driver.cost(two, rows) < _NARROW_GAIN * driver.cost(one, rows) else one
 
 
-def _search_path(rows: Rows[Attention], driver: _Driver) -> AttentionPath:
-    """The better of the searches from both styles, on an even subset of the rows."""
+def _search_path(rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
+    """A kernel of one path: the better of the searches from both styles, on an even subset of the rows."""
     subset = rows.thin(_BUDGET.search_rows, *_ORDER)
-    paths = [_coordinate_search(style, subset, driver) for style in _STYLES]
-    return min(paths, key=lambda path: driver.cost(_kernel(path), subset))
+    return driver.best([_coordinate_search(style, subset, driver) for style in _STYLES], subset)
 
 
-def _coordinate_search(style: dict[str, object], rows: Rows[Attention], driver: _Driver) -> AttentionPath:
+def _coordinate_search(style: dict[str, object], rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
     """One pass over the whole numbers, keeping what lowers the objective."""
     fixed = _ONE_ROW if rows.operator.kind == "decode_attention" else {}
-    start = _least_squares(msgspec.convert(_BOUNDS.starts | style | fixed, AttentionPath), rows, driver)
-
-    def changed(path: AttentionPath, name: str, option: object) -> AttentionPath:
-        return _least_squares(replace(path, **{name: option}), rows, driver)
-
-    free = {name: options for name, options in _CHOICES.items() if name not in fixed}
-    return coordinate_search(start, free, getattr, changed, lambda path: driver.cost(_kernel(path), rows))[0]
+    path = msgspec.convert(_BOUNDS.starts | style | fixed, AttentionPath)
+    free = {place: options for place, options in _CHOICES.items() if place.split(".")[1] not in fixed}
+    refit = partial(_least_squares, place="wide", rows=rows, driver=driver)
+    start = refit(AttentionKernel(wide=path, fit=UNFITTED))
+    return coordinate_search(start, free, refit, lambda kernel: driver.cost(kernel, rows))[0]
 
 
 def _refit(kernel: AttentionKernel, rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
     """Every path fitted to the rows that it serves."""
     if kernel.narrow is None:
-        return replace(kernel, wide=_least_squares(kernel.wide, rows, driver))
+        return _least_squares(kernel, "wide", rows, driver)
     narrow = _rows_per_head(rows.operator) <= kernel.narrow_rows
-    return replace(
-        kernel,
-        wide=_least_squares(kernel.wide, rows.where(~narrow), driver),
-        narrow=_least_squares(kernel.narrow, rows.where(narrow), driver),
-    )
+    kernel = _least_squares(kernel, "wide", rows.where(~narrow), driver)
+    return _least_squares(kernel, "narrow", rows.where(narrow), driver)
 
 
-def _least_squares(path: AttentionPath, rows: Rows[Attention], driver: _Driver) -> AttentionPath:
-    """Least squares on log time over the parameters that the rows can tell apart."""
+def _least_squares(
+    kernel: AttentionKernel, place: str, rows: Rows[Attention], driver: _Driver
+) -> AttentionKernel:
+    """Least squares over the parameters of a path that the rows can tell apart."""
     part = rows.thin(_BUDGET.fit_rows, *_ORDER)
-    seen = {name: limit for name, limit in _LIMITS.items() if _is_seen(name, path, rows.operator, driver.gpu)}
-    log_time = np.log(part.time_us)
-
-    def errors(trial: AttentionPath) -> FloatArray:
-        return np.log(driver.time_us(_kernel(trial), part)) - log_time
-
-    return least_squares(path, seen, errors, max_nfev=_BUDGET.evaluations)
+    path: AttentionPath = value_at(kernel, place)
+    seen = {
+        parameter: limit
+        for parameter, limit in _BOUNDS.at(place).items()
+        if _is_seen(parameter.split(".")[1], path, rows.operator, driver.gpu)
+    }
+    return driver.least_squares(kernel, seen, part)
 
 
 def _is_seen(name: str, path: AttentionPath, operator: Attention, gpu: Gpu) -> bool:
@@ -138,11 +133,6 @@ def _is_seen(name: str, path: AttentionPath, operator: Attention, gpu: Gpu) -> b
     if name in ("bandwidth_fraction", "l2_fill", "l2_sharpness"):
         return bool(np.max(operator.bytes) > gpu.l2_bytes)
     return name != "sharing" or path.ctas_per_sm > 1
-
-
-def _kernel(path: AttentionPath) -> AttentionKernel:
-    """A kernel of one path, its fit still empty."""
-    return AttentionKernel(wide=path, fit=UNFITTED)
 
 
 def _rows_per_head(operator: Attention) -> FloatArray:

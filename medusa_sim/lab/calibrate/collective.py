@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.gpus.fitted_links import FEWEST_RANKS, CollectiveKernel, CollectiveRegime
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver
-from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver
+from medusa_sim.lab.calibrate.rows import Rows, require_rows
 from medusa_sim.latency.collective import collective_time, sent_bytes
 from medusa_sim.operators.collective import Collective
 from medusa_sim.units import HALVES, US_PER_S
@@ -58,18 +58,18 @@ class _Part:
     error: float
 
 
-def fit_collective(rows: Rows[Collective], gpu: Gpu, *, source: str, name: str = "") -> CollectiveKernel:
+def fit_collective(rows: Rows[Collective], gpu: Gpu, *, source: str) -> CollectiveKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
 
-    name: of the kernel in its library. Deterministic, a few seconds. Raises DataError for fewer than 20 rows.
+    Deterministic, a few seconds. Raises DataError for fewer than 20 rows.
     """
     require_rows(rows, source)
-    kernel = replace(_search(rows, gpu, name), name=name)
+    kernel = _search(rows, gpu)
     driver: FitDriver[Collective, CollectiveKernel] = FitDriver(gpu, collective_time, Budget(folds=3))
-    return driver.with_fit(kernel, rows, lambda _, part: _search(part, gpu, name), source=source)
+    return driver.with_fit(kernel, rows, lambda _, part: _search(part, gpu), source=source)
 
 
-def _search(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
+def _search(rows: Rows[Collective], gpu: Gpu) -> CollectiveKernel:
     """The regimes of the least error, a further one costing _REGIME_COST."""
     message, ranks = as_float(rows.operator.message_bytes), as_float(rows.operator.ranks)
     fewest, most = float(ranks.min()), float(ranks.max())
@@ -79,7 +79,7 @@ def _search(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
         switch = 0.0
     if gpu.link_bandwidth_bytes_per_s <= _SWITCH_LINK:
         switch = 0.0
-    may_be_one_shot = rows.operator.kind == "all_reduce" and not name.lower().startswith(RINGS)
+    may_be_one_shot = rows.operator.kind == "all_reduce" and not rows.kernel.lower().startswith(RINGS)
 
     parts: dict[tuple[int, int, int, int], _Part] = {}
 
@@ -107,7 +107,7 @@ def _search(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
             largest = ends[0] / (fewest / FEWEST_RANKS) ** growth
             regime = replace(regime, bytes_max=float(largest), growth=float(growth))
         regimes.append(regime)
-    return CollectiveKernel(regimes=tuple(regimes), fit=UNFITTED, name=name)
+    return CollectiveKernel(regimes=tuple(regimes), fit=UNFITTED, name=rows.kernel)
 
 
 def _cheapest(

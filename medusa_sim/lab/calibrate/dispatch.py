@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from medusa_sim.arrays import as_float
 from medusa_sim.gpus.fitted_links import DispatchKernel
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver
-from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver
+from medusa_sim.lab.calibrate.rows import Rows, require_rows
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.operators.dispatch import ONE_NODE, Dispatch
@@ -26,14 +26,14 @@ _BUDGET = Budget(fit_rows=1500, evaluations=60, band_rows=10)
 _Driver = FitDriver[Dispatch, DispatchKernel]
 
 
-def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str, name: str = "") -> DispatchKernel:
+def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str) -> DispatchKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
 
-    name: of the library's backend. Deterministic, seconds. Raises DataError for fewer than 20 rows.
+    Deterministic, seconds. Raises DataError for fewer than 20 rows.
     """
     require_rows(rows, source)
     driver: _Driver = FitDriver(gpu, dispatch_time, _BUDGET)
-    started = [_refit(_start(name, per_expert=each), rows, driver) for each in (False, True)]
+    started = [_refit(_start(rows.kernel, per_expert=each), rows, driver) for each in (False, True)]
     return driver.with_fit(driver.best(started, rows), rows, partial(_refit, driver=driver), source=source)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from medusa_sim.arrays import IntArray
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import ElementwiseKernel
-from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
-from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver, warm
+from medusa_sim.lab.calibrate.rows import Rows, require_rows
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.operators.elementwise import Elementwise
@@ -26,7 +26,7 @@ _BLOCKS = 16
 _BUDGET = Budget(search_rows=400, fit_rows=2000, evaluations=40, band_rows=20)
 
 
-def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str, **_: object) -> ElementwiseKernel:
+def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str) -> ElementwiseKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
 
     Deterministic, a few seconds for 5000 rows. Raises DataError for fewer than 20 rows.

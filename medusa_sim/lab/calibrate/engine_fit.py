@@ -157,7 +157,7 @@ def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None
             [seen_us(_held_at(bare, at | {name: at[name] + _STEP_US})) - base for name in spreads], axis=1
         )
         columns /= _STEP_US
-        value, sigma = _least_squares(columns, observed - base + columns @ value, observed, prior, spread)
+        value, sigma = _linear_fit(columns, observed - base + columns @ value, observed, prior, spread)
     plain = [row for row in rows if row.drafts == 0]
     of = {name: plain if name in _HOST_SPREAD else speculative for name in spreads}
     fitted = {
@@ -193,7 +193,7 @@ def _term(value: float, sigma: float, rows: Sequence[BenchRow], measured: Measur
     )
 
 
-def _least_squares(
+def _linear_fit(
     columns: FloatArray, wanted: FloatArray, observed: FloatArray, prior: FloatArray, spread: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """(value, sigma) of non-negative terms: relative least squares with a prior, noise from the residuals."""

@@ -13,9 +13,9 @@ from medusa_sim.lab.calibrate.attention import fit_attention
 from medusa_sim.lab.calibrate.collective import fit_collective
 from medusa_sim.lab.calibrate.dispatch import fit_dispatch
 from medusa_sim.lab.calibrate.elementwise import fit_elementwise
-from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.lab.calibrate.moe import fit_experts
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.lab.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.lab.calibrate.stream import fit_stream
 from medusa_sim.lab.calibrate.transfer import fit_linear
@@ -26,8 +26,8 @@ from medusa_sim.operators.kinds import Kind
 class Fitter(Protocol):
     """Fits the rows of one kind of operator."""
 
-    def __call__(self, rows: Rows[Any], gpu: Gpu, *, source: str, name: str = "") -> Kernel:
-        """The kernel of that name in its library. Raises DataError for too few rows or shapes."""
+    def __call__(self, rows: Rows[Any], gpu: Gpu, *, source: str) -> Kernel:
+        """Their kernel; source: one line kept with it. Raises DataError for too few rows or shapes."""
         ...
 
 

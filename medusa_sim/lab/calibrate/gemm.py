@@ -21,8 +21,8 @@ from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import GemmKernel, GemmTile
-from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver, warm
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.lab.calibrate.search import least_squares, soft_cost, soft_costs
 from medusa_sim.lab.calibrate.starts import Bounds, starts
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time

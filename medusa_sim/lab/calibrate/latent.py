@@ -6,7 +6,6 @@ leave out whole numbers of heads, or batches where there is one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -16,9 +15,9 @@ from msgspec.structs import replace
 from medusa_sim.arrays import as_float
 from medusa_sim.gpus.fitted_attention import AttentionPath, LatentKernel, Projections
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
-from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
-from medusa_sim.lab.calibrate.search import coordinate_search, least_log_errors
+from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver, warm
+from medusa_sim.lab.calibrate.rows import Rows, require_rows
+from medusa_sim.lab.calibrate.search import coordinate_search, value_at
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.attention import NEVER
 from medusa_sim.latency.latent import latent_time
@@ -27,10 +26,10 @@ from medusa_sim.operators.latent import LatentAttention
 _PATH = Bounds.of("latent")
 _PROJECTIONS = Bounds.of("projections")
 _CHOICES: dict[str, tuple[object, ...]] = {
-    "tile_rows": (16, 32, 64, 128),
-    "split_above": (64, 128, 256, NEVER),
-    "ctas_per_sm": (1, 2),
-    "tile_keys": (32, 64, 128),
+    "wide.tile_rows": (16, 32, 64, 128),
+    "wide.split_above": (64, 128, 256, NEVER),
+    "wide.ctas_per_sm": (1, 2),
+    "wide.tile_keys": (32, 64, 128),
 }
 """What coordinate search tries, in this order."""
 _START: dict[str, object] = {
@@ -55,16 +54,14 @@ _ORDER = ("batch", "q_len", "kv_len", "heads")
 """Columns over which rows are drawn evenly, the last first."""
 
 
-def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str = "") -> LatentKernel:
+def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str) -> LatentKernel:
     """Kernel parameters of measured rows, with `fit` filled in; with projections where they are of a module.
 
-    name: of the kernel in its library. Deterministic, some seconds for 1000 rows. Raises DataError for fewer
-    than 20 rows.
+    Deterministic, some seconds for 1000 rows. Raises DataError for fewer than 20 rows.
     """
     require_rows(rows, source)
     driver: _Driver = FitDriver(gpu, warm(latent_time), _BUDGET)
-    kernel = replace(_search(rows, driver), name=name)
-    return driver.with_fit(kernel, rows, partial(_refit, driver=driver), source=source)
+    return driver.with_fit(_search(rows, driver), rows, partial(_refit, driver=driver), source=source)
 
 
 def _search(rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
@@ -72,24 +69,16 @@ def _search(rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
     subset = rows.thin(_BUDGET.search_rows, *_ORDER)
     projections = Projections(**_PROJECTIONS.starts) if rows.operator.projections else None
     path = msgspec.convert(_PATH.starts | _START, AttentionPath)
-    start = _refit(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, driver)
-
-    def changed(kernel: LatentKernel, name: str, option: object) -> LatentKernel:
-        wide = replace(kernel.wide, **{name: option})
-        return _refit(replace(kernel, wide=wide), subset, driver)
-
+    start = LatentKernel(wide=path, projections=projections, fit=UNFITTED, name=rows.kernel)
+    refit = partial(_refit, rows=subset, driver=driver)
     best, lowest = coordinate_search(
-        start,
-        _CHOICES,
-        lambda kernel, name: getattr(kernel.wide, name),
-        changed,
-        lambda kernel: driver.cost(kernel, subset),
+        refit(start), _CHOICES, refit, lambda kernel: driver.cost(kernel, subset)
     )
     alone = as_float(subset.operator.q_len) * subset.operator.heads <= _NARROW_ROWS
     is_enough = min(alone.sum(), (~alone).sum()) >= _LEAST_PATH_ROWS
     if rows.operator.is_absorbed and projections is None and is_enough:
         two = replace(best, narrow=best.wide, narrow_rows=_NARROW_ROWS)
-        two = _refit(two, subset, driver)
+        two = refit(two)
         if driver.cost(two, subset) < _NARROW_GAIN * lowest:
             best = two
     return _refit(best, rows, driver)
@@ -107,30 +96,16 @@ def _refit(kernel: LatentKernel, rows: Rows[LatentAttention], driver: _Driver) -
 def _least_squares(
     kernel: LatentKernel, place: str, rows: Rows[LatentAttention], driver: _Driver
 ) -> LatentKernel:
-    """Least squares on log time over the parameters that the rows can tell apart."""
+    """Least squares over the parameters of a path that the rows can tell apart, and the projections'."""
     part = rows.thin(_BUDGET.fit_rows, *_ORDER)
-    log_time = np.log(part.time_us)
-    path: AttentionPath = getattr(kernel, place)
-    paths = {
-        name: limit for name, limit in _PATH.limits.items() if _is_seen(name, kernel, path, part, driver.gpu)
+    path: AttentionPath = value_at(kernel, place)
+    seen = {
+        parameter: limit
+        for parameter, limit in _PATH.at(place).items()
+        if _is_seen(parameter.split(".")[1], kernel, path, part, driver.gpu)
     }
-    around = _PROJECTIONS.limits if kernel.projections is not None else {}
-
-    def replaced(values: Sequence[float]) -> LatentKernel:
-        made: dict[str, object] = {place: replace(path, **dict(zip(paths, values, strict=False)))}
-        if kernel.projections is not None:
-            made["projections"] = Projections(**dict(zip(around, values[len(paths) :], strict=True)))
-        return replace(kernel, **made)
-
-    start = [getattr(path, name) for name in paths]
-    start += [getattr(kernel.projections, name) for name in around]
-    solution = least_log_errors(
-        start,
-        (*paths.values(), *around.values()),
-        lambda values: np.log(driver.time_us(replaced(values), part)) - log_time,
-        max_nfev=_BUDGET.evaluations,
-    )
-    return replaced(solution)
+    around = {} if kernel.projections is None else _PROJECTIONS.at("projections")
+    return driver.least_squares(kernel, {**seen, **around}, part)
 
 
 def _is_seen(

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from medusa_sim.arrays import as_float
 from medusa_sim.gpus.fitted_experts import ExpertKernel, ExpertTile, TunedShape
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
-from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver, warm
+from medusa_sim.lab.calibrate.rows import Rows, require_rows
 from medusa_sim.lab.calibrate.search import Limits
 from medusa_sim.lab.calibrate.starts import Bounds, starts
 from medusa_sim.latency.moe import experts_time
@@ -78,17 +78,19 @@ def rules_of(form: str, gpu: Gpu) -> list[Choices]:
     return rules
 
 
-def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -> ExpertKernel:
+def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str) -> ExpertKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
 
-    name: of the kernel in its library. Deterministic, some seconds for 5000 rows. Raises DataError for fewer
+    Deterministic, some seconds for 5000 rows. Raises DataError for fewer
     than 20 rows.
     """
     require_rows(rows, source)
     driver: _Driver = FitDriver(gpu, warm(experts_time), _BUDGET)
     gates = (False, True) if bool(np.any(as_float(rows.operator.gated) == 0.0)) else (False,)
     candidates = [
-        _refit(_start(name, rule, gates_all=gates_all), rows, driver, _BUDGET.evaluations, rounds=_ROUNDS)
+        _refit(
+            _start(rows.kernel, rule, gates_all=gates_all), rows, driver, _BUDGET.evaluations, rounds=_ROUNDS
+        )
         for rule, gates_all in product(rules_of(rows.operator.form, gpu), gates)
     ]
     kernel = driver.best(candidates, rows)

@@ -17,7 +17,7 @@ from medusa_sim.arrays import FloatArray, as_float
 
 Parameters = TypeVar("Parameters", bound=msgspec.Struct)
 Limits = Mapping[str, tuple[float, float]]
-"""Lowest and highest value by name."""
+"""Lowest and highest value by place (`value_at`)."""
 SCALE = 0.1
 """Log error from which on errors count by size, no longer by their square."""
 _CHANGE_GAIN = 0.99
@@ -69,47 +69,72 @@ def least_log_errors(
     return values
 
 
+def value_at(part: Any, place: str) -> Any:
+    """What a struct holds at a place: `ramp_us`, `wide.ramp_us`, `ranges.0.peak_fraction`."""
+    for name in place.split("."):
+        part = part[int(name)] if isinstance(part, tuple) else getattr(part, name)
+    return part
+
+
+def with_values(part: Parameters, values: Mapping[str, object]) -> Parameters:
+    """The struct with these values, by place."""
+    own = {place: value for place, value in values.items() if "." not in place}
+    inner: dict[str, dict[str, object]] = {}
+    for place, value in values.items():
+        name, dot, rest = place.partition(".")
+        if dot:
+            inner.setdefault(name, {})[rest] = value
+    for name, below in inner.items():
+        held = getattr(part, name)
+        own[name] = _tuple_with(held, below) if isinstance(held, tuple) else with_values(held, below)
+    return replace(part, **own)
+
+
+def _tuple_with(parts: tuple[Any, ...], values: Mapping[str, object]) -> tuple[Any, ...]:
+    below: list[dict[str, object]] = [{} for _ in parts]
+    for place, value in values.items():
+        number, _, rest = place.partition(".")
+        below[int(number)][rest] = value
+    return tuple(with_values(part, each) for part, each in zip(parts, below, strict=True))
+
+
 def least_squares(
     kernel: Parameters,
     limits: Limits,
     log_errors: Callable[[Parameters], FloatArray],
-    *,
-    scale: float = SCALE,
     **options: Any,
 ) -> Parameters:
-    """The kernel with the parameters of `limits` at the least objective, from where they are.
+    """The kernel with the parameters of `limits`, by place, at the least objective, from where they are.
 
-    options: of `scipy.optimize.least_squares`.
+    options: of `least_log_errors`.
     """
 
     def replaced(values: Sequence[float]) -> Parameters:
-        return replace(kernel, **dict(zip(limits, values, strict=True)))
+        return with_values(kernel, dict(zip(limits, values, strict=True)))
 
     def errors(values: Sequence[float]) -> FloatArray:
         return log_errors(replaced(values))
 
-    start = [getattr(kernel, name) for name in limits]
-    return replaced(least_log_errors(start, tuple(limits.values()), errors, scale=scale, **options))
+    start = [value_at(kernel, place) for place in limits]
+    return replaced(least_log_errors(start, tuple(limits.values()), errors, **options))
 
 
 def coordinate_search(
     start: Parameters,
     choices: Mapping[str, Iterable[object]],
-    value: Callable[[Parameters, str], object],
-    changed: Callable[[Parameters, str, object], Parameters],
+    refit: Callable[[Parameters], Parameters],
     cost: Callable[[Parameters], float],
 ) -> tuple[Parameters, float]:
     """(best kernel, its objective) of one pass over whole numbers, each kept where it lowers the objective.
 
-    choices: values by name, in the order in which they are tried. value: what a kernel has of a name.
-    changed: the kernel with another value, its other parameters fitted again.
+    choices: values by place, in the order in which they are tried. refit: fits the other parameters again.
     """
     best, lowest = start, cost(start)
-    for name, options in choices.items():
+    for place, options in choices.items():
         for option in options:
-            if option == value(best, name):
+            if option == value_at(best, place):
                 continue
-            trial = changed(best, name, option)
+            trial = refit(with_values(best, {place: option}))
             trial_cost = cost(trial)
             if trial_cost < _CHANGE_GAIN * lowest:
                 best, lowest = trial, trial_cost

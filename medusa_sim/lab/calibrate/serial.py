@@ -6,21 +6,19 @@ Held-out errors leave out whole weight shapes (n, k), or groups of attention sha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
-from medusa_sim.arrays import as_float
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import SerialAttention, SerialGemm, SerialLine
-from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, KernelT
+from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver, KernelT
 from medusa_sim.lab.calibrate.gemm import merged_repeats
-from medusa_sim.lab.calibrate.kind_rows import OperatorT, Rows, require_rows
-from medusa_sim.lab.calibrate.search import least_log_errors
+from medusa_sim.lab.calibrate.rows import OperatorT, Rows, require_rows
+from medusa_sim.lab.calibrate.search import Limits, least_squares
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.lab.measure.shapes import LEAST_ROWS
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
@@ -45,7 +43,7 @@ _MARGIN, _SLACK = 1e-9, 1e-6
 """A ratio of the cache that begins at its lowest value, 1, stays there where no row tells it."""
 
 
-def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, **_: object) -> SerialGemm:
+def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str) -> SerialGemm:
     """Linear layers of a CPU, with `fit` filled in. Deterministic, some seconds.
 
     Raises DataError for fewer than two weight shapes or 20 rows.
@@ -61,7 +59,8 @@ def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, **_: object) -> 
     driver = FitDriver(gpu, serial_gemm_time, _BUDGET)
 
     def refit(kernel: SerialGemm, part: Rows[Gemm]) -> SerialGemm:
-        return _least_squares(kernel, _GEMM, kernel.ranges, lambda lines: {"ranges": lines}, part, driver)
+        lines = [_RATES.at(f"ranges.{place}") for place in range(len(kernel.ranges))]
+        return _least_squares(kernel, [_GEMM.limits, *lines], part, driver)
 
     few = [int(m) for m in np.unique(as_float(rows.operator.m)) if m < _FEW_ROWS]
     edges = [pair for count in range(_MOST_EDGES + 1) for pair in combinations(few, count)]
@@ -74,7 +73,7 @@ def _gemm_start(ends: tuple[int, ...]) -> SerialGemm:
     return SerialGemm(**_GEMM.starts, ranges=ranges, fit=UNFITTED)
 
 
-def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) -> SerialAttention:
+def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str) -> SerialAttention:
     """A CPU's fused attention of one kind, with `fit` filled in.
 
     Deterministic, some seconds. Raises DataError for fewer than 20 rows.
@@ -84,10 +83,7 @@ def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: o
     driver = FitDriver(gpu, serial_attention_time, _ATTENTION_BUDGET)
 
     def refit(kernel: SerialAttention, part: Rows[Attention]) -> SerialAttention:
-        lines = (kernel.few, kernel.many)
-        return _least_squares(
-            kernel, _ATTENTION, lines, lambda fitted: {"few": fitted[0], "many": fitted[1]}, part, driver
-        )
+        return _least_squares(kernel, [_ATTENTION.limits, _RATES.at("few"), _RATES.at("many")], part, driver)
 
     kernel = refit(_attention_start(0.0), rows)
     cached = driver.best([refit(_attention_start(size), rows) for size in _CACHED_BYTES], rows)
@@ -106,32 +102,14 @@ def _line(bounds: Bounds, m_max: int = 0) -> SerialLine:
 
 
 def _least_squares(
-    kernel: KernelT,
-    bounds: Bounds,
-    lines: tuple[SerialLine, ...],
-    placed: Callable[[tuple[SerialLine, ...]], dict[str, Any]],
-    rows: Rows[OperatorT],
-    driver: FitDriver[OperatorT, KernelT],
+    kernel: KernelT, limits: Sequence[Limits], rows: Rows[OperatorT], driver: FitDriver[OperatorT, KernelT]
 ) -> KernelT:
-    """A kernel and its lines at the least objective; placed: fields that hold the lines."""
-    own, rates = bounds.limits, _RATES.limits
+    """The kernel and its lines at the least objective."""
+    every = {place: limit for each in limits for place, limit in each.items()}
 
-    def made(values: list[float]) -> KernelT:
-        pairs = np.reshape(values[len(own) :], (-1, len(rates))).tolist()
-        fitted = (
-            replace(line, **dict(zip(rates, pair, strict=True)))
-            for line, pair in zip(lines, pairs, strict=True)
-        )
-        return replace(kernel, **dict(zip(own, values, strict=False)), **placed(tuple(fitted)))
+    def errors(trial: KernelT) -> FloatArray:
+        return as_float(np.log(driver.time_us(trial, rows) / rows.time_us))
 
-    start = [getattr(kernel, name) for name in own]
-    start += [getattr(line, name) for line in lines for name in rates]
-    solution = least_log_errors(
-        start,
-        [*own.values(), *(limit for _ in lines for limit in rates.values())],
-        lambda values: np.log(driver.time_us(made(values), rows) / rows.time_us),
-        margin=_MARGIN,
-        slack=_SLACK,
-        max_nfev=driver.budget.evaluations,
+    return least_squares(
+        kernel, every, errors, margin=_MARGIN, slack=_SLACK, max_nfev=driver.budget.evaluations
     )
-    return made(solution)

@@ -38,3 +38,7 @@ class Bounds:
             {name: start for name, (start, _, _) in given.items()},
             {name: (lowest, highest) for name, (_, lowest, highest) in given.items()},
         )
+
+    def at(self, place: str) -> Limits:
+        """The limits of a part of a kernel."""
+        return {f"{place}.{name}": limit for name, limit in self.limits.items()}

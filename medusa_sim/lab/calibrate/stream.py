@@ -16,8 +16,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import StreamKernel
-from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
-from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver, warm
+from medusa_sim.lab.calibrate.rows import Rows, require_rows
 from medusa_sim.lab.calibrate.search import least_log_errors, soft_cost
 from medusa_sim.lab.calibrate.starts import Triples, starts
 from medusa_sim.latency.stream import Terms, joined_us, parts_us, stream_time, terms_of
@@ -80,15 +80,15 @@ Source: `python benchmarks/kernels.py left-out mixers`, for 75 to 85 % of the ro
 """
 
 
-def fit_stream(rows: Rows[Stream], gpu: Gpu, *, source: str, name: str = "") -> StreamKernel:
+def fit_stream(rows: Rows[Stream], gpu: Gpu, *, source: str) -> StreamKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
 
-    name: of the kernel in its library. Deterministic, seconds. Raises DataError for fewer than 20 rows.
+    Deterministic, seconds. Raises DataError for fewer than 20 rows.
     """
     require_rows(rows, source)
     driver: FitDriver[Stream, StreamKernel] = FitDriver(gpu, warm(stream_time), _BUDGET)
     return driver.with_fit(
-        _search(rows, gpu, name),
+        _search(rows, gpu),
         rows,
         partial(refitted_stream, gpu=gpu),
         source=source,
@@ -100,18 +100,18 @@ def refitted_stream(kernel: StreamKernel, rows: Rows[Any], gpu: Gpu) -> StreamKe
     """The kernel with its parameters fitted to other rows, from where they are; its `fit` is left empty."""
     hidden = _may_hide(rows.operator, gpu) and max(kernel.loads.values()) <= _HIDDEN[2]
     others = not _alternatives(rows.operator, gpu).isdisjoint({*kernel.work, *kernel.steps})
-    problem = _Problem.of(rows, gpu, kernel.name, hidden=hidden, others=others)
+    problem = _Problem.of(rows, gpu, hidden=hidden, others=others)
     values = problem.least(problem.values_of(kernel), kernel.graph_tokens, problem.limits(), held=True)
     return problem.kernel(values, kernel.graph_tokens)
 
 
-def _search(rows: Rows[Any], gpu: Gpu, name: str) -> StreamKernel:
+def _search(rows: Rows[Any], gpu: Gpu) -> StreamKernel:
     """The better kernel with and without what may hide and what classes stand for others."""
     may_hide, others = _may_hide(rows.operator, gpu), _alternatives(rows.operator, gpu)
-    cost, plain = _best_start(_Problem.of(rows, gpu, name))
+    cost, plain = _best_start(_Problem.of(rows, gpu))
     if not (may_hide or others):
         return plain
-    other_cost, other = _best_start(_Problem.of(rows, gpu, name, hidden=may_hide, others=bool(others)))
+    other_cost, other = _best_start(_Problem.of(rows, gpu, hidden=may_hide, others=bool(others)))
     return other if other_cost < (_HIDDEN_COST if may_hide else _OTHER_COST) * cost else plain
 
 
@@ -137,16 +137,13 @@ class _Problem:
 
     rows: Rows[Any]
     terms: Terms
-    name: str
     classes: tuple[tuple[str, str, _Limit], ...]
     """Table of the kernel, class in it, limits."""
     usual: dict[int, float]
     """By place: the values that `held` ones stay near."""
 
     @classmethod
-    def of(
-        cls, rows: Rows[Any], gpu: Gpu, name: str, *, hidden: bool = False, others: bool = False
-    ) -> _Problem:
+    def of(cls, rows: Rows[Any], gpu: Gpu, *, hidden: bool = False, others: bool = False) -> _Problem:
         """hidden: bytes and FLOPs as far as multiprocessors leave them. others: with `Stream.ALTERNATIVE`."""
         part = rows.thin(_BUDGET.fit_rows, *rows.operator.COLUMNS[::-1])
         terms = terms_of(gpu, part.operator)
@@ -159,7 +156,7 @@ class _Problem:
         needed = (not hidden and each not in part.operator.NEEDLESS for _, each, _ in classes)
         told = [*_OWN, *(table if own else "" for (table, _, _), own in zip(classes, needed, strict=True))]
         usual = {place: _USUAL[each] for place, each in enumerate(told) if each in _USUAL}
-        return cls(part, terms, name, classes, usual)
+        return cls(part, terms, classes, usual)
 
     def kernel(self, values: Sequence[float], graph_tokens: int) -> StreamKernel:
         """The kernel that the values are of, its fit still empty."""
@@ -167,7 +164,7 @@ class _Problem:
         for (table, each, _), value in zip(self.classes, values[len(_OWN) :], strict=True):
             tables[table][each] = value
         own = dict(zip(_OWN, values, strict=False))
-        return StreamKernel(**own, **tables, graph_tokens=graph_tokens, fit=UNFITTED, name=self.name)  # type: ignore[arg-type]
+        return StreamKernel(**own, **tables, graph_tokens=graph_tokens, fit=UNFITTED, name=self.rows.kernel)  # type: ignore[arg-type]
 
     def values_of(self, kernel: StreamKernel) -> list[float]:
         """The values of a kernel; of a class that it does not know next to nothing."""

@@ -24,9 +24,9 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import GemmKernel, GemmTile
-from medusa_sim.lab.calibrate.fit import FitDriver
+from medusa_sim.lab.calibrate.driver import FitDriver
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
-from medusa_sim.lab.calibrate.kind_rows import Rows, require_rows
+from medusa_sim.lab.calibrate.rows import Rows, require_rows
 from medusa_sim.lab.calibrate.search import Limits, least_squares, soft_cost
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.gemm import Gemm
@@ -108,7 +108,6 @@ def fit_linear(
     source: str,
     kernel_set: str = "",
     ramp_us: float | None = None,
-    **_: object,
 ) -> GemmKernel:
     """Linear layers of several weight shapes by themselves; of one from what was measured on the same GPU.
 

@@ -11,8 +11,8 @@ import numpy as np
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import UnfusedKernel
-from medusa_sim.lab.calibrate.fit import UNFITTED, Budget, FitDriver, warm
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver, warm
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.lab.calibrate.starts import Bounds
 from medusa_sim.latency.unfused import unfused_attention_time
 from medusa_sim.operators.attention import Attention
@@ -25,9 +25,7 @@ _SCALE = 0.01
 """Log error from which on errors count by size: a paper's rows scatter less than most."""
 
 
-def fit_unfused(
-    rows: Rows[Attention], gpu: Gpu, *, source: str, repeated: bool = True, **_: object
-) -> UnfusedKernel:
+def fit_unfused(rows: Rows[Attention], gpu: Gpu, *, source: str, repeated: bool = True) -> UnfusedKernel:
     """Kernel parameters of `rows`, with `fit` filled in. A second or two; deterministic.
 
     repeated: each row repeats one operator without clearing L2 in between. Raises DataError where the

@@ -3,7 +3,7 @@
 import numpy as np
 
 from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.operators.gemm import Gemm
 
 GPU = load_gpu("a100-80gb-pcie")

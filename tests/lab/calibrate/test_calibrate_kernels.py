@@ -14,13 +14,13 @@ from medusa_sim.gpus.fitted_experts import ExpertKernel
 from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.kernels import GemmKernel, GemmTile, StreamKernel
 from medusa_sim.lab.calibrate import transfer
+from medusa_sim.lab.calibrate.driver import UNFITTED
 from medusa_sim.lab.calibrate.errors import mape, ratio_mape
-from medusa_sim.lab.calibrate.fit import UNFITTED
+from medusa_sim.lab.calibrate.fitted_kernels import _groups, fitted_kernels
 from medusa_sim.lab.calibrate.gemm import _resolution_us, fit_gemm, gemm_start, merged_repeats
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel, as_marked, write_fits, write_kernels
-from medusa_sim.lab.calibrate.kind_rows import Rows, heldout_groups
 from medusa_sim.lab.calibrate.moe import TILES, rules_of
-from medusa_sim.lab.calibrate.rows import _groups, fitted_kernels
+from medusa_sim.lab.calibrate.rows import Rows, heldout_groups
 from medusa_sim.lab.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.lab.reproduce.published import operator_table
 from medusa_sim.lab.validate.comparison import choice_of
@@ -361,7 +361,7 @@ def test_the_librarys_own_kernel_is_the_fastest_of_those_with_rows_enough():
         ]
     )  # fmt: skip
     found = {
-        group.kernel: (group.time_us.size, group.is_own) for group in _groups(check_rows(frame, "rows"), GPU)
+        own.kernel: (own.time_us.size, is_own) for own, is_own in _groups(check_rows(frame, "rows"), GPU)
     }
     assert found == {"slow": (6, False), "own": (4, True), "special": (2, False)}
 

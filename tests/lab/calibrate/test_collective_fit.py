@@ -8,7 +8,7 @@ from medusa_sim.gpus.fitted_links import CollectiveKernel, CollectiveRegime
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.lab.calibrate.collective import IN_SWITCH, fit_collective
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.collective import Collective
 

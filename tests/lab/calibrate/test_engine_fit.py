@@ -14,7 +14,13 @@ from medusa_sim.engines.ranges import MeasuredRange
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.engines.term import Term
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.lab.calibrate.engine_fit import FittedRow, _least_squares, _left_out_us, _term, fitted_runtime
+from medusa_sim.lab.calibrate.engine_fit import (
+    FittedRow,
+    _left_out_us,
+    _linear_fit,
+    _term,
+    fitted_runtime,
+)
 from medusa_sim.lab.calibrate.predicted_runs import (
     covered_text,
     measured_range,
@@ -183,7 +189,7 @@ def test_terms_are_the_relative_least_squares_drawn_towards_those_inherited():
     20^2 + 64 / 160^2 + 1 / 50^2) = 1011; the rows then miss by 0.9 % each, of one that is free: noise 1.26 %.
     """
     columns, observed = np.array([[1.0], [8.0]]), np.array([1000.0, 8000.0])
-    value, sigma = _least_squares(columns, 1.02 * observed, observed, np.array([900.0]), np.array([50.0]))
+    value, sigma = _linear_fit(columns, 1.02 * observed, observed, np.array([900.0]), np.array([50.0]))
 
     def best(noise: float) -> tuple[float, float]:
         one, eight = 1000.0 * noise, 8000.0 * noise
@@ -196,7 +202,7 @@ def test_terms_are_the_relative_least_squares_drawn_towards_those_inherited():
     assert value == pytest.approx([expected])
     assert sigma == pytest.approx([half])
     # rows that agree are taken as half as noisy, no less
-    value, sigma = _least_squares(columns, observed, observed, np.array([1000.0]), np.array([50.0]))
+    value, sigma = _linear_fit(columns, observed, observed, np.array([1000.0]), np.array([50.0]))
     assert value == pytest.approx([1000.0])
     assert sigma == pytest.approx([(2 / 10**2 + 1 / 50**2) ** -0.5])
 
@@ -204,12 +210,10 @@ def test_terms_are_the_relative_least_squares_drawn_towards_those_inherited():
 def test_rows_that_scatter_make_terms_less_sure_and_none_is_negative():
     """Three rows about one term of 1: 0.9, 1.1 and 1.0 scatter by sqrt(0.02 / 2) = 0.1."""
     columns, observed = np.ones((3, 1)), np.ones(3)
-    value, sigma = _least_squares(
-        columns, np.array([0.9, 1.1, 1.0]), observed, np.array([1.0]), np.array([1e9])
-    )
+    value, sigma = _linear_fit(columns, np.array([0.9, 1.1, 1.0]), observed, np.array([1.0]), np.array([1e9]))
     assert value == pytest.approx([1.0])
     assert sigma == pytest.approx([0.1 / 3**0.5])
-    value, _ = _least_squares(columns, -observed, observed, np.array([0.0]), np.array([1e9]))
+    value, _ = _linear_fit(columns, -observed, observed, np.array([0.0]), np.array([1e9]))
     assert value == pytest.approx([0.0], abs=1e-9)
 
 

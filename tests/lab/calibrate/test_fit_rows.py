@@ -11,15 +11,15 @@ from fitted_rows import GPU, of
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.kernels import GemmKernel
 from medusa_sim.lab.calibrate.bands import residual_bands
+from medusa_sim.lab.calibrate.driver import Budget, FitDriver
 from medusa_sim.lab.calibrate.errors import growth_mape, ratio_mape
-from medusa_sim.lab.calibrate.fit import Budget, FitDriver
 from medusa_sim.lab.calibrate.gemm import (
     _resolution_us,
     _thin,
     _with_hot_weights,
     gemm_start,
 )
-from medusa_sim.lab.calibrate.kind_rows import Rows, heldout_groups, require_rows
+from medusa_sim.lab.calibrate.rows import Rows, heldout_groups, require_rows
 from medusa_sim.lab.calibrate.search import least_log_errors, soft_cost
 from medusa_sim.operators.gemm import Gemm
 

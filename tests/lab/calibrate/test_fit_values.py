@@ -15,11 +15,11 @@ from medusa_sim.lab.calibrate import attention as attention_fits
 from medusa_sim.lab.calibrate import collective, moe, stream, transfer
 from medusa_sim.lab.calibrate.attention import _is_seen, _rows_per_head
 from medusa_sim.lab.calibrate.collective import _cheapest, _may_end, _regime
+from medusa_sim.lab.calibrate.driver import UNFITTED, FitDriver
 from medusa_sim.lab.calibrate.elementwise import _groups
-from medusa_sim.lab.calibrate.fit import UNFITTED, FitDriver
 from medusa_sim.lab.calibrate.gemm import _driver, _refit, _with_paces, _with_penalties, gemm_start
 from medusa_sim.lab.calibrate.hardware_file import _item
-from medusa_sim.lab.calibrate.kind_rows import Rows
+from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.lab.calibrate.search import least_log_errors, soft_cost
 from medusa_sim.lab.calibrate.stream import _is_stepped
 from medusa_sim.lab.calibrate.transfer import _Evidence, _preferring
@@ -215,7 +215,7 @@ def test_a_search_begins_at_shares_of_the_shortest_row():
     """Of 4 us, all of it a ramp and a tenth the host's; where a share is none, at the bound's own start."""
     classes = (("loads", "bytes", stream._LOAD), ("work", "flops", stream._WORK))
     rows = SimpleNamespace(time_us=np.array([8.0, 4.0]))
-    problem = stream._Problem(rows, None, "", classes, {})
+    problem = stream._Problem(rows, None, classes, {})
     own = [limit[0] for limit in stream._OWN.values()]
     begun = problem.begin(stream._Start(scale=2.0, ramp=1.0, host=0.1, norm=0.7, l2_fill=0.3))
     assert begun[:3] == [4.0, pytest.approx(0.4), own[2]]
@@ -263,7 +263,7 @@ def test_one_shot_kernels_add_up_small_messages_of_no_ring(monkeypatch, kind, na
     monkeypatch.setattr(collective, "_regime", regime)
     message, ranks = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(10, 26), [2.0, 8.0]))
     rows = Collective(name="g", kind=kind, dtype="bf16", message_bytes=message, ranks=ranks)
-    collective._search(Rows(rows, np.ones(message.size)), load_gpu("a100-80gb-sxm"), name)
+    collective._search(Rows(rows, np.ones(message.size), name), load_gpu("a100-80gb-sxm"))
     assert (seen[True] > 0.0) == tried
     assert seen[False] == 2.0**25
 
@@ -272,8 +272,9 @@ def test_one_shot_kernels_add_up_small_messages_of_no_ring(monkeypatch, kind, na
 def test_a_path_of_few_rows_is_tried_where_both_have_a_hundred(monkeypatch, few, many, paths):
     """One head of keys a head of queries: 1 row is few, 64 are many."""
     seen = []
-    monkeypatch.setattr(attention_fits, "_search_path", lambda rows, law: seen.append(rows.time_us.size))
-    monkeypatch.setattr(attention_fits, "_kernel", lambda path: _Paths())
+    monkeypatch.setattr(
+        attention_fits, "_search_path", lambda rows, law: (seen.append(rows.time_us.size), _Paths())[1]
+    )
     monkeypatch.setattr(attention_fits, "_refit", lambda kernel, rows, law: kernel)
     rows = attention(q_len=1.0)
     whole = rows.with_columns(
@@ -294,16 +295,18 @@ def test_rows_of_one_query_pack_and_store_next_to_nothing(monkeypatch, kind, is_
         tried.update(start=start, choices=choices)
         return start, None
 
-    monkeypatch.setattr(attention_fits, "_least_squares", lambda path, rows, law: path)
+    monkeypatch.setattr(attention_fits, "_least_squares", lambda kernel, **given: kernel)
     monkeypatch.setattr(attention_fits, "coordinate_search", searched)
     rows = SimpleNamespace(operator=SimpleNamespace(kind=kind))
     given = attention_fits._STYLES[0] | {"packs_gqa": False, "store_passes": 0.5}
     attention_fits._coordinate_search(given, rows, None)
-    assert ("packs_gqa" in tried["choices"], tried["start"].packs_gqa) == (is_tried, not is_tried)
-    assert tried["start"].store_passes == (0.5 if is_tried else 0.0)
+    path = tried["start"].wide
+    assert ("wide.packs_gqa" in tried["choices"], path.packs_gqa) == (is_tried, not is_tried)
+    assert path.store_passes == (0.5 if is_tried else 0.0)
 
 
 class _Paths(msgspec.Struct):
+    wide: Any = None
     narrow: Any = None
     narrow_rows: int = 0
 
@@ -336,7 +339,8 @@ def test_experts_without_a_gate_are_fitted_with_and_without_one(monkeypatch, gat
     monkeypatch.setattr(moe, "_refit", lambda start, *given, **more: seen.add(start))
     monkeypatch.setattr(FitDriver, "best", lambda self, candidates, rows: candidates[0])
     monkeypatch.setattr(FitDriver, "with_fit", lambda self, kernel, rows, refit, **more: kernel)
-    moe.fit_experts(SimpleNamespace(operator=SimpleNamespace(gated=np.array(gated), form="")), GPU, source="")
+    rows = SimpleNamespace(operator=SimpleNamespace(gated=np.array(gated), form=""), kernel="")
+    moe.fit_experts(rows, GPU, source="")
     assert seen == tried
 
 

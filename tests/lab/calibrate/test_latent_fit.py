@@ -7,8 +7,8 @@ from made_up import latent
 
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.calibrate import latent as latent_fits
-from medusa_sim.lab.calibrate.kind_rows import Rows
 from medusa_sim.lab.calibrate.latent import _is_seen
+from medusa_sim.lab.calibrate.rows import Rows
 
 GPU = load_gpu("h100-sxm")
 KERNEL = next(iter(GPU.kernels["vllm"].mla.values()))

@@ -28,7 +28,7 @@ from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.kernels import Kernel
 from medusa_sim.lab.calibrate.bands import residual_bands
 from medusa_sim.lab.calibrate.errors import mape
-from medusa_sim.lab.calibrate.kind_rows import OperatorT, Rows, heldout_groups
+from medusa_sim.lab.calibrate.rows import OperatorT, Rows, heldout_groups
 from medusa_sim.lab.calibrate.search import Limits, least_squares, soft_cost
 from medusa_sim.latency.operator_time import OperatorTime
 from medusa_sim.operators.kinds import KIND_OF
