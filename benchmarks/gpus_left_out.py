@@ -39,7 +39,6 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.inheritance import BORROWED, TOGETHER, TOGETHER_ALIKE
 from medusa_sim.step.compose import step_us
-from medusa_sim.step.kernel_sums import TimedLaunches
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.step import decode_step
 
@@ -119,9 +118,8 @@ def inside_kernels(step: PassTimes, measured_us: FloatArray, share: float) -> Bo
 
     What engines add has a band of its own, and is the same in both.
     """
-    (_, kernels), *_ = step.passes
-    assert isinstance(kernels, TimedLaunches)  # a plain step's are not averaged
-    alone, whole = kernels.spread._replace(shared={}).squares, kernels.spread.squares
+    band = step.passes[0].band
+    alone, whole = band._replace(shared={}).squares, band.squares
     below, above = (few + share**2 * (every - few) for few, every in zip(alone, whole, strict=True))
     cost = step.cost
     fast_us, slow_us = (

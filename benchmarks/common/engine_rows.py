@@ -126,7 +126,7 @@ class Kernels:
             counts = np.asarray(row.drafts + 1)
             parts = drafting_times(self.setting, batch, length, counts)
             self.verify = verification_step(self.setting, batch, length, counts)
-            self.passes = [part for part in parts if part.works and part.works[0].name == "draft"]
+            self.passes = [part for part in parts if [each.work.name for each in part.passes] == ["draft"]]
         if row.traffic is not None:
             self.plain = decode_step(
                 self.setting, batch, np.asarray(served_length(self.setting, length, row.traffic))
@@ -166,18 +166,19 @@ class Kernels:
         exposed += float(drafting_us(engine, row.batch, looks_up=looks_up, width=row.width).time_us)
         exposed += self._pieces_us(engine, self.verify)
         for each in self.passes:
-            exposed += float(drafting_pass_us(engine, each.works[0].layers, each.device_us).time_us)
+            exposed += float(drafting_pass_us(engine, each.passes[0].work.layers, each.device_us).time_us)
             exposed += self._pieces_us(engine, each)
         device = float(self.verify.device_us + sum(each.device_us for each in self.passes))
         verify = _step_us(device, drafting.hidden_us_per_step.value, exposed)
         return verify if row.kind == "step" else row.tokens_per_step * plain / verify
 
     def _pieces_us(self, engine: Engine, step: PassTimes) -> float:
-        work = step.works[0]
+        kernels = step.passes[0]
+        work = kernels.work
         if has_whole_graph(self.setting.latency, work):
             return 0.0
         pieces = pieces_us(engine, work.layers, work.workload.query_tokens)
-        return float(work.alone(pieces.time_us))
+        return float(kernels.alone(pieces.time_us))
 
 
 def _step_us(device: float, hidden: float, exposed: float) -> float:

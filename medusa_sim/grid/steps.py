@@ -21,9 +21,9 @@ from medusa_sim.latency.operator_time import Bound, CodeArray
 from medusa_sim.serving.watts import launch_joules
 from medusa_sim.step import compose
 from medusa_sim.step.compose import COST_FIELDS, Cost, along
-from medusa_sim.step.kernel_sums import WAITS
 from medusa_sim.step.launch import PARTS, Part
 from medusa_sim.step.pass_times import PassTimes, bound_codes
+from medusa_sim.step.timed_kernels import WAITS
 
 NumberOf = Callable[[PassTimes], Any]
 """Reads a number of a pass."""
@@ -154,10 +154,11 @@ class Steps:
 
         def joules(times: PassTimes) -> FloatArray:
             total = np.zeros(())
-            for work in times.works:
-                if id(work.launches) not in known:
-                    known[id(work.launches)] = launch_joules(gpu, power, work.launches)
-                total = total + work.share * work.alone(known[id(work.launches)])
+            for kernels in times.passes:
+                launches = kernels.work.launches
+                if id(launches) not in known:
+                    known[id(launches)] = launch_joules(gpu, power, launches)
+                total = total + kernels.share * kernels.alone(known[id(launches)])
             return total
 
         return self.whole(joules)

@@ -125,14 +125,15 @@ class CachedLatency:
             new = wanted = self._known.wanted(operator.AXES[0], sizes)
             if time is not None:
                 new = wanted[known.take(np.searchsorted(known, wanted), mode="clip") != wanted]
-            more = self._latency.time(operator.with_columns(**{operator.AXES[0]: new})).spread()
+            more = self._latency.time(operator.with_columns(**{operator.AXES[0]: new})).broadcast()
             time = more if time is None else time.joined(more)
             known = np.concatenate([known, new])
             order = np.argsort(known, kind="stable")  # merges two rising runs
-            known, time = known[order], time.at(order)
+            known, time = known[order], time.every(lambda values: values[order])
             self._known.keep_line(key, known, time)
             places = np.searchsorted(known, sizes)
-        return time.at(places[index])
+        at = places[index]
+        return time.every(lambda values: values[at])
 
     def _distinct_sizes(self, axis: Size, place: Hashable) -> tuple[FloatArray, IntArray]:
         """(rising sizes, index into them in the axis' shape), once for all operators of a step."""

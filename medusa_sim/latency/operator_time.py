@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.gpus.fitted import UNSEEN_TOGETHER
 
 CodeArray: TypeAlias = npt.NDArray[np.int8]
@@ -79,24 +79,23 @@ class OperatorTime:
         """Key of the fitted kernel in its set (of `place`)."""
         return self.place.partition(":")[2]
 
-    def spread(self) -> OperatorTime:
-        """With a bound and a source for every time."""
-        bound, source = (np.broadcast_to(codes, self.time_us.shape) for codes in (self.bound, self.source))
-        return replace(self, bound=bound, source=source)
-
-    def at(self, index: IntArray) -> OperatorTime:
-        """The time of sizes along one axis, at an index into them; all are spread."""
+    def every(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> OperatorTime:
+        """With every array, codes too, replaced by what `change` makes of it."""
         return replace(
             self,
-            time_us=self.time_us[index],
-            low_us=self.low_us[index],
-            high_us=self.high_us[index],
-            bound=self.bound[index],
-            source=self.source[index],
+            time_us=change(self.time_us),
+            low_us=change(self.low_us),
+            high_us=change(self.high_us),
+            bound=change(self.bound),
+            source=change(self.source),
         )
 
+    def broadcast(self) -> OperatorTime:
+        """With a bound and a source for every time."""
+        return self.every(lambda values: np.broadcast_to(values, self.time_us.shape))
+
     def joined(self, other: OperatorTime) -> OperatorTime:
-        """Times of one kernel along one axis, then the other's; both are spread."""
+        """Times of one kernel along one axis, then the other's; both are broadcast."""
         return replace(
             self,
             time_us=np.concatenate([self.time_us, other.time_us]),

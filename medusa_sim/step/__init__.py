@@ -9,7 +9,7 @@ From the time of a step down to one kernel, the order in which to read:
     `pass_time.timed_pass`        one pass: its kernels are timed, then host and engine are added
                                   (`pass_time.pass_cost`); `host` and `graphs` have what an engine adds
     `kernels.kernel_time`         one launch in its runtime, by the latency model (`latency.calibrated`)
-    `kernel_sums.TimedLaunches`   what is added up over them
+    `timed_kernels.TimedKernels`  what is added up over them
     `compose.step_us`             device, host and engine put together: the time of every `compose.Cost`
 
 A drafter (`step.drafter`) adds passes to the verification. `prompt_kernels` and `prompts` are the kernels

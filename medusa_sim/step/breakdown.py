@@ -9,10 +9,9 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
-from medusa_sim.step.kernels import decomposed, kernel_time
-from medusa_sim.step.pass_work import PassWork
+from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import decode_step, speculative_step, step_passes
+from medusa_sim.step.step import decode_step, speculative_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,13 +38,12 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
         step = decode_step(setting, batch, seq_len)
     else:
         step = speculative_step(setting, batch, seq_len, candidates)
-    passes = step_passes(setting, batch, seq_len, candidates)
-    frame = pd.DataFrame(list(_kernels(setting, passes)))
-    device_us, gaps_us = float(step.device_us), sum(work.gaps_us * shares.sum() for work, shares in passes)
+    frame = pd.DataFrame(list(_kernels(step)))
+    waiting_us = float(step.time_us) - float(step.device_us)
     rest = pd.DataFrame(
         [
-            {"op": GAPS, "time_us": gaps_us, "bound": Bound.LATENCY.name.lower()},
-            {"op": WAITING, "time_us": float(step.time_us) - device_us, "bound": Bound.HOST.name.lower()},
+            {"op": GAPS, "time_us": step.gaps_us, "bound": Bound.LATENCY.name.lower()},
+            {"op": WAITING, "time_us": waiting_us, "bound": Bound.HOST.name.lower()},
         ]
     )
     rest = rest.assign(launches=0, source="")
@@ -58,39 +56,38 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
     return whole.assign(share=whole["time_us"] / float(step.time_us))
 
 
-def _kernels(
-    setting: Setting, passes: tuple[tuple[PassWork, FloatArray], ...]
-) -> Iterator[dict[str, object]]:
-    for number, (work, shares) in enumerate(passes):
-        for launch in decomposed(setting.latency, work.launches):
-            time = kernel_time(setting.latency, work.runtime, launch)
-            time_us, low_us, high_us = (launch.count * us for us in _mean_and_ends(time, shares))
+def _kernels(step: PassTimes) -> Iterator[dict[str, object]]:
+    for number, kernels in enumerate(step.passes):
+        name = kernels.work.name if kernels.work.name != "draft" else f"draft {number}"
+        chances = np.full(1, kernels.share) if kernels.chances is None else kernels.chances
+        for launch, time in kernels.own_times:
+            time_us, low_us, high_us = (launch.count * us for us in _mean_and_ends(time, chances))
             yield {
-                "pass": work.name if work.name != "draft" else f"draft {number}",
+                "pass": name,
                 "op": launch.operator.name,
                 "part": launch.part,
                 "launches": launch.count,
                 "time_us": time_us,
                 "low_us": low_us,
                 "high_us": high_us,
-                "bound": _longest_bound(time, shares).name.lower(),
+                "bound": _longest_bound(time, chances).name.lower(),
                 "source": Source(int(np.max(time.source))).name.lower(),
             }
 
 
-def _mean_and_ends(time: OperatorTime, shares: FloatArray) -> tuple[float, float, float]:
-    """(time, low, high) of one launch: the mean over cases with such shares (cases,) of the steps.
+def _mean_and_ends(time: OperatorTime, chances: FloatArray) -> tuple[float, float, float]:
+    """(time, low, high) of one launch: the mean over cases with such chances (cases,).
 
     Half-widths are roots of mean squares, as those of a step are (`Cost`).
     """
     below, above = time.time_us - time.low_us, time.high_us - time.time_us
     mean, below_square, above_square = (
-        float((shares * values).sum()) for values in (time.time_us, below**2, above**2)
+        float((chances * values).sum()) for values in (time.time_us, below**2, above**2)
     )
     return mean, max(mean - below_square**0.5, 0.0), mean + above_square**0.5
 
 
-def _longest_bound(time: OperatorTime, shares: FloatArray) -> Bound:
-    """What bounds most of the time over cases with such shares (cases,) of the steps."""
-    codes, weighed_us = np.broadcast_arrays(time.bound, shares * time.time_us)
+def _longest_bound(time: OperatorTime, chances: FloatArray) -> Bound:
+    """What bounds most of the time over cases with such chances (cases,)."""
+    codes, weighed_us = np.broadcast_arrays(time.bound, chances * time.time_us)
     return Bound(int(np.argmax(np.bincount(codes.ravel(), weighed_us.ravel()))))

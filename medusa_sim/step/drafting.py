@@ -6,7 +6,6 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
 from medusa_sim.engines.runtime import Runtime
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.compose import Cost
@@ -14,7 +13,6 @@ from medusa_sim.step.drafter.base import PassDrafter
 from medusa_sim.step.host import drafting_us
 from medusa_sim.step.pass_time import setup_half_us, timed_pass
 from medusa_sim.step.pass_times import PassTimes
-from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import Workload, of_fullest, verify
 
@@ -43,27 +41,22 @@ def drafting_times_of(
     Passes of drafters of one kind, which differ in rows alone, are timed together.
     """
     workload = verify(batch, seq_len, candidates)
-    timed: dict[int, tuple[PassTimes, ...]] = {}
-    alike: dict[Hashable, list[int]] = {}
-    for place, setting in enumerate(settings):
-        if (kind := _kind(setting)) is None:
-            timed[place] = tuple(
-                timed_pass(setting.latency, work) for work in drafting_passes(setting, workload)
-            )
+    passes: list[tuple[PassTimes, ...]] = [()] * len(settings)
+    together: dict[Hashable, list[int]] = {}
+    for index, setting in enumerate(settings):
+        drafter = setting.drafter
+        if setting.scope == "block" or drafter is None:
+            continue
+        if isinstance(drafter, PassDrafter) and drafter.differs_in_rows:
+            together.setdefault((type(drafter), drafter.width), []).append(index)
         else:
-            alike.setdefault(kind, []).append(place)
-    for places in alike.values():
-        times = _timed_together([settings[place] for place in places], workload)
-        timed |= zip(places, times, strict=True)
-    return [_with_engine(setting, batch, timed[place]) for place, setting in enumerate(settings)]
-
-
-def _kind(setting: Setting) -> Hashable:
-    """What drafters have in common whose depths differ in rows alone; None for one of another kind."""
-    drafter = setting.drafter
-    if setting.scope == "block" or not isinstance(drafter, PassDrafter) or not drafter.differs_in_rows:
-        return None
-    return type(drafter), drafter.width
+            works = drafter.work(setting.shard, workload, setting.runtime)
+            passes[index] = tuple(timed_pass(setting.latency, work) for work in works)
+    for indices in together.values():
+        timed = _timed_together([settings[index] for index in indices], workload)
+        for index, each in zip(indices, timed, strict=True):
+            passes[index] = each
+    return [_in_a_step(setting, batch, each) for setting, each in zip(settings, passes, strict=True)]
 
 
 def _timed_together(settings: Sequence[Setting], workload: Workload) -> list[tuple[PassTimes, ...]]:
@@ -83,49 +76,34 @@ def _timed_together(settings: Sequence[Setting], workload: Workload) -> list[tup
     for is_first in (True, False):  # the first reads one token, each other as many as a level drafts
         if some := [level for level in longest.levels(runtime) if (level == 0) == is_first]:
             together = timed_pass(latency, longest.level_work(*asked, np.asarray(some)))
-            levels |= {level: together.one_of(place) for place, level in enumerate(some)}
+            levels |= {level: together.one_of(index) for index, level in enumerate(some)}
     return [
-        (*(together.one_of(place) for together in own), *(levels[level] for level in drafter.levels(runtime)))
-        for place, drafter in enumerate(drafters)
+        (*(together.one_of(index) for together in own), *(levels[level] for level in drafter.levels(runtime)))
+        for index, drafter in enumerate(drafters)
     ]
 
 
-def drafting_passes(setting: Setting, workload: Workload) -> tuple[PassWork, ...]:
-    """The passes of a drafter in a step that verifies `workload`; none for scope `block`."""
-    if setting.scope == "block" or setting.drafter is None:
-        return ()
-    return setting.drafter.work(setting.shard, workload, setting.runtime)
-
-
-def _with_engine(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -> tuple[PassTimes, ...]:
+def _in_a_step(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -> tuple[PassTimes, ...]:
     """The timed passes in the share of steps in which they run, and what an engine adds."""
-    drafter = setting.drafter
+    drafter, runtime, sure_shares = setting.drafter, setting.runtime, setting.verified.sure_shares
     if setting.scope == "block" or drafter is None:
         return ()
-    if setting.verified.sure_shares and drafter.has_levels:
-        shares = pass_shares(setting, len(passes))
-        passes = tuple(each.in_share(share) for each, share in zip(passes, shares, strict=True))
-    hidden = setting.model.hidden if drafter.passes_features else None
+    if sure_shares and drafter.has_levels:  # drafts may come after one that the drafter is not sure of
+        reading = 1 + runtime.draft_reads_back
+        further = np.cumprod(sure_shares)[: max(len(passes) - reading, 0)].tolist()
+        always = len(passes) - len(further)
+        reached = (each.in_share(share) for each, share in zip(passes[always:], further, strict=True))
+        passes = (*passes[:always], *reached)
     added = drafting_cost(
-        setting.runtime,
+        runtime,
         of_fullest(batch, setting.parallel.schedulers),
         looks_up=drafter.looks_up,
         width=drafter.nodes_per_level,
-        levels_us=eager_levels_us(setting.runtime, drafter.tree_levels, hidden),
+        levels_us=eager_levels_us(
+            runtime, drafter.tree_levels, setting.model.hidden if drafter.passes_features else None
+        ),
     )
     return passes if added is None else (*passes, PassTimes(cost=added))
-
-
-def pass_shares(setting: Setting, passes: int) -> FloatArray:
-    """(passes,) share of the steps in which each of a drafter's passes runs.
-
-    Below 1 for drafts that may come after one that the drafter is not sure of (`Verified.sure_shares`).
-    """
-    if setting.drafter is None or not (setting.verified.sure_shares and setting.drafter.has_levels):
-        return np.ones(passes)
-    reading = 1 + setting.runtime.draft_reads_back
-    further = np.cumprod(setting.verified.sure_shares)[: max(passes - reading, 0)]
-    return np.concatenate([np.ones(passes - further.size), further])
 
 
 def drafting_cost(

@@ -47,37 +47,35 @@ from medusa_sim.step.host import (
     pieces_us,
     split_host,
 )
-from medusa_sim.step.kernel_sums import TimedLaunches, timed
-from medusa_sim.step.kernels import decomposed
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
+from medusa_sim.step.timed_kernels import TimedKernels, timed_kernels
 from medusa_sim.step.workload import Workload, of_fullest
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 
 def timed_pass(latency: LatencyModel, work: PassWork) -> PassTimes:
     """The time of one pass: of kernels that one runtime launches one after another."""
-    work = replace(work, launches=tuple(decomposed(latency, work.launches)))
-    kernels = timed(latency, work.runtime, work.launches)
-    cost = pass_cost(work, kernels, whole_graph=has_whole_graph(latency, work))
-    return PassTimes(cost=cost, passes=((work, kernels),))
+    kernels = timed_kernels(latency, work)
+    cost = pass_cost(kernels, whole_graph=has_whole_graph(latency, kernels.work))
+    return PassTimes(cost=cost, passes=(kernels,))
 
 
 def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:
     """Its device alone, without a band: kernels and gaps."""
-    kernels = timed(latency, work.runtime, decomposed(latency, work.launches))
-    return kernels.device_us + work.gaps_us
+    kernels = timed_kernels(latency, work)
+    return kernels.device_us + kernels.gaps_us
 
 
-def pass_cost(work: PassWork, kernels: TimedLaunches, *, whole_graph: bool = True) -> Cost:
-    """Device, host and engine of one pass whose kernels are timed, with their errors.
+def pass_cost(kernels: TimedKernels, *, whole_graph: bool = True) -> Cost:
+    """Device, host and engine of one pass, with their errors.
 
     whole_graph: whether a graph holds the whole pass, attention included. Else the host plans it, and with
     several queries runs it in pieces.
     """
-    device_us = kernels.device_us + work.gaps_us
+    work, device_us = kernels.work, kernels.device_us + kernels.gaps_us
     without_kernels = _host_and_engine(work, device_us, whole_graph=whole_graph)
-    below_square, above_square = _kernel_squares(work, kernels)
+    below_square, above_square = _kernel_squares(kernels)
     share_of_us = _set_up_us(work, device_us, without_kernels)
     set_up_half_us = setup_half_us(work.runtime, share_of_us, kernels.parts_us.get("experts", 0.0))
     return replace(
@@ -158,14 +156,14 @@ def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
 # The band.
 
 
-def _kernel_squares(work: PassWork, kernels: TimedLaunches) -> tuple[FloatArray, FloatArray]:
+def _kernel_squares(kernels: TimedKernels) -> tuple[FloatArray, FloatArray]:
     """(downwards, upwards) squared half-widths of the kernels of a pass.
 
     Of plain steps a share counts where such were measured (`Runtime.kernels_half_share`).
     """
-    below_square, above_square = kernels.spread.squares
-    half_share = work.runtime.kernels_half_share
-    if not work.is_plain or half_share >= 1.0:
+    below_square, above_square = kernels.band.squares
+    half_share = kernels.work.runtime.kernels_half_share
+    if not kernels.work.is_plain or half_share >= 1.0:
         return below_square, above_square
     return half_share**2 * below_square, half_share**2 * above_square
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.operator_time import Bound, CodeArray
 from medusa_sim.step.compose import Cost
-from medusa_sim.step.kernel_sums import WAITS, Sums, TimedLaunches
 from medusa_sim.step.launch import Part
-from medusa_sim.step.pass_work import PassWork
+from medusa_sim.step.timed_kernels import WAITS, TimedKernels, at_last, mean_of_cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +26,8 @@ class PassTimes:
 
     cost: Cost
     """Device, host and engine, which give the time and its 80 % band."""
-    passes: tuple[tuple[PassWork, TimedLaunches | Sums], ...] = ()
-    """Each pass with its kernels' times by what they are for."""
-
-    @property
-    def works(self) -> tuple[PassWork, ...]:
-        """The passes without their times: energy and doubts count other things of them."""
-        return tuple(work for work, _ in self.passes)
+    passes: tuple[TimedKernels, ...] = ()
+    """The kernels of each."""
 
     @property
     def device_us(self) -> FloatArray:
@@ -62,7 +57,7 @@ class PassTimes:
     @cached_property
     def gaps_us(self) -> float:
         """Gaps between kernels, of each pass in its share of the steps."""
-        return sum(work.share * work.gaps_us for work in self.works)
+        return sum(kernels.gaps_us for kernels in self.passes)
 
     @property
     def no_kernels_us(self) -> FloatArray:
@@ -73,7 +68,7 @@ class PassTimes:
     def parts_us(self) -> dict[Part, FloatArray]:
         """Kernel time by slice, each in the smallest shape that holds it."""
         parts: dict[Part, FloatArray] = {}
-        for _, kernels in self.passes:
+        for kernels in self.passes:
             for part, time_us in kernels.parts_us.items():
                 parts[part] = parts.get(part, 0.0) + time_us
         return parts
@@ -82,7 +77,7 @@ class PassTimes:
     def waits_us(self) -> dict[Bound, FloatArray]:
         """Device time by what bounds it, WAITS; the gaps and the rest of the kernels are latency."""
         waits = dict.fromkeys(WAITS, np.zeros(()))
-        for _, kernels in self.passes:
+        for kernels in self.passes:
             waits = {code: waits[code] + kernels.waits_us[code] for code in WAITS}
         return waits
 
@@ -90,7 +85,7 @@ class PassTimes:
     def source(self) -> CodeArray:
         """Worst `Source` code among the kernels."""
         worst: CodeArray = np.zeros((), dtype=np.int8)
-        for _, kernels in self.passes:
+        for kernels in self.passes:
             worst = np.maximum(worst, kernels.source)
         return worst
 
@@ -99,31 +94,22 @@ class PassTimes:
         """`Bound` codes: what takes the largest share; the host where the device waits for it."""
         return bound_codes(self.waits_us, self.cost)
 
-    def mapped(
-        self,
-        change: Callable[[FloatArray], FloatArray],
-        sources: Callable[[CodeArray], CodeArray] = np.asarray,
-    ) -> PassTimes:
-        """With every array replaced by what `change` makes of it; sources: the same of codes of `Source`.
-
-        The works themselves stay as they are.
-        """
-        passes = tuple((work, Sums.of(kernels, change, sources)) for work, kernels in self.passes)
-        return PassTimes(cost=self.cost.mapped(change), passes=passes)
-
-    def one_of(self, place: int) -> PassTimes:
+    def one_of(self, index: int) -> PassTimes:
         """One of several passes that were timed together, along a last axis."""
-        ((work, _),) = self.passes
-        work = replace(work, place=place)
-        times = self.mapped(work.alone, work.alone)
-        ((_, kernels),) = times.passes
-        return replace(times, passes=((work, kernels),))
+        return self._counted(lambda values: np.asarray(at_last(values, index)), index=index)
+
+    def mean_over(self, chances: FloatArray) -> PassTimes:
+        """Its mean over cases along a last axis, (..., cases) with these probabilities."""
+        return self._counted(lambda values: mean_of_cases(values, chances), chances=chances)
 
     def in_share(self, share: float) -> PassTimes:
         """Its mean over steps, if so large a share of them runs it."""
-        times = self.mapped(lambda values: values * share)
-        passes = tuple((replace(work, share=share * work.share), kernels) for work, kernels in times.passes)
-        return replace(times, passes=passes)
+        return self._counted(lambda values: values * share, share=share)
+
+    def _counted(self, change: Callable[[FloatArray], FloatArray], **counted: Any) -> PassTimes:
+        """A pass as steps have it (fields of `TimedKernels`), its cost changed to that."""
+        passes = tuple(replace(kernels, **counted) for kernels in self.passes)
+        return PassTimes(cost=self.cost.mapped(change), passes=passes)
 
     def with_kernels_share(self, share: float) -> PassTimes:
         """With every kernel taking this share of its time; gaps between them stay."""
@@ -133,7 +119,7 @@ class PassTimes:
             below_square=share**2 * self.cost.below_square,
             above_square=share**2 * self.cost.above_square,
         )
-        return replace(self.mapped(lambda time_us: np.asarray(share * time_us)), cost=cost)
+        return PassTimes(cost=cost, passes=tuple(kernels.taking(share) for kernels in self.passes))
 
     def __add__(self, other: PassTimes) -> PassTimes:
         """Both one after the other."""

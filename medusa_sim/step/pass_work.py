@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy.typing as npt
+from typing import Literal
 
 from medusa_sim.engines.runtime import Runtime
 from medusa_sim.step.launch import Launch
@@ -32,12 +30,6 @@ class PassWork:
     """Whether a drafter reads the tokens in it that were just accepted (`Backend.draft_graph`)."""
     schedulers: int = 1
     """Hosts that share its requests."""
-    share: float = 1.0
-    """Share of the steps in which it runs: below 1 where drafts end at the first that a drafter is not sure
-    of."""
-    place: int | None = None
-    """Its place along the last axis of its sizes, which hold other passes too that were timed together with
-    it (`step.drafting`); None: they are its own."""
 
     @property
     def is_forward(self) -> bool:
@@ -58,9 +50,3 @@ class PassWork:
     def gaps_us(self) -> float:
         """Gaps on the device between them."""
         return self.kernel_count * self.runtime.launch_us
-
-    def alone(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Of numbers that were computed for its sizes those of this pass alone."""
-        if self.place is None or not values.ndim:
-            return values
-        return values[..., self.place if values.shape[-1] > 1 else 0]

@@ -14,11 +14,10 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.engines.runtime import Runtime
-from medusa_sim.latency.operator_time import CodeArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.accepting import acceptance_launches
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.drafting import drafting_passes, drafting_times, pass_shares
+from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.launch import Launch
@@ -88,49 +87,15 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
 
 
 def _mean_verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassTimes:
-    """The mean over how many tokens of a request a step verifies."""
-    work, weights = _verification_cases(setting, batch, seq_len, candidates)
-
-    def mean(values: FloatArray) -> FloatArray:
-        if not values.ndim:
-            return values
-        return np.asarray(values[..., 0] if values.shape[-1] == 1 else (values * weights).sum(axis=-1))
-
-    def worst(sources: CodeArray) -> CodeArray:
-        return sources.max(axis=-1) if sources.ndim else sources
-
-    step = timed_pass(setting.latency, work).mapped(mean, worst)
-    ((_, kernels),) = step.passes
-    return replace(step, passes=((verification_work(setting, batch, seq_len, candidates), kernels),))
-
-
-def _verification_cases(
-    setting: Setting, batch: Size, seq_len: Size, candidates: Size
-) -> tuple[PassWork, FloatArray]:
-    """(pass, probabilities (..., cases)): the tokens that a step may verify, along a last axis."""
-    tokens, weights = setting.verified.cases(batch, candidates)
+    """The mean over how many tokens of a request a step verifies: these are cases along a last axis."""
+    tokens, chances = setting.verified.cases(batch, candidates)
+    batches, lengths, graph_tokens = (np.asarray(size)[..., None] for size in (batch, seq_len, candidates))
     exact = replace(setting, verified=Verified())
-    sizes = np.asarray(batch)[..., None], np.asarray(seq_len)[..., None]
-    graph_tokens = np.asarray(candidates)[..., None]
-    work = verification_work(exact, *sizes, tokens, graph_tokens=graph_tokens)
-    return work, weights
-
-
-def step_passes(
-    setting: Setting, batch: int, seq_len: int, candidates: int
-) -> tuple[tuple[PassWork, FloatArray], ...]:
-    """The passes of one step, the target's first, each with the shares (cases,) of its cases among steps.
-
-    Sizes that are not the same in all cases have them along a last axis. A pass that not every step runs has
-    one case, whose share is below 1. One candidate is plain decoding without any drafting.
-    """
-    if candidates == 1:
-        return ((decode_work(setting, batch, seq_len), np.ones(1)),)
-    cases = _verification_cases(setting, batch, seq_len, candidates)
-    passes = drafting_passes(setting, verify(batch, seq_len, candidates))
-    shares = pass_shares(setting, len(passes))
-    drafting = ((work, np.full(1, share)) for work, share in zip(passes, shares, strict=True))
-    return (cases, *drafting)
+    work = verification_work(exact, batches, lengths, tokens, graph_tokens=graph_tokens)
+    step = timed_pass(setting.latency, work).mean_over(chances)
+    # what counts FLOPs and bytes takes those of the mean number of tokens
+    (kernels,), mean = step.passes, verification_work(setting, batch, seq_len, candidates)
+    return replace(step, passes=(replace(kernels, work=mean),))
 
 
 def decode_work(setting: Setting, batch: Size, seq_len: Size) -> PassWork:

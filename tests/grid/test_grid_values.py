@@ -32,7 +32,6 @@ from medusa_sim.models.named import load_model
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.chance import log_normal
 from medusa_sim.serving.watts import launch_joules, prompt_joules, sampling_joules, watts
-from medusa_sim.step.drafting import drafting_passes
 from medusa_sim.step.step import decode_step, verification_step, verification_work
 from medusa_sim.step.verified import Verified
 from medusa_sim.step.workload import verify
@@ -135,7 +134,7 @@ def test_drafts_that_are_not_run_draw_nothing():
     sure = of.verified.sure_shares
     tokens = 1 + sure[0] + sure[0] * sure[1]
     target = verification_work(replace(of, verified=Verified()), 1, 1024, tokens)
-    reading, first, second = drafting_passes(of, verify(1, 1024, 3))
+    reading, first, second = of.drafter.work(of.shard, verify(1, 1024, 3), of.runtime)
     expected, back, draft, further = (
         float(launch_joules(whole.gpu, whole.gpu.power, work.launches))
         for work in (target, reading, first, second)

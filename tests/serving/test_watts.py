@@ -27,9 +27,9 @@ from medusa_sim.serving.watts import (
 )
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.step import decode_step
+from medusa_sim.step.timed_kernels import TimedKernels
 from medusa_sim.step.workload import prefill
 
 H100 = load_gpu("h100-sxm")
@@ -41,8 +41,8 @@ def power_of(gpu: Gpu) -> Power:
     return gpu.power
 
 
-def launched(works: Iterable[PassWork]) -> list[Launch]:
-    return [launch for work in works for launch in work.launches]
+def launched(passes: Iterable[TimedKernels]) -> list[Launch]:
+    return [launch for kernels in passes for launch in kernels.work.launches]
 
 
 @given(st.floats(1.0, 1e5), st.floats(10.0, 2000.0))
@@ -61,11 +61,11 @@ def test_a_plain_step_by_hand():
     step = decode_step(scenario.setting, 1, 1024)
     power, fit = power_of(H100), power_of(H100).fit
     moved, computed = (
-        sum(launch.count * float(getattr(launch.operator, count)) for launch in launched(step.works))
+        sum(launch.count * float(getattr(launch.operator, count)) for launch in launched(step.passes))
         for count in ("bytes", "flops")
     )
     assert moved == pytest.approx(scenario.model.weight_bytes, rel=0.1)  # weights are nearly all of it
-    joules = float(launch_joules(H100, power, launched(step.works)))
+    joules = float(launch_joules(H100, power, launched(step.passes)))
     assert joules == pytest.approx(fit.joule_per_byte * moved + fit.joule_per_flop * computed)
     load = fit.idle_watts + joules / float(step.time_us) * 1e6
     drawn = float(watts(power, np.asarray(joules), step.time_us))
@@ -145,7 +145,7 @@ def test_the_best_of_a_surface_counts_the_drafter():
     cells = price(Scenario(gpu="h100-sxm", **EAGLE), [8], [1024])
     joules = cells.by_count.steps.joules[0, 0]
     assert joules[-1] > float(
-        np.max(launch_joules(H100, power_of(H100), launched(cells.surface.verify.works)))
+        np.max(launch_joules(H100, power_of(H100), launched(cells.surface.verify.passes)))
     )
     assert (np.diff(joules) > 0).all()
 

@@ -9,7 +9,7 @@ from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.watts import launch_joules
 from medusa_sim.step.compose import COST_FIELDS
-from medusa_sim.step.drafting import drafting_passes, drafting_times_of
+from medusa_sim.step.drafting import drafting_times_of
 from medusa_sim.step.pass_time import timed_pass
 from medusa_sim.step.workload import verify
 
@@ -53,7 +53,7 @@ def test_passes_timed_together_have_the_times_that_each_has_alone(given):
     settings = settings_of(**given)
     together = drafting_times_of(settings, BATCH, LENGTH, 7)
     for steps, setting in zip(together, settings, strict=True):
-        works = drafting_passes(setting, verify(BATCH, LENGTH, 7))
+        works = setting.drafter.work(setting.shard, verify(BATCH, LENGTH, 7), setting.runtime)
         for step, alone in zip(steps, (timed_pass(setting.latency, work) for work in works), strict=False):
             for name in COST_FIELDS:
                 assert alike(getattr(step.cost, name), getattr(alone.cost, name)), name
@@ -62,10 +62,10 @@ def test_passes_timed_together_have_the_times_that_each_has_alone(given):
             for code, time_us in alone.waits_us.items():
                 assert alike(step.waits_us[code], time_us), code
             assert alike(step.source, alone.source)
-            for work, apart in zip(step.works, alone.works, strict=True):
-                assert (work.name, work.kernel_count) == (apart.name, apart.kernel_count)
-                joules = (launch_joules(GPU, GPU.power, each.launches) for each in (work, apart))
-                assert alike(work.alone(next(joules)), next(joules))
+            for one, apart in zip(step.passes, alone.passes, strict=True):
+                assert (one.work.name, one.gaps_us) == (apart.work.name, apart.gaps_us)
+                joules = (launch_joules(GPU, GPU.power, each.work.launches) for each in (one, apart))
+                assert alike(one.alone(next(joules)), next(joules))
 
 
 class Asked:

@@ -30,7 +30,6 @@ from medusa_sim.step.drafting import drafting_cost, drafting_times, eager_levels
 from medusa_sim.step.expert_union import DISJOINT, INDEPENDENT, union
 from medusa_sim.step.graphs import is_captured, padded_tokens
 from medusa_sim.step.host import drafting_us
-from medusa_sim.step.kernel_sums import TimedLaunches
 from medusa_sim.step.kernels import argmax_us, kernel_time, launch_time
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
@@ -38,14 +37,16 @@ from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_time import pass_cost
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.rows import predicted_rows
+from medusa_sim.step.setting import Setting
 from medusa_sim.step.sparse import reading_at_most
 from medusa_sim.step.step import (
     decode_step,
     prefill_step,
-    step_passes,
+    speculative_step,
     step_rows,
     verification_step,
 )
+from medusa_sim.step.timed_kernels import TimedKernels
 from medusa_sim.step.verified import Verified, drafted_tokens, mean_drafted_tokens
 from medusa_sim.step.workload import decode, verify
 
@@ -53,13 +54,13 @@ from medusa_sim.step.workload import decode, verify
 def test_a_step_is_the_targets_pass_and_those_that_draft():
     """Three drafts of a layer are three passes; one candidate drafts none, a block has no drafter."""
     of = setting(drafter=Eagle3(depth=3))
-    passes = {count: [work.name for work, _ in step_passes(of, 2, 512, count)] for count in (1, 4)}
-    assert passes[1] == ["target"]
-    assert passes[4][0] == "target"
-    assert set(passes[4][1:]) == {"draft"}
-    assert [work.name for work, _ in step_passes(replace(of, scope="block"), 2, 512, 4)] == ["target"]
-    steps = (verification_step(of, 2, 512, 4), *drafting_times(of, 2, 512, 4))
-    assert len(passes[4]) == sum(len(step.works) for step in steps)
+
+    def passes(of: Setting) -> list[str]:
+        return [kernels.work.name for kernels in speculative_step(of, 2, 512, 4).passes]
+
+    assert passes(of) == ["target", "draft", "draft", "draft"]
+    assert passes(replace(of, scope="block")) == ["target"]
+    assert [kernels.work.name for kernels in decode_step(of, 2, 512).passes] == ["target"]
 
 
 def test_of_many_keys_each_query_reads_its_choice_and_a_prompt_is_cut_into_blocks():
@@ -135,9 +136,14 @@ def test_kernels_of_one_device_are_off_together_beside_what_each_is_by_itself():
         )  # fmt: skip
         return Launch(operator=Gemm(name="a", m=1, n=1, k=1, dtype="fp16"), part="mlp", count=count), time
 
-    kernels = TimedLaunches(timed=(launched(100.0, 2), launched(50.0, 1)))
+    launches = launched(100.0, 2), launched(50.0, 1)
+    work = PassWork(
+        launches=tuple(launch for launch, _ in launches), runtime=load_runtime("cuda-graph"),
+        workload=decode(1, 1), name="target",
+    )  # fmt: skip
+    kernels = TimedKernels(work=work, times=launches)
     own = np.sqrt(0.3**2 - 0.18**2)  # 0.24
-    below, above, shared = kernels.spread
+    below, above, shared = kernels.band
     ((shared_below, shared_above),) = shared.values()
     assert (float(below), float(above)) == (0.0, 0.0)
     assert float(shared_below) == pytest.approx(250 * (1 - np.exp(-own)))
@@ -223,10 +229,13 @@ def test_what_the_host_does_beside_a_pass_by_its_kernels_layers_and_requests():
     heads, whole = (PassWork(runtime=eager, name=name, **given) for name in ("continued", "target"))
     count, one = sum(launch.count for launch in launches), np.asarray(5000.0)
     time = OperatorTime(time_us=one, low_us=one, high_us=one, bound=one, source=np.asarray(Source.CALIBRATED))
-    kernels = TimedLaunches(timed=((launches[0], time),))
+
+    def costs(work: PassWork, **more: bool) -> Cost:
+        return pass_cost(TimedKernels(work=work, times=((launches[0], time),)), **more)
+
     device = launches[0].count * 5000 + count * load_runtime("vllm-0.11").launch_us
-    assert float(pass_cost(heads, kernels).host_us) == count * eager.host_us_per_launch
-    assert float(pass_cost(whole, kernels).host_us) == pytest.approx(
+    assert float(costs(heads).host_us) == count * eager.host_us_per_launch
+    assert float(costs(whole).host_us) == pytest.approx(
         count * eager.host_us_per_launch + eager.host_us_per_step
     )
     vllm = load_runtime("vllm-0.11")
@@ -237,18 +246,18 @@ def test_what_the_host_does_beside_a_pass_by_its_kernels_layers_and_requests():
     )
     served = PassWork(runtime=replace(vllm, engine=engine), name="target", **given)
     count = count * vllm.host_us_per_launch + vllm.host_us_per_step
-    found = pass_cost(served, kernels)
+    found = costs(served)
     exposed = 100 + 17 * 2 + 32 * 3 - 50
     assert float(found.host_us) == pytest.approx(count + 50)
     assert float(found.exposed_us) == pytest.approx(exposed)
     assert float(found.step_square) == pytest.approx(0.25 * (100**2 + 34**2 + 96**2 + 50**2))
     assert float(found.setup_half_us) == pytest.approx(0.1 * (device + exposed))
     # heads launch kernels in the same set-up; what prompts add to a step is in the step's
-    added = {name: pass_cost(replace(served, name=name), kernels) for name in ("continued", "prompts")}
+    added = {name: costs(replace(served, name=name)) for name in ("continued", "prompts")}
     assert float(added["continued"].setup_half_us) == pytest.approx(0.1 * device)
     assert float(added["prompts"].setup_half_us) == 0.0
     assert all(float(each.exposed_us) == 0.0 for each in added.values())
-    pieces = pass_cost(served, kernels, whole_graph=False)  # of one query the plan alone
+    pieces = costs(served, whole_graph=False)  # of one query the plan alone
     assert float(pieces.exposed_us) == pytest.approx(exposed + 7)
 
 

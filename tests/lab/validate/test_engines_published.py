@@ -119,7 +119,7 @@ def test_forward_passes_that_no_fit_saw(shared_data):
     errors = []
     for row in table.itertuples():
         length = np.asarray(max(float(row.context_per_request), 1.0))
-        work = decode_step(setting, np.asarray(float(row.requests)), length).works[0]
+        work = decode_step(setting, np.asarray(float(row.requests)), length).passes[0].work
         before_head = (one for one in work.launches if one.operator.name not in ("lm_head", "next_token"))
         found = timed_pass(setting.latency, replace(work, launches=tuple(before_head)))
         errors.append(float(found.device_us) / (1e3 * row.value_ms) - 1.0)
