@@ -137,10 +137,10 @@ class Runtime:
     def at(self, case: Case) -> Runtime:
         """The runtime in a set-up: terms as they are there (`Term.at`), and the widenings of its bands.
 
-        Kernels alone, which no host launches one by one, have no widenings.
+        Kernels as a profiler times them, which nothing launches, have no widenings: they are no step.
         """
-        is_served = self.host_us_per_launch > 0.0 if self.engine is None else not self.local
-        is_near = bool(case.gpu) and is_served
+        is_launched = max(self.launch_us, self.host_us_per_launch) > 0.0
+        is_near = bool(case.gpu) and (is_launched if self.engine is None else not self.local)
         return replace(
             self,
             engine=None if self.engine is None else self.engine.at(case),

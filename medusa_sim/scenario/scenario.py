@@ -7,7 +7,7 @@ and Python answer about the same thing. `doubts.of_scenario` says what was not m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -431,11 +431,13 @@ class Scenario:
     @cached_property
     def setting(self) -> Setting:
         """The setting of every step, with a memory of kernel times; without a drafter."""
-        runtime = self.runtime
+        runtime = self.runtime.at(self.case)
+        if runtime.engine is None and self.latency.name == "roofline":
+            runtime = replace(runtime, widenings=())  # a bound has no error
         return Setting(
             latency=cached(self.latency),
             model=self.model,
-            runtime=runtime.at(self.case),
+            runtime=runtime,
             scope=self.scope,
             served_drafter=self.drafting.method,
             compacted_drafts=self.depth if self.guessed_from is None else self.guessed_from - 1,
