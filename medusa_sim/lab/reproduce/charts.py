@@ -46,38 +46,53 @@ _BOTH = "candidates (lines: predicted, open marks: published)"
 
 
 def reproduction_charts(target: Reproduction, gpu: Gpu) -> list[LineChart]:
-    """The panels that suit the target's columns. Raises UsageError for a target without a plot.
-
-    gpu: the one that the target is about (its roof is drawn).
-    """
-    frame = target.frame
-    columns = set(frame.columns)
-    if "predicted_acceptance" in columns:
-        return [_bernoulli(frame, draft) for draft in sorted(set(frame["draft_p"]))]
-    if "published_block_efficiency" in columns:
-        return [_efficiency(frame[frame["pair"] == pair], pair) for pair in sorted(set(frame["pair"]))]
-    if "speedup_fixed" in columns:
-        return _speedups(target)
-    if "series" in columns:
-        series = [
-            _speeds(str(name), place, rows, "flops_per_s")
-            for place, (name, rows) in enumerate(frame.groupby("series", sort=True))
-        ]
-        return [on_roof(target.title, paper_roof(gpu), "fp16", _intensity(frame), series)]
-    if "predicted_flops_per_s" not in columns:
+    """The panels of a target that is about a GPU. Raises UsageError for one without a plot."""
+    if target.draw is None:
         raise UsageError(f"{target.name} has no plot; leave out --plot, or export its rows with --format csv")
-    if "published_us" not in columns:
-        return [_cells(frame, gpu, target.title)]
-    lines = [(name, rows, "predicted_us", "published_us") for name, rows in _grouped(frame)]
-    return [_both("time", "time of one operator (us)", lines, base=10), _cells(frame, gpu, "on the roofline")]
+    return target.draw(target, gpu)
 
 
-def _speedups(target: Reproduction) -> list[LineChart]:
-    """Figure 21 in one panel; Figures 22 and 23 with both baselines."""
-    if any(len(set(target.frame[name])) > 1 for name in ("batch", "seq_len")):
-        return [published_chart(target.frame, baseline, title) for baseline, title in _BASELINES.items()]
+def bernoulli_charts(target: Reproduction, _: Gpu) -> list[LineChart]:
+    """RSD Figure 1: a panel each draft."""
+    return [_bernoulli(target.frame, draft) for draft in sorted(set(target.frame["draft_p"]))]
+
+
+def efficiency_charts(target: Reproduction, _: Gpu) -> list[LineChart]:
+    """RSD Figures 4 and 5: a panel each target, draft and task."""
+    pairs = target.frame["pair"]
+    return [_efficiency(target.frame[pairs == pair], pair) for pair in sorted(set(pairs))]
+
+
+def figure21_charts(target: Reproduction, _: Gpu) -> list[LineChart]:
+    """Figure 21: tokens per step, latency and speedup in one panel."""
     lines = [(name, target.frame, *pair) for name, pair in _FIGURE21.items()]
     return [_both(target.title, "tokens, or ratio to a plain step", lines)]
+
+
+def speedup_charts(target: Reproduction, _: Gpu) -> list[LineChart]:
+    """Figures 22 and 23: a panel each baseline."""
+    return [published_chart(target.frame, baseline, title) for baseline, title in _BASELINES.items()]
+
+
+def operator_charts(target: Reproduction, gpu: Gpu) -> list[LineChart]:
+    """Figures 9 to 17: operators on the roofline."""
+    series = [
+        _speeds(str(name), place, rows, "flops_per_s")
+        for place, (name, rows) in enumerate(target.frame.groupby("series", sort=True))
+    ]
+    return [on_roof(target.title, paper_roof(gpu), "fp16", _intensity(target.frame), series)]
+
+
+def point_charts(target: Reproduction, gpu: Gpu) -> list[LineChart]:
+    """Figures 18 to 20: cells of a table on the roofline."""
+    return [_cells(target.frame, gpu, target.title)]
+
+
+def table_charts(target: Reproduction, gpu: Gpu) -> list[LineChart]:
+    """Tables 6 to 8: times, and cells on the roofline."""
+    lines = [(name, rows, "predicted_us", "published_us") for name, rows in _grouped(target.frame)]
+    times = _both("time", "time of one operator (us)", lines, base=10)
+    return [times, _cells(target.frame, gpu, "on the roofline")]
 
 
 def published_chart(frame: pd.DataFrame, baseline: str, title: str = "") -> LineChart:

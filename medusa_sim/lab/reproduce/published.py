@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -24,7 +24,11 @@ from medusa_sim.operators.table import read_rows
 from medusa_sim.reading.documents import read_toml
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
+
+    from medusa_sim.report.charts.chart import LineChart
 
 
 PUBLISHED = "profiles/published"
@@ -70,13 +74,20 @@ def shipped(path: str) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """One target with its rows. name: as the command line spells it (`table6`)."""
+    """One target with its rows. name: as the command line spells it (`table6`). draw: its panels, if any.
+
+    draw takes the GPU that the target is about, whose roof is drawn.
+    """
 
     name: str
     title: str
     source: str
     caveat: str
     frame: pd.DataFrame
+    draw: Draw | None = None
+
+
+Draw: TypeAlias = "Callable[[Reproduction, Gpu], list[LineChart]]"
 
 
 PAPER_SET = "paper"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.lab.block_efficiency.prediction import predicted_efficiencies
 from medusa_sim.lab.block_efficiency.rejection import (
@@ -33,14 +32,13 @@ BERNOULLI_DRAFTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 BERNOULLI_TARGETS = tuple(float(q) for q in np.round(np.linspace(0.0, 1.0, 21), 2))
 
 
-def rsd_figure1(data_dir: DataDir = None) -> pd.DataFrame:
+def rsd_figure1() -> pd.DataFrame:
     """Figure 1: acceptance rate of four methods for Bernoulli draft and target, two draft tokens.
 
     Columns: draft_p, target_q, method, predicted_acceptance. The calculators are exact.
     """
     import pandas as pd
 
-    del data_dir
     drafts, targets = np.meshgrid(BERNOULLI_DRAFTS, BERNOULLI_TARGETS, indexing="ij")
     parts = [
         pd.DataFrame(
@@ -88,12 +86,11 @@ def _comparison() -> pd.DataFrame:
     return pair_comparison(published_table())
 
 
-def block_efficiencies(figure: Literal[4, 5], data_dir: DataDir = None) -> pd.DataFrame:
+def block_efficiencies(figure: Literal[4, 5]) -> pd.DataFrame:
     """Columns: pair, decoder, draft_length or budget, block efficiency and MBSU of both, error.
 
     Each (target, draft, task) is predicted from its own chains of length 2 to 5 alone.
     """
-    del data_dir
     frame = figure_rows(_comparison(), figure).rename(
         columns={"published": "published_block_efficiency", "predicted": "predicted_block_efficiency"}
     )

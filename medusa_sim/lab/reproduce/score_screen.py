@@ -49,7 +49,7 @@ def score_screen(scores: pd.DataFrame, targets: Sequence[str]) -> Screen:
 
 
 def _is_difference(row: Mapping[Any, Any]) -> bool:
-    """Whether an error is a difference of speedups and no share of one."""
+    """Whether an error is a difference, of speedups or overheads, and no share of one."""
     return str(row["quantity"]).endswith("difference")
 
 

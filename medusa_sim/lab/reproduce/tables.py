@@ -47,6 +47,11 @@ def printed_table(name: str, line: str, data_dir: DataDir = None) -> pd.DataFram
     return _compared(operator_table(name), line, data_dir)
 
 
+def points(table: pd.DataFrame) -> pd.DataFrame:
+    """Figures 18 to 20: a table on the roofline."""
+    return table[POINTS]
+
+
 def table7(data_dir: DataDir = None) -> pd.DataFrame:
     """Attention product by batch size at 1024 keys: a prediction, no row of it was used or seen."""
     import pandas as pd

@@ -146,7 +146,7 @@ def chain_tokens(rate: FloatArray, gamma: FloatArray) -> FloatArray:
     return tokens
 
 
-def rsd_token_rates(data_dir: DataDir = None) -> pd.DataFrame:
+def rsd_token_rates() -> pd.DataFrame:
     """Token rates of the RSD paper, A100: every method, draft shape and task.
 
     Columns: target, task, experiment, decoder, spec, depth, published_tokens_per_s, predicted_tokens_per_s,
@@ -157,7 +157,6 @@ def rsd_token_rates(data_dir: DataDir = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    del data_dir
     printed = read_published("rsd_block_efficiency")
     printed = printed[printed["tokens_per_s"].notna()]
     frames = []

@@ -12,13 +12,13 @@ from medusa_sim.acceptance.heads import chain_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.reproduce import recursive, reproduction
-from medusa_sim.lab.reproduce.charts import _both, _speeds, _speedups, reproduction_charts
+from medusa_sim.lab.reproduce.charts import _both, _speeds, reproduction_charts
 from medusa_sim.lab.reproduce.decoding import _setting, overhead, table1, table3
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, SEQ_LENS, paper_latency
 from medusa_sim.lab.reproduce.recursive import mbsu
 from medusa_sim.lab.reproduce.score_screen import score_screen
 from medusa_sim.lab.reproduce.target_screen import compared, target_screen
-from medusa_sim.lab.reproduce.targets import TARGETS
+from medusa_sim.lab.reproduce.targets import PREDICTED, TARGETS
 from medusa_sim.lab.reproduce.token_rates import CONTEXT, PAPER_GPU, plain_step
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.step import decode_step, prefill_step, speculative_step
@@ -159,11 +159,15 @@ def test_panels_of_a_figure(target, panels):
     assert target in TARGETS
 
 
+def test_every_target_is_predicted():
+    assert list(PREDICTED) == list(TARGETS)
+
+
 def test_two_batches_have_a_panel_each_baseline():
     whole = reproduction("figure22")
     two = whole.frame[whole.frame["batch"].isin(sorted(set(whole.frame["batch"]))[:2])]
     assert len(set(two["batch"])) == 2
-    assert len(_speedups(replace(whole, frame=two))) == 2
+    assert len(reproduction_charts(replace(whole, frame=two), load_gpu(PAPER_GPU))) == 2
 
 
 def test_open_marks_stand_where_values_are_published():
