@@ -29,7 +29,7 @@ from medusa_sim.report.length_view import view_of
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.recommend.screen import facts
 from medusa_sim.report.recommend.sentences import sentence
-from medusa_sim.report.recommend.table import schedule_table
+from medusa_sim.report.recommend.tables import schedule_table
 from medusa_sim.report.screen import fact_sentences
 from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import counted, duration, percent, significant, times, with_prefix

@@ -9,9 +9,9 @@ from charts.draw import lines_spec
 from chosen import SetUp
 
 from medusa_sim.report.charts.setups import measured_chart
+from medusa_sim.report.words.measured import figure_text
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.setups.measured import NearestFigure
-from medusa_sim.setups.setup import name_of
 
 _PHONE = ("measured set-up", "measured", "predicted", "error")
 MOST = 3
@@ -47,13 +47,9 @@ def nearest(set_up: SetUp, most: int | None = MOST) -> None:
 
 
 def _row(beside: NearestFigure) -> dict[str, str]:
-    figure = beside.figure
-    set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
-    drafts = f"{figure.set_up['drafter']} with {figure.drafts} drafts" if figure.drafts else "no drafts"
-    measured = figure.tokens_per_s_per_user
+    figure, measured = beside.figure, beside.figure.tokens_per_s_per_user
     return {
-        "measured set-up": f"{figure.model} on {set_up}, {drafts}, {figure.batch} requests of "
-        f"{figure.prompt_tokens:g} + {figure.output_tokens:g} tokens",
+        "measured set-up": figure_text(figure),
         "differs in": ", ".join(beside.differs) or "nothing",
         "measured": significant(measured, 3),
         "predicted": significant(measured * (1.0 + beside.error), 3),

@@ -27,7 +27,8 @@ from medusa_sim.report.recommend.screen import recommend_screen
 from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.recommend.values import recommendation_values
 from medusa_sim.report.recommend.warnings import warnings
-from medusa_sim.report.screen import WIDTH, screen_markdown, screen_text
+from medusa_sim.report.screen import WIDTH, screen_text
+from medusa_sim.report.screen_blocks import screen_markdown
 from medusa_sim.report.words.caveats import caveats
 from medusa_sim.report.words.memory import shortfall_facts, shortfall_text
 

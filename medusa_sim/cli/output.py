@@ -126,7 +126,8 @@ class Output:
 
     def told(self, screen: Screen) -> str:
         """An answer as `screen` would write it."""
-        from medusa_sim.report.screen import WIDTH, screen_markdown, screen_text
+        from medusa_sim.report.screen import WIDTH, screen_text
+        from medusa_sim.report.screen_blocks import screen_markdown
 
         if self.form == "md":
             return screen_markdown(screen)

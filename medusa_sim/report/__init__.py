@@ -8,7 +8,7 @@ A command has a folder, with the same modules in it:
     `python`     the answer in Python and in a notebook
     `page`       the report: the screen as blocks, with pictures
 
-All fill in a `report.screen.Screen`. `blocks` are what a page is made of, `first_page` orders them and
-`document` writes them. `words` are phrases that commands share; `charts` describe what `figures` and the app
-draw.
+All fill in a `report.screen.Screen`. `blocks` are what a page is made of: `screen_blocks` makes them of a
+screen, `document` writes them. `words` are phrases that commands share; `charts` describe what `figures` and
+the app draw.
 """

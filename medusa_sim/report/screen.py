@@ -1,6 +1,7 @@
 """One layout for every answer: what was asked, the answer, tables, facts by label, warnings.
 
-A command describes its answer as a `Screen`; text for a terminal, Markdown and reports are drawn from that.
+A command describes its answer as a `Screen`; text for a terminal is drawn here, Markdown and reports from its
+blocks (`report.screen_blocks`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from medusa_sim.outside.escaping import code_block, for_terminal, paragraph
-from medusa_sim.report.table import TextTable, aligned, markdown
+from medusa_sim.outside.escaping import for_terminal
+from medusa_sim.report.table import TextTable, aligned
 
 WIDTH = 100
 """Characters of a line of text; a narrower terminal has fewer."""
@@ -135,20 +136,6 @@ def fact_lines(facts: Sequence[Fact], width: int) -> list[str]:
         lines.append(_filled(fact.text, width, label.ljust(place), " " * place))
         before = fact.label
     return lines
-
-
-def screen_markdown(screen: Screen) -> str:
-    """Everything as Markdown."""
-    return "\n".join(
-        [
-            f"{paragraph(screen.asked)}\n",
-            *(f"{paragraph(line)}\n" for line in screen.answer),
-            *(markdown(table) for table in (*screen.tables, *screen.details)),
-            "".join(f"- {paragraph(line)}\n" for line in fact_sentences(screen.facts)),
-            *([f"{screen.code[0]}\n", code_block(screen.code[1])] if screen.code[1] else []),
-            "".join(f"- {paragraph(warning_text(line))}\n" for line in screen.warnings),
-        ]
-    )
 
 
 def fact_sentences(facts: Iterable[Fact]) -> list[str]:

@@ -32,8 +32,8 @@ from medusa_sim.report.load.screen import sessions_text
 from medusa_sim.report.load.sentences import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.drafting_facts import _drafts
-from medusa_sim.report.recommend.server_facts import _costs, server_facts
-from medusa_sim.report.recommend.table import drafts_told
+from medusa_sim.report.recommend.server_facts import server_facts
+from medusa_sim.report.recommend.tables import drafts_told
 from medusa_sim.report.sweep import screen as sweep_screen
 from medusa_sim.report.sweep.page import cards, compared, pays_at
 from medusa_sim.report.table import TextTable
@@ -54,7 +54,8 @@ SCENARIO = Scenario(
     [((512,), ["batch 2"]), ((512, 1024), ["batch 2 of length 512", "batch 2 of length 1,024"])],
 )
 def test_costs_name_their_length_where_there_are_several(lengths, places):
-    first, *_ = _costs(recommend(SCENARIO, Question(batch_max=2, seq_len=lengths)))
+    answer = recommend(SCENARIO, Question(batch_max=2, seq_len=lengths))
+    first = next(fact for fact in server_facts(answer) if fact.label == "Cost")
     assert re.findall(r"at (batch \d+(?: of length [\d,]+)?)", first.text) == places
 
 

@@ -20,7 +20,7 @@ from medusa_sim.report.card import short_answer
 from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend.screen import search_note
 from medusa_sim.report.recommend.server_facts import request_latency_text
-from medusa_sim.report.recommend.table import schedule_table
+from medusa_sim.report.recommend.tables import schedule_table
 from medusa_sim.report.roofline_screen import _sentences, _table
 from medusa_sim.report.sweep import screen as swept
 from medusa_sim.report.sweep import sentences as sweep_sentences
@@ -29,7 +29,7 @@ from medusa_sim.report.table import TextTable, cell_text
 from medusa_sim.report.words import caveats
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import guessed_text, more_requests_text
-from medusa_sim.report.words.cost import Costs, cost_facts
+from medusa_sim.report.words.cost import COST_COLUMNS, cost_facts
 from medusa_sim.report.words.memory import memory_text
 from medusa_sim.report.words.numbers import (
     and_more,
@@ -99,13 +99,15 @@ def test_drafts_beyond_what_was_measured_are_guessed():
 
 def test_costs_are_told_at_both_ends_and_once_where_these_are_one():
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, price=3.0)
-    first, last = Costs("batch 1", 2.0, 3.0, 4.0, 5.0), Costs("batch 64", 0.25, 0.5, 0.75, 1.25)
-    usd, _, joule = cost_facts(scenario, [first, Costs("between", 9.0, 9.0, 9.0, 9.0), last])
+    costs = {"batch 1": (2.0, 3.0, 4.0, 5.0), "between": (9.0,) * 4, "batch 64": (0.25, 0.5, 0.75, 1.25)}
+    told = {where: dict(zip(COST_COLUMNS, values, strict=True)) for where, values in costs.items()}
+    usd, _, joule = cost_facts(scenario, told)
     assert numbers(usd.text) == ["2.00", "1", "3.00", "0.250", "64", "0.500"]
     error = 100.0 * scenario.gpu.power.fit.error
     assert numbers(joule.text) == ["4.00", "1", "5.00", "0.750", "64", "1.25", f"{error:.0f}"]
-    assert numbers(next(iter(cost_facts(scenario, [first]))).text) == ["2.00", "1", "3.00"]
-    assert not list(cost_facts(scenario, []))
+    first = {"batch 1": told["batch 1"]}
+    assert numbers(next(iter(cost_facts(scenario, first))).text) == ["2.00", "1", "3.00"]
+    assert not list(cost_facts(scenario, {}))
 
 
 def known(*stretches: tuple[str, int, int], spans: tuple[tuple[int, int], ...] = ()) -> BreakEven:

@@ -12,7 +12,7 @@ from medusa_sim.report.charts.setups import Y_TITLES, banded, left_out, setups_c
 from medusa_sim.report.compare.screen import OF_THE_DECISION, compare_screen
 from medusa_sim.report.compare.tables import decision_table
 from medusa_sim.report.figures.draw import lines_figure
-from medusa_sim.report.first_page import answer_page
+from medusa_sim.report.screen_blocks import answer_page
 from medusa_sim.report.sources import closing
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.basis import how_sure

@@ -107,7 +107,7 @@ class CompareResult:
         """Sentence, chart, frontier and warnings for notebooks."""
         from medusa_sim.report.figures.draw import lines_figure
         from medusa_sim.report.figures.files import render
-        from medusa_sim.report.formats import notebook_html
+        from medusa_sim.report.notebook import notebook_html
 
         drawn = render(lines_figure(self.chart(), height=5.0), ".svg").decode("utf-8")
         return notebook_html(self.sentence, frontier_table(self.answer), self.warnings, drawn)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.load.answer import LoadAnswer
-from medusa_sim.report.formats import notebook_html
 from medusa_sim.report.load.sentences import answer_text
 from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import warnings
+from medusa_sim.report.notebook import notebook_html
 
 if TYPE_CHECKING:
     import pandas as pd

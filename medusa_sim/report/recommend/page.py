@@ -9,9 +9,9 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import rows_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.report.blocks import Block, Folded, Picture
-from medusa_sim.report.first_page import answer_page
 from medusa_sim.report.length_view import length_view
 from medusa_sim.report.recommend.screen import recommend_screen
+from medusa_sim.report.screen_blocks import answer_page
 from medusa_sim.report.sources import closing
 from medusa_sim.report.sweep.page import rows_table, view_pictures
 from medusa_sim.report.words.basis import how_sure

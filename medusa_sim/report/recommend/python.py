@@ -106,7 +106,7 @@ class RecommendResult:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        from medusa_sim.report.formats import notebook_html
+        from medusa_sim.report.notebook import notebook_html
 
         shown = ["batch_min", "batch_max", "seq_len", "candidates", "drafts", "tokens_per_step", "speedup",
                  "speedup_low", "speedup_high", "tokens_per_s", "plain_tokens_per_s"]  # fmt: skip

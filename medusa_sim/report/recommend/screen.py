@@ -11,7 +11,7 @@ from medusa_sim.plan.schedule import kept_rows
 from medusa_sim.report.recommend.drafting_facts import drafting_facts
 from medusa_sim.report.recommend.sentences import answer_text, by_batch, by_length, experts
 from medusa_sim.report.recommend.server_facts import server_facts
-from medusa_sim.report.recommend.table import schedule_table
+from medusa_sim.report.recommend.tables import schedule_table
 from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.words.measured import measured_facts

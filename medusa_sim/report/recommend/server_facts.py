@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -11,7 +10,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import kept_rows
 from medusa_sim.report.recommend.sentences import at_place
 from medusa_sim.report.screen import Fact
-from medusa_sim.report.words.cost import COST_COLUMNS, Costs, cost_facts
+from medusa_sim.report.words.cost import COST_COLUMNS, cost_facts
 from medusa_sim.report.words.memory import memory_text
 from medusa_sim.report.words.numbers import counted, duration, times
 
@@ -60,7 +59,14 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
             f"at most {best.tokens_per_s:,.0f} tokens/s with speculation (batch {best.batch:,}), "
             f"{plain.tokens_per_s:,.0f} without (batch {plain.batch:,}): {times(capacity.gain)}{at}",
         )
-    yield from _costs(answer)
+    yield from cost_facts(
+        answer.scenario,
+        {
+            at_place(answer, row.batch_max, row.seq_len): row.quantities(COST_COLUMNS)
+            for row in kept_rows(answer.schedule)
+            if row.fits_memory
+        },
+    )
     told = [
         request
         for request in answer.request_latencies
@@ -82,21 +88,3 @@ def request_latency_text(request: RequestLatency) -> str:
         f"(plain {duration(request.plain_total_us)}), first token after {duration(request.first_token_us)} "
         f"(plain {duration(request.plain_first_token_us)})"
     )
-
-
-def _costs(answer: Recommendation) -> Iterator[Fact]:
-    return cost_facts(
-        answer.scenario,
-        [
-            Costs(
-                at_place(answer, row.batch_max, row.seq_len),
-                *(_known(getattr(row, name)) for name in COST_COLUMNS),
-            )
-            for row in kept_rows(answer.schedule)
-            if row.fits_memory
-        ],
-    )
-
-
-def _known(value: float | None) -> float:
-    return math.nan if value is None else value

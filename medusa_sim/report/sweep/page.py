@@ -15,8 +15,8 @@ from medusa_sim.plan.sweep_answer import SweepAnswer, sweep_answer
 from medusa_sim.report.blocks import Block, Cards, Folded, Heading, Picture, Text
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_bars
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
-from medusa_sim.report.first_page import screen_blocks
 from medusa_sim.report.length_view import LengthView, length_view
+from medusa_sim.report.screen_blocks import screen_blocks
 from medusa_sim.report.sources import closing
 from medusa_sim.report.sweep.screen import sweep_screen
 from medusa_sim.report.sweep.tables import free_text

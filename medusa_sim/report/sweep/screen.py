@@ -20,7 +20,7 @@ from medusa_sim.report.sweep.sentences import (
 )
 from medusa_sim.report.sweep.tables import best_table, free_text
 from medusa_sim.report.sweep.warnings import warnings
-from medusa_sim.report.words.cost import COST_COLUMNS, Costs, cost_facts
+from medusa_sim.report.words.cost import COST_COLUMNS, cost_facts
 from medusa_sim.report.words.memory import memory_text, missing_text, shortfall_facts
 from medusa_sim.report.words.numbers import counted, percent
 from medusa_sim.report.words.scenario import (
@@ -117,9 +117,15 @@ def memory_facts(answer: SweepAnswer) -> Iterator[Fact]:
 
 def costs(answer: SweepAnswer) -> Iterator[Fact]:
     """Cost of tokens at the first and the last batch and length."""
-    values = zip(*(answer.column(name).tolist() for name in COST_COLUMNS), strict=True)
-    every = [Costs(place_text(answer, place), *cost) for place, cost in enumerate(values)]
-    return cost_facts(answer.scenario, [cost for cost, fits in zip(every, answer.fits, strict=True) if fits])
+    columns = {name: answer.column(name).tolist() for name in COST_COLUMNS}
+    return cost_facts(
+        answer.scenario,
+        {
+            place_text(answer, place): {name: column[place] for name, column in columns.items()}
+            for place, fits in enumerate(answer.fits)
+            if fits
+        },
+    )
 
 
 def column_facts(answer: SweepAnswer) -> Iterator[Fact]:

@@ -39,28 +39,36 @@ def measured_text(answer: Comparison) -> str:
         )
     figure, row = found.figure, found.row
     return (
-        f"nearest in public: {_measured(figure, name_of(row))}; predicted there"
+        f"nearest in public: {figure_text(figure, name_of(row))}: {_speed_text(figure)}; predicted there"
         f"{f' with {figure.runtime}' if figure.runtime else ''}: "
         f"{significant(float(row['tokens_per_s_per_user']), 3)} ({percent(found.error, 0, signed=True)})"
         f"{'' if found.near else '; of other lengths or another version, so it is not drawn'}"
     )
 
 
-def _measured(figure: Figure, set_up: str) -> str:
+def figure_text(figure: Figure, set_up: str = "") -> str:
+    """`llama-3.3-70b on 4 x h200-sxm, ..., eagle3 with 3 drafts, 16 requests, 1024 + 256 tokens`.
+
+    set_up: of the figure in other words, without its model.
+    """
+    named = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
     drafts = f"{figure.set_up['drafter']} with {figure.drafts} drafts" if figure.drafts else "no speculation"
     return (
-        f"{set_up}, {drafts}, {figure.batch} requests, {figure.prompt_tokens:g} + {figure.output_tokens:g} "
-        f"tokens: {significant(figure.tokens_per_s_per_user, 3)} tokens/s a user ({figure.source})"
+        f"{set_up or f'{figure.model} on {named}'}, {drafts}, {figure.batch} requests, "
+        f"{figure.prompt_tokens:g} + {figure.output_tokens:g} tokens"
     )
+
+
+def _speed_text(figure: Figure) -> str:
+    return f"{significant(figure.tokens_per_s_per_user, 3)} tokens/s a user ({figure.source})"
 
 
 def nearest_text(found: NearestFigure) -> str:
     """The public measurement nearest to a scenario, the prediction for it, and their differences."""
     figure = found.figure
-    set_up = name_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
     runtime = f" with {figure.runtime}" if figure.runtime else ""
-    measured = _measured(figure, f"{figure.model} on {set_up}")
-    line = f"{measured}, predicted {percent(found.error, 0, signed=True)}{runtime}"
+    predicted = f"predicted {percent(found.error, 0, signed=True)}{runtime}"
+    line = f"{figure_text(figure)}: {_speed_text(figure)}, {predicted}"
     if not found.differs:
         return line
     *most, last = found.differs

@@ -1,11 +1,12 @@
-"""An answer as blocks: a first page that is alike in every command, everything else folded below it."""
+"""A screen as blocks of a page: with a first page that is alike in every command, or as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from medusa_sim.report.blocks import Appendix, Block, Bullets, Cards, Code, Heading, Labelled, Picture, Text
-from medusa_sim.report.screen import LABELS, LABELS_OF, Screen
+from medusa_sim.report.document import markdown_page
+from medusa_sim.report.screen import LABELS, LABELS_OF, Screen, fact_sentences, warning_text
 
 _MOST_WARNINGS = 3
 """Warnings on the first page; the details have all of them."""
@@ -53,32 +54,37 @@ def answer_page(
         blocks += [Heading(heading, level=3), part]
     shown = {fact.label for fact in screen.facts if not fact.detail} & {*_WHY, *_SURE, *LABELS_OF["measured"]}
     rest = of([label for label in LABELS if label != "Next" and label not in shown], detail=True)
-    return [*blocks, *foot, Appendix("Details", (*_details(screen, rest), *more))]
-
-
-def _details(screen: Screen, facts: tuple[tuple[str, str], ...]) -> list[Block]:
-    """Blocks of a screen that the first page does not show. facts: those left for this part."""
-    blocks: list[Block] = [*screen.tables[1:]]
-    blocks += [Labelled(facts)] if facts else []
-    blocks += screen.details
-    if screen.code[1]:
-        blocks += [Heading(screen.code[0].rstrip(":"), level=3), Code(screen.code[1])]
-    if len(screen.warnings) > _MOST_WARNINGS:
-        blocks += [Heading("All warnings", level=3), Bullets(screen.warnings)]
-    return blocks
+    warnings = screen.warnings if len(screen.warnings) > _MOST_WARNINGS else ()
+    details = (*screen.tables[1:], *_details(screen, rest), *_warnings("All warnings", warnings))
+    return [*blocks, *foot, Appendix("Details", (*details, *more))]
 
 
 def screen_blocks(screen: Screen) -> tuple[list[Block], list[Block]]:
     """(the answer, what was asked and its tables; then facts, lines to copy and warnings) of a screen."""
     first: list[Block] = [Text(line, "lead") for line in screen.answer]
     first += [Text(screen.asked, "soft"), *screen.tables]
-    then: list[Block] = []
-    told = [fact for fact in screen.facts if fact.label != "Next"]  # of the command, not of the answer
-    if told:
-        then.append(Labelled(tuple((fact.label, fact.text) for fact in told)))
-    then += screen.details
+    # `Next` is of the command, not of the answer
+    told = tuple((fact.label, fact.text) for fact in screen.facts if fact.label != "Next")
+    return first, [*_details(screen, told), *_warnings("Warnings", screen.warnings)]
+
+
+def _details(screen: Screen, facts: tuple[tuple[str, str], ...]) -> list[Block]:
+    """Facts (label, text) of a screen, its further tables, and its lines to copy."""
+    blocks: list[Block] = [*([Labelled(facts)] if facts else []), *screen.details]
     if screen.code[1]:
-        then += [Heading(screen.code[0].rstrip(":"), level=3), Code(screen.code[1])]
-    if screen.warnings:
-        then += [Heading("Warnings", level=3), Bullets(screen.warnings)]
-    return first, then
+        blocks += [Heading(screen.code[0].rstrip(":"), level=3), Code(screen.code[1])]
+    return blocks
+
+
+def _warnings(heading: str, warnings: tuple[str, ...]) -> list[Block]:
+    return [Heading(heading, level=3), Bullets(warnings)] if warnings else []
+
+
+def screen_markdown(screen: Screen) -> str:
+    """Everything as Markdown, as a terminal has it."""
+    heading, lines = screen.code
+    blocks: list[Block] = [Text(screen.asked), *map(Text, screen.answer), *screen.tables, *screen.details]
+    blocks.append(Bullets(tuple(fact_sentences(screen.facts))))
+    if lines:
+        blocks += [Text(heading), Code(lines)]
+    return markdown_page([*blocks, Bullets(tuple(map(warning_text, screen.warnings)))])
