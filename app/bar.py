@@ -16,12 +16,12 @@ from chosen import (
     DEFAULT,
     DRAFTER,
     GPU,
+    INPUTS,
     MODEL,
     MORE,
     OWN_MODEL,
     REQUEST,
     SHIPPED,
-    SPECIAL,
     SetUp,
     default_engine,
     draft_for,
@@ -64,8 +64,6 @@ whole step; its figures are on the page Evidence."""
 GPUS = (1, 2, 4, 8, 16)
 _LONGEST = 131_072
 """Tokens of a context, a prompt or an output."""
-NAMES = (*SPECIAL, *(each.name for each in MORE), *REQUEST, "seq")
-"""Parameters of the bar's inputs."""
 _OPENED = "bar_opened"
 _LOCAL = local_runtime_names()
 """Engines that read files of weights in formats of their own."""
@@ -203,15 +201,6 @@ def of_argument(where: Any, argument: Argument, *, is_local: bool = False) -> An
     return argument.default if given is None else given
 
 
-def unsaid(argument: Argument) -> str | bool | None:
-    """What the input of an argument holds where nothing is said."""
-    if argument.type is FLAG:
-        return bool(argument.default)
-    if argument.choices:
-        return DEFAULT
-    return None if argument.type in (WHOLE, NUMBER) else ""
-
-
 def runs_trees() -> bool:
     """Whether the engine that is chosen verifies trees, before it is drawn."""
     drafter, engine = st.session_state.get("drafter"), st.session_state.get("runtime")
@@ -224,10 +213,8 @@ def runs_trees() -> bool:
 
 def take(preset: Mapping[str, str | int | None]) -> None:
     """Set every input to a preset, or to its default where that says nothing: the callback of a button."""
-    defaults = SPECIAL | {each.name: unsaid(each) for each in MORE}
-    defaults |= {"seq": None, "batch": 1, **dict.fromkeys(REQUEST)}
+    defaults = INPUTS | {"batch": 1, "runtime": default_engine(str(preset.get("drafter", DRAFTER)))}
     del defaults["draft_model"]  # it follows the model
-    defaults["runtime"] = default_engine(str(preset.get("drafter", DRAFTER)))
     said = {name: value for name, value in preset.items() if value is not None}
     for name, value in (defaults | said).items():
         if name in preset or name in st.session_state:

@@ -77,13 +77,26 @@ PRESETS = (
 OPENS = PRESETS[0].words
 """What the app opens on, and what every input is where a link says nothing of it."""
 GPU, MODEL, DRAFTER = (str(OPENS[name]) for name in ("gpu", "model", "drafter"))
-SPECIAL: dict[str, str | int | bool | None] = {
+_OWN_INPUTS: dict[str, str | int | bool | None] = {
     "runtime": None, "gpu": GPU, "model": MODEL, "drafter": DRAFTER, "heads": CURVE_HEADS,
     "draft_model": None, "acceptance": SHIPPED, "tp": 1, "ep": False,
 }  # fmt: skip
 """Arguments whose inputs are more than their declarations, and what these are where nothing is said."""
-MORE = [each for each in ARGUMENTS.values() if each.label and each.name not in SPECIAL]
+MORE = [each for each in ARGUMENTS.values() if each.label and each.name not in _OWN_INPUTS]
 """Arguments whose inputs follow from their declarations."""
+
+
+def _unsaid(argument: Argument) -> str | bool | None:
+    """What the input of an argument holds where nothing is said."""
+    if argument.type is FLAG:
+        return bool(argument.default)
+    if argument.choices:
+        return DEFAULT
+    return None if argument.type in (WHOLE, NUMBER) else ""
+
+
+INPUTS = {**_OWN_INPUTS, **{each.name: _unsaid(each) for each in MORE}, **dict.fromkeys(REQUEST), "seq": None}
+"""Every input of the bar by its parameter, and what it holds where nothing is said."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ def main() -> None:
     import link
     import presets
     import show
-    from chosen import set_up_of
+    from chosen import INPUTS, set_up_of
     from views import server
 
     guard.stand()
@@ -65,7 +65,7 @@ def main() -> None:
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
         if show.embedded():
             said = st.query_params.to_dict()
-            link.read(*bar.NAMES)
+            link.read(*INPUTS)
             st.session_state["set_up"] = set_up_of(said)
             page.run()
             return

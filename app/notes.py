@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import show
+import downloads
 from chosen import SetUp
 
 from medusa_sim import __version__
@@ -54,7 +54,7 @@ def needs_checkpoint(set_up: SetUp) -> bool:
     return method is not None and method.checkpoint
 
 
-def schedule_files(set_up: SetUp, answer: Recommendation, command: str) -> list[show.Download]:
+def schedule_files(set_up: SetUp, answer: Recommendation, command: str) -> list[downloads.Download]:
     """The schedule in full precision, what `recommend --format json` writes, the report of a known model."""
     from medusa_sim.report.recommend.values import SCHEMA, recommendation_values, schedule_arrow
 
@@ -62,8 +62,8 @@ def schedule_files(set_up: SetUp, answer: Recommendation, command: str) -> list[
         head = {"schema": SCHEMA, "version": __version__, "command": command}
         return json.dumps({**head, **recommendation_values(answer)}, indent=1, allow_nan=False) + "\n"
 
-    files: list[show.Download] = [
-        ("csv", "text/csv", lambda: show.csv_bytes(schedule_arrow(answer))),
+    files: list[downloads.Download] = [
+        ("csv", "text/csv", lambda: downloads.csv_bytes(schedule_arrow(answer))),
         ("json", "application/json", whole),
     ]
     if set_up.config is None:

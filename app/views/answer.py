@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast, get_args
 
 import answers
+import downloads
 import inputs
 import kept_answers
 import notes
@@ -136,7 +137,7 @@ def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: lis
         return render(card_figure(answer, row.batch_max, dark=dark), suffix)
 
     command = show.command(["card", *options, "--at", str(row.batch_max), "-o", "card.png"])
-    files: list[show.Download] = [
+    files: list[downloads.Download] = [
         ("png", "image/png", lambda: picture(".png")),
         ("svg", "image/svg+xml", lambda: picture(".svg")),
         ("dark.png", "image/png", lambda: picture(".png", dark=True)),
@@ -148,7 +149,7 @@ def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: lis
         )  # fmt: skip
         link = show.address()
         frame = f'<iframe src="{link}&embed=true" width="100%" height="900"></iframe>'
-        show.hand_out(show.SHARE, files, command, f"{link}\n\n{frame}", "Share")
+        downloads.hand_out(downloads.SHARE, files, command, f"{link}\n\n{frame}", "Share")
 
 
 def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency | None) -> None:
@@ -225,7 +226,7 @@ def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
         f"batches where that costs less than {percent(SWITCHING_GAIN, 0)}."
     )
     command = show.command(words)
-    show.hand_out("schedule", notes.schedule_files(set_up, answer, command), command)
+    downloads.hand_out("schedule", notes.schedule_files(set_up, answer, command), command)
     with st.expander("What follows from it"):
         lines = (sentence(answer), *map(as_sentence, fact_sentences(facts(answer))))
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in lines))
@@ -303,7 +304,7 @@ def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         _OPERATOR_PHONE,
     )
     st.caption(f"Batch {row.batch_max}, all launches of a step together; {counted(count, answer.chains)}.")
-    show.hand_out("operators", [("csv", "text/csv", lambda: show.csv_bytes(operators))])
+    downloads.hand_out("operators", [("csv", "text/csv", lambda: downloads.csv_bytes(operators))])
 
 
 def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
@@ -401,5 +402,5 @@ def _launch(set_up: SetUp, answer: Recommendation, question: Question, command_w
     for note in settings.notes:
         st.caption(show.in_words(as_sentence(note)))
     words = [*command_words, "--export", set_up.export, *(["--draft-path", draft_path] if draft_path else [])]
-    files: list[show.Download] = [("txt", "text/plain", lambda: settings.text)]
-    show.hand_out("launch", files, show.command(words), settings.text)
+    files: list[downloads.Download] = [("txt", "text/plain", lambda: settings.text)]
+    downloads.hand_out("launch", files, show.command(words), settings.text)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import answers
 import bar
 import compared
+import downloads
 import inputs
 import link
 import show
@@ -337,7 +338,7 @@ def _launch(answer: Comparison, launched: Callable[[], str]) -> None:
         with st.spinner("Writing the command"):
             command = launched()
         show.code(command)
-        show.hand_out("launch", [("sh", "text/x-shellscript", lambda: command)], shown=command)
+        downloads.hand_out("launch", [("sh", "text/x-shellscript", lambda: command)], shown=command)
     except UsageError as error:  # what an engine cannot be told is an answer here
         st.info(show.in_words(str(error)))
     taken = _words(answer, row)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import answers
+import downloads
 import inputs
 import show
 import streamlit as st
@@ -67,8 +68,8 @@ def numbers(set_up: SetUp) -> None:
     hardware = found_file("hardware", f"{set_up.gpu}.toml")
     files = [("toml", "application/toml", hardware.read_bytes)]
     if table:
-        files.insert(0, ("csv", "text/csv", lambda: show.csv_bytes(table)))
-    show.hand_out("numbers", files, command)
+        files.insert(0, ("csv", "text/csv", lambda: downloads.csv_bytes(table)))
+    downloads.hand_out("numbers", files, command)
 
 
 def _row(row: Mapping[str, object]) -> dict[str, object]:
@@ -108,7 +109,7 @@ def method() -> None:
     shown = parts if chosen == "everything" else [parts[1 + titles.index(chosen)]]
     for i, part in enumerate(shown):
         st.markdown(part if chosen == "everything" and i == 0 else f"## {part}")
-    show.hand_out("method", [("md", "text/markdown", lambda: text)])
+    downloads.hand_out("method", [("md", "text/markdown", lambda: text)])
 
 
 def without_relative_links(text: str) -> str:

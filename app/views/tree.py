@@ -6,6 +6,7 @@ import json
 from functools import partial
 
 import answers
+import downloads
 import inputs
 import link
 import notes
@@ -75,7 +76,7 @@ def page(set_up: SetUp) -> None:
         command=command,
         alt="The candidate tree, likelier nodes larger",
     )
-    show.hand_out(
+    downloads.hand_out(
         "tree-files",
         label="The tree's files",
         files=[
@@ -215,4 +216,6 @@ def _mask(tree: CandidateTree, command: str) -> None:
                 f"The mask of {tree.candidates} candidates is not drawn (at most {charts.MASK_DRAWN} are): "
                 "download it as CSV, 1 where a row's candidate sees a column's."
             )
-        show.hand_out("mask-rows", [("csv", "text/csv", lambda: show.csv_bytes(charts.mask_table(tree)))])
+        downloads.hand_out(
+            "mask-rows", [("csv", "text/csv", lambda: downloads.csv_bytes(charts.mask_table(tree)))]
+        )

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import answers
+import downloads
 import pytest
 import show
 import uploads
@@ -358,7 +359,7 @@ def test_commands_break_between_options_only() -> None:
         "recommend", "--gpu", "a100-80gb-pcie", "--candidates-max", "128", "--by-count", "--batch", "1..64",
     ]  # fmt: skip
     told = show.command([*words, "1..64", "--model", "a model", "--format", "csv"])
-    shown = show.wrapped(f"{told}\n{told}")
+    shown = downloads.wrapped(f"{told}\n{told}")
     lines = shown.splitlines()
     assert max(map(len, lines)) <= 66
     assert shlex.split(shown.replace("\\\n", " ")) == [*shlex.split(told), *shlex.split(told)]

@@ -5,6 +5,7 @@ from html import unescape
 from typing import Any
 
 import answers
+import downloads
 import numpy as np
 import pytest
 import show
@@ -128,7 +129,7 @@ def test_names_of_points_lie_over_lines_and_leave_a_phone_where_they_are_many(
     spec = lines_spec(LineChart(title="", x=Axis(title="x"), y=Axis(title="y"), series=[named]))
     (mark,) = (layer["mark"] for layer in spec["layer"] if layer["mark"]["type"] == "text")
     assert ("opacity" not in mark) == on_phones
-    picture = show.picture(spec, "svg")
+    picture = downloads.picture(spec, "svg")
     texts = re.findall(r"<text[^>]*stroke=[^>]*>", str(picture))
     assert len(texts) == names
     assert all('paint-order="stroke"' in text for text in texts)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import answers
+import downloads
 import numpy as np
 import pytest
 import show
@@ -164,7 +165,7 @@ def test_large_masks_are_a_line_and_a_file(opened: Opened, size: int, is_drawn: 
         assert f"{size} candidates" in lines[0]
         assert "CSV" in lines[0]
         assert "\n" not in lines[0]
-    page.session_state[f"{show.FILES}mask"] = page.session_state[f"{show.FILES}mask-rows"] = True
+    page.session_state[f"{downloads.FILES}mask"] = page.session_state[f"{downloads.FILES}mask-rows"] = True
     page.run()
     labels = [each.proto.label for each in page.get("download_button") if "mask" in each.proto.id]
     assert labels == (["PNG", "SVG", "CSV"] if is_drawn else ["CSV"])
@@ -172,7 +173,7 @@ def test_large_masks_are_a_line_and_a_file(opened: Opened, size: int, is_drawn: 
 
 def test_the_file_is_the_mask() -> None:
     for tree in (CandidateTree.cartesian([3, 2]), CandidateTree.chain(200)):
-        text = show.csv_bytes(tree_charts.mask_table(tree)).decode()
+        text = downloads.csv_bytes(tree_charts.mask_table(tree)).decode()
         read = np.loadtxt(io.StringIO(text), delimiter=",", skiprows=1)
         assert np.array_equal(read[:, 0], np.arange(tree.candidates))
         assert np.array_equal(read[:, 1:].astype(bool), tree.mask)

@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 import answers
+import downloads
 import measured
 import notes
 import numpy as np
@@ -226,7 +227,7 @@ def test_charts_are_valid_specifications() -> None:
     drawn(validation.band_chart(measured.fits_of("h100-sxm", "sglang")))
     frame = pd.DataFrame({"time_us": [1.0, 2.0], "predicted_us": [1.1, 1.9], "op": ["a", "b"]})
     drawn(validation.scatter_chart(frame, "time_us", "predicted_us", "us", ("op",)))
-    picture = show.picture(tree.mask_chart(CandidateTree.chain(3)), "png")
+    picture = downloads.picture(tree.mask_chart(CandidateTree.chain(3)), "png")
     assert isinstance(picture, bytes)
     assert picture.startswith(b"\x89PNG")
 
@@ -290,8 +291,8 @@ def test_hover_says_dollars_and_no_drafts(opened: Opened) -> None:
 
 def test_downloads_are_the_command_lines_formats() -> None:
     table = pa.table({"batch": [1, 2], "speedup": [1.5, None]})
-    assert show.csv_bytes(table) == b"batch,speedup\n1,1.5\n2,\n"
-    assert json.loads(show.json_bytes(table, "medusa-sim x", "rows", {}))["rows"][1]["speedup"] is None
+    assert downloads.csv_bytes(table) == b"batch,speedup\n1,1.5\n2,\n"
+    assert json.loads(downloads.json_bytes(table, "medusa-sim x", "rows", {}))["rows"][1]["speedup"] is None
 
 
 def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
