@@ -29,9 +29,9 @@ UNSERVED, DEVICE, OTHER_DEVICES = "unserved", "device", "other devices"
 class Standing:
     """How near a set-up is to measured servers.
 
-    nearness: that of a plain step; None without a serving engine. near_groups: groups of the measured set-up
-    that it is judged by. half_width: of the 80 % band of a plain step of BAND_REQUESTS; between: the part of
-    it due to nearness, in quadrature. without_server: what is known without a server.
+    nearness: that of a plain step; None of bare kernels and local engines. near_groups: groups of the
+    measured set-up that it is judged by. half_width: of the 80 % band of a plain step of BAND_REQUESTS;
+    between: the part of it due to nearness, in quadrature. without_server: what is known without a server.
     """
 
     nearness: Nearness | None
@@ -83,7 +83,7 @@ def _standing(scenario: Scenario, state: FileState | None) -> Standing:
     half_width = float(0.5 * np.log(step.high_us / step.low_us))
     if scenario.runtime.local:
         return _on_device(scenario, half_width)
-    if scenario.runtime.engine is None:
+    if not scenario.setting.runtime.widenings:
         return Standing(nearness=None, near_groups=(), half_width=half_width)
     experts = float(step.parts_us.get("experts", np.zeros(())) / step.time_us)
     found = nearness(scenario.runtime.place(scenario.case), experts)

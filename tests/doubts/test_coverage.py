@@ -143,11 +143,15 @@ def of(**given):
     return Scenario(**{"drafter": "ngram", "acceptance": "0.5"} | given)
 
 
-def test_a_set_up_that_was_measured_and_one_without_a_server():
+def test_a_set_up_that_was_measured_one_without_an_engine_and_one_without_a_server():
     served = standing(of(gpu="h200-sxm", model="llama-3.1-70b", runtime="vllm-0.15", dtype="fp8", tp=4))
     assert served.kind == "measured"
     assert {group.gpu for group in served.near_groups} == {"h200-sxm"}
-    assert standing(of(gpu="a40", model="llama-3.1-8b", runtime="cuda-graph")).kind == UNSERVED
+    launched, bare = (
+        standing(of(gpu="a40", model="llama-3.1-8b", runtime=runtime)) for runtime in ("cuda-graph", "kernel")
+    )
+    assert (launched.kind, bare.kind) == ("engine", UNSERVED)
+    assert launched.half_width > launched.between > 0.0 == bare.between
 
 
 def test_what_coverage_expects_is_what_bands_go_by():
@@ -223,7 +227,8 @@ def test_coverage_of_a_set_up_says_its_class():
 @pytest.mark.parametrize(("words", "told"), [
     ("--gpu l40s --model qwen3-8b", "specs --kind coverage --gpu l40s"),  # no group beside its nearest
     ("--gpu mi300x --model llama-3.1-70b --tp 8", "borrowed from h100-sxm"),
-    ("--gpu a100-80gb-pcie --model vicuna-7b --runtime cuda-graph", "no server was measured"),
+    ("--gpu a100-80gb-pcie --model vicuna-7b --runtime cuda-graph", "no server of this engine was measured"),
+    ("--gpu a100-80gb-pcie --model vicuna-7b --runtime kernel", "no server was measured"),
     ("--gpu rtx-4090 --model llama-3.1-8b --runtime llama.cpp", "speeds of other devices were measured"),
 ])  # fmt: skip
 def test_coverage_of_a_set_up_says_what_stands_in(words, told):
