@@ -2,9 +2,10 @@
 
     python tests/fuzz --seed 7 --count 5000
 
-Each case is a command with a valid small set-up in which some options and files are changed. It must end
-within its time with code 0, 1, 2 or 3; where it fails, with one line that starts with `Error: `; where it
-succeeds, without nan or infinity in its output and with JSON that parses. A case is a function of the seed
+Each case is a command with a valid small set-up in which some options and files are changed, or one about
+any set-up (`set_ups.py`). It must end within its time with code 0, 1, 2 or 3, without a warning of numpy;
+where it fails, with one line that starts with `Error: `; where it succeeds, without nan or infinity in its
+output and with JSON that parses. A case is a function of the seed
 and its number alone.
 """
 
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,9 +39,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests")]
 
 from damage import GRIDS, NUMBERS, WORDS, mutated  # noqa: E402
+from set_ups import set_up  # noqa: E402
 from tables import table  # noqa: E402
 
 TIME_LIMIT_S = 30
+OF_SET_UPS = 0.4
+"""Share of the cases that ask about any set-up."""
 LONGEST_LINE = 1_200
 NOT_A_NUMBER = re.compile(r"(?<![\w.-])[+-]?(nan|inf|infinity)(?![\w-])", re.IGNORECASE)
 
@@ -68,7 +73,8 @@ class Case:
         self.folder = folder
         self.files = 0
         self.holds_nan = False
-        self.args = self._options(list(self.pick.choice(BASES)))
+        is_any = self.pick.random() < OF_SET_UPS
+        self.args = set_up(self.pick) if is_any else self._options(list(self.pick.choice(BASES)))
 
     def _options(self, args: list[str]) -> list[str]:
         """The command with its files, and with some options changed, added or lost."""
@@ -242,7 +248,8 @@ def broken_rule(case: Case, time_limit_s: float = TIME_LIMIT_S) -> tuple[str, st
     from medusa_sim.cli import cli
 
     try:
-        with limited(time_limit_s):
+        with limited(time_limit_s), warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
             result = CliRunner().invoke(cli, case.args, prog_name="medusa-sim")
     except OutOfTimeError:
         return "hang", f"more than {time_limit_s} s"
