@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -30,8 +30,10 @@ from medusa_sim.latency.verify_attention import (
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.gemm import Gemm
-from medusa_sim.operators.kinds import COLLECTIVE, ELEMENTWISE, FUSED, KIND_OF, SPARSE, UNFUSED, WINDOW, Kind
+from medusa_sim.operators.kinds import COLLECTIVE, KIND_OF
 from medusa_sim.operators.operator import Operator
+from medusa_sim.operators.sparse import Sparse
+from medusa_sim.operators.window import WindowAttention
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 KernelT = TypeVar("KernelT")
@@ -87,23 +89,29 @@ class CalibratedLatency:
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, us. Raises SpecError where the set has no kernel for the operator."""
-        kind = KIND_OF[operator.kind]
-        time_of_kind = _TIMES_OF_KINDS.get(kind)
-        return self.chosen_time(operator) if time_of_kind is None else time_of_kind(self, operator)
+        match operator:
+            case Attention():
+                return self._fused(operator) if operator.is_fused else self._unfused(operator)
+            case Elementwise():
+                return self._elementwise(operator)
+            case WindowAttention():
+                return window_time(self, operator)
+            case Sparse():
+                return sparse_time(self, operator)
+        return self.chosen_time(operator)
 
     def chosen_time(self, operator: Operator) -> OperatorTime:
         """Time by the one kernel that is chosen for the operator."""
-        kind = KIND_OF[operator.kind]
         choice = self.choice(operator)
-        time = law_of_kind(kind, choice.form)(self.gpu, choice.kernel, operator, cold=self.cold)
+        law = law_of_kind(KIND_OF[operator.kind], choice.form)
+        time = law(self.gpu, choice.kernel, operator, cold=self.cold)
         if isinstance(operator, Gemm) and isinstance(choice.kernel, GemmKernel) and self._lends(choice):
             time = in_another_library(self.gpu, choice.kernel, operator, time, form=choice.form)
         return with_place(choice, time)
 
     def whose(self, operator: Operator) -> Hashable:
         """Which kernels answer for an operator: models of one GPU that say the same give the same time."""
-        kind = KIND_OF[operator.kind]
-        if not kind.is_chosen:
+        if not KIND_OF[operator.kind].is_chosen:
             kernels = self.kernel_set
             backend = (
                 self.backend(operator) if isinstance(operator, Attention) and operator.is_fused else None
@@ -111,7 +119,7 @@ class CalibratedLatency:
             # sections are the GPU's own objects, which live as long as it does
             sections = (kernels.attention, kernels.serial_attention, kernels.elementwise, kernels.unfused)
             return self.set_name, self.cold, *map(id, sections), backend
-        if kind in _TIMES_OF_KINDS:  # of several kernels
+        if isinstance(operator, WindowAttention | Sparse):  # of several kernels
             return id(self)
         choice = self.choice(operator)
         tiles = choice.kernel.tiles if isinstance(choice.kernel, GemmKernel) else ()  # the engine's own
@@ -143,12 +151,47 @@ class CalibratedLatency:
         is_wide = self.gpu.exceeds_link(as_float(operator.peers)).all()
         return replace(self.asked, set_name=WIDE, library="") if is_wide else self.asked
 
-    def fused_kernel(self, kind: str) -> AttentionKernel:
+    def _unfused(self, operator: Attention) -> OperatorTime:
+        """QK^T or PV, of the one kernel that a set has for both."""
+        unfused = self.kernel_set.unfused
+        known = {} if unfused is None else {"qk": unfused, "pv": unfused}
+        kernel = self._kernel("unfused", known, operator.kind)
+        return unfused_attention_time(self.gpu, kernel, operator, cold=self.cold)
+
+    def _fused(self, operator: Attention) -> OperatorTime:
+        """Fused attention; verification that no rows tell of is put together from decoding and prefill."""
+        gpu, kernels, cold = self.gpu, self.kernel_set, self.cold
+        if operator.kind in kernels.serial_attention:
+            return serial_attention_time(gpu, kernels.serial_attention[operator.kind], operator)
+        backend = self.backend(operator)
+        is_composed = operator.kind == "verify_attention" and operator.kind not in kernels.attention
+        if not is_composed and backend.timed_as != "call":
+            kernel = self._fused_kernel(operator.kind)
+            return attention_time(gpu, kernel, operator, cold=cold, plans=backend.plans)
+        decode = self._fused_kernel("decode_attention")
+        if backend.timed_as == "call":
+            time = called_attention_time(gpu, decode, operator, splits=backend.splits)
+        elif backend.timed_as == "walk":
+            time = whole_attention_time(gpu, decode, operator, splits=backend.splits, cold=cold)
+        else:
+            prefill = self._fused_kernel("prefill_attention")
+            time = verify_attention_time(gpu, decode, prefill, operator, cold=cold, plans=backend.plans)
+        return replace(time, place=f"{self.set_name}: {backend.name}")
+
+    def _fused_kernel(self, kind: str) -> AttentionKernel:
         """The kernel of fused attention of that kind, in a step as an engine runs it (`writing_apart`)."""
-        kernel = self.kernel("attention", self.kernel_set.attention, kind)
+        kernel = self._kernel("attention", self.kernel_set.attention, kind)
         return writing_apart(kernel) if self.asked.in_step else kernel
 
-    def kernel(self, section: str, kernels: Mapping[str, KernelT], key: str) -> KernelT:
+    def _elementwise(self, operator: Elementwise) -> OperatorTime:
+        """Elementwise kernels; the choice of the next token as a norm where it has none of its own."""
+        kind: str = operator.kind
+        if kind == "next_token" and kind not in self.kernel_set.elementwise:
+            kind = "rms_norm"  # a pass over rows as well; public rows have no other over the vocabulary
+        kernel = self._kernel("elementwise", self.kernel_set.elementwise, kind)
+        return elementwise_time(self.gpu, kernel, operator, cold=self.cold)
+
+    def _kernel(self, section: str, kernels: Mapping[str, KernelT], key: str) -> KernelT:
         """The kernel of that key in a section of the set. Raises SpecError naming those that it has."""
         if key in kernels:
             return kernels[key]
@@ -159,56 +202,6 @@ class CalibratedLatency:
             f"(it has: {', '.join(sorted(kernels)) or 'none'}); choose another --kernels or dtype{block}, "
             "or fit it: medusa-sim calibrate"
         )
-
-
-def unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
-    """QK^T or PV, of the one kernel that a set has for both."""
-    unfused = model.kernel_set.unfused
-    known = {} if unfused is None else {"qk": unfused, "pv": unfused}
-    kernel = model.kernel("unfused", known, operator.kind)
-    return unfused_attention_time(model.gpu, kernel, operator, cold=model.cold)
-
-
-def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
-    """Fused attention; verification that no rows tell of is put together from decoding and prefill."""
-    serial = model.kernel_set.serial_attention
-    if operator.kind in serial:
-        return serial_attention_time(model.gpu, serial[operator.kind], operator)
-    backend = model.backend(operator)
-    is_composed = operator.kind == "verify_attention" and operator.kind not in model.kernel_set.attention
-    if not is_composed and backend.timed_as != "call":
-        kernel = model.fused_kernel(operator.kind)
-        return attention_time(model.gpu, kernel, operator, cold=model.cold, plans=backend.plans)
-    decode = model.fused_kernel("decode_attention")
-    if backend.timed_as == "call":
-        time = called_attention_time(model.gpu, decode, operator, splits=backend.splits)
-    elif backend.timed_as == "walk":
-        time = whole_attention_time(model.gpu, decode, operator, splits=backend.splits, cold=model.cold)
-    else:
-        prefill = model.fused_kernel("prefill_attention")
-        time = verify_attention_time(
-            model.gpu, decode, prefill, operator, cold=model.cold, plans=backend.plans
-        )
-    return replace(time, place=f"{model.set_name}: {backend.name}")
-
-
-def elementwise_kernel_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:
-    """Elementwise kernels; the choice of the next token as a norm where it has none of its own."""
-    kind: str = operator.kind
-    if kind == "next_token" and kind not in model.kernel_set.elementwise:
-        kind = "rms_norm"  # a pass over rows as well; public rows have no other over the vocabulary
-    kernel = model.kernel("elementwise", model.kernel_set.elementwise, kind)
-    return elementwise_time(model.gpu, kernel, operator, cold=model.cold)
-
-
-_TIMES_OF_KINDS: dict[Kind, Callable[[CalibratedLatency, Any], OperatorTime]] = {
-    FUSED: fused_time,
-    UNFUSED: unfused_time,
-    ELEMENTWISE: elementwise_kernel_time,
-    WINDOW: window_time,
-    SPARSE: sparse_time,
-}
-"""Kinds that several kernels time, or that have one of each name in a set; of others `chosen_time` is it."""
 
 
 def _over(base: KernelSet | None, own: KernelSet) -> KernelSet:

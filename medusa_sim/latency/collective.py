@@ -39,11 +39,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.gpus.fitted_links import FEWEST_RANKS, CollectiveKernel, CollectiveRegime
 from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.latency.bands import KernelParts, calibrated_time
@@ -63,6 +63,17 @@ _GRID = 2.0 ** np.arange(8.0, 34.0, 0.125)
 """Bytes of the messages at which a kernel's growth with ranks is read off."""
 _NEXT_SIZE = np.sqrt(2.0)
 """Times the end of a regime, the size that is sure not to lie beyond the next one that was measured."""
+
+
+class _Times(NamedTuple):
+    """Microseconds of messages: of their start alone, and of the whole."""
+
+    start_us: FloatArray
+    time_us: FloatArray
+
+    def where(self, is_other: BoolArray, other: _Times) -> _Times:
+        """The other's where `is_other` holds."""
+        return _Times(*(np.where(is_other, theirs, own) for own, theirs in zip(self, other, strict=True)))
 
 
 def collective_time(
@@ -87,12 +98,12 @@ def _banded_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, co
     ranks = as_float(operator.ranks)
     if kernel.ranks_of:
         few = operator.with_columns(ranks=np.minimum(ranks, kernel.most_ranks))
-        start_us, travel_us = _parts_us(gpu, kernel, few, cold=cold)
-        growth = _growth(kernel, start_us + travel_us, ranks)
-        start_us, travel_us = growth * start_us, growth * travel_us
+        found = _times(gpu, kernel, few, cold=cold)
+        growth = _growth(kernel, found.time_us, ranks)
+        start_us, time_us = (growth * each for each in found)
     else:
-        start_us, travel_us = _parts_us(gpu, kernel, operator, cold=cold)
-    parts = KernelParts(start_us + travel_us, start_us, travel_us, np.zeros(start_us.shape))
+        start_us, time_us = _times(gpu, kernel, operator, cold=cold)
+    parts = KernelParts(time_us, start_us, time_us - start_us, np.zeros(start_us.shape))
     time = calibrated_time(gpu, [(kernel.fit, operator)], parts, work=Bound.LATENCY)
     if kernel.knows_ranks and not kernel.ranks_of:
         return time
@@ -100,24 +111,21 @@ def _banded_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, co
     return replace(time, low_us=time.low_us / widen, high_us=time.high_us * widen)
 
 
-def _parts_us(
-    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool
-) -> tuple[FloatArray, FloatArray]:
-    """Start and travel, of a step without leaps between regimes (C6)."""
-    start_us, time_us = _by_regime_us(gpu, kernel, operator, cold=cold)
+def _times(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool) -> _Times:
+    """Of a step without leaps between regimes (C6)."""
+    start_us, time_us = _by_regime(gpu, kernel, operator, cold=cold)
     message, ranks = np.broadcast_arrays(as_float(operator.message_bytes), as_float(operator.ranks))
     for low, high in _spans(kernel, ranks) if cold else ():
         inside = (low < message) & (message < high)
         if not inside.any():
             continue
         low_us, high_us = (
-            _by_regime_us(gpu, kernel, operator.with_columns(message_bytes=end), cold=True)[1]
+            _by_regime(gpu, kernel, operator.with_columns(message_bytes=end), cold=True).time_us
             for end in (low, high)
         )
         share = (message - low) / np.where(inside, high - low, 1.0)
         time_us = np.where(inside, low_us + (high_us - low_us) * share, time_us)
-    start_us = np.minimum(start_us, time_us)
-    return start_us, time_us - start_us
+    return _Times(np.minimum(start_us, time_us), time_us)
 
 
 def _spans(kernel: CollectiveKernel, ranks: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
@@ -130,15 +138,13 @@ def _spans(kernel: CollectiveKernel, ranks: FloatArray) -> Iterator[tuple[FloatA
         yield low, np.where(ranks <= _ENDS_KNOWN_TO, high, low)
 
 
-def _by_regime_us(
-    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool
-) -> tuple[FloatArray, FloatArray]:
-    """Start and whole time by the regime that serves the message (C2 to C4, C7); nothing of one rank."""
+def _by_regime(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold: bool) -> _Times:
+    """By the regime that serves the message (C2 to C4, C7); nothing of one rank."""
     message, ranks = np.broadcast_arrays(as_float(operator.message_bytes), as_float(operator.ranks))
-    lines = [_line_us(gpu, kernel, regime, operator) for regime in kernel.regimes]
-    start_us, time_us = (np.stack([np.broadcast_to(each, message.shape) for each in own]) for own in (
-        [start for start, _ in lines], [start + travel for start, travel in lines],
-    ))  # fmt: skip
+    lines = (_line(gpu, kernel, regime, operator) for regime in kernel.regimes)
+    start_us, time_us = (
+        np.stack([np.broadcast_to(each, message.shape) for each in own]) for own in zip(*lines, strict=True)
+    )
     ends = np.stack([largest_message(regime, ranks) for regime in kernel.regimes])
     if cold:
         levels_us = _levels_us(gpu, kernel, operator, ends)
@@ -149,26 +155,23 @@ def _by_regime_us(
     # nobody measured where a library changes among more ranks: it keeps no slower regime
     fastest = np.argmin(np.where(serves, time_us, np.inf), axis=0)
     serving = np.where(ranks <= _ENDS_KNOWN_TO, np.argmax(serves, axis=0), fastest)[None]
-    start_us, time_us = (np.take_along_axis(each, serving, axis=0)[0] for each in (start_us, time_us))
+    served = _Times(*(np.take_along_axis(each, serving, axis=0)[0] for each in (start_us, time_us)))
     if cold:
-        start_us, time_us = _with_asked_shots(gpu, kernel, operator, start_us, time_us)
+        served = _with_asked_shots(gpu, kernel, operator, served)
     several = ranks > 1.0
-    return np.where(several, start_us, 0.0), np.where(several, time_us, 0.0)
+    return _Times(*(np.where(several, each, 0.0) for each in served))
 
 
-def _with_asked_shots(
-    gpu: Gpu, kernel: CollectiveKernel, operator: Collective, start_us: FloatArray, time_us: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Start and time where the engine asks for one shot beyond where the library takes it (C7)."""
+def _with_asked_shots(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, served: _Times) -> _Times:
+    """Those of one shot where the engine asks for it beyond where the library takes it (C7)."""
     shots = [regime for regime in kernel.regimes if regime.one_shot]
     if not operator.one_shot_bytes or not shots:
-        return start_us, time_us
+        return served
     message, ranks = as_float(operator.message_bytes), as_float(operator.ranks)
     as_shot = operator.with_columns(message_bytes=np.minimum(message, operator.one_shot_bytes))
-    shot_start_us, shot_travel_us = _line_us(gpu, kernel, shots[-1], as_shot)
-    shot_us = shot_start_us + shot_travel_us
-    is_dearer = (message > largest_message(shots[-1], ranks)) & ~gpu.is_over_pcie(ranks) & (shot_us > time_us)
-    return np.where(is_dearer, shot_start_us, start_us), np.where(is_dearer, shot_us, time_us)
+    shot = _line(gpu, kernel, shots[-1], as_shot)
+    is_beyond = (message > largest_message(shots[-1], ranks)) & ~gpu.is_over_pcie(ranks)
+    return served.where(is_beyond & (shot.time_us > served.time_us), shot)
 
 
 def _growth(kernel: CollectiveKernel, most_us: FloatArray, ranks: FloatArray) -> FloatArray:
@@ -195,8 +198,7 @@ def _grown(reference: str, few: float, ranks: float) -> tuple[FloatArray, FloatA
     of_few = Collective(name="", kind=cast("CollectiveKind", "_".join(words[:-1])), dtype=words[-1],
                         message_bytes=_GRID, ranks=few)  # fmt: skip
     few_us, more_us = (
-        np.add(*_parts_us(gpu, kernel, made, cold=True))
-        for made in (of_few, of_few.with_columns(ranks=ranks))
+        _times(gpu, kernel, made, cold=True).time_us for made in (of_few, of_few.with_columns(ranks=ranks))
     )
     rising = np.concatenate([[True], np.diff(np.maximum.accumulate(few_us)) > 0.0])
     return few_us[rising], np.maximum(more_us / few_us, 1.0)[rising]
@@ -214,22 +216,20 @@ def _levels_us(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, ends: F
         last, following_size = (
             operator.with_columns(message_bytes=size * ends[index]) for size in (1.0, _NEXT_SIZE)
         )
-        last_us = np.add(*_line_us(gpu, kernel, regime, last))
-        next_us = np.add(*_line_us(gpu, kernel, following, following_size))
+        last_us = _line(gpu, kernel, regime, last).time_us
+        next_us = _line(gpu, kernel, following, following_size).time_us
         levels_us[index] = np.minimum(last_us, next_us)
     return np.minimum.accumulate(levels_us[::-1])[::-1]
 
 
-def _line_us(
-    gpu: Gpu, kernel: CollectiveKernel, regime: CollectiveRegime, operator: Collective
-) -> tuple[FloatArray, FloatArray]:
-    """Start and travel of a regime (C3), whether it serves the message or not."""
+def _line(gpu: Gpu, kernel: CollectiveKernel, regime: CollectiveRegime, operator: Collective) -> _Times:
+    """Of a regime (C3), whether it serves the message or not."""
     # between two GPUs one shot and a ring send the same: rows of two alone tell no one shot apart
     sent = sent_bytes(operator, one_shot=regime.one_shot and kernel.knows_ranks, in_switch=regime.in_switch)
     ranks = as_float(operator.ranks)
     passed = regime.copy_passes * operator.size + regime.link_passes * sent
     start_us = regime.start_us + regime.rank_us * (ranks - FEWEST_RANKS)
-    return start_us, passed / gpu.link_to(ranks) * US_PER_S
+    return _Times(start_us, start_us + passed / gpu.link_to(ranks) * US_PER_S)
 
 
 def largest_message(regime: CollectiveRegime, ranks: FloatArray) -> FloatArray:

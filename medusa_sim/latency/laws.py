@@ -27,9 +27,6 @@ from medusa_sim.latency.stream import stream_time
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.operators.kinds import COLLECTIVE, DISPATCH, EXPERTS, LATENT, LINEAR, Kind
 
-LAWS: dict[Kind, Law] = {LATENT: latent_time, COLLECTIVE: collective_time, DISPATCH: dispatch_time}
-"""All others but those of streams."""
-
 
 class Law(Protocol):
     """Time of one launch of an operator by one fitted kernel, each of its own class."""
@@ -69,12 +66,19 @@ def in_another_library(
     return replace(time, low_us=time.time_us * np.exp(-np.hypot(*less)))
 
 
-OF_FORMATS: dict[Kind, Callable[..., OperatorTime]] = {LINEAR: linear_time, EXPERTS: experts_time}
-"""Laws that ask in which numeric format a kernel was fitted: it may time another one's operators."""
+LAWS: dict[Kind, Callable[..., OperatorTime]] = {
+    LINEAR: linear_time,
+    EXPERTS: experts_time,
+    LATENT: latent_time,
+    COLLECTIVE: collective_time,
+    DISPATCH: dispatch_time,
+}
+"""All others but those of streams."""
+_ASK_FORMAT = (LINEAR, EXPERTS)
+"""Kinds whose law asks in which numeric format a kernel was fitted: it may time another one's operators."""
 
 
 def law_of_kind(kind: Kind, form: str) -> Law:
     """The law of a kind's kernels that were fitted in this numeric format."""
-    if kind in OF_FORMATS:
-        return partial(OF_FORMATS[kind], form=form)
-    return LAWS.get(kind, stream_time)
+    law = LAWS.get(kind, stream_time)
+    return partial(law, form=form) if kind in _ASK_FORMAT else law

@@ -30,6 +30,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.file_types import FILES, TYPES, Role, shares
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.local import LocalLaw, MatrixLaw, TypeLaw, local_law
+from medusa_sim.latency.bands import KernelParts
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.attention import Attention
@@ -47,7 +48,7 @@ _ROLES: dict[str, Role] = {
 _THIN = ("router", "beta_decay_proj", "decay_proj")
 """Matrices that no file quantises."""
 _NOTHING = 1e-9
-_Part: TypeAlias = tuple[FloatArray, FloatArray, float]
+_Product: TypeAlias = tuple[FloatArray, FloatArray, float]
 """Memory and arithmetic of products of one type, microseconds, and the exponent of their smooth maximum."""
 _PLAIN = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
@@ -113,7 +114,7 @@ class LocalLatency:
         """Time of one launch. Raises SpecError for kinds that these engines compose of others."""
         match operator:
             case Gemm():
-                return self._timed(*self._linear(operator), self.law.launch_us, operator.size)
+                return self._timed(self._linear(operator), operator.size)
             case Attention() if operator.is_fused:
                 return self._attention(operator)
             case Elementwise():
@@ -122,21 +123,14 @@ class LocalLatency:
                 return self._experts(operator)
         raise SpecError(f"{self.law.name}: no kernel of {operator.kind!r}")
 
-    def _linear(self, operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(time, memory, arithmetic) of a linear layer, microseconds, averaged over its types."""
+    def _linear(self, operator: Gemm) -> KernelParts:
+        """A linear layer, averaged over the types of its weights."""
         weights, m = as_float(operator.n) * as_float(operator.k), as_float(operator.m)
-        parts = [
-            (*self._product(of, share * weights, m), self.law.overlap_of(of))
-            for of, share in self._types(operator.stored_dtype, operator.name)
+        products = [
+            (*self._product(name, share * weights, m), self.law.overlap_of(name))
+            for name, share in self._types(operator.stored_dtype, operator.name)
         ]
-        return self._whole(parts)
-
-    def _whole(self, parts: list[_Part]) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(time, memory, arithmetic) of products one after another, of which each is a smooth maximum."""
-        time_us = sum((norm_max(*part) for part in parts), np.zeros(()))
-        memory = sum((part[0] for part in parts), np.zeros(()))
-        work = sum((part[1] for part in parts), np.zeros(()))
-        return time_us, memory, work
+        return _one_after_another(products, self.law.launch_us)
 
     def _types(self, stored: str, name: str) -> tuple[tuple[str, float], ...]:
         if stored not in FILES:
@@ -145,14 +139,14 @@ class LocalLatency:
             return (("f32", 1.0),)
         return shares(stored, _ROLES.get(name, "linear"))
 
-    def _product(self, of: str, weights: FloatArray, m: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(memory, arithmetic) of m columns (local 1, local 2)."""
-        law, kind = self.law, self.law.of_type(of)
-        read = weights * TYPES[of] / self.bytes_per_us
+    def _product(self, name: str, weights: FloatArray, m: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(memory, arithmetic) of m columns and weights of the type of that name (local 1, local 2)."""
+        law, kind = self.law, self.law.of_type(name)
+        read = weights * TYPES[name] / self.bytes_per_us
         vectors = self._vectors(kind, weights, read, m)
-        matrix = law.half if law.half is not None and of in ("f16", "bf16", "f32") else law.matrix
+        matrix = law.half if law.half is not None and name in ("f16", "bf16", "f32") else law.matrix
         tiles = self._tiles(matrix, kind, weights, read, matrix.tile * np.ceil(m / matrix.tile))
-        is_vector = m <= law.columns(of, self.target)
+        is_vector = m <= law.columns(name, self.target)
         return np.where(is_vector, vectors[0], tiles[0]), np.where(is_vector, vectors[1], tiles[1])
 
     def _vectors(
@@ -190,16 +184,16 @@ class LocalLatency:
         rows, hit, tokens = (as_float(each) for each in (operator.rows, operator.hit, operator.tokens))
         columns = operator.padded_rows(law.grouped.tile) / np.maximum(np.minimum(hit, rows), _NOTHING)
         hidden, inter = as_float(operator.hidden), as_float(operator.inter)
-        parts: list[_Part] = []
+        products: list[_Product] = []
         sorts = np.zeros_like(tokens)
         for role, size in (("linear", hidden * operator.first_width), ("down", hidden * inter)):
             stored = operator.stored_dtype
             types = self._types(stored, "down_proj" if role == "down" else "up_proj")
             if stored in FILES and "experts" in FILES[stored]:
                 types = shares(stored, "experts")
-            for of, share in types:
-                kind, weights = law.of_type(of), share * size
-                one = weights * TYPES[of] / self.bytes_per_us
+            for name, share in types:
+                kind, weights = law.of_type(name), share * size
+                one = weights * TYPES[name] / self.bytes_per_us
                 alone = kind.unpack + kind.column if kind.single is None else kind.single
                 read = 0.5 * (rows + hit)
                 single = (
@@ -207,17 +201,17 @@ class LocalLatency:
                     rows * weights * (alone + _NOTHING) / self.ops_per_us,
                 )
                 tiles = self._tiles(law.grouped, kind, weights, one, columns)
-                is_pairs = tokens <= law.pair_columns(of, self.target)
+                is_pairs = tokens <= law.pair_columns(name, self.target)
                 sorts = np.where(is_pairs, sorts, law.sorted_us)
-                parts.append(
+                products.append(
                     (
                         np.where(is_pairs, single[0], hit * tiles[0]),
                         np.where(is_pairs, single[1], hit * tiles[1]),
-                        law.overlap_of(of),
+                        law.overlap_of(name),
                     )
                 )
         fixed = 3.0 * law.launch_us + law.routing_us + sorts
-        return self._timed(*self._whole(parts), fixed, operator.size)
+        return self._timed(_one_after_another(products, fixed), operator.size)
 
     def _attention(self, operator: Attention) -> OperatorTime:
         law = self.law
@@ -226,41 +220,31 @@ class LocalLatency:
         left = as_float(operator.head_dim) % law.attention_step
         each = law.attention_ops * (operator.head_dim - left) + law.attention_left_ops * left
         work = pairs * 2.0 * each / self.ops_per_us
-        whole = self._whole([(memory, np.maximum(work, 1e-12), law.overlap)])
-        return self._timed(*whole, law.attention_us, operator.size, is_product=False)
+        parts = _one_after_another([(memory, np.maximum(work, 1e-12), law.overlap)], law.attention_us)
+        return self._timed(parts, operator.size, is_product=False)
 
     def _pass(self, operator: Elementwise) -> OperatorTime:
         law = self.law
         if operator.kind == "next_token":
             rows_us = as_float(operator.m) * as_float(operator.n) * law.row_us_per_million / 1e6
-            return self._timed(rows_us, rows_us, np.zeros_like(rows_us), law.step_us, operator.size)
-        memory = operator.bytes / self.bytes_per_us
-        return self._timed(memory, memory, np.zeros_like(memory), law.pass_us, operator.size)
+            return self._timed(_reading(rows_us, law.step_us), operator.size)
+        return self._timed(_reading(operator.bytes / self.bytes_per_us, law.pass_us), operator.size)
 
-    def _timed(
-        self,
-        time_us: FloatArray,
-        memory: FloatArray,
-        work: FloatArray,
-        fixed: FloatArray | float,
-        size: FloatArray,
-        *,
-        is_product: bool = True,
-    ) -> OperatorTime:
-        """The time on top of what is fixed, with the law's band; a curve of somebody's own is of products.
+    def _timed(self, parts: KernelParts, size: FloatArray, *, is_product: bool = True) -> OperatorTime:
+        """The time of the parts, with the law's band; a curve of somebody's own is of products.
 
         Most of what bandwidth is off by, every pass has alike; the rest is that of the kernel that the number
         of tokens chooses. What a pass does besides reading is less certain, and grows with its tokens.
         """
+        time_us, fixed, memory = parts.time_us, parts.fixed_us, parts.memory_us
         if self.law.curve and is_product:
             columns, left = np.asarray(self.law.curve).T
             time_us, fixed = (part * np.exp(np.interp(size, columns, left)) for part in (time_us, fixed))
-        fixed = fixed + self.barrier_us
-        time_us = np.asarray(fixed + time_us + np.zeros_like(size))
+        time_us = np.asarray(time_us + self.barrier_us + np.zeros_like(size))
         bound = np.where(
-            2.0 * np.asarray(fixed) > time_us,
+            2.0 * np.asarray(fixed + self.barrier_us) > time_us,
             np.int8(Bound.LATENCY),
-            np.where(memory >= work, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE)),
+            np.where(memory >= parts.work_us, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE)),
         )
         source = Source.CALIBRATED if self.law.measured else Source.BORROWED
         beside = 1.0 - np.minimum(memory / time_us, 1.0)
@@ -277,3 +261,16 @@ class LocalLatency:
             bound=np.asarray(np.broadcast_to(bound, np.shape(time_us)), dtype=np.int8),
             source=np.broadcast_to(np.int8(source), np.shape(time_us)),
         )
+
+
+def _one_after_another(products: list[_Product], fixed_us: FloatArray | float) -> KernelParts:
+    """Products of which each is a smooth maximum, on top of what is fixed."""
+    time_us = sum((norm_max(*product) for product in products), np.zeros(()))
+    memory_us = sum((memory for memory, _, _ in products), np.zeros(()))
+    work_us = sum((work for _, work, _ in products), np.zeros(()))
+    return KernelParts(fixed_us + time_us, fixed_us, memory_us, work_us)
+
+
+def _reading(memory_us: FloatArray, fixed_us: float) -> KernelParts:
+    """A pass that reads alone, on top of what is fixed."""
+    return KernelParts(fixed_us + memory_us, fixed_us, memory_us, np.zeros_like(memory_us))

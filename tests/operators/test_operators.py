@@ -16,7 +16,7 @@ from medusa_sim.gpus.inheritance import BORROWED, InheritFile
 from medusa_sim.gpus.kernels import SECTIONS
 from medusa_sim.lab.calibrate.fits import fitter
 from medusa_sim.lab.calibrate.stream import fit_stream
-from medusa_sim.latency.laws import LAWS, OF_FORMATS
+from medusa_sim.latency.laws import LAWS
 from medusa_sim.models.mixers import Grouped
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.columns import KINDS as NAMES
@@ -112,7 +112,7 @@ def test_fused_decode_quantised_weights_and_elementwise_kernels_move_what_they_m
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.section)
 def test_a_record_has_a_law_a_fit_columns_and_a_section_that_are_there(kind):
-    has_own = kind in (*LAWS, *OF_FORMATS) or not kind.is_chosen
+    has_own = kind in LAWS or not kind.is_chosen
     assert has_own != issubclass(kind.operator, Stream), "a law of its own, or that of streams"
     for architecture in ("hopper", "cpu"):
         assert (fitter(kind, architecture) is fit_stream) != has_own, "and the fit of that law"
