@@ -28,7 +28,7 @@ class Mlp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
         """Weights of its linear layers."""
         return (3 if self.gated else 2) * hidden * self.width
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """Biases."""
         return self.bias * ((2 if self.gated else 1) * self.width + hidden)
 
@@ -93,7 +93,7 @@ class MoE(
         """Weights of the router of one layer, with the gate of its shared experts."""
         return hidden * (self.experts + self.shared_gate)
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """The router, the projections around latent experts, and biases of router and held experts."""
         wide = (2 if self.gated else 1) * self.inter + hidden
         biases = self.biases * (self.experts + self.held * wide)

@@ -33,17 +33,19 @@ class LayerGroup:
 
     def with_forms(
         self,
-        of: Callable[[str | None], str | None],
-        of_output: Callable[[Mixer], str | None] | None = None,
+        change: Callable[[str | None], str | None],
+        output_form: Callable[[Mixer], str | None] | None = None,
     ) -> LayerGroup:
-        """The layers with the format of every part changed; of_output: format of the output projection."""
+        """The layers with every format changed; output_form: the new one of an output projection, if by a
+        rule of its own.
+        """
         mixers, part = [], self.feed_forward
         for mixer in self.mixers:
-            output = of(mixer.out_form) if of_output is None else of_output(mixer)
-            mixers.append(msgspec.structs.replace(mixer, form=of(mixer.form), out_form=output))
+            output = change(mixer.out_form) if output_form is None else output_form(mixer)
+            mixers.append(msgspec.structs.replace(mixer, form=change(mixer.form), out_form=output))
         if part is not None:
-            shared = {"shared_form": of(part.shared_form)} if isinstance(part, MoE) else {}
-            part = msgspec.structs.replace(part, form=of(part.form), **shared)
+            shared = {"shared_form": change(part.shared_form)} if isinstance(part, MoE) else {}
+            part = msgspec.structs.replace(part, form=change(part.form), **shared)
         return LayerGroup(self.count, tuple(mixers), part)
 
 

@@ -52,7 +52,7 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Weights of a projection of its own for values; 0 where it has none."""
         return 0
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """Its other parameters, never quantised: biases, norms, convolutions."""
         del hidden
         return 0
@@ -77,8 +77,8 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return 0.0
 
     @property
-    def row(self) -> int:
-        """Elements of one token's row of the cache, which is moved where a tree's path is accepted."""
+    def cache_row(self) -> int:
+        """Elements of one token in the cache, which are moved where a tree's path is accepted."""
         return 0
 
     @property
@@ -86,11 +86,11 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Tokens beyond which its cache stops growing (None: never)."""
         return None
 
-    def whole(self) -> Self:
-        """The same mixer without a window: what windowed and full layers share."""
+    def unwindowed(self) -> Self:
+        """Without its window: what windowed and full layers share."""
         return self
 
-    def plain(self) -> Grouped:
+    def as_grouped(self) -> Grouped:
         """Grouped attention of its heads, as the dense layers of drafters have it."""
         raise NotImplementedError
 
@@ -179,14 +179,14 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
         """Q, K, V, the gate and O."""
         return self.inputs * hidden * self.input_width + self.output_weights(hidden)
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """Biases, and the norms of queries and keys."""
         biases = self.qkv_bias * (self.query_width + 2 * self.kv_width) + self.output_bias * hidden
         return biases + self.qk_norm * 2 * self.head_dim
 
     def token_bytes(self, dtype: str) -> float:
         """K and V."""
-        return 1.0 * self.row * BYTES_PER_ELEMENT[dtype]
+        return 1.0 * self.cache_row * BYTES_PER_ELEMENT[dtype]
 
     def cache_bytes(self, tokens: FloatArray, dtype: str) -> FloatArray:
         """Windowed layers keep their window alone."""
@@ -194,7 +194,7 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
         return np.asarray(kept * self.token_bytes(dtype))
 
     @property
-    def row(self) -> int:
+    def cache_row(self) -> int:
         """K and V."""
         return self.kv_width + self.value_width
 
@@ -214,11 +214,11 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
         reach = 0.5 * self.size if self.chunked else self.size - 1.0
         return np.where(kv_len > self.size, np.minimum(kv_len, reach + q_len), kv_len)
 
-    def whole(self) -> Self:
+    def unwindowed(self) -> Self:
         """Without its window."""
         return msgspec.structs.replace(self, size=None, chunked=False)
 
-    def plain(self) -> Grouped:
+    def as_grouped(self) -> Grouped:
         """Its heads alone: no window, no gate, in the model's format."""
         return Grouped(
             heads=self.heads,
@@ -243,7 +243,7 @@ class Indexer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """Index queries of the compressed queries, and one key head for all."""
         return 0 if self.reuses else q_rank * self.heads * self.dim + hidden * self.dim
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """The key's LayerNorm and the weights of heads."""
         return 0 if self.reuses else 2 * self.dim + hidden * self.heads
 
@@ -289,17 +289,17 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
         return self.nope_dim + self.rope_dim
 
     @property
-    def row(self) -> int:
+    def cache_row(self) -> int:
         """Elements that the cache keeps for one token, on every GPU of a tensor-parallel group."""
         return self.kv_rank + self.rope_dim
 
     @property
     def down_width(self) -> int:
         """Outputs of the compressing projections, which engines fuse and do not split over GPUs."""
-        return (self.q_rank or 0) + self.row
+        return (self.q_rank or 0) + self.cache_row
 
     @property
-    def norm_count(self) -> int:
+    def norm_weights(self) -> int:
         """Weights of the norms of the compressed vectors."""
         return (self.q_rank or 0) + self.kv_rank
 
@@ -316,9 +316,9 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
         """Values of all heads."""
         return self.heads * self.v_dim
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """The norms of the compressed vectors, and what of an indexer stays in 16 bits."""
-        return self.norm_count + (0 if self.indexer is None else self.indexer.beside(hidden))
+        return self.norm_weights + (0 if self.indexer is None else self.indexer.other_parameters(hidden))
 
     def token_bytes(self, dtype: str) -> float:
         """The compressed vector and the rotated key, and the key of an indexer.
@@ -327,12 +327,12 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
         rotated key in 16 bits: 656 bytes (docs of FlashMLA; vLLM's blog of 2025-09-29).
         """
         if self.indexer is None:
-            return 1.0 * self.row * BYTES_PER_ELEMENT[dtype]
-        own = 1.0 * self.row * BYTES_PER_ELEMENT[dtype]
+            return 1.0 * self.cache_row * BYTES_PER_ELEMENT[dtype]
+        own = 1.0 * self.cache_row * BYTES_PER_ELEMENT[dtype]
         if BYTES_PER_ELEMENT[dtype] == 1.0:
             own = self.kv_rank * (1.0 + 4.0 / 128.0) + 2.0 * self.rope_dim
         return own + self.indexer.token_bytes
 
-    def plain(self) -> Grouped:
+    def as_grouped(self) -> Grouped:
         """Heads as wide as its values."""
         return Grouped(heads=self.heads, kv_heads=self.heads, head_dim=self.v_dim)

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -53,6 +53,15 @@ def of_dtype(dtype: str) -> dict[str, Any]:
 
 
 BlockT = TypeVar("BlockT", bound=Mixer | Mlp | MoE)
+
+
+class _Matrices(NamedTuple):
+    """Matrices of a layer that are stored alike."""
+
+    form: str | None
+    """Their format; None: the model's."""
+    role: Role
+    weights: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,13 +154,13 @@ class Model:
         mixers = [group.mixers for group in self.groups if group.mixers]
         parts = [group.feed_forward for group in self.groups if group.feed_forward is not None]
         parts = [part for part in parts if isinstance(part, MoE)] or parts
-        last = tuple(mixer.whole() for mixer in mixers[-1]) if mixers else ()
+        last = tuple(mixer.unwindowed() for mixer in mixers[-1]) if mixers else ()
         return LayerGroup(1, last, parts[-1] if parts else None)
 
     @property
     def attention(self) -> Grouped:
         """The heads of `last_layer`, as plain attention."""
-        return self.last_layer.mixers[0].plain()
+        return self.last_layer.mixers[0].as_grouped()
 
     @property
     def mlp(self) -> Mlp:
@@ -217,8 +226,7 @@ class Model:
     def layers_parameter_count(self) -> int:
         """Parameters of all decoder layers."""
         return sum(
-            group.count
-            * (self._norms(group) + sum(count + beside for _, _, count, beside in self._parts(group)))
+            group.count * (self._unquantised(group) + sum(each.weights for each in self._matrices(group)))
             for group in self.groups
         )
 
@@ -242,9 +250,9 @@ class Model:
         element = BYTES_PER_ELEMENT[self.activation_dtype]
         total = 0.0
         for group in self.groups:
-            layer = element * self._norms(group)
-            for form, role, count, beside in self._parts(group):
-                layer += self.in_form(form)._stored_bytes(role) * count + element * beside
+            layer = element * self._unquantised(group)
+            for form, role, weights in self._matrices(group):
+                layer += self.in_form(form)._stored_bytes(role) * weights
             total += group.count * layer
         return total
 
@@ -318,32 +326,35 @@ class Model:
         default = INT4_SCALE_BYTES if self.weight_dtype == "int4" else 0.0
         return stored + (default if self.scale_bytes is None else self.scale_bytes)
 
-    def _parts(self, group: LayerGroup) -> Iterator[tuple[str | None, Role, int, int]]:
-        """(format, role, weights in it, parameters beside them) of the parts of one layer."""
+    def _matrices(self, group: LayerGroup) -> Iterator[_Matrices]:
+        """The matrices of one layer."""
         hidden = self.hidden
         for mixer in group.mixers:
             values, output = mixer.value_weights(hidden), mixer.output_weights(hidden)
-            yield mixer.form, "linear", mixer.weights(hidden) - values - output, mixer.beside(hidden)
-            yield mixer.form, "values", values, 0
-            yield mixer.out_form or mixer.form, "output", output, 0
+            yield _Matrices(mixer.form, "linear", mixer.weights(hidden) - values - output)
+            yield _Matrices(mixer.form, "values", values)
+            yield _Matrices(mixer.out_form or mixer.form, "output", output)
         match group.feed_forward:
             case Mlp() as mlp:
-                yield mlp.form, "linear", mlp.weights(hidden) - mlp.width * hidden, mlp.beside(hidden)
-                yield mlp.form, "down", mlp.width * hidden, 0
+                yield _Matrices(mlp.form, "linear", mlp.weights(hidden) - mlp.width * hidden)
+                yield _Matrices(mlp.form, "down", mlp.width * hidden)
             case MoE() as experts:
-                routed, shared = experts.held * experts.expert_weights(hidden), experts.shared * hidden
-                yield experts.form, "experts", routed, experts.beside(hidden)
-                yield experts.shared_form, "linear", experts.shared_weights(hidden) - shared, 0
-                yield experts.shared_form, "down", shared, 0
+                shared = experts.shared * hidden
+                yield _Matrices(experts.form, "experts", experts.held * experts.expert_weights(hidden))
+                yield _Matrices(experts.shared_form, "linear", experts.shared_weights(hidden) - shared)
+                yield _Matrices(experts.shared_form, "down", shared)
 
-    def _norms(self, group: LayerGroup) -> int:
-        """Weights of one layer's norms over the whole width, and of its hyper-connections.
+    def _unquantised(self, group: LayerGroup) -> int:
+        """Parameters of one layer outside its matrices: norms over the whole width, hyper-connections, and
+        what its parts have of their own.
 
         A hyper-connection makes n (n + 2) weights of n streams, by a matrix, biases and three scales.
         """
         mixed = self.streams * (self.streams + 2)
         connection = mixed * (self.streams * self.hidden + 1) + 3 if self.streams > 1 else 0
-        return self.norms_per_layer * group.blocks // 2 * self._norm_size + group.blocks * connection
+        norms = self.norms_per_layer * group.blocks // 2 * self._norm_size
+        own = sum(part.other_parameters(self.hidden) for part in group.parts)
+        return norms + group.blocks * connection + own
 
     @property
     def _norm_size(self) -> int:

@@ -103,12 +103,12 @@ class GatedDelta(Recurrent, frozen=True, kw_only=True, tag="gated_delta"):
         """Values of all heads."""
         return self.value_heads * self.value_dim
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """Beta and a of every head, the convolution, A and dt, the gated norm."""
         convolution = self.conv * self.conv_width
         return 2 * hidden * self.value_heads + convolution + 2 * self.value_heads + self.value_dim
 
-    def plain(self) -> Grouped:
+    def as_grouped(self) -> Grouped:
         """Its value heads."""
         return Grouped(heads=self.value_heads, kv_heads=self.key_heads, head_dim=self.value_dim)
 
@@ -162,19 +162,19 @@ class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
         return self.width
 
     @property
-    def thin(self) -> int:
+    def thin_pairs(self) -> int:
         """Pairs of thin matrices, h x head_dim and head_dim x P: of a thin decay and a thin gate."""
         return (not self.full_decay) + (not self.full_gate)
 
     def weights(self, hidden: int) -> int:
         """q, k, v, gate, decay and the output."""
-        return super().weights(hidden) + self.thin * self.head_dim * (hidden + self.width)
+        return super().weights(hidden) + self.thin_pairs * self.head_dim * (hidden + self.width)
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """Beta of every head, the convolution, A and dt, the gated norm."""
         return hidden * self.heads + self.conv * self.conv_width + self.heads + self.width + self.head_dim
 
-    def plain(self) -> Grouped:
+    def as_grouped(self) -> Grouped:
         """Its heads."""
         return Grouped(heads=self.heads, kv_heads=self.heads, head_dim=self.head_dim)
 
@@ -214,12 +214,12 @@ class Mamba2(Recurrent, frozen=True, kw_only=True, tag="mamba2"):
         """Channels of all heads."""
         return self.heads * self.head_dim
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """The convolution, A, D and dt, the gated norm."""
         del hidden
         return self.conv_width * (self.conv + self.conv_bias) + 3 * self.heads + self.output_width
 
-    def plain(self) -> Grouped:
+    def as_grouped(self) -> Grouped:
         """Its channels as heads of a usual width."""
         heads = max(1, self.output_width // 128)
         return Grouped(heads=heads, kv_heads=heads, head_dim=128)

@@ -38,9 +38,9 @@ class BlockSparse(Grouped, frozen=True, kw_only=True, tag="block_sparse"):
         """Weights of grouped attention and of the index projections."""
         return super().weights(hidden) + hidden * self.index_width
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """The norms of index queries and keys too."""
-        return super().beside(hidden) + 2 * self.index_dim
+        return super().other_parameters(hidden) + 2 * self.index_dim
 
     def token_bytes(self, dtype: str) -> float:
         """K, V, and the index key in 16 bits."""
@@ -105,7 +105,7 @@ class Compressed(Mixer, frozen=True, kw_only=True, tag="compressed"):
         """Each group of heads to `o_rank` values, and those to the model's width."""
         return self.heads * self.head_dim * self.o_rank + self.o_groups * self.o_rank * hidden
 
-    def beside(self, hidden: int) -> int:
+    def other_parameters(self, hidden: int) -> int:
         """Norms, sinks, the compressor's table of positions, weights of index heads."""
         table = self.branches // 2 * self.ratio * self.head_dim
         index = 0 if self.indexer is None else hidden * self.indexer.heads
@@ -141,7 +141,7 @@ class Compressed(Mixer, frozen=True, kw_only=True, tag="compressed"):
         return np.asarray(near + (far if self.indexer is None else np.minimum(far, float(self.indexer.topk))))
 
     @property
-    def row(self) -> int:
+    def cache_row(self) -> int:
         """The K/V head."""
         return self.head_dim
 
@@ -150,6 +150,6 @@ class Compressed(Mixer, frozen=True, kw_only=True, tag="compressed"):
         """Beyond which only compressed rows are added."""
         return self.size
 
-    def plain(self) -> Grouped:
+    def as_grouped(self) -> Grouped:
         """As many heads of a usual width: 128 (DeepSeek-V3)."""
         return Grouped(heads=self.heads, kv_heads=max(1, self.heads // 8), head_dim=128)

@@ -23,8 +23,8 @@ def acceptance_launches(
     copied = np.asarray(depth if longest is None else longest) + 1
     rows: dict[int, int] = {}
     for count, mixer in model.blocks(Mixer):
-        if mixer.row:
-            rows[mixer.row] = rows.get(mixer.row, 0) + count
+        if mixer.cache_row:
+            rows[mixer.cache_row] = rows.get(mixer.cache_row, 0) + count
     tree = elementwise_launch(model, "tree_bookkeeping", "residual", "accept", workload.tokens, depth + 1, 4)
     return (
         tree,

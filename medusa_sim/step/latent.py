@@ -40,7 +40,7 @@ def latent_launches(mixer: Latent, layers: MixerLayers[Latent]) -> list[Launch]:
         ]
     if layers.model.rope and mixer.rotates:
         launches.append(layers.elementwise("rope", "rope", (heads + 1) * mixer.rope_dim))
-    return [*launches, layers.elementwise("latent_norm", "rms_norm", mixer.norm_count)]
+    return [*launches, layers.elementwise("latent_norm", "rms_norm", mixer.norm_weights)]
 
 
 def latent_attention(mixer: Latent | Compressed, layers: MixerLayers[Any], **sizes: int) -> Launch:

@@ -125,7 +125,7 @@ def mixer_launches(
     """
     alike: dict[Mixer, list[tuple[int, Mixer]]] = {}
     for count, mixer in model.blocks(Mixer):
-        alike.setdefault(mixer.whole(), []).append((count, mixer))
+        alike.setdefault(mixer.unwindowed(), []).append((count, mixer))
     launches = []
     for whole, variants in alike.items():
         layers = MixerLayers(

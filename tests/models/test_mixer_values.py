@@ -28,9 +28,13 @@ def test_a_layer_that_chooses_blocks_keeps_an_index_key_beside_k_and_v():
 def test_an_indexer_has_queries_of_its_heads_one_key_and_a_weight_a_head():
     """Of 16 hidden and 32 of compressed queries; one that takes over a choice has nothing of its own."""
     made = Indexer(topk=10, heads=2, dim=8)
-    assert (made.weights(16, 32), made.beside(16), made.token_bytes) == (32 * 16 + 16 * 8, 16 + 32, 12.0)
+    assert (made.weights(16, 32), made.other_parameters(16), made.token_bytes) == (
+        32 * 16 + 16 * 8,
+        16 + 32,
+        12.0,
+    )
     taken = Indexer(topk=10, heads=2, dim=8, reuses=True)
-    assert (taken.weights(16, 32), taken.beside(16), taken.token_bytes) == (0, 0, 0.0)
+    assert (taken.weights(16, 32), taken.other_parameters(16), taken.token_bytes) == (0, 0, 0.0)
 
 
 @pytest.mark.parametrize(("overlap", "branches"), [(False, 2), (True, 4)])
@@ -45,7 +49,7 @@ def test_compressed_attention_keeps_a_window_and_rows_of_what_is_older(overlap, 
     # two blocks of 4 tokens in fp32, of keys and of the indexer's
     assert layer.state_bytes("bf16") == branches * 4 * 4 * (64 + 8)
     assert layer.keys(np.array([20.0, 1000.0])) == pytest.approx([20 + 5, 128 + 10])
-    assert layer.plain() == Grouped(heads=16, kv_heads=2, head_dim=128)
+    assert layer.as_grouped() == Grouped(heads=16, kv_heads=2, head_dim=128)
 
 
 def test_a_window_alone_keeps_no_state_and_without_an_indexer_every_row_is_read():
@@ -54,7 +58,7 @@ def test_a_window_alone_keeps_no_state_and_without_an_indexer_every_row_is_read(
     every = Compressed(**LAYER, ratio=8)
     assert every.state_bytes("bf16") == 2 * 8 * 4 * 64
     assert float(every.keys(np.array(1024.0))) == 128 + 128
-    assert Compressed(**{**LAYER, "heads": 4}).plain() == Grouped(heads=4, kv_heads=1, head_dim=128)
+    assert Compressed(**{**LAYER, "heads": 4}).as_grouped() == Grouped(heads=4, kv_heads=1, head_dim=128)
 
 
 def windows(**more: object) -> list[int | None]:
@@ -89,8 +93,8 @@ def test_an_mlp_has_a_bias_for_each_output_of_its_layers(gated, layers):
     """Gate and up of 40 outputs each, or one such layer, and down of 16."""
     made = Mlp(width=40, gated=gated, bias=True)
     assert made.weights(16) == layers * 16 * 40
-    assert made.beside(16) == (layers - 1) * 40 + 16
-    assert Mlp(width=40, gated=gated).beside(16) == 0
+    assert made.other_parameters(16) == (layers - 1) * 40 + 16
+    assert Mlp(width=40, gated=gated).other_parameters(16) == 0
     assert made.widest == layers * 40
 
 
@@ -118,4 +122,4 @@ def test_keys_of_a_window_are_those_before_each_query_and_half_of_a_chunk(kv_len
 def test_norms_of_a_layer_and_what_mixes_its_streams(streams, connections):
     """Two norms of 100 weights; a block makes 4 x 6 weights of four streams, with biases and three scales."""
     model = SimpleNamespace(streams=streams, hidden=100, norms_per_layer=2, _norm_size=100)
-    assert Model._norms(model, SimpleNamespace(blocks=2)) == 2 * 100 + connections
+    assert Model._unquantised(model, SimpleNamespace(blocks=2, parts=())) == 2 * 100 + connections

@@ -185,7 +185,7 @@ def _replicated(model: Model) -> int:
     norms = layers * model.norms_per_layer * hidden + hidden
     norms += sum(count * 2 * mixer.head_dim for count, mixer in model.blocks(Grouped) if mixer.qk_norm)
     for count, mixer in model.blocks(Latent):
-        norms += count * (mixer.norm_count + hidden * mixer.down_width)
+        norms += count * (mixer.norm_weights + hidden * mixer.down_width)
     for count, experts in model.blocks(MoE):
         norms += count * experts.router_weights(hidden)
     return norms

@@ -12,7 +12,7 @@ def test_mamba_2_by_hand():
     assert layer.state_size == 8 * 8
     assert layer.state_bytes("bf16") == 64 * 4 + 3 * 24 * 2
     # a kernel of 4 with a bias on 24 channels; A, D and dt of two heads; the norm of 8
-    assert layer.beside(32) == 24 * 5 + 3 * 2 + 8
+    assert layer.other_parameters(32) == 24 * 5 + 3 * 2 + 8
 
 
 def test_the_gated_delta_rule_by_hand():
@@ -21,9 +21,9 @@ def test_the_gated_delta_rule_by_hand():
     assert (layer.output_width, layer.conv_width, layer.input_width) == (64, 16 + 16 + 64, 96 + 64)
     assert layer.state_size == 4 * 8 * 16
     # beta and a of 32 inputs for four heads; the convolution; A and dt; the norm of a head
-    assert layer.beside(32) == 2 * 32 * 4 + 4 * 96 + 2 * 4 + 16
+    assert layer.other_parameters(32) == 2 * 32 * 4 + 4 * 96 + 2 * 4 + 16
     assert layer.thin_projections(32) == (("ba_proj", 8, 32),)
-    plain = layer.plain()
+    plain = layer.as_grouped()
     assert (plain.heads, plain.kv_heads, plain.head_dim) == (4, 2, 16)
 
 
@@ -38,6 +38,6 @@ def test_kimi_delta_attention_by_hand(full_gate, full_decay, inputs, thin):
     )
     assert (layer.output_width, layer.conv_width, layer.input_width) == (16, 48, inputs)
     assert layer.state_size == 2 * 8 * 8
-    assert layer.beside(32) == 32 * 2 + 4 * 48 + 2 + 16 + 8
+    assert layer.other_parameters(32) == 32 * 2 + 4 * 48 + 2 + 16 + 8
     assert layer.weights(32) == 32 * inputs + 16 * 32 + thin * 8 * (32 + 16)
     assert len(layer.thin_projections(32)) == 1 + 2 * thin

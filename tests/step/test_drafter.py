@@ -223,7 +223,7 @@ def test_dflash_projects_the_new_context_and_passes_one_block():
     works = DFlash(depth=7).work(LLAMA, verify(4, 1024, 8), RUNTIME)
     (fusion,), (context,), (head,) = (gemms(works, n) for n in ("draft_fusion", "draft_context", "lm_head"))
     assert (int(fusion.m), fusion.k) == (32, 5 * LLAMA.hidden)
-    assert (int(context.m), context.n) == (32, LLAMA.attention.row)
+    assert (int(context.m), context.n) == (32, LLAMA.attention.cache_row)
     assert (int(head.m), head.n) == (28, LLAMA.vocab)
     assert {int(g.m) for g in gemms(works, "down_proj")} == {32}
     # its cache grows with the context: five layers of the target's 32
