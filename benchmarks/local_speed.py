@@ -242,7 +242,7 @@ def round_of(gpu: str, runtime: str, model: str, form: str, drafts: int, depth: 
         max_drafts=drafts,
     )  # fmt: skip
     setting = at.setting
-    drafter = drafter_class("mtp").of(at.drafting.parts, drafts)
+    drafter = drafter_class("mtp").sized(at.drafting.parts, drafts)
     works = drafter.work(at.shard, verify(1, depth, drafts + 1), setting.runtime)
     drafted = sum(float(timed_pass(setting.latency, work).time_us) for work in works)
     cost = drafting_cost(setting.runtime, 1, looks_up=False)

@@ -44,7 +44,7 @@ from medusa_sim.step.host import drafting_pass_us, drafting_us, pieces_us, split
 from medusa_sim.step.pass_time import has_whole_graph
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.sampling import filter_us, sampled
-from medusa_sim.step.setting import Setting, step_kernels
+from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, speculative_step, verification_step
 from medusa_sim.step.verified import Verified
 
@@ -271,7 +271,7 @@ def plain_setting(
     """The same without a drafter."""
     launched, device = load_runtime(runtime), load_gpu(gpu)
     assert launched.engine is not None
-    kernels, library = step_kernels(device, launched, formats[0]), launched.library
+    kernels, library = launched.step_kernels(device, formats[0]), launched.library
     of = with_dtypes(load_model(model), *formats)
     told = kernels_half_share(place_of(launched, device, of))
     case = Case(form=form_of(of), gpus=tp, generation=device.architecture)

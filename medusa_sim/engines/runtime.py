@@ -23,6 +23,7 @@ from medusa_sim.engines.nearness import kernels_half_share, widenings
 from medusa_sim.engines.place import Place
 from medusa_sim.engines.widening import Widening
 from medusa_sim.errors import SpecError, shown, unknown_name
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.reading.documents import read_toml
 from medusa_sim.reading.files import FileState, file_state
 from medusa_sim.reading.strict import Sourced, Text, Us, check_dtypes, convert
@@ -104,6 +105,11 @@ class Runtime:
                 f"runtime {self.name} names no kernel set for dtype {dtype!r} (it has: {known}); "
                 "choose one with --kernels, or another dtype"
             ) from None
+
+    def step_kernels(self, gpu: Gpu, dtype: str) -> str:
+        """Name of the kernel set of a whole step on a GPU. Raises SpecError where none is named for it."""
+        named = self.kernel_set(dtype)
+        return named if named == "paper" else gpu.step_kernels.get(dtype, named)
 
     def drafting(self, drafter: str) -> Runtime:
         """The runtime in a step with this drafter, which may turn off asynchronous scheduling."""

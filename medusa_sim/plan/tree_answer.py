@@ -137,4 +137,4 @@ def tree_drafter(scenario: Scenario, tree: CandidateTree) -> Drafter:
     grown = np.unique(tree.parents[1:])
     goes_on = np.bincount(tree.depths[grown])[1:] if grown.size else np.empty(0, np.int64)
     width = int(goes_on.max(initial=1)) if drafting.drafter_class.has_levels else 1
-    return drafting.drafter_class.of(drafting.parts, max(tree.depth, 1), width)
+    return drafting.drafter_class.sized(drafting.parts, max(tree.depth, 1), width)

@@ -69,7 +69,7 @@ class Drafting:
 
     def drafter(self, depth: int, width: int = 1) -> Drafter:
         """The drafter for draft length `depth`, `width` children a level."""
-        return self.drafter_class.of(self.parts, depth, width)
+        return self.drafter_class.sized(self.parts, depth, width)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -52,7 +52,7 @@ from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import CHAIN, OVERLAPS, TREE, Overlap
 from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.step.names import Scope
-from medusa_sim.step.setting import Setting, step_kernels
+from medusa_sim.step.setting import Setting
 from medusa_sim.step.verified import Verified
 
 
@@ -223,7 +223,7 @@ class Scenario:
 
     @property
     def _kernel_set(self) -> str:
-        return self.arguments.kernels or step_kernels(self.gpu, self.runtime, self.model.dtype)
+        return self.arguments.kernels or self.runtime.step_kernels(self.gpu, self.model.dtype)
 
     @property
     def kernels(self) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from medusa_sim.engines.runtime import Runtime
-from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.models.model import Model
 from medusa_sim.models.parallel import ONE, Parallel
@@ -56,9 +55,3 @@ class Setting:
     def shard(self) -> Model:
         """What one GPU holds of the model: all times are this one's."""
         return on_one_gpu(self.model, self.parallel)
-
-
-def step_kernels(gpu: Gpu, runtime: Runtime, dtype: str) -> str:
-    """Name of the kernel set of a whole step. Raises SpecError where the runtime names none for the dtype."""
-    named = runtime.kernel_set(dtype)
-    return named if named == "paper" else gpu.step_kernels.get(dtype, named)

@@ -110,14 +110,14 @@ def test_what_does_not_fit_says_what_does(given, told):
 def test_a_drafter_reads_the_verified_tokens_back():
     at = of()
     for runtime in (at.setting.runtime, of(runtime="llama.cpp-vulkan").setting.runtime):
-        works = drafter_class("mtp").of(at.drafting.parts, 3).work(at.shard, verify(1, 512, 4), runtime)
+        works = drafter_class("mtp").sized(at.drafting.parts, 3).work(at.shard, verify(1, 512, 4), runtime)
         rows = [int(np.max(work.workload.query_tokens)) for work in works]
         heads = [any(each.operator.name == "lm_head" for each in work.launches) for work in works]
         assert rows == [4, 1, 1, 1]
         assert heads == [False, True, True, True]
     served = (
         drafter_class("mtp")
-        .of(at.drafting.parts, 3)
+        .sized(at.drafting.parts, 3)
         .work(at.shard, verify(1, 512, 4), of(runtime="vllm", weight_dtype=None).setting.runtime)
     )
     assert len(served) == 3

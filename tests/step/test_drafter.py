@@ -97,7 +97,7 @@ def test_a_draft_models_tree_costs_what_engines_do_for_trees(runtime, term):
 
 def test_look_ups_run_nothing_on_the_gpu_and_hold_nothing():
     for name in lookups():
-        found = drafters()[name].of(PARTS, 5)
+        found = drafters()[name].sized(PARTS, 5)
         assert found.work(MODEL, STEP, RUNTIME) == ()
         assert found.prompt_work(MODEL, prefill(1, 100), RUNTIME) == ()
         assert found.weight_bytes(MODEL) == found.kv_bytes_per_token(MODEL) == 0.0
@@ -161,7 +161,7 @@ def test_an_eagle3_layer_weighs_what_its_checkpoint_does():
 def test_features_of_the_target_are_fused_once_a_round_and_a_draft_with_its_token_in_each_pass():
     """A round of EAGLE-3 fuses the 4 x (3 + 1) rows that it reads; EAGLE and MTP fuse in each pass."""
     rows = {
-        kind: [int(g.m) for g in gemms(kind.of(PARTS, 3).work(LLAMA, STEP, RUNTIME), "draft_fusion")]
+        kind: [int(g.m) for g in gemms(kind.sized(PARTS, 3).work(LLAMA, STEP, RUNTIME), "draft_fusion")]
         for kind in (Eagle, Mtp, Eagle3, PEagle, DFlash)
     }
     assert rows == {Eagle: [16, 4, 4], Mtp: [16, 4, 4], Eagle3: [16], PEagle: [16], DFlash: [16]}
@@ -189,7 +189,7 @@ def test_drafting_is_a_small_share_and_grows_with_depth():
 
 
 def drafting_us(kind: type, depth: int, batch: int = 8, seq_len: int = 1024) -> float:
-    steps = drafting_times(setting(kind.of(PARTS, depth), depth=depth), batch, seq_len, depth + 1)
+    steps = drafting_times(setting(kind.sized(PARTS, depth), depth=depth), batch, seq_len, depth + 1)
     return float(sum(np.asarray(step.time_us) for step in steps))
 
 
@@ -204,7 +204,7 @@ def test_a_longer_draft_never_costs_less(kind, batch):
 @pytest.mark.parametrize("kind", PARALLEL)
 def test_parallel_drafters_pass_once(kind):
     for depth in (1, 4, 15):
-        works = kind.of(PARTS, depth).work(LLAMA, verify(4, 1024, depth + 1), RUNTIME)
+        works = kind.sized(PARTS, depth).work(LLAMA, verify(4, 1024, depth + 1), RUNTIME)
         assert sum(work.name == "draft" for work in works) == 1
     assert drafting_us(kind, 8, batch=1) < 1.3 * drafting_us(kind, 1, batch=1)
     assert drafting_us(Eagle3, 8, batch=1) > 4.0 * drafting_us(Eagle3, 1, batch=1)
@@ -213,7 +213,7 @@ def test_parallel_drafters_pass_once(kind):
 def test_a_parallel_pass_reads_what_was_accepted_and_a_mask_for_each_further_draft():
     depth = 5
     for kind in (PEagle, Pard):
-        works = kind.of(PARTS, depth).work(LLAMA, verify(4, 1024, depth + 1), RUNTIME)
+        works = kind.sized(PARTS, depth).work(LLAMA, verify(4, 1024, depth + 1), RUNTIME)
         assert {int(g.m) for g in gemms(works, "down_proj")} == {4 * 2 * depth}
     (head,) = gemms(PEagle(depth=depth).work(LLAMA, verify(4, 1024, 6), RUNTIME), "lm_head")
     assert (int(head.m), head.n) == (4 * depth, 32_000)
@@ -246,12 +246,12 @@ def test_dspark_adds_a_small_head_for_each_draft():
 
 def test_each_method_reserves_its_own_slots_of_the_cache():
     # as vLLM counts them: EAGLE, MTP, DFlash and PARD K, draft model 1, P-EAGLE and DSpark K - 1
-    slots = {name: kind.of(PARTS, 7).kv_slots() for name, kind in drafters().items()}
+    slots = {name: kind.sized(PARTS, 7).kv_slots() for name, kind in drafters().items()}
     none = dict.fromkeys(("medusa", "ngram", "suffix"), 0)
     ahead = dict.fromkeys(("eagle", "eagle3", "mtp"), 7)
     assert slots == {**none, **ahead, "draft-model": 1, "p-eagle": 6, "dspark": 6, "dflash": 7, "pard": 7}
     for kind in (DraftModel, DFlash):
-        drafter = kind.of(PARTS, 7)
+        drafter = kind.sized(PARTS, 7)
         here, without = (
             float(step_memory_bytes(LLAMA, of, 4, seq_len, 8))
             for of, seq_len in ((drafter, 1000), (None, 1000 + drafter.kv_slots()))
@@ -265,7 +265,7 @@ def test_each_method_reserves_its_own_slots_of_the_cache():
 def test_mtp_drafts_a_multiple_of_its_modules():
     assert Mtp.lengths(DrafterParts(), 5) == (1, 2, 3, 4, 5)
     assert Mtp.lengths(DrafterParts(modules=3), 8) == (1, 2, 3, 6)
-    one, three = (Mtp.of(DrafterParts(modules=n), 3) for n in (1, 3))
+    one, three = (Mtp.sized(DrafterParts(modules=n), 3) for n in (1, 3))
     assert three.weight_bytes(LLAMA) == pytest.approx(3 * one.weight_bytes(LLAMA))
     assert three.kv_bytes_per_token(LLAMA) == pytest.approx(3 * one.kv_bytes_per_token(LLAMA))
     layer = LLAMA.resized(layers=1).layers_parameter_count + 2 * LLAMA.hidden**2 + LLAMA.hidden
@@ -276,7 +276,7 @@ def test_layers_of_a_quantised_target_are_drafted_as_they_are_stored():
     quantised = replace(LLAMA, dtype="fp8", weight_dtype="fp8")
     for kind, dtype in ((Eagle3, "fp16"), (DFlash, "fp16"), (Mtp, "fp8")):
         target = replace(quantised, activation_dtype="fp16")
-        (down, *_) = gemms(kind.of(PARTS, 2).work(target, STEP, RUNTIME), "down_proj")
+        (down, *_) = gemms(kind.sized(PARTS, 2).work(target, STEP, RUNTIME), "down_proj")
         assert down.dtype == dtype
 
 
@@ -310,7 +310,7 @@ def test_an_mtp_module_is_a_layer_of_experts_that_wakes_its_own():
 def test_draft_layers_are_dense_whatever_the_target_is(kind):
     for name, width in (("gpt-oss-120b", 3 * 2880), ("deepseek-r1", 18432), ("qwen3-30b-a3b", 6144)):
         target = load_model(name)
-        works = kind.of(DrafterParts(), 2).work(target, verify(4, 512, 3), RUNTIME)
+        works = kind.sized(DrafterParts(), 2).work(target, verify(4, 512, 3), RUNTIME)
         assert {g.k for g in gemms(works, "down_proj")} == {width}
         assert not any(isinstance(one.operator, Experts) for work in works for one in work.launches)
 
@@ -318,7 +318,7 @@ def test_draft_layers_are_dense_whatever_the_target_is(kind):
 def test_drafters_are_split_as_the_target_is():
     target = load_model("llama-3.1-70b")
     for kind in (Eagle3, PEagle, DFlash, DSpark, DraftModel, Pard):
-        drafter = kind.of(
+        drafter = kind.sized(
             DrafterParts(draft=load_model("llama-3.2-1b") if kind.takes_draft_model else None), 3
         )
         shard = on_one_gpu(target, Parallel(tp=4))
@@ -351,5 +351,5 @@ def test_names_are_listed_in_the_order_of_the_classes():
 def test_trees_are_drafted_by_as_many_passes_as_they_are_deep(name, levels):
     """Of drafters that draft level by level; a chain has no level of a tree."""
     parts = DrafterParts(draft=LLAMA)
-    chain, tree = (drafters()[name].of(parts, 3, width) for width in (1, 4))
+    chain, tree = (drafters()[name].sized(parts, 3, width) for width in (1, 4))
     assert (chain.tree_levels, tree.tree_levels) == (0, levels)

@@ -67,7 +67,7 @@ def test_drafting_costs_more_with_each_pass_and_a_look_up_less_than_any(name):
 @pytest.mark.parametrize("name", drafters())
 def test_only_a_drafter_that_looks_drafts_up_pays_for_look_ups(name):
     kind, of = drafters()[name], setting("vllm-0.14")
-    of = replace(of, drafter=kind.of(DrafterParts(draft=load_model("llama-68m")), 1))
+    of = replace(of, drafter=kind.sized(DrafterParts(draft=load_model("llama-68m")), 1))
     dear = with_terms(of, engine("vllm-0.14", lookup_us_per_request=1000.0))
     free = with_terms(of, engine("vllm-0.14", lookup_us_per_request=0.0))
     added = speculative_step(dear, 8, 512, 2).time_us - speculative_step(free, 8, 512, 2).time_us
@@ -218,7 +218,7 @@ def test_terms_that_both_steps_share_hardly_move_a_speedup():
 @pytest.mark.parametrize("term", ["gain_share", "lookup_gain_share", "far_gain_share"])
 @pytest.mark.parametrize("looks_up", [False, True])
 def test_what_other_sources_miss_by_opens_a_round_and_its_speedup(term, looks_up):
-    of = setting(drafter=drafters()["ngram"].of(DrafterParts(), 3) if looks_up else Eagle(depth=3))
+    of = setting(drafter=drafters()["ngram"].sized(DrafterParts(), 3) if looks_up else Eagle(depth=3))
     nothing = {"gain_share": 0.0, "lookup_gain_share": 0.0, "far_gain_share": 0.0}
     bare, wide = (with_terms(of, engine(**nothing | more)) for more in ({}, {term: 0.3}))
     steps = [speculative_step(each, 4, 512, 4).cost for each in (bare, wide)]
@@ -300,7 +300,8 @@ def test_eager_trees_pay_for_their_levels_and_look_ups_less_than_other_drafts():
         assert float(chain.cost.time_us) == eager.host_us_per_drafted_step
     assert added["vicuna-7b"] == pytest.approx(1300.0)
     assert added["vicuna-13b"] == pytest.approx(2000.0, rel=0.03)
-    (looked_up,) = drafting_times(setting("hf-eager", drafters()["ngram"].of(DrafterParts(), 5)), 1, 512, 6)
+    ngram = drafters()["ngram"].sized(DrafterParts(), 5)
+    (looked_up,) = drafting_times(setting("hf-eager", ngram), 1, 512, 6)
     assert 1200.0 <= float(looked_up.cost.time_us) <= 2000.0
     assert looked_up.cost.has_engine_band
 

@@ -358,7 +358,7 @@ def test_an_engine_charges_drafting_for_the_requests_of_one_host():
         gpu="h200-sxm", model="deepseek-r1", drafter="mtp", runtime="sglang", tp=8, ep=8, dp_attention=True,
         max_drafts=1, acceptance=0.7,
     ).setting  # fmt: skip
-    of = replace(of, drafter=Mtp.of(DrafterParts(modules=1), 1))
+    of = replace(of, drafter=Mtp.sized(DrafterParts(modules=1), 1))
     *_, charged = drafting_times(of, 17, 512, 2)
     alone = drafting_us(engine, 3, looks_up=False, width=1)
     assert float(charged.cost.exposed_us) == pytest.approx(float(alone.time_us))

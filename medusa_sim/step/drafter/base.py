@@ -7,7 +7,7 @@ another matter (`medusa_sim.acceptance`); the two do not know each other.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -75,22 +75,10 @@ class Drafter:
     """
 
     @classmethod
-    def of(cls, parts: DrafterParts, depth: int, width: int = 1) -> Self:
-        """The drafter for draft length `depth`, `width` children a level.
-
-        Of Medusa as many heads as the tree is deep: the others need not run.
-        """
-        told = {
-            "depth": depth,
-            "width": width,
-            "heads": depth,
-            "draft": parts.draft,
-            "runtime": parts.draft_runtime,
-            "draft_vocab": parts.draft_vocab,
-            "modules": parts.modules,
-        }
-        own = {entry.name for entry in fields(cls)}  # type: ignore[arg-type]  # every drafter is a dataclass
-        return cls(**{name: value for name, value in told.items() if name in own})
+    def sized(cls, parts: DrafterParts, depth: int, width: int = 1) -> Self:
+        """The drafter for draft length `depth`, `width` children a level; of some neither is a size."""
+        del parts, depth, width
+        return cls()
 
     @classmethod
     def lengths(cls, parts: DrafterParts, longest: int) -> tuple[int, ...]:
@@ -169,6 +157,11 @@ class PassDrafter(Drafter):
     """Tokens of each sequence that a level drafts."""
 
     @property
+    def nodes_per_level(self) -> int:
+        """Its width; SGLang grows trees of draft models (STANDALONE) too, with the code of EAGLE's."""
+        return self.width
+
+    @property
     def tree_levels(self) -> int:
         """Its depth, of a tree."""
         return self.depth if self.has_levels and self.nodes_per_level > 1 else 0
@@ -185,9 +178,12 @@ class PassDrafter(Drafter):
         raise NotImplementedError
 
     def levels(self, runtime: Runtime) -> range:
-        """Levels that it drafts one after another; none where all drafts come out of one pass."""
+        """Levels that it drafts one after another; none where all drafts come out of one pass.
+
+        The i-th sees i - 1 levels of its own drafts.
+        """
         del runtime
-        return range(0)
+        return range(self.depth if self.has_levels else 0)
 
     def level_work(self, model: Model, workload: Workload, runtime: Runtime, level: Size) -> PassWork:
         """The pass of a level. level: 0, or some beyond it, several along the last axis of the workload."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from medusa_sim.engines.runtime import Runtime
 from medusa_sim.errors import UsageError
@@ -49,10 +49,11 @@ class DraftModel(PassDrafter):
     width: int = 1
     runtime: Runtime | None = None
 
-    @property
-    def nodes_per_level(self) -> int:
-        """Its width: SGLang grows trees of draft models (STANDALONE) with the code of EAGLE's."""
-        return self.width
+    @classmethod
+    def sized(cls, parts: DrafterParts, depth: int, width: int = 1) -> Self:
+        """The model of the parts, run so often."""
+        assert parts.draft is not None  # noqa: S101  # refused by `check`
+        return cls(draft=parts.draft, runtime=parts.draft_runtime, depth=depth, width=width)
 
     @classmethod
     def check(cls, parts: DrafterParts, target: Model) -> None:
@@ -76,11 +77,6 @@ class DraftModel(PassDrafter):
         verified = self._pass(model, verified_tokens(workload, depth), runtime)
         proposing = last_logits(verified.launches, workload.batch)
         return (replace(verified, launches=proposing, reads_accepted=True),)
-
-    def levels(self, runtime: Runtime) -> range:
-        """`depth`, of which the i-th sees i - 1 levels of its own drafts."""
-        del runtime
-        return range(self.depth)
 
     def level_work(self, model: Model, workload: Workload, runtime: Runtime, level: Size) -> PassWork:
         """A forward pass."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -71,10 +71,10 @@ class LayerDrafter(PassDrafter):
     layer_inputs: ClassVar[int] = 1
     """Rows of width h that the first layer's Q, K and V read side by side."""
 
-    @property
-    def nodes_per_level(self) -> int:
-        """Its width."""
-        return self.width
+    @classmethod
+    def sized(cls, parts: DrafterParts, depth: int, width: int = 1) -> Self:
+        """Its layers, run so often."""
+        return cls(depth=depth, width=width, draft_vocab=parts.draft_vocab)
 
     def _network(self, model: Model) -> Model:
         """The draft layers as a model: dense, in the dtype of the activations, as their checkpoints are."""
@@ -230,6 +230,11 @@ class Mtp(LayerDrafter):
     lender = "mtp-deepseek-r1"
 
     modules: int = 1
+
+    @classmethod
+    def sized(cls, parts: DrafterParts, depth: int, width: int = 1) -> Self:
+        """As many modules as the target has, which take turns."""
+        return cls(depth=depth, width=width, modules=parts.modules)
 
     @classmethod
     def lengths(cls, parts: DrafterParts, longest: int) -> tuple[int, ...]:

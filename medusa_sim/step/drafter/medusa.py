@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from medusa_sim.engines.runtime import Runtime
 from medusa_sim.models.model import Model
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.drafter import DrafterName
-from medusa_sim.step.drafter.base import Drafter, as_drafting
+from medusa_sim.step.drafter.base import Drafter, DrafterParts, as_drafting
 from medusa_sim.step.exchange import logit_exchange
 from medusa_sim.step.launch import elementwise_launch, head_launch
 from medusa_sim.step.pass_work import PassWork
@@ -34,6 +34,12 @@ class Medusa(Drafter):
     lender = "medusa1-vicuna-7b"
 
     heads: int = 5
+
+    @classmethod
+    def sized(cls, parts: DrafterParts, depth: int, width: int = 1) -> Self:
+        """As many heads as the tree is deep: the others need not run."""
+        del parts, width
+        return cls(heads=depth)
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Heads run on every candidate, as public code does, or on the accepted row alone.

@@ -82,11 +82,6 @@ class Pard(DraftModel):
         whole = self._pass(model, masked(workload, depth), self.runtime or runtime)
         return (replace(whole, reads_accepted=True),)
 
-    def levels(self, runtime: Runtime) -> range:
-        """None: all drafts come out of one pass."""
-        del runtime
-        return range(0)
-
     def kv_slots(self) -> int:
         """The masks, and the target's own token, which a model of its own has not seen."""
         return self.depth
