@@ -30,10 +30,9 @@ from medusa_sim.step.prompt_kernels import (
     linear_us,
     logits_us,
     prompt_attention_us,
-    read_us,
     timed_rows,
 )
-from medusa_sim.step.prompts import GRAPHS, PromptHost, PromptTerms, prompt_host, prompt_terms
+from medusa_sim.step.prompts import GRAPHS, PromptHost, PromptTerms, prompt_host, prompt_terms, read_us
 from medusa_sim.step.setting import Setting
 from medusa_sim.units import US_PER_S
 

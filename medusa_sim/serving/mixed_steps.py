@@ -49,7 +49,6 @@ from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.host import Added
 from medusa_sim.step.prompt_kernels import (
-    LEAST_PROMPTS,
     decode_linear_us,
     drafter_attention_us,
     drafter_linear_us,
@@ -60,10 +59,16 @@ from medusa_sim.step.prompt_kernels import (
     linear_us,
     logits_us,
     prompt_attention_us,
-    read_us,
     timed_rows,
 )
-from medusa_sim.step.prompts import PromptHost, PromptTerms, prompt_hosts, prompt_terms
+from medusa_sim.step.prompts import (
+    LEAST_PROMPTS,
+    PromptHost,
+    PromptTerms,
+    prompt_hosts,
+    prompt_terms,
+    read_us,
+)
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import step_rows
 

@@ -1,4 +1,4 @@
-"""Device time of the kernels that read prompts: of the target, of a drafter, and on the busiest GPU.
+"""Device time of the kernels that read prompts: of the target, of a drafter, and on one GPU that has all.
 
 The kernels of a step are of two kinds:
 
@@ -42,8 +42,6 @@ from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
-LEAST_PROMPTS = 1e-9
-"""Stands for no prompt where prompts are divided by."""
 _FEW_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28)
 _SPACED_ROWS = ((32, 1024), (64, 2048), (128, 8192), (512, 32_768), (4096, 1 << 62))
 """Rows at which linear(T) is priced, as (spacing, up to) beyond the first few; between them time is taken as
@@ -88,6 +86,23 @@ def logits_us(setting: Setting) -> float:
     launches = model_launches(setting.shard, prompt, setting.runtime)
     logits = tuple(launch for launch in launches if launch.operator.name in LOGIT_OPERATORS)
     return float(device_us(setting.latency, _prompt_pass(setting, logits, prompt)))
+
+
+def imbalance_us(setting: Setting, tokens: FloatArray) -> FloatArray:
+    """What linear(S) takes longer where one GPU attends to all S `tokens`, microseconds.
+
+    That GPU has all rows of the linear layers around attention, while the others wait. 0 where every GPU
+    attends to all requests.
+    """
+    gpus, tokens = setting.parallel.schedulers, np.asarray(tokens, dtype=np.float64)
+    if gpus == 1:
+        return np.zeros(tokens.shape)
+
+    def without_attention_us(prompts: Workload) -> FloatArray:
+        launches = model_launches(setting.shard, prompts, setting.runtime)
+        return device_us(setting.latency, _without_attention(_prompt_pass(setting, launches, prompts)))
+
+    return without_attention_us(prefill(1, tokens)) - without_attention_us(prefill(gpus, tokens / gpus))
 
 
 # Experts: what tokens of one request save by sharing them, and how much of it a prompt leaves.
@@ -174,62 +189,6 @@ def drafter_attention_us(setting: Setting, drafter: Drafter | None, tokens: Size
     works = drafter_works(setting, drafter, _chunk(tokens, kv_len))
     times_us = (device_us(setting.latency, _attention_alone(work)) for work in works)
     return sum(times_us, start=np.zeros(np.broadcast_shapes(np.shape(tokens), np.shape(kv_len))))
-
-
-# Load imbalance between GPUs that attend to their own requests (data-parallel attention).
-
-
-def busiest_share(gpus: int, prompts: Size) -> FloatArray:
-    """Share of `prompts` on the GPU that has most of them: an even share, but never less than one prompt.
-
-    gpus: that attend to their own requests. Of 2 prompts on 4 GPUs the busiest has one, a half; of 8 two.
-    """
-    some = np.maximum(prompts, LEAST_PROMPTS)
-    busiest_prompts = np.maximum(some / gpus, np.minimum(some, 1.0))
-    return np.asarray(busiest_prompts / some)
-
-
-def imbalance_us(setting: Setting, tokens: FloatArray) -> FloatArray:
-    """What linear(S) takes longer where one GPU attends to all S `tokens`, microseconds.
-
-    That GPU has all rows of the linear layers around attention, while the others wait. 0 where every GPU
-    attends to all requests.
-    """
-    gpus, tokens = setting.parallel.schedulers, np.asarray(tokens, dtype=np.float64)
-    if gpus == 1:
-        return np.zeros(tokens.shape)
-
-    def spread_us(prompts: Workload) -> FloatArray:
-        launches = model_launches(setting.shard, prompts, setting.runtime)
-        return device_us(setting.latency, _without_attention(_prompt_pass(setting, launches, prompts)))
-
-    return spread_us(prefill(1, tokens)) - spread_us(prefill(gpus, tokens / gpus))
-
-
-def imbalance_share(gpus: int, busiest: FloatArray) -> FloatArray:
-    """Share of `imbalance_us` that several GPUs pay: 1 where one has all prompts, 0 where all have as many.
-
-    busiest: share of the prompts on the GPU that has most (`busiest_share`).
-    """
-    return np.asarray((gpus * busiest - 1.0) / (gpus - 1.0))
-
-
-def read_us(
-    gpus: int,
-    prompts: Size,
-    attention_us: FloatArray | float,
-    drafter_us: FloatArray | float,
-    imbalance_us: FloatArray | float,
-) -> FloatArray | float:
-    """(N8) read: what `prompts` take besides linear layers; broadcasts, in the unit given.
-
-    gpus: that attend to their own requests; attention_us: of all prompts, the drafter's with it; drafter_us:
-    its linear layers; imbalance_us: where one GPU has all prompts.
-    """
-    if gpus == 1:
-        return attention_us + drafter_us
-    busiest = busiest_share(gpus, prompts)
-    return busiest * attention_us + drafter_us + imbalance_share(gpus, busiest) * imbalance_us
 
 
 # The rows at which linear(T) is priced.

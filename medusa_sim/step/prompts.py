@@ -23,12 +23,16 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.engines.engine import Engine
 from medusa_sim.engines.term import Term
+from medusa_sim.operators.operator import Size
 from medusa_sim.step.drafter import lookups
 from medusa_sim.step.graphs import most_captured_tokens
 from medusa_sim.step.host import Added, host_share, launching_us, overlapped_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import prefill
+
+LEAST_PROMPTS = 1e-9
+"""Stands for no prompt where prompts are divided by."""
 
 
 def prompts_apart(setting: Setting) -> bool:
@@ -110,6 +114,27 @@ def prompt_terms(setting: Setting) -> PromptTerms:
         extra_us=setting.model.layers * engine.prompt_us_per_layer.value,
         are_apart=prompts_apart(setting),
     )
+
+
+def read_us(
+    gpus: int,
+    prompts: Size,
+    attention_us: FloatArray | float,
+    drafter_us: FloatArray | float,
+    imbalance_us: FloatArray | float,
+) -> FloatArray | float:
+    """(N8) read: what `prompts` take besides linear layers; broadcasts, in the unit given.
+
+    gpus: that attend to their own requests; attention_us: of all prompts, the drafter's with it; drafter_us:
+    its linear layers; imbalance_us: where one GPU has all prompts (`prompt_kernels.imbalance_us`). The GPU
+    that has most has an even share of them, but never less than one: of 2 on 4 GPUs one, a half; of 8 two.
+    """
+    if gpus == 1:
+        return attention_us + drafter_us
+    some = np.maximum(prompts, LEAST_PROMPTS)
+    busiest_share = np.maximum(some / gpus, np.minimum(some, 1.0)) / some
+    uneven = (gpus * busiest_share - 1.0) / (gpus - 1.0)  # 1 where it has all, 0 where all have as many
+    return busiest_share * attention_us + drafter_us + uneven * imbalance_us
 
 
 # The host: it launches prompts kernel by kernel, always or only in a step that outgrows the graphs.
