@@ -134,7 +134,7 @@ class CalibratedLatency:
         asked = self._asked_for(operator)
         key = operator.kind, operator.form, operator.forms, asked
         if key not in self._chosen:
-            self._chosen[key] = choose(self.gpu, KIND_OF[operator.kind], operator, asked)
+            self._chosen[key] = choose(self.gpu, operator, asked)
         return self._chosen[key]
 
     def _asked_for(self, operator: Operator) -> Asked:

@@ -32,7 +32,7 @@ from medusa_sim.gpus.kernels import (
 )
 from medusa_sim.latency.bands import less_certain
 from medusa_sim.latency.operator_time import OperatorTime, Source
-from medusa_sim.operators.kinds import EXPERTS, LATENT, LINEAR, Kind
+from medusa_sim.operators.kinds import EXPERTS, KIND_OF, LATENT, LINEAR, Kind
 from medusa_sim.operators.operator import Operator
 from medusa_sim.units import SCALED
 
@@ -103,22 +103,91 @@ class _Against(NamedTuple):
     """The library does not take it by itself."""
 
 
-def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
-    """The kernel of a kind for an operator, in one of its `forms`.
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is looked for on a GPU, and where: sets that were asked for first."""
+
+    gpu: Gpu
+    operator: Operator
+    asked: Asked
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the operator."""
+        return KIND_OF[self.operator.kind]
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether kernels of sets that were not asked for may serve."""
+        return self.kind is not LINEAR or bool(self.asked.engine)
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of the kind."""
+        asked, held = self.asked, self.gpu.kernels
+        others = (asked.library, asked.set_name, *held) if self.is_everywhere else (asked.set_name,)
+        sets = dict.fromkeys(name for name in (asked.engine, *others) if name in held)
+        return {name: self.kind.table(held[name]) for name in sets}
+
+    def found(self, tables: Tables, forms: Iterable[str]) -> Iterator[_Found]:
+        """Every kernel of the formats, the best format first; a step takes no fallback of a library."""
+        name = self.asked.kernel_name
+        for form in forms:
+            for set_name, kernels in tables.items():
+                for key, kernel in _in_order(kernels, form, name):
+                    is_fallback = isinstance(kernel, StreamKernel | LatentKernel) and kernel.fallback
+                    if not (self.asked.in_step and is_fallback):
+                        yield _Found(set_name, form, key, kernel, _is_named(key, kernel, name))
+
+    def against(self, found: _Found, own_forms: Collection[str]) -> _Against:
+        """What speaks against a kernel. own_forms: formats measured on this GPU."""
+        kind, asked = self.kind, self.asked
+        # then of the operator's own format
+        is_nameless = bool(asked.kernel_name) and asked.engine not in self.gpu.kernels
+        is_other = found.form != self.operator.forms[0] or not _says(found.kernel, asked.kernel_name)
+        # how keys are split and experts grouped is the library's own: a relative's kernel of it is nearer
+        # than another's here (experts in blocks of fp8 at 16 tokens: 4 % between H100 and H200, 46 between
+        # libraries)
+        may_stand_back = asked.library not in (asked.engine, asked.set_name) and kind not in (LATENT, EXPERTS)
+        is_lent = found.set_name == asked.library and _is_lent(found.kernel) and found.form in own_forms
+        return _Against(
+            is_another=is_nameless and is_other,
+            is_lent=may_stand_back and is_lent,
+            is_foreign=kind.own_first and found.set_name not in (asked.engine, asked.library, asked.set_name),
+            is_not_named=kind.own_first and not found.is_named,
+            is_alternative=not asked.kernel_name and NAME_MARK in found.key,
+        )
+
+    def nothing_found(self, tables: Tables) -> SpecError:
+        """The error that says what there is instead."""
+        gpu, kind = self.gpu, self.kind
+        has = sorted({key for kernels in tables.values() for key in kernels})
+        of_set = "" if self.is_everywhere else f", kernel set {self.asked.set_name!r}"
+        elsewhere = [name for name, held in gpu.kernels.items() if name not in tables and kind.table(held)]
+        listed = f" ({', '.join(elsewhere)})" if elsewhere else ""
+        return SpecError(
+            f"gpu {gpu.name!r}{of_set}: no {kind.section} kernel for {self.operator.forms[0]!r} "
+            f"(it has: {', '.join(has) or 'none'}); choose another GPU, dtype or --kernels{listed}, "
+            "or fit it: medusa-sim calibrate"
+        )
+
+
+def choose(gpu: Gpu, operator: Operator, asked: Asked) -> Choice:
+    """The kernel for an operator, in one of its `forms`.
 
     Linear layers of sets that were not asked for serve only rows that name an engine. Where `own_first`, the
     sets that were asked for serve in any of the forms before other sets do, and there the kernel that was
     named before others. Raises SpecError in one line where there is none of them.
     """
-    tables = _tables(gpu, kind, asked)
+    search = _Search(gpu, operator, asked)
+    kind, tables = search.kind, search.tables
     is_step_linear = kind is LINEAR and asked.in_step
     rows_of = linear_rows(asked.library, gpu.architecture, operator.form) if is_step_linear else ""
-    forms = (rows_of, *operator.forms) if rows_of else operator.forms
-    found = list(_found(tables, forms, asked))
+    found = list(search.found(tables, (rows_of, *operator.forms) if rows_of else operator.forms))
     if not found:
-        raise _nothing_found(gpu, kind, operator, asked, tables)
+        raise search.nothing_found(tables)
     own_forms = {each.form for each in found if not _is_lent(each.kernel)}
-    best = min(found, key=lambda each: _against(each, kind, operator, asked, tables, own_forms))
+    best = min(found, key=lambda each: search.against(each, own_forms))
     is_asked = best.is_named and asked.engine in ("", best.set_name)
     is_asked = is_asked and (not kind.is_exact or best.form == operator.form)
     choice = Choice(
@@ -132,52 +201,6 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     runs = expert_products(asked.library, gpu.architecture, best.form) if asked.in_step else ""
     products = tables[best.set_name].get(f"{best.form}{NAME_MARK}{runs}") if runs else None
     return _multiplying_as(choice, products)
-
-
-def _tables(gpu: Gpu, kind: Kind, asked: Asked) -> Tables:
-    """The tables of a kind, those of sets that were asked for first."""
-    others = (asked.library, asked.set_name, *gpu.kernels) if _anywhere(kind, asked) else (asked.set_name,)
-    sets = dict.fromkeys(name for name in (asked.engine, *others) if name in gpu.kernels)
-    return {name: kind.table(gpu.kernels[name]) for name in sets}
-
-
-def _anywhere(kind: Kind, asked: Asked) -> bool:
-    """Whether kernels of sets that were not asked for may serve."""
-    return kind is not LINEAR or bool(asked.engine)
-
-
-def _found(tables: Tables, forms: Iterable[str], asked: Asked) -> Iterator[_Found]:
-    """Every kernel of the formats, the best format first; a step takes no fallback of a library."""
-    for form in forms:
-        for set_name, kernels in tables.items():
-            for key, kernel in _in_order(kernels, form, asked.kernel_name):
-                is_fallback = isinstance(kernel, StreamKernel | LatentKernel) and kernel.fallback
-                if not (asked.in_step and is_fallback):
-                    yield _Found(set_name, form, key, kernel, _is_named(key, kernel, asked.kernel_name))
-
-
-def _against(
-    found: _Found,
-    kind: Kind,
-    operator: Operator,
-    asked: Asked,
-    tables: Tables,
-    own_forms: Collection[str],
-) -> _Against:
-    """What speaks against a kernel. own_forms: formats measured on this GPU."""
-    is_nameless = bool(asked.kernel_name) and asked.engine not in tables  # then of the operator's own format
-    is_other = found.form != operator.forms[0] or not _says(found.kernel, asked.kernel_name)
-    # how keys are split and experts grouped is the library's own: a relative's kernel of it is nearer than
-    # another's here (experts in blocks of fp8 at 16 tokens: 4 % between H100 and H200, 46 between libraries)
-    may_stand_back = asked.library not in (asked.engine, asked.set_name) and kind not in (LATENT, EXPERTS)
-    is_lent = found.set_name == asked.library and _is_lent(found.kernel) and found.form in own_forms
-    return _Against(
-        is_another=is_nameless and is_other,
-        is_lent=may_stand_back and is_lent,
-        is_foreign=kind.own_first and found.set_name not in (asked.engine, asked.library, asked.set_name),
-        is_not_named=kind.own_first and not found.is_named,
-        is_alternative=not asked.kernel_name and NAME_MARK in found.key,
-    )
 
 
 def _computing_as_own(choice: Choice, own: Kernel | None, form: str) -> Choice:
@@ -207,19 +230,6 @@ def _multiplying_as(choice: Choice, products: Kernel | None) -> Choice:
         return choice
     both = multiplying_as(choice.kernel, products)
     return replace(choice, kernel=both, is_asked=False, error=TRANSFER_ERROR_ALIKE)
-
-
-def _nothing_found(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked, tables: Tables) -> SpecError:
-    """The error that says what there is instead."""
-    has = sorted({key for kernels in tables.values() for key in kernels})
-    of_set = "" if _anywhere(kind, asked) else f", kernel set {asked.set_name!r}"
-    elsewhere = [name for name, kernels in gpu.kernels.items() if name not in tables and kind.table(kernels)]
-    listed = f" ({', '.join(elsewhere)})" if elsewhere else ""
-    return SpecError(
-        f"gpu {gpu.name!r}{of_set}: no {kind.section} kernel for {operator.forms[0]!r} "
-        f"(it has: {', '.join(has) or 'none'}); choose another GPU, dtype or --kernels{listed}, "
-        "or fit it: medusa-sim calibrate"
-    )
 
 
 def _is_lent(kernel: Kernel) -> bool:

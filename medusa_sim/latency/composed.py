@@ -106,7 +106,7 @@ def _replayed(model: KernelTimes, operator: Sparse, time: OperatorTime) -> Opera
         asked = Asked(set_name=name, library=name, in_step=True)
         if name == own.set_name or own.form not in SPARSE.table(gpu.kernels[name]):
             continue
-        other = choose(gpu, SPARSE, operator, asked)
+        other = choose(gpu, operator, asked)
         if other.set_name == name and isinstance(other.kernel, StreamKernel):
             found = stream_time(gpu, other.kernel, operator)
             shortest = replaced_where(shortest, found, found.time_us < shortest.time_us)

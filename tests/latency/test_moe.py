@@ -24,7 +24,6 @@ from medusa_sim.latency.moe import SPREAD_ERROR, _end_tokens, experts_time
 from medusa_sim.latency.operator_time import Source
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Size
 from medusa_sim.units import BYTES_PER_ELEMENT, format_of
 
@@ -284,7 +283,7 @@ def test_a_format_is_borrowed_from_the_relative_before_another_format_of_the_car
         )
         if measured:
             asked = Asked(set_name="sglang", library=library)
-            assert choose(gpu, KIND_OF["moe"], in_format(form), asked).form == form, form
+            assert choose(gpu, in_format(form), asked).form == form, form
 
 
 @pytest.mark.parametrize("library", ["vllm", "sglang", "trtllm"])
@@ -298,7 +297,7 @@ def test_no_rule_for_tiles_makes_a_cliff_in_a_format_that_it_was_not_made_for(na
     for form in (*WEIGHTS, "fp8_wo"):
         made = in_format(form, tokens, hit=hit, inter=2880, hidden=2880)
         try:
-            chosen = choose(gpu, KIND_OF["moe"], made, latency.asked)
+            chosen = choose(gpu, made, latency.asked)
             time = latency.time(made).time_us
         except SpecError:
             continue
