@@ -42,9 +42,9 @@ class Source(IntEnum):
     ROOFLINE = 5
 
 
-def names_of(codes: CodeArray, of: type[Bound | Source]) -> npt.NDArray[np.str_]:
+def names_of(codes: CodeArray, enum: type[Bound | Source]) -> npt.NDArray[np.str_]:
     """Names of codes in lower case."""
-    return np.asarray([code.name.lower() for code in of])[codes]
+    return np.asarray([code.name.lower() for code in enum])[codes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,11 +68,11 @@ def serial_attention_time(gpu: Gpu, kernel: SerialAttention, operator: Attention
     cached = np.where(operator.kv_bytes <= kernel.cached_bytes, kernel.cached_ratio, 1.0)
     element = BYTES_PER_ELEMENT[operator.dtype]
 
-    def line(of: SerialLine) -> tuple[FloatArray, FloatArray]:
-        memory = 2.0 * walked * element / (of.bandwidth_fraction * rates[0] * cached)
-        return memory, 4.0 * q_len * walked / (of.peak_fraction * rates[1])
+    def memory_and_arithmetic(line: SerialLine) -> tuple[FloatArray, FloatArray]:
+        memory = 2.0 * walked * element / (line.bandwidth_fraction * rates[0] * cached)
+        return memory, 4.0 * q_len * walked / (line.peak_fraction * rates[1])
 
-    few, many = line(kernel.few), line(kernel.many)
+    few, many = memory_and_arithmetic(kernel.few), memory_and_arithmetic(kernel.many)
     takes_few = few[0] + few[1] <= many[0] + many[1]
     memory, arithmetic = (np.where(takes_few, a, b) for a, b in zip(few, many, strict=True))
     fixed = kernel.ramp_us + rows * (kernel.head_us + kernel.query_us * q_len)

@@ -161,19 +161,19 @@ def _learned(header: Header, tensors: tuple[Tensor, ...], path: Path) -> str:
     sizes: dict[Role, dict[str, int]] = {}
     for tensor in tensors:
         if tensor.is_matrix and not any(part in tensor.name for part in _UNCOUNTED):
-            of = sizes.setdefault(_role(tensor.name), {})
-            of[tensor.type] = of.get(tensor.type, 0) + tensor.weights
-    layers = {role: of for role, of in sizes.items() if role not in ("head", "embedding")}
+            types = sizes.setdefault(_role(tensor.name), {})
+            types[tensor.type] = types.get(tensor.type, 0) + tensor.weights
+    layers = {role: types for role, types in sizes.items() if role not in ("head", "embedding")}
     if not layers:
         raise SpecError(f"{named(path)}: names no matrix of a layer; give a GGUF file of a model's weights")
     sizes.setdefault("linear", next(iter(layers.values())))
     sizes.setdefault("head", sizes.get("embedding", sizes["linear"]))
     mix = {
-        str(role): tuple((name, weights / sum(of.values())) for name, weights in sorted(of.items()))
-        for role, of in sizes.items()
+        str(role): tuple((name, weights / sum(types.values())) for name, weights in sorted(types.items()))
+        for role, types in sizes.items()
     }
-    read = sum(TYPES[name] * weights for of in layers.values() for name, weights in of.items())
-    mean = read / sum(weights for of in layers.values() for weights in of.values())
+    read = sum(TYPES[name] * weights for types in layers.values() for name, weights in types.items())
+    mean = read / sum(weights for types in layers.values() for weights in types.values())
     number = header.keys.get("general.file_type")
     label = _FILES.get(number, "gguf") if isinstance(number, int) else "gguf"
     name = f"{label}@{zlib.crc32(repr(sorted(mix.items())).encode()):08x}"

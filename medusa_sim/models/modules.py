@@ -82,7 +82,7 @@ class Scheme:
             *((_Names(names), form) for form, names in forms.items()),
         )
 
-    def of(self, names: Iterable[str], default: str | None) -> str:
+    def form_of(self, names: Iterable[str], default: str | None) -> str:
         """Format of a part whose modules may be named so; default: where nothing is said (None: `main`)."""
         candidates = tuple(names)
         for known, form in self._tests:
@@ -163,19 +163,19 @@ def _in_formats(index: int, layer: LayerGroup, scheme: Scheme, *, beside: bool) 
         if isinstance(mixer, GatedDelta):
             ins = [f"{path}.{each}" for path in paths for each in _LINEAR]
             outs = [f"{path}.linear_attn.out_proj" for path in paths]
-        forms = {"form": scheme.of(ins, mixer.form), "out_form": scheme.of(outs, mixer.form)}
+        forms = {"form": scheme.form_of(ins, mixer.form), "out_form": scheme.form_of(outs, mixer.form)}
         mixers.append(msgspec.structs.replace(mixer, **forms))
     part: FeedForward | None = layer.feed_forward
     if isinstance(part, Mlp):
-        part = msgspec.structs.replace(part, form=scheme.of(named(_MLPS, _MATRICES), part.form))
+        part = msgspec.structs.replace(part, form=scheme.form_of(named(_MLPS, _MATRICES), part.form))
     elif isinstance(part, MoE):
         routed = named(("experts",) if beside else _EXPERTS, [f"0.{each}" for each in _MATRICES])
         inside = [f"{mlp}.{each}" for mlp in (*_MLPS, "block_sparse_moe") for each in _SHARED]
         shared = named(("mlp",) if beside else inside, _MATRICES)
         part = msgspec.structs.replace(
             part,
-            form=scheme.of(routed, part.form or scheme.experts),
-            shared_form=scheme.of(shared, part.shared_form),
+            form=scheme.form_of(routed, part.form or scheme.experts),
+            shared_form=scheme.form_of(shared, part.shared_form),
         )
     return LayerGroup(layer.count, tuple(mixers), part)
 

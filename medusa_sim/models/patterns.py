@@ -48,8 +48,8 @@ class Patterns:
             try:
                 re2.compile(pattern, options)
             except re2.error as error:
-                told = error.args[0].decode()
-                raise SpecError(f"pattern {shown(pattern)}: {told}; allowed: the syntax of RE2") from None
+                problem = error.args[0].decode()
+                raise SpecError(f"pattern {shown(pattern)}: {problem}; allowed: the syntax of RE2") from None
         try:
             self._any = re2.compile("|".join(f"(?:{pattern})" for pattern in patterns), options)
         except re2.error:

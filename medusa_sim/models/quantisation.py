@@ -71,10 +71,10 @@ def quantised(
             return dataclasses.replace(model, groups=grouped(model.groups))
         note = f"{named_form} of its name, no file says which layers: taken for {{}}, {UNCHECKED}"
         if model.experts is None:
-            scheme, of = Scheme(main=named_form), "linear layers"
+            scheme, layers_meant = Scheme(main=named_form), "linear layers"
         else:
-            scheme, of = Scheme(main=SIXTEEN, experts=named_form), "experts alone"
-        model = dataclasses.replace(model, notes=(*model.notes, note.format(of)))
+            scheme, layers_meant = Scheme(main=SIXTEEN, experts=named_form), "experts alone"
+        model = dataclasses.replace(model, notes=(*model.notes, note.format(layers_meant)))
     else:
         scheme = _scheme(model, config, beside, where)
     model = dataclasses.replace(model, notes=(*model.notes, *scheme.notes))

@@ -147,8 +147,10 @@ def _arithmetic_and_weights(model: Model, dtype: str | None, weight_dtype: str |
         raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")
     weights = weight_dtype or (chosen if dtype is not None else model.weight_dtype)
     if weights not in _WEIGHT_DTYPES[chosen] and not (chosen in HALVES and weights in FILES):
-        allowed = "; ".join(f"{key} with {' or '.join(of)}" for key, of in _WEIGHT_DTYPES.items())
-        would = next((f"; give --dtype {key}" for key, of in _WEIGHT_DTYPES.items() if weights in of), "")
+        allowed = "; ".join(f"{key} with {' or '.join(stored)}" for key, stored in _WEIGHT_DTYPES.items())
+        would = next(
+            (f"; give --dtype {key}" for key, stored in _WEIGHT_DTYPES.items() if weights in stored), ""
+        )
         would = "; give --dtype fp8_block" if weights == "fp8_block" else would
         raise SpecError(
             f"{model.name}: dtype {chosen} with weight dtype {weights!r}{would} (allowed: {allowed})"
