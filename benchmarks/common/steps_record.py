@@ -26,7 +26,7 @@ import pandas as pd
 from scipy.interpolate import RegularGridInterpolator
 
 from medusa_sim.errors import DataError
-from medusa_sim.lab.measure.decoder_step import decoder_model
+from medusa_sim.lab.measure.predicted_step import decoder_model
 from medusa_sim.lab.measure.record import toml_text
 from medusa_sim.latency.measurement import META, Environment, read_meta
 from medusa_sim.models.model import Model

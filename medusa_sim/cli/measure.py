@@ -13,7 +13,7 @@ from medusa_sim.cli.progress import progress
 from medusa_sim.cli.values import Threads
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.arguments import Dtype
-from medusa_sim.lab.measure.arguments import Device, RunGrid, StepGrid
+from medusa_sim.lab.measure.arguments import MeasureOptions, RunGrid, StepGrid
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ _EXAMPLES = (
 )
 
 
-def chosen_device(asked: Device) -> tuple[torch.device, tuple[str, ...]]:
+def chosen_device(asked: MeasureOptions) -> tuple[torch.device, tuple[str, ...]]:
     """The device and the dtypes asked for, torch's threads set. Raises UsageError where one is not there."""
     take.require_decoder_extra()
     import torch
@@ -56,13 +56,13 @@ def measure() -> None:
 @take.command(name="steps", into=measure)
 @_FOLDER
 @take.record("grid", StepGrid)
-@take.record("asked", Device)
+@take.record("asked", MeasureOptions)
 @click.option(
     "--with-operators",
     is_flag=True,
     help="On a CPU: the operators too, in turns with steps and a reference kernel, for a shared machine.",
 )
-def measure_steps(*, folder: Path, grid: StepGrid, asked: Device, with_operators: bool) -> None:
+def measure_steps(*, folder: Path, grid: StepGrid, asked: MeasureOptions, with_operators: bool) -> None:
     """Times of whole steps of models with random weights, for `validate decoder`."""
     way = "with" if with_operators else "without"
     for name in ("repeats", "passes") if with_operators else ("budget", "out"):
@@ -106,14 +106,14 @@ def _say_next(folder: Path, gpu: str) -> None:
 
 
 @take.command(*_EXAMPLES, name="operators", into=measure)
-@take.record("asked", Device)
+@take.record("asked", MeasureOptions)
 @click.option(
     "--resume", is_flag=True, help="Go on with a folder that holds rows; noisy ones are measured again."
 )
 @click.option(
     "--allow-different", is_flag=True, help="Also where its rows are of another device, torch or clocks."
 )
-def _operators(*, asked: Device, resume: bool, allow_different: bool) -> None:
+def _operators(*, asked: MeasureOptions, resume: bool, allow_different: bool) -> None:
     """Times of the operators of models on this device, for `calibrate rows`.
 
     Linear layers (m 1 to 4096, fused and separate projections, LM head), fused attention under a tree mask

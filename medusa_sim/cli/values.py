@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.shell_completion import CompletionItem
@@ -161,89 +161,56 @@ def _listed(values: Sequence[int]) -> str:
     return f"{head} ... {tail} ({len(values)} values)"
 
 
-# What knows the names of a kind is imported when they are asked for.
+NameKind = Literal[
+    "gpu", "model", "runtime", "engine", "drafter", "format", "profile", "target", "plain", "auto"
+]
 
 
-def _gpu(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.gpus.gpu_names import gpu_names
+def names_of(kind: NameKind, data_dir: str | None) -> Iterable[str]:
+    """Names of a kind, with those of a data folder; what knows them is imported when they are asked for."""
+    names: Iterable[str] = ()
+    match kind:
+        case "gpu":
+            from medusa_sim.gpus.gpu_names import gpu_names
 
-    return gpu_names(data_dir)
+            names = gpu_names(data_dir)
+        case "model":
+            from medusa_sim.models.named import model_names
 
+            names = model_names()
+        case "runtime":
+            from medusa_sim.engines.runtime import runtime_names
 
-def _model(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.models.named import model_names
+            names = runtime_names(data_dir)
+        case "engine":
+            from medusa_sim.engines.runtime import runtime_aliases
 
-    return model_names()
+            names = runtime_aliases()
+        case "drafter":
+            from medusa_sim.step.drafter import drafter_names
 
+            names = drafter_names()
+        case "format":
+            from medusa_sim.units import FORMATS
 
-def _runtime(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.engines.runtime import runtime_names
+            names = FORMATS
+        case "profile":
+            from medusa_sim.acceptance.profile import acceptance_names
 
-    return runtime_names(data_dir)
+            names = acceptance_names(data_dir)
+        case "target":
+            from medusa_sim.lab.reproduce import TARGETS
 
+            names = TARGETS
+        case "plain":
+            from medusa_sim.setups.setup import PLAIN
 
-def _engine(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.engines.runtime import runtime_aliases
+            names = (PLAIN,)
+        case "auto":
+            from medusa_sim.setups.question import AUTO
 
-    return runtime_aliases()
-
-
-def _drafter(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.step.drafter import drafter_names
-
-    return drafter_names()
-
-
-def _format(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.units import FORMATS
-
-    return FORMATS
-
-
-def _profile(data_dir: str | None) -> Iterable[str]:
-    from medusa_sim.acceptance.profile import acceptance_names
-
-    return acceptance_names(data_dir)
-
-
-def _target(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.lab.reproduce import TARGETS
-
-    return TARGETS
-
-
-def _plain(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.setups.setup import PLAIN
-
-    return (PLAIN,)
-
-
-def _auto(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.setups.question import AUTO
-
-    return (AUTO,)
-
-
-KNOWN: dict[str, Callable[[str | None], Iterable[str]]] = {
-    "gpu": _gpu,
-    "model": _model,
-    "runtime": _runtime,
-    "engine": _engine,
-    "drafter": _drafter,
-    "format": _format,
-    "profile": _profile,
-    "target": _target,
-    "plain": _plain,
-    "auto": _auto,
-}
-"""Names by their kind; the argument is --data-dir, where a user may have more."""
+            names = (AUTO,)
+    return names
 
 
 class NameType(click.ParamType[str | tuple[str, ...]]):
@@ -252,12 +219,12 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
     kinds: whose names there are.
     """
 
-    def __init__(self, name: str, *kinds: str, many: bool = False) -> None:
-        self.name, self.kinds, self.many = name, kinds or (name,), many
+    def __init__(self, *kinds: NameKind, many: bool = False, name: str = "") -> None:
+        self.name, self.kinds, self.many = name or kinds[0], kinds, many
 
     def known(self, data_dir: str | None) -> Iterable[str]:
         """Accepted names."""
-        return [name for kind in self.kinds for name in KNOWN[kind](data_dir)]
+        return [name for kind in self.kinds for name in names_of(kind, data_dir)]
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -353,17 +320,17 @@ class DataFolder(click.Path):
 
 
 MODEL, DRAFTER, ACCEPTANCE = NameType("model"), NameType("drafter"), NameType("profile")
-RUNTIME = NameType("runtime", "engine", "runtime")
-GPUS, MODELS = NameType("gpus", "gpu", many=True), NameType("models", "model", many=True)
-DRAFTERS = NameType("drafters", "drafter", many=True)
+RUNTIME = NameType("engine", "runtime", name="runtime")
+GPUS, MODELS = NameType("gpu", many=True, name="gpus"), NameType("model", many=True, name="models")
+DRAFTERS = NameType("drafter", many=True, name="drafters")
 NAMES: dict[str, click.ParamType[Any]] = {
     "gpu": NameType("gpu"), "model": MODEL, "models": MODELS, "runtime": RUNTIME, "drafter": DRAFTER,
     "profile": ACCEPTANCE, "batch": grid(BATCH), "seq_len": grid(SEQ_LEN), "candidates": grid(CANDIDATES),
     "length": Reading("grid", SEQ_LEN.one), "threads": Threads(), "processes": Threads("processes"),
     "shares": Reading("shares", numbers), "gpus": GPUS, "counts": grid(TP), "drafts": grid(DRAFTS),
-    "formats": NameType("formats", "format", many=True),
-    "caches": NameType("formats", "auto", "format", many=True),
-    "engines": NameType("engines", "engine", many=True),
-    "drafters": NameType("drafters", "plain", "drafter", many=True), "data_dir": DataFolder(),
+    "formats": NameType("format", many=True, name="formats"),
+    "caches": NameType("auto", "format", many=True, name="formats"),
+    "engines": NameType("engine", many=True, name="engines"),
+    "drafters": NameType("plain", "drafter", many=True, name="drafters"), "data_dir": DataFolder(),
 }  # fmt: skip
 """Types of options by the kind of their values (`scenario.declare.Argument.names`)."""

@@ -4,6 +4,7 @@ import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from asking import answered, refused
@@ -193,8 +194,8 @@ def test_lengths_may_be_given_in_k():
             axis.values(text)
 
 
-@pytest.mark.parametrize("kind", values.KNOWN)
+@pytest.mark.parametrize("kind", get_args(values.NameKind))
 def test_the_names_of_every_kind_stand_where_they_are_looked_up(kind):
-    names = tuple(values.KNOWN[kind](None))
+    names = tuple(values.names_of(kind, None))
     assert names
     assert all(names)

@@ -20,8 +20,8 @@ RunDtype = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device(Declared):
-    """Which device is measured, with which models."""
+class MeasureOptions(Declared):
+    """What is measured: a device, with the shapes of some models."""
 
     device: str = argument("cpu", WORD, "cpu, cuda or cuda:n.")
     models: tuple[str, ...] = argument(

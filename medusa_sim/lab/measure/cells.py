@@ -13,16 +13,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta as Limit
 
 from medusa_sim.errors import DataError, shown
-from medusa_sim.lab.measure.record import csv_text, toml_text
+from medusa_sim.lab.measure.record import toml_text
+from medusa_sim.lab.measure.struct_csv import RowT, read_structs, write_structs
 from medusa_sim.latency.measurement import META, Environment, read_meta
-from medusa_sim.reading.strict import Schema, Text, convert
-from medusa_sim.reading.tables import csv_lines
+from medusa_sim.reading.strict import Schema, Text
 from medusa_sim.writing import make_folder, write_text
 
 STEPS = "steps.csv"
@@ -77,9 +77,6 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_step: _Tokens
 
 
-RowT = TypeVar("RowT", StepRow, RunRow)
-
-
 class StepMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the steps were measured. acceptance: the profile of the trees.
 
@@ -112,13 +109,13 @@ def write_config(folder: Path, model: str, sizes: dict[str, object]) -> None:
 
 def write_steps(folder: Path, meta: StepMeta, rows: Sequence[StepRow]) -> None:
     """Replace the table and its meta data. Raises OutputError."""
-    _write(folder / STEPS, StepRow, rows)
+    write_structs(folder / STEPS, StepRow, rows)
     write_text(folder / META, toml_text(meta))
 
 
 def write_runs(folder: Path, rows: Sequence[RunRow]) -> None:
     """Replace the table. Raises OutputError."""
-    _write(folder / RUNS, RunRow, rows)
+    write_structs(folder / RUNS, RunRow, rows)
 
 
 def read_steps(folder: Path) -> tuple[StepMeta, list[StepRow]]:
@@ -135,27 +132,8 @@ def read_runs(folder: Path) -> list[RunRow]:
     return _read(folder / RUNS, RunRow, "generations of `medusa-sim measure runs`")
 
 
-def _write(path: Path, form: type[RowT], rows: Sequence[RowT]) -> None:
-    cells = (
-        [f"{value:.6g}" if isinstance(value, float) else value for value in msgspec.structs.astuple(row)]
-        for row in rows
-    )
-    write_text(path, csv_text(form.__struct_fields__, cells))
-
-
 def _read(path: Path, form: type[RowT], what: str) -> list[RowT]:
-    (_, columns), *lines = [*csv_lines(path, what)] or [(0, [])]
-    if tuple(columns) != form.__struct_fields__:
-        raise DataError(f"{path}: columns {', '.join(form.__struct_fields__)} are needed, in this order")
-    rows = [
-        convert(
-            {name: _number(text) for name, text in zip(columns, cells, strict=True)},
-            form,
-            f"{path}, row {number}",
-            error=DataError,
-        )
-        for number, (_, cells) in enumerate(lines, 1)
-    ]
+    rows = read_structs(path, form, what)
     if not rows:
         raise DataError(f"{path}: no rows below the header; measure again")
     return rows
@@ -174,13 +152,3 @@ def _check_passes(path: Path, rows: Sequence[StepRow]) -> None:
                 f"{path}: {model}, batch {batch}, {candidates} candidates: passes {shown(sorted(seen))}, the "
                 f"first cell has {shown(expected)}; every cell is needed once in every pass"
             )
-
-
-def _number(text: str) -> str | int | float:
-    """The number that a cell holds; its text where it holds none."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -1,10 +1,5 @@
 """Whole generations on a grid of batches and tree sizes: tokens per step and wall clock of the real thing.
 
-Beside them acceptance profiles that say how far texts differ, and in what runs a look-up finds drafts:
-
-    <folder>/<model>/heads.toml    the checkpoint's profile with `request_spread` of a chain of all heads
-    <folder>/<model>/ngram.toml    a look-up of LOOKED_UP drafts by position
-
 Greedy, on held-out prompts other than those that gave the head accuracies of the checkpoint's profile
 (`benchmarks/decoder.py` takes every second window, this the others).
 """
@@ -15,37 +10,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
-from medusa_sim.acceptance.engine_counters import over_every_step, position_profile, profile_text
 from medusa_sim.acceptance.heads import HeadAccuracy, optimal_order
-from medusa_sim.acceptance.profile import acceptance_path, load_acceptance
-from medusa_sim.acceptance.profile_file import encoded_profile, read_profile
-from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.checkpoint import DTYPES, Checkpoint, load_checkpoint
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.medusa_drafter import MedusaDrafter
 from medusa_sim.lab.decoder.methods import required_heads
-from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter
 from medusa_sim.lab.decoder.packed import pack
 from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.lab.decoder.training import corpus
 from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step
-from medusa_sim.lab.decoder.trials import acceptance_counts
+from medusa_sim.lab.measure.acceptance_profiles import write_profiles
 from medusa_sim.lab.measure.arguments import RunGrid, Tell
 from medusa_sim.lab.measure.cells import RunRow, cell_name, write_config, write_runs
 from medusa_sim.lab.measure.turns import step_clock
 from medusa_sim.units import US_PER_S
-from medusa_sim.writing import write_text
 
 WINDOWS, WINDOW_TOKENS, NEW_TOKENS = 128, 48, 128
 """Windows of held-out text: how many, tokens of a prompt and of its continuation, as benchmarks/decoder.py
 draws them."""
 PROMPT_TOKENS = 96
-LOOKED_UP = 5
-"""Drafts of a look-up in the text."""
 
 
 def measure_decoder_runs(folder: Path, grid: RunGrid, tell: Tell = lambda _: None) -> None:
@@ -80,31 +66,6 @@ def measure_decoder_runs(folder: Path, grid: RunGrid, tell: Tell = lambda _: Non
         write_runs(folder, rows)
         for line in write_profiles(folder, target, prompts, new_tokens=grid.new_tokens):
             tell(line)
-
-
-def write_profiles(
-    folder: Path, target: Checkpoint, prompts: Sequence[Sequence[int]], *, new_tokens: int
-) -> Iterator[str]:
-    """The profiles of a checkpoint, with what each measured in words. Raises DataError, OutputError."""
-    name = target.path.resolve().name
-    heads = required_heads(target)
-    settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_end_of_text=False)
-    chain = MedusaDrafter(target.model, heads, CandidateTree.chain(heads.count))
-    spread = acceptance_counts(target.model, prompts, settings, chain, heads.count).spread
-    known = read_profile(acceptance_path(name))
-    whole = msgspec.structs.replace(known, request_spread=None if spread is None else round(spread, 3))
-    counts = acceptance_counts(target.model, prompts, settings, NgramDrafter(length=LOOKED_UP), LOOKED_UP)
-    every, match_rate = over_every_step(counts)
-    looked_up = position_profile(
-        every,
-        title=f"Look-up of {LOOKED_UP} drafts in texts of {name}, greedy",
-        source=f"medusa-sim measure runs: {len(prompts)} held-out prompts, {new_tokens} tokens each",
-        match_rate=match_rate,
-    )
-    for file, profile in (("heads.toml", whole), ("ngram.toml", looked_up)):
-        path = folder / name / file
-        write_text(path, encoded_profile(profile))
-        yield f"wrote {path}: {profile_text(profile)}"
 
 
 def run_grid(

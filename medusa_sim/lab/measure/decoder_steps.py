@@ -18,7 +18,7 @@ import torch
 
 from medusa_sim.lab.decoder.checkpoint import DTYPES
 from medusa_sim.lab.measure import hardware
-from medusa_sim.lab.measure.arguments import Device, StepGrid, Tell
+from medusa_sim.lab.measure.arguments import MeasureOptions, StepGrid, Tell
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, cell_name, write_config, write_steps
 from medusa_sim.lab.measure.clocks import raise_clocks, watch_clocks
 from medusa_sim.lab.measure.environment import environment
@@ -29,7 +29,12 @@ from medusa_sim.units import GIGA, US_PER_S
 
 
 def measure_decoder_steps(
-    folder: Path, asked: Device, grid: StepGrid, device: torch.device, dtype: str, tell: Tell = lambda _: None
+    folder: Path,
+    asked: MeasureOptions,
+    grid: StepGrid,
+    device: torch.device,
+    dtype: str,
+    tell: Tell = lambda _: None,
 ) -> StepMeta:
     """Measure the steps of every model and write them to `folder`; whole passes outlast an interrupt.
 

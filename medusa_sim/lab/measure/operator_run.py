@@ -14,13 +14,13 @@ from medusa_sim.data import user_data_dir
 from medusa_sim.errors import DataError
 from medusa_sim.lab.decoder.checkpoint import DTYPES
 from medusa_sim.lab.measure import hardware
-from medusa_sim.lab.measure.arguments import Device, Tell
+from medusa_sim.lab.measure.arguments import MeasureOptions, Tell
 from medusa_sim.lab.measure.bench import bench_of
 from medusa_sim.lab.measure.clocks import raise_clocks, watch_clocks
 from medusa_sim.lab.measure.environment import environment, environment_text, model_label
 from medusa_sim.lab.measure.kernels import Pool, attention_kernels
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
-from medusa_sim.lab.measure.session import Outcome, measure_shapes
+from medusa_sim.lab.measure.shape_pass import Outcome, measure_shapes
 from medusa_sim.lab.measure.shapes import timed_shapes
 from medusa_sim.lab.measure.spread import spread_warning
 from medusa_sim.latency.measured import OPERATOR_PROFILES
@@ -34,7 +34,7 @@ _METHODS = {
 
 
 def measure_operators(
-    asked: Device,
+    asked: MeasureOptions,
     device: torch.device,
     dtypes: tuple[str, ...],
     *,
@@ -96,7 +96,7 @@ def measure_operators(
 
 
 def operators_meta(
-    asked: Device, dtypes: tuple[str, ...], seen: Environment, rates: Rates, method: str
+    asked: MeasureOptions, dtypes: tuple[str, ...], seen: Environment, rates: Rates, method: str
 ) -> Meta:
     """What rows depend on. method: how they are timed, in words."""
     labels = tuple(model_label(model) for model in asked.models)

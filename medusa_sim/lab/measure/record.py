@@ -9,30 +9,66 @@ interrupted keeps what it measured and goes on from there.
 
 from __future__ import annotations
 
-import csv
-import io
+import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from medusa_sim.errors import DataError, UsageError, shown
+from medusa_sim.errors import DataError, UsageError
 from medusa_sim.lab.measure.environment import differences
 from medusa_sim.lab.measure.shapes import TimedShape
 from medusa_sim.lab.measure.spread import SPREAD_LIMIT, Timing
+from medusa_sim.lab.measure.struct_csv import read_structs, write_structs
 from medusa_sim.latency.measurement import META, Meta, Rates, read_meta
 from medusa_sim.operators.columns import SIZE_COLUMNS
 from medusa_sim.operators.table import read_rows
-from medusa_sim.reading.tables import csv_lines
 from medusa_sim.writing import make_folder, write_text
 
-COLUMNS = ("op", *SIZE_COLUMNS, "dtype", "time_us", "p10_us", "p90_us", "repeats")
 _SAVE_EVERY_S = 5.0
-_DIGITS = 6
 
-Row = dict[str, str]
+
+class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of one operator; sizes that it has not are blank."""
+
+    op: str
+    m: int | None = None
+    n: int | None = None
+    k: int | None = None
+    batch: int | None = None
+    q_len: int | None = None
+    kv_len: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    dtype: str
+    time_us: float
+    p10_us: float
+    p90_us: float
+    repeats: int
+
+    @classmethod
+    def of(cls, shape: TimedShape, timing: Timing) -> OperatorRow:
+        """The row of a shape."""
+        operator = shape.operator
+        return cls(op=operator.name, dtype=operator.dtype, **shape.sizes, **dataclasses.asdict(timing))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What makes two rows one: linear layers of any name share their shape."""
+        return ("gemm" if self.k else self.op, *(getattr(self, name) for name in SIZE_COLUMNS), self.dtype)
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Where it stands in its file."""
+        return (self.op, *(getattr(self, name) or 0 for name in ("n", "k", *SIZE_COLUMNS)))
+
+    @property
+    def spread(self) -> float:
+        """(p90 - p10) / median."""
+        return (self.p90_us - self.p10_us) / self.time_us
 
 
 class Recorder:
@@ -41,7 +77,7 @@ class Recorder:
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder = folder
         self.clock = clock
-        self._files: dict[str, dict[tuple[str, ...], Row]] = {}
+        self._files: dict[str, dict[tuple[object, ...], OperatorRow]] = {}
         self._changed: set[str] = set()
         self._saved_at = clock()
 
@@ -53,20 +89,14 @@ class Recorder:
     @property
     def noisy(self) -> int:
         """Rows whose spread is above SPREAD_LIMIT."""
-        return sum(_is_noisy(row) for rows in self._files.values() for row in rows.values())
+        return sum(row.spread > SPREAD_LIMIT for rows in self._files.values() for row in rows.values())
 
     def load(self) -> None:
         """Read the rows that a run before has left. Raises DataError for files that are not of this form."""
         for path in sorted(self.folder.glob("*.csv")):
-            (_, columns), *lines = [*csv_lines(path, "rows of `measure`")] or [(0, [])]
-            if tuple(columns) != COLUMNS:
-                raise DataError(
-                    f"{path}: columns {shown(', '.join(columns))} were not written by "
-                    f"`measure` (its own: {', '.join(COLUMNS)}); choose another --out"
-                )
+            rows = read_structs(path, OperatorRow, "rows of `measure`")
             read_rows(path, need_time=True)  # refuses cells that no measurement writes
-            rows = (dict(zip(COLUMNS, cells, strict=True)) for _, cells in lines)
-            self._files[path.name] = {_row_key(row): row for row in rows}
+            self._files[path.name] = {row.key: row for row in rows}
 
     def has(self, shape: TimedShape) -> bool:
         """Whether the shape was measured at all."""
@@ -75,30 +105,27 @@ class Recorder:
     def has_steady(self, shape: TimedShape) -> bool:
         """Whether the shape was measured with a spread that can stand."""
         row = self._files.get(file_name(shape), {}).get(_shape_key(shape))
-        return row is not None and not _is_noisy(row)
+        return row is not None and row.spread <= SPREAD_LIMIT
 
     def add(self, shape: TimedShape, timing: Timing) -> None:
         """Keep a row, unless the one that is there has the smaller spread; saved every few seconds."""
-        name, key = file_name(shape), _shape_key(shape)
-        row = row_of(shape, timing)
-        held = self._files.setdefault(name, {}).get(key)
-        if held is None or _spread(row) <= _spread(held):
-            self._files[name][key] = row
-            self._changed.add(name)
+        held = self._files.get(file_name(shape), {}).get(_shape_key(shape))
+        if held is None or timing.spread <= held.spread:
+            self.put(shape, timing)
         if self.clock() - self._saved_at > _SAVE_EVERY_S:
             self.save()
 
     def put(self, shape: TimedShape, timing: Timing) -> None:
         """Keep a row in place of any that is there; not saved yet."""
         name = file_name(shape)
-        self._files.setdefault(name, {})[_shape_key(shape)] = row_of(shape, timing)
+        self._files.setdefault(name, {})[_shape_key(shape)] = OperatorRow.of(shape, timing)
         self._changed.add(name)
 
     def save(self) -> None:
         """Replace the files whose rows changed. Raises OutputError."""
         for name in sorted(self._changed):
-            rows = (row.values() for row in _ordered(self._files[name].values()))
-            write_text(self.folder / name, csv_text(COLUMNS, rows))
+            rows = sorted(self._files[name].values(), key=lambda row: row.place)
+            write_structs(self.folder / name, OperatorRow, rows)
         self._changed.clear()
         self._saved_at = self.clock()
 
@@ -108,15 +135,9 @@ def file_name(shape: TimedShape) -> str:
     return f"{shape.operator.FAMILY}_{shape.operator.dtype}.csv"
 
 
-def row_of(shape: TimedShape, timing: Timing) -> Row:
-    """The cells of a row; sizes that do not apply are blank."""
-    times = {name: f"{getattr(timing, name):.{_DIGITS}g}" for name in ("time_us", "p10_us", "p90_us")}
-    named = {"op": shape.operator.name, **_size_cells(shape), "dtype": shape.operator.dtype}
-    return {**named, **times, "repeats": str(timing.repeats)}
-
-
-def _size_cells(shape: TimedShape) -> Row:
-    return {name: str(shape.sizes.get(name, "")) for name in SIZE_COLUMNS}
+def _shape_key(shape: TimedShape) -> tuple[object, ...]:
+    """The key of its row."""
+    return (shape.operator.kind, *(shape.sizes.get(name) for name in SIZE_COLUMNS), shape.operator.dtype)
 
 
 def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = False) -> tuple[Recorder, Meta]:
@@ -158,13 +179,6 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
     return record, merged
 
 
-def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table in CSV."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows((columns, *rows))
-    return text.getvalue()
-
-
 def write_meta(folder: Path, meta: Meta) -> None:
     """Replace `meta.toml`. Raises OutputError."""
     write_text(folder / META, toml_text(meta))
@@ -193,27 +207,3 @@ def _best_rates(first: Rates, second: Rates) -> Rates:
         launch_eager_us=min(first.launch_eager_us, second.launch_eager_us),
         launch_graph_us=min(first.launch_graph_us, second.launch_graph_us),
     )
-
-
-def _ordered(rows: Iterable[Row]) -> list[Row]:
-    def place(row: Row) -> tuple[object, ...]:
-        return (row["op"], *(int(row[name] or 0) for name in ("n", "k", *SIZE_COLUMNS)))
-
-    return sorted(rows, key=place)
-
-
-def _row_key(row: Row) -> tuple[str, ...]:
-    op = "gemm" if row["k"] else row["op"]
-    return (op, *(row[name] for name in SIZE_COLUMNS), row["dtype"])
-
-
-def _shape_key(shape: TimedShape) -> tuple[str, ...]:
-    return (shape.operator.kind, *_size_cells(shape).values(), shape.operator.dtype)
-
-
-def _spread(row: Row) -> float:
-    return (float(row["p90_us"]) - float(row["p10_us"])) / float(row["time_us"])
-
-
-def _is_noisy(row: Row) -> bool:
-    return _spread(row) > SPREAD_LIMIT

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from medusa_sim.gpus.gpu import Gpu
-from medusa_sim.lab.measure.decoder_step import MASK, decoder_step
+from medusa_sim.lab.measure.predicted_step import MASK, decoder_step
 from medusa_sim.latency.operator_time import Bound, OperatorTime, Source
 from medusa_sim.models.model import Model
 from medusa_sim.operators.attention import Attention

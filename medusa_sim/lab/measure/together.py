@@ -19,7 +19,7 @@ from medusa_sim.data import user_data_dir
 from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.lab.measure import hardware
-from medusa_sim.lab.measure.arguments import Device, StepGrid, Tell
+from medusa_sim.lab.measure.arguments import MeasureOptions, StepGrid, Tell
 from medusa_sim.lab.measure.bench import CpuBench
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, write_config, write_steps
 from medusa_sim.lab.measure.decoder_steps import steps_meta
@@ -28,7 +28,7 @@ from medusa_sim.lab.measure.environment import environment
 from medusa_sim.lab.measure.kernels import Pool
 from medusa_sim.lab.measure.operator_run import operators_meta
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
-from medusa_sim.lab.measure.session import FastestLayers
+from medusa_sim.lab.measure.shape_pass import FastestLayers
 from medusa_sim.lab.measure.shapes import LEAST_ROWS, TimedShape, fill_up, shape_of, timed_shapes
 from medusa_sim.lab.measure.spread import Timing, settled_timing, timing_of
 from medusa_sim.lab.measure.step_operators import step_operators
@@ -120,7 +120,11 @@ class Together:
     def _step_visits(self) -> list[Visit]:
         with torch.inference_mode():
             return [
-                Visit((batch, count), _settled(step, self.bench.clock), _PLAIN_VISITS if count == 1 else 1)
+                Visit(
+                    (batch, count),
+                    partial(_settled, step, self.bench.clock),
+                    _PLAIN_VISITS if count == 1 else 1,
+                )
                 for batch in self.subject.grid.batches
                 for count, step in self.subject.steps(batch).items()
             ]
@@ -157,21 +161,18 @@ def require_cpu(device: torch.device) -> None:
         )
 
 
-def _settled(step: Step, clock: Callable[[], float]) -> Callable[[], Callable[[], float]]:
-    """Runs the step until the caches hold what it leaves in them; then each call times it once."""
+def _settled(step: Step, clock: Callable[[], float]) -> Callable[[], float]:
+    """Times the step once a call, us: it has run until the caches hold what it leaves in them."""
 
     def once() -> float:
         with torch.inference_mode():
             return step_us(step, torch.device("cpu"), clock)
 
-    def ready() -> Callable[[], float]:
-        began = time.perf_counter()
-        while True:
-            once()
-            if time.perf_counter() - began >= _SETTLE_S:
-                return once
-
-    return ready
+    began = time.perf_counter()
+    while True:
+        once()
+        if time.perf_counter() - began >= _SETTLE_S:
+            return once
 
 
 def _mixed(operators: Sequence[Visit], steps: Sequence[Visit]) -> list[Visit]:
@@ -196,7 +197,12 @@ def _shapes(name: str, gpu: Gpu, subject: Subject) -> tuple[list[TimedShape], li
 
 
 def measure_together(
-    folder: Path, asked: Device, grid: StepGrid, device: torch.device, dtype: str, tell: Tell = lambda _: None
+    folder: Path,
+    asked: MeasureOptions,
+    grid: StepGrid,
+    device: torch.device,
+    dtype: str,
+    tell: Tell = lambda _: None,
 ) -> StepMeta:
     """Steps of one model to `folder`, and the operators that they and a fit are made of to the device's rows.
 

@@ -61,12 +61,11 @@ class ReferenceKernel:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Something to measure: a key, what makes it ready and gives a function that times it once, in us, and
-    how often a round comes by.
-    """
+    """Something to measure, which a round comes by so often."""
 
     key: Hashable
     ready: Callable[[], Callable[[], float]]
+    """Warms it up; what it returns times it once a call, us."""
     often: int = 1
 
 
@@ -79,7 +78,7 @@ class Turns:
     rounds: int = 0
     states_us: list[float] = field(default_factory=list)
 
-    def visit(self, visit: Visit) -> None:
+    def take(self, visit: Visit) -> None:
         """Time it a few times, a short one oftener, and the reference as often: lower quartiles of both."""
         run = visit.ready()
         times_us: list[float] = []
@@ -119,12 +118,12 @@ def take_turns(
     """
     started = clock()
     for visit in first:
-        turns.visit(visit)
+        turns.take(visit)
     chosen = list(first)
     for visit in more:
         if clock() - started > _FIRST_SHARE * budget_s:
             break
-        turns.visit(visit)
+        turns.take(visit)
         chosen.append(visit)
     turns.rounds = 1
     yield turns.rounds
@@ -132,7 +131,7 @@ def take_turns(
     while (turns.rounds < _LEAST_ROUNDS or clock() - started + round_s <= budget_s) and not is_steady():
         began = clock()
         for visit in chosen:
-            turns.visit(visit)
+            turns.take(visit)
         round_s = clock() - began
         turns.rounds += 1
         yield turns.rounds

@@ -20,7 +20,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.measure.cells import RunRow, read_runs
-from medusa_sim.lab.measure.decoder_step import decoder_model, decoder_step, fitted_gaps
+from medusa_sim.lab.measure.predicted_step import decoder_model, decoder_step, fitted_gaps
 from medusa_sim.lab.validate.comparison import (
     Cell,
     CountChoice,

@@ -20,8 +20,8 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, read_steps
-from medusa_sim.lab.measure.decoder_step import Gaps, decoder_model, decoder_step, fitted_gaps
 from medusa_sim.lab.measure.environment import differences
+from medusa_sim.lab.measure.predicted_step import Gaps, decoder_model, decoder_step, fitted_gaps
 from medusa_sim.lab.measure.spread import lower_quartile
 from medusa_sim.lab.validate.comparison import CountChoice, Deviation
 from medusa_sim.lab.validate.step_scores import StepCell, step_choices, step_comparisons

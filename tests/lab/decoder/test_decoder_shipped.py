@@ -22,7 +22,7 @@ from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.lab.decoder.training.corpus import file_windows, read_corpus
 from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step, repeated_ngram_share
 from medusa_sim.lab.decoder.trials import acceptance_counts
-from medusa_sim.lab.measure.decoder_runs import LOOKED_UP, write_profiles
+from medusa_sim.lab.measure.acceptance_profiles import LOOKED_UP, write_profiles
 from medusa_sim.load.load_test import load_test
 from medusa_sim.scenario.scenario import Scenario
 

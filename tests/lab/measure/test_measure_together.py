@@ -185,14 +185,14 @@ def test_measured_together_fitted_and_compared(tmp_path, monkeypatch, dtype):
 def test_a_stop_keeps_what_is_there(tmp_path, monkeypatch):
     """Ctrl-C in the middle of the second round: the first is whole on disk, and the comparison reads it."""
     monkeypatch.setattr(together, "_SETTLE_S", 0.0)
-    visit, count = Turns.visit, itertools.count()
+    take, count = Turns.take, itertools.count()
 
     def stopped(self: Turns, given: Visit) -> None:
         if self.rounds == 1 and next(count) == 3:
             raise KeyboardInterrupt
-        visit(self, given)
+        take(self, given)
 
-    monkeypatch.setattr(Turns, "visit", stopped)
+    monkeypatch.setattr(Turns, "take", stopped)
     found, steps, data = measured(tmp_path, "--budget", "1000")
     assert found.exit_code == 130, found.output
     meta, rows = read_steps(steps)

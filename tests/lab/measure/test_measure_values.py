@@ -17,7 +17,7 @@ from medusa_sim.lab.measure.bench import CpuBench, CudaBench, Sample, _repeats, 
 from medusa_sim.lab.measure.cells import StepRow
 from medusa_sim.lab.measure.decoder_steps import whole_passes
 from medusa_sim.lab.measure.kernels import Pool
-from medusa_sim.lab.measure.session import FastestLayers, _slowness, expected_s
+from medusa_sim.lab.measure.shape_pass import FastestLayers, _slowness, expected_s
 from medusa_sim.lab.measure.spread import Timing, lower_quartile, settled_timing, timing_of
 from medusa_sim.lab.measure.turns import Turns, Visit, take_turns
 from medusa_sim.latency.measurement import Rates
@@ -179,7 +179,7 @@ def test_a_visit_takes_two_to_eight_times_and_its_quartile_over_the_machines():
     for us, times in ((20_000.0, 2), (1_000.0, 8), (10_000.0, 3)):
         called: list[float] = []
         turns = Turns(lambda: 2.0)
-        turns.visit(Visit("x", lambda us=us, called=called: lambda: called.append(us) or us))
+        turns.take(Visit("x", lambda us=us, called=called: lambda: called.append(us) or us))
         assert len(called) == times
         assert turns.found["x"] == [[us / 2.0]]
         assert turns.times_us("x") == [us]

@@ -16,8 +16,8 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.measure.cells import RunRow, StepRow, read_runs, write_runs
-from medusa_sim.lab.measure.decoder_step import decoder_model, decoder_step
 from medusa_sim.lab.measure.disagreement import speedups_differ
+from medusa_sim.lab.measure.predicted_step import decoder_model, decoder_step
 from medusa_sim.lab.validate.generations import validate_runs
 from medusa_sim.latency.calibrated import CalibratedLatency
 

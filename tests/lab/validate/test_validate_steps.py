@@ -15,7 +15,7 @@ from step_meta import ENVIRONMENT, GPU, META
 from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.measure.cells import StepRow, write_steps
-from medusa_sim.lab.measure.decoder_step import Gaps, decoder_step
+from medusa_sim.lab.measure.predicted_step import Gaps, decoder_step
 from medusa_sim.lab.measure.record import write_meta
 from medusa_sim.lab.validate.steps import validate_decoder
 from medusa_sim.latency.calibrated import CalibratedLatency

@@ -12,8 +12,8 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import CoverageError, DataError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.measure.cells import RunRow, StepRow
-from medusa_sim.lab.measure.decoder_step import Gaps, decoder_step, fitted_gaps
 from medusa_sim.lab.measure.disagreement import halves_differ, speedups_differ
+from medusa_sim.lab.measure.predicted_step import Gaps, decoder_step, fitted_gaps
 from medusa_sim.lab.validate import batch_curves as curves
 from medusa_sim.lab.validate.batch_curves import batch_curves
 from medusa_sim.lab.validate.comparison import ALLOWANCE, choice_of, comparison, disagreement

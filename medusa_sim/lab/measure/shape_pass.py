@@ -1,4 +1,4 @@
-"""One measurement: shapes in order within a budget of seconds, noisy ones once more, every row kept."""
+"""One pass over shapes within a budget of seconds: noisy ones once more, every row kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RECENT = 50
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a session did.
+    """What a pass did.
 
     kept: shapes that a run before had measured; too_large: shapes that do not fit memory; left: shapes that
     the budget left out (the least informative ones). best_flops_per_s, best_bytes_per_s: the
@@ -75,8 +75,8 @@ def measure_shapes(
 ) -> Outcome:
     """Measure what the record does not hold yet, in the given order, then its noisy rows again.
 
-    The session ends when the budget is used. A shape whose expected time does not fit what is left of it is
-    passed over, so that shorter ones still find room. Rows are saved whatever ends the session (Ctrl-C
+    It ends when the budget is used. A shape whose expected time does not fit what is left of it is
+    passed over, so that shorter ones still find room. Rows are saved whatever ends it (Ctrl-C
     included, which goes on to the caller).
 
     advance: told (shapes done, shapes in all, seconds left: of the shapes, or of a budget if less).

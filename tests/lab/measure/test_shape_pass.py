@@ -9,7 +9,7 @@ import pytest
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.lab.measure import hardware, record, session, shapes, spread
+from medusa_sim.lab.measure import hardware, record, shape_pass, shapes, spread
 from medusa_sim.lab.measure.environment import differences, model_label, slug, torch_device
 from medusa_sim.lab.measure.record import Recorder, begin, write_meta
 from medusa_sim.lab.measure.shapes import TimedShape, timed_shapes
@@ -52,7 +52,7 @@ class FakeBench:
     def timing(self, case: TimedShape) -> Timing:
         if self.stop_after is not None and len(self.seen) == self.stop_after:
             raise KeyboardInterrupt
-        self.clock.now += self.pace * session.expected_s(case, RATES)
+        self.clock.now += self.pace * shape_pass.expected_s(case, RATES)
         spread = self.spreads[len(self.seen)] if len(self.seen) < len(self.spreads) else 0.02
         self.seen.append(case)
         us = 1.0 + case.bytes / 1e6 + case.flops / 1e8
@@ -65,11 +65,11 @@ def some_cases(dtypes: tuple[str, ...] = ("fp16",)) -> list[TimedShape]:
 
 def run(
     folder: Path, wanted: list[TimedShape], bench: FakeBench, **options: float
-) -> tuple[session.Outcome, Recorder]:
+) -> tuple[shape_pass.Outcome, Recorder]:
     held, meta = begin(folder, META, resume=(folder / "meta.toml").exists())
     write_meta(folder, meta)
     memory = options.pop("memory_bytes", 80e9)
-    outcome = session.measure_shapes(
+    outcome = shape_pass.measure_shapes(
         wanted, bench, held, RATES, memory_bytes=memory, clock=bench.clock, **options
     )
     return outcome, held
@@ -122,7 +122,7 @@ def test_a_shape_of_two_models_is_as_cold_as_in_the_larger():
 
 def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path):
     wanted = some_cases()
-    whole = sum(session.expected_s(case, RATES) for case in wanted)
+    whole = sum(shape_pass.expected_s(case, RATES) for case in wanted)
     clock = Clock()
     bench = FakeBench(clock, pace=2.0)  # twice as slow as expected: the session learns it
     outcome, _ = run(tmp_path / "a", wanted, bench, budget_s=0.2 * whole)
@@ -136,7 +136,7 @@ def test_a_budget_is_kept_and_takes_the_most_informative(tmp_path):
 def test_a_case_is_left_that_would_overrun_at_the_pace_so_far(tmp_path):
     """The first took three times as long as expected: so would the second, for which twice is left."""
     wanted = some_cases()[:2]
-    first, second = (session.expected_s(case, RATES) for case in wanted)
+    first, second = (shape_pass.expected_s(case, RATES) for case in wanted)
     for share, left in ((2.0, 1), (3.1, 0)):
         bench = FakeBench(Clock(), pace=3.0)
         outcome, _ = run(tmp_path / str(share), wanted, bench, budget_s=3.0 * first + share * second)
@@ -212,7 +212,7 @@ def test_rows_are_what_profile_and_calibrate_read(tmp_path):
     frames = {path.name: read_rows(path, need_time=True) for path in tmp_path.glob("*.csv")}
     assert sum(map(len, frames.values())) == held.rows == len(wanted)
     assert set(frames) == {"gemm_fp16.csv", "attention_fp16.csv", "elementwise_fp16.csv"}
-    assert list(next(iter(frames.values())).columns) == list(record.COLUMNS)
+    assert list(next(iter(frames.values())).columns) == list(record.OperatorRow.__struct_fields__)
     profile_of("fake-card", sorted(tmp_path.glob("*.csv")))
 
 
@@ -220,7 +220,7 @@ def test_progress_tells_the_time_left(tmp_path):
     told: list[tuple[int, int, float, float]] = []
     clock = Clock()
     held = Recorder(tmp_path)
-    session.measure_shapes(
+    shape_pass.measure_shapes(
         some_cases()[:50], FakeBench(clock, pace=3.0), held, RATES, memory_bytes=80e9, clock=clock,
         advance=lambda *given: told.append((*given, clock())),
     )  # fmt: skip
