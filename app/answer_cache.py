@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -25,6 +26,19 @@ _SHARED = ("Gpu", "KernelSet", "Model", "Runtime")
 """What many answers refer to: counted for none."""
 
 
+@dataclass
+class _Entry:
+    """An answer, and its bytes as they were last counted: an answer grows when a page asks more of it."""
+
+    answer: Any
+    size: Callable[[Any], int]
+    bytes: int = 0
+
+    def count(self) -> None:
+        """Count its bytes."""
+        self.bytes = self.size(self.answer)
+
+
 class AnswerCache:
     """Results of functions by their arguments, shared between sessions and never changed.
 
@@ -34,7 +48,7 @@ class AnswerCache:
 
     def __init__(self, most_bytes: int = KEPT_BYTES, version: Callable[[], Hashable] = lambda: None) -> None:
         self._most, self._version = most_bytes, version
-        self._found: OrderedDict[Hashable, tuple[Any, int, Callable[[Any], int]]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._making: dict[Hashable, threading.Lock] = {}
 
@@ -56,7 +70,7 @@ class AnswerCache:
         *,
         size: Callable[[T], int] | None = None,
     ) -> T:
-        """What `make` gives, kept under a key; waiting: called while another session is at it.
+        """What `make` gives, kept under a key; waiting: called while another session makes it.
 
         size: its bytes, where it is mostly made of what is kept, too (None: all that it holds is counted).
         """
@@ -67,43 +81,41 @@ class AnswerCache:
             waiting()
         try:
             with self._lock:
-                if key in self._found:
-                    self._found.move_to_end(key)
-                    found: T = self._found[key][0]
-                    return found
+                if key in self._entries:
+                    self._entries.move_to_end(key)
+                    known: T = self._entries[key].answer
+                    return known
             try:
-                result = make()
+                answer = make()
             finally:
                 with self._lock:
                     self._making.pop(key, None)
-            self._keep(key, result, array_bytes if size is None else size)
-            return result
+            self._keep(key, _Entry(answer, array_bytes if size is None else size))
+            return answer
         finally:
             making.release()
 
     @property
     def held_bytes(self) -> int:
         """Bytes of all results that fit, each as it was when the next one came."""
-        return sum(bytes_ for _, bytes_, _ in self._found.values() if bytes_ <= self._most)
+        return sum(entry.bytes for entry in self._entries.values() if entry.bytes <= self._most)
 
-    def _keep(self, key: Hashable, result: Any, size: Callable[[Any], int]) -> None:
-        bytes_ = size(result)
+    def _keep(self, key: Hashable, entry: _Entry) -> None:
+        """Add an entry, and drop what has no room beside it."""
         with self._lock:
-            last = next(reversed(self._found.items()), None)
-        # pages have asked more of it since
-        grown = None if last is None else last[1][2](last[1][0])
+            last = next(reversed(self._entries.values()), entry)
+        last.count()  # pages have asked more of it since
+        entry.count()
         with self._lock:
-            if last is not None and grown is not None and last[0] in self._found:
-                self._found[last[0]] = last[1][0], grown, last[1][2]
-            self._found[key] = result, bytes_, size
-            for larger in [key for key, (_, bytes_, _) in self._found.items() if bytes_ > self._most][:-1]:
-                del self._found[larger]
+            self._entries[key] = entry
+            for larger in [key for key, each in self._entries.items() if each.bytes > self._most][:-1]:
+                del self._entries[larger]
             while self.held_bytes > self._most:
-                del self._found[self._dropped_next()]
+                del self._entries[self._dropped_next()]
 
     def _dropped_next(self) -> Hashable:
         """The oldest result that makes room; the oldest of all where none does but the newest."""
-        *earlier, _ = ((key, bytes_) for key, (_, bytes_, _) in self._found.items() if bytes_ <= self._most)
+        *earlier, _ = ((key, each.bytes) for key, each in self._entries.items() if each.bytes <= self._most)
         large = (key for key, bytes_ in earlier if bytes_ > _SMALL_SHARE * self._most)
         return next(large, earlier[0][0])
 

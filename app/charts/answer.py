@@ -23,35 +23,26 @@ _WIDE = 0.2
 def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
     """Speedup of the schedule against the batch with its interval; a ring where one looks.
 
-    rows: of `gains_by_batch`; batches without room are left out. A line that speculates ends where memory
-    holds no drafter, since what follows is no choice. A ribbon below says every count and where it changes,
-    names on the curve those that have room.
+    rows: of `gains_by_batch`, some of which have room; the others are left out. A line that speculates ends
+    where memory holds no drafter, since what follows is no choice. A ribbon below says every count and where
+    it changes, names on the curve those that have room.
     """
     fitting = [row for row in rows if row["fits_memory"]]
     full = (at for at, row in enumerate(fitting) if row["no_room_to_draft"])
     end = next((at for at in full if at and fitting[at - 1]["candidates"] > 1), len(fitting))
-    drawn, is_full = fitting[:end], end < len(rows)
-    named = [
-        {**row, "text": _count_text(row, chains=chains)}
-        for last, row in zip([None, *drawn], drawn, strict=False)
-        if last is None or _count_text(last, chains=chains) != _count_text(row, chains=chains)
-    ]
-    ends = [*(row["batch"] for row in named[1:]), drawn[-1]["batch"] if drawn else 1]
+    drawn = fitting[:end]
+    counted = [{**row, "text": _count_text(row, chains=chains)} for row in drawn]
+    begun = [
+        row for last, row in zip([None, *counted], counted, strict=False)
+        if last is None or last["text"] != row["text"]
+    ]  # fmt: skip
+    ends = [*(row["batch"] for row in begun[1:]), drawn[-1]["batch"]]
     ribbon = [
         {"batch": row["batch"], "to": max(to, 1.02 * row["batch"]), "text": row["text"],
          "count": row["candidates"] - chains}
-        for row, to in zip(named, ends, strict=True)
+        for row, to in zip(begun, ends, strict=True)
     ]  # fmt: skip
-    if is_full and drawn:  # its name goes before that of the last count
-        last = {**drawn[-1], "text": f"no room beyond {drawn[-1]['batch']}"}
-        near = [row["speedup_high"] for row in drawn if _LONG * row["batch"] >= last["batch"]]
-        last["speedup_high"] = max(near)  # above the curve that it ends
-        named = [row for row in named if _LONG * row["batch"] <= last["batch"]] or named[:1]
-        named += [last] if len(drawn) > 1 else []
-    kept: list[Spec] = []  # names far enough from each other, on a log scale; the last one always
-    for row in reversed(named):
-        if not kept or 1.6 * row["batch"] <= kept[-1]["batch"]:
-            kept.append(row)
+    names = _names(begun, drawn, is_full=end < len(rows))
     x = quantity(
         "batch",
         "requests at once (batch)",
@@ -59,36 +50,23 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
         axis={"values": list(POWERS), "format": "d"},
     )
     y = quantity("speedup", SPEEDUP, scale={"zero": False}, axis={"format": ".2f"})
+    speedups = {"speedup": "speedup", "speedup_low": "80 %, low", "speedup_high": "80 %, high"}
     tips = [
         quantity("batch", "requests at once"),
         quantity("drafts", "drafts") if chains else quantity("candidates", "candidates"),
-        *(
-            quantity(name, title, format=".2f")
-            for name, title in (
-                ("speedup", "speedup"), ("speedup_low", "80 %, low"), ("speedup_high", "80 %, high"),
-            )
-        ),
-    ]  # fmt: skip
+        *(quantity(name, title, format=".2f") for name, title in speedups.items()),
+    ]
     here = [row for row in drawn if row["batch"] == batch]
     at = {"x": x, "y": y, "tooltip": tips}
     band = {"x": x, "y": {**y, "field": "speedup_low"}, "y2": {"field": "speedup_high"}}
     texts = {"x": x, "y": {**y, "field": "speedup_high"}, "text": {"field": "text"}}
-    counts = list(dict.fromkeys(row["text"] for row in ribbon))
-    legend = {"symbolType": "stroke", "symbolStrokeWidth": 7, **columns(2, 6)}
-    shades: Spec = {"domain": counts, "range": [colour_of(place) for place in range(len(counts))]}
-    shade = category("text", None, sort=counts, scale=shades, legend=legend)
-    if len(counts) > _MOST_NAMED:
-        ends = sorted({min(row["count"] for row in ribbon), max(row["count"] for row in ribbon)})
-        legend = {"gradientLength": 200, "format": "d", "values": ends}
-        shades = {"type": "sqrt", "range": list(_FEW_TO_MANY), "domain": ends, "nice": False}
-        shade = quantity("count", count_word(chains), scale=shades, legend=legend)
     spans = {
         "x": x, "x2": {"field": "to"}, "y": {"value": {"expr": "height - 4"}},
-        "color": shade,
+        "color": _shade(ribbon, chains=chains),
         "tooltip": [category("text", "runs"), quantity("batch", "from"), quantity("to", "to")],
     }  # fmt: skip
-    names = {"dy": -14, "fontSize": 11.5, "fontWeight": "bold"}
-    right = kept[:1] if len(drawn) > 1 else []  # the last name ends with the curve
+    look = {"dy": -14, "fontSize": 11.5, "fontWeight": "bold"}
+    right = names[:1] if len(drawn) > 1 else []  # the last name ends with the curve
     return base(
         260,
         data={"values": drawn},
@@ -97,11 +75,43 @@ def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
             layer("rule", {"y": quantity("one", SPEEDUP)}, [{"one": 1.0}], color=NEUTRAL, strokeDash=[4, 3]),
             layer("rule", spans, ribbon, strokeWidth=7, strokeCap="butt"),
             layer("line", at, strokeWidth=2.4, color=SHADES[0], point={"size": 22}),
-            layer("text", texts, kept[len(right) :][::-1], align="left", **names),
-            layer("text", texts, right, align="right", opacity={"expr": on_phone(0, 1)}, **names),
+            layer("text", texts, names[len(right) :][::-1], align="left", **look),
+            layer("text", texts, right, align="right", opacity={"expr": on_phone(0, 1)}, **look),
             layer("point", at, here, size=130, strokeWidth=2.5, color=SHADES[1]),
         ],
     )
+
+
+def _names(begun: Rows, drawn: Rows, *, is_full: bool) -> list[Mapping[str, Any]]:
+    """Names on the curve that have room, the last first. begun: the first row of each count, with its text.
+
+    is_full: whether the curve ends where memory does, which its last name says.
+    """
+    names = list(begun)
+    if is_full:  # its name goes before that of the last count
+        end = drawn[-1]["batch"]
+        above = max(row["speedup_high"] for row in drawn if _LONG * row["batch"] >= end)
+        names = [row for row in names if _LONG * row["batch"] <= end] or names[:1]
+        last = {**drawn[-1], "text": f"no room beyond {end}", "speedup_high": above}
+        names += [last] if len(drawn) > 1 else []
+    kept: list[Mapping[str, Any]] = []  # far enough from each other, on a log scale; the last one always
+    for row in reversed(names):
+        if not kept or 1.6 * row["batch"] <= kept[-1]["batch"]:
+            kept.append(row)
+    return kept
+
+
+def _shade(ribbon: Rows, *, chains: bool) -> Spec:
+    """A colour of its own for each of a few counts, of more a shade."""
+    counts = list(dict.fromkeys(row["text"] for row in ribbon))
+    if len(counts) > _MOST_NAMED:
+        ends = sorted({min(row["count"] for row in ribbon), max(row["count"] for row in ribbon)})
+        shades: Spec = {"type": "sqrt", "range": list(_FEW_TO_MANY), "domain": ends, "nice": False}
+        legend: Spec = {"gradientLength": 200, "format": "d", "values": ends}
+        return quantity("count", count_word(chains), scale=shades, legend=legend)
+    shades = {"domain": counts, "range": [colour_of(place) for place in range(len(counts))]}
+    legend = {"symbolType": "stroke", "symbolStrokeWidth": 7, **columns(2, 6)}
+    return category("text", None, sort=counts, scale=shades, legend=legend)
 
 
 def _count_text(row: Mapping[str, Any], *, chains: bool) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from charts.style import HALO, NEUTRAL, Spec, base, category, columns, layer, on_phone, quantity
@@ -45,109 +47,182 @@ _ON_PHONE = 5
 """Markers of a line there, about."""
 _NAMES_ON_PHONE = 6
 """Names of points for which a phone has room."""
+_WIDTH: Spec = {"field": "width", "type": "quantitative", "scale": None, "legend": None}
+"""The channel of a line's own width."""
 
 
 def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     """Bands, lines, markers, texts and limits, in that order."""
-    x, y = (_channel(name, axis, chart.ticks[name]) for name, axis in (("x", chart.x), ("y", chart.y)))
-    names = chart.names
-    has_lines = any(each.line for each in names.values())
-    legend: Spec = {
-        "symbolStrokeWidth": 2.0 if has_lines else 2.5,
-        "symbolOpacity": 1.0,
-        **columns(2, 5),
-        "values": chart.legend_names,
-    }
-    legend |= {"symbolSize": 500} if has_lines else {}
-    looks = {
-        "color": [each.colour for each in names.values()],
-        "strokeDash": [_DASHES[each.line] for each in names.values()],
-        "shape": [_symbol(each, has_lines=has_lines) for each in names.values()],
-    }
-    colour, dash, symbol = (
-        category("series", None, sort=list(names), scale={"domain": list(names), "range": look}, legend=None)
-        for look in looks.values()
-    )
-    # Which of the three legends Vega-Lite draws as one depends on its version: here is one of them alone.
-    known = {"stroke": "color", **({"fill": "color", "strokeDash": "strokeDash"} if has_lines else {})}
-    symbols = {look: {"value": {"expr": f"scale('{scale}', datum.value)"}} for look, scale in known.items()}
-    legend |= {"title": chart.legend or None, "encoding": {"symbols": symbols}}
-    entry = {"shape": symbol | {"legend": legend if chart.legend_names else None}}  # an empty one takes room
-    tips = [_tip(tip) for tip in chart.tips]
-    told = tuple(name for name, *_ in chart.tips)
-    at = {"x": x, "y": y, "detail": {"field": "id"}}
-    literal = {"type": "nominal", "scale": None, "legend": None}
-    width = {"field": "width", "type": "quantitative", "scale": None, "legend": None}
-    named = [each for each in chart.series if each.name]
-    lines = [each for each in named if each.line]
-    bands = [
-        {"id": i, "series": each.name, "x": at_x, "y": low, "high": high}
-        for i, each in enumerate(named)
-        if each.low is not None and each.high is not None
-        for at_x, low, high in zip(_numbers(each.x), _numbers(each.low), _numbers(each.high), strict=True)
-    ]
-    outlines = [
-        {"id": i, "series": each.name, "x": at_x, "y": at_y, "order": order}
-        for i, each in enumerate(named)
-        for order, (at_x, at_y) in enumerate(each.outline)
-    ]
-    beside = _values(each for each in chart.series if each.line and not each.name)
-    first = [{"series": each.name, "x": left, "y": up} for each in names.values()
-             for left, up in zip(_numbers(each.x[:1]), _numbers(each.y[:1]), strict=True)]  # fmt: skip
-    drawn = {**at, "color": colour, "strokeDash": dash, "strokeWidth": width}
-    outlined = {**at, "order": {"field": "order", "type": "quantitative"}, "color": colour}
-    layers = [
-        # what the legend shows of each name, drawn nowhere
-        layer("point", at | entry, first, filled=has_lines, opacity=0, size=0),
-        layer("area", {**at, "y2": {"field": "high"}, "color": colour}, bands, opacity=0.12),
-        layer("line", outlined, outlines, filled=True, strokeWidth=0, fillOpacity=0.12),
-        layer("line", {**at, "strokeWidth": width}, beside, color=NEUTRAL),
-        layer("line", drawn, _values(lines)),
-    ]
-    crowded = sum(len(each.x) for each in lines) > _CROWD
-    few = {"condition": {"test": "datum.marked", "value": 1}, "value": {"expr": on_phone(0, 1)}}
-    points = {
-        **at, "size": {**width, "field": "size"}, "color": colour, "tooltip": tips,
-        "shape": {"field": "shape", **literal} if has_lines else symbol,
-    }  # fmt: skip
-    for filled, on_line in itertools.product((True, False), (True, False)):
-        marked = [
-            each
-            for each in named
-            if each.marker not in ("", "|") and each.filled is filled and bool(each.line) is on_line
-        ]
-        values = _values(marked, told, as_marked=True)
-        seldom: Spec = {"opacity": few} if on_line and crowded else {}
-        layers.append(layer("point", points | seldom, values, filled=filled, strokeWidth=2))
-    ticks = _values(each for each in named if each.marker == "|")
-    tick = layer("tick", {**at, "color": colour}, ticks, orient="vertical", thickness=2, size=14)
-    # what the pointer meets where no marker is
-    met = _values((each for each in lines if each.rows and (not each.marker or each.every > 1)), told)
-    texts = [value for value in _values(named) if value.get("text")]
-    has_no_room = crowded or len(texts) > _NAMES_ON_PHONE
-    seen: Spec = {"opacity": {"expr": on_phone(0, 1)}} if has_no_room else {}
-    layers += [
-        tick,
-        layer("point", {**at, "tooltip": tips}, met, opacity=0, size=80),
-        layer(
-            "text",
-            {**at, "text": {"field": "text"}},
-            texts,
-            align="left",
-            dx=7,
-            dy=-8 if chart.texts_above else 8,
-            **HALO,
-            **seen,
-        ),
-    ]
-    for limit in chart.limits:
-        axis, place = ("x", limit.x) if limit.x is not None else ("y", limit.y)
-        shown = NEUTRAL if limit.colour == FAINT else limit.colour
-        look = {"color": shown, "strokeWidth": 1.3, "strokeDash": _DASHES[limit.line]}
-        layers.append(layer("rule", {axis: at[axis]}, [{axis: place}], **look))
-        if not (chart.x if axis == "x" else chart.y).base:  # not on the border
-            layers.append(layer("point", {axis: at[axis]}, [{axis: 1.04 * float(place or 0.0)}], opacity=0))
+    of = _Lines(chart)
+    layers = [of.legend, *of.bands, *of.lines, *of.markers, *of.texts, *of.limits]
     return base(height, layer=[each for each in layers if each["data"]["values"]])
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Layers of a chart of lines and points; those without values are left out."""
+
+    chart: LineChart
+
+    @cached_property
+    def named(self) -> list[Series]:
+        """Series that have a look of their own."""
+        return [each for each in self.chart.series if each.name]
+
+    @cached_property
+    def drawn(self) -> list[Series]:
+        """Those of them that are lines."""
+        return [each for each in self.named if each.line]
+
+    @cached_property
+    def has_lines(self) -> bool:
+        """Whether any name has a line in the legend."""
+        return any(each.line for each in self.chart.names.values())
+
+    @cached_property
+    def is_crowded(self) -> bool:
+        """Whether a phone has room for lines alone."""
+        return sum(len(each.x) for each in self.drawn) > _CROWD
+
+    # Channels.
+
+    @cached_property
+    def at(self) -> Spec:
+        """Where a point is."""
+        axes = {"x": self.chart.x, "y": self.chart.y}
+        channels = {name: _channel(name, axis, self.chart.ticks[name]) for name, axis in axes.items()}
+        return {**channels, "detail": {"field": "id"}}
+
+    def by_name(self, look: Callable[[Series], Any]) -> Spec:
+        """A channel that gives every name its look."""
+        names = self.chart.names
+        scale = {"domain": list(names), "range": list(map(look, names.values()))}
+        return category("series", None, sort=list(names), scale=scale, legend=None)
+
+    @cached_property
+    def colour(self) -> Spec:
+        """The colour of a name."""
+        return self.by_name(lambda each: each.colour)
+
+    @cached_property
+    def symbol(self) -> Spec:
+        """What the legend shows of a name."""
+        return self.by_name(lambda each: _symbol(each, has_lines=self.has_lines))
+
+    @cached_property
+    def tips(self) -> Spec:
+        """What the pointer is told."""
+        return {"tooltip": [_tip(tip) for tip in self.chart.tips]}
+
+    def _values(self, series: Iterable[Series], *, as_marked: bool = False) -> list[Spec]:
+        """Points of series, with the fields of their tips."""
+        return _values(series, [name for name, *_ in self.chart.tips], as_marked=as_marked)
+
+    # Layers.
+
+    @property
+    def legend(self) -> Spec:
+        """What the legend shows of each name, drawn nowhere.
+
+        Which of several legends Vega-Lite draws as one depends on its version: here is one alone.
+        """
+        chart, has_lines = self.chart, self.has_lines
+        scales = {"stroke": "color", **({"fill": "color", "strokeDash": "strokeDash"} if has_lines else {})}
+        symbols = {name: {"value": {"expr": f"scale('{of}', datum.value)"}} for name, of in scales.items()}
+        legend: Spec = {
+            "symbolStrokeWidth": 2.0 if has_lines else 2.5,
+            "symbolOpacity": 1.0,
+            **columns(2, 5),
+            "values": chart.legend_names,
+            **({"symbolSize": 500} if has_lines else {}),
+            "title": chart.legend or None,
+            "encoding": {"symbols": symbols},
+        }
+        shape = self.symbol | {"legend": legend if chart.legend_names else None}  # an empty one takes room
+        first = [{"series": each.name, "x": left, "y": up} for each in chart.names.values()
+                 for left, up in zip(_numbers(each.x[:1]), _numbers(each.y[:1]), strict=True)]  # fmt: skip
+        return layer("point", {**self.at, "shape": shape}, first, filled=has_lines, opacity=0, size=0)
+
+    @property
+    def bands(self) -> list[Spec]:
+        """Bands around lines, and outlines of those where x is uncertain too."""
+        bands = [
+            {"id": i, "series": each.name, "x": at_x, "y": low, "high": high}
+            for i, each in enumerate(self.named)
+            if each.low is not None and each.high is not None
+            for at_x, low, high in zip(_numbers(each.x), _numbers(each.low), _numbers(each.high), strict=True)
+        ]
+        outlines = [
+            {"id": i, "series": each.name, "x": at_x, "y": at_y, "order": order}
+            for i, each in enumerate(self.named)
+            for order, (at_x, at_y) in enumerate(each.outline)
+        ]
+        between = {**self.at, "y2": {"field": "high"}, "color": self.colour}
+        around = {**self.at, "order": {"field": "order", "type": "quantitative"}, "color": self.colour}
+        return [
+            layer("area", between, bands, opacity=0.12),
+            layer("line", around, outlines, filled=True, strokeWidth=0, fillOpacity=0.12),
+        ]
+
+    @property
+    def lines(self) -> list[Spec]:
+        """Lines without a name, then those that have one."""
+        unnamed = _values(each for each in self.chart.series if each.line and not each.name)
+        dash = self.by_name(lambda each: _DASHES[each.line])
+        look = {"color": self.colour, "strokeDash": dash, "strokeWidth": _WIDTH}
+        return [
+            layer("line", {**self.at, "strokeWidth": _WIDTH}, unnamed, color=NEUTRAL),
+            layer("line", self.at | look, _values(self.drawn)),
+        ]
+
+    @property
+    def markers(self) -> list[Spec]:
+        """Markers, filled ones first, ticks, and what the pointer meets where there are none."""
+        shape = {"field": "shape", "type": "nominal", "scale": None, "legend": None}
+        at = {**self.at, "size": {**_WIDTH, "field": "size"}, "color": self.colour, **self.tips,
+              "shape": shape if self.has_lines else self.symbol}  # fmt: skip
+        few = {"condition": {"test": "datum.marked", "value": 1}, "value": {"expr": on_phone(0, 1)}}
+        layers = []
+        for filled, on_line in itertools.product((True, False), (True, False)):
+            marked = [
+                each
+                for each in self.named
+                if each.marker not in ("", "|") and each.filled is filled and bool(each.line) is on_line
+            ]
+            seldom: Spec = {"opacity": few} if on_line and self.is_crowded else {}
+            values = self._values(marked, as_marked=True)
+            layers.append(layer("point", at | seldom, values, filled=filled, strokeWidth=2))
+        ticks = _values(each for each in self.named if each.marker == "|")
+        met = self._values(each for each in self.drawn if each.rows and (not each.marker or each.every > 1))
+        upright: Spec = {"orient": "vertical", "thickness": 2, "size": 14}
+        return [
+            *layers,
+            layer("tick", {**self.at, "color": self.colour}, ticks, **upright),
+            layer("point", {**self.at, **self.tips}, met, opacity=0, size=80),
+        ]
+
+    @property
+    def texts(self) -> list[Spec]:
+        """Names of points, on a phone where it has room."""
+        texts = [value for value in _values(self.named) if value.get("text")]
+        has_no_room = self.is_crowded or len(texts) > _NAMES_ON_PHONE
+        seen: Spec = {"opacity": {"expr": on_phone(0, 1)}} if has_no_room else {}
+        look = {"align": "left", "dx": 7, "dy": -8 if self.chart.texts_above else 8, **HALO, **seen}
+        return [layer("text", {**self.at, "text": {"field": "text"}}, texts, **look)]
+
+    @property
+    def limits(self) -> list[Spec]:
+        """Lines across the chart, and room beyond them: none lies on the border."""
+        layers = []
+        for limit in self.chart.limits:
+            axis, place = ("x", limit.x) if limit.x is not None else ("y", limit.y)
+            shown = NEUTRAL if limit.colour == FAINT else limit.colour
+            look = {"color": shown, "strokeWidth": 1.3, "strokeDash": _DASHES[limit.line]}
+            layers.append(layer("rule", {axis: self.at[axis]}, [{axis: place}], **look))
+            if not (self.chart.x if axis == "x" else self.chart.y).base:
+                beyond = [{axis: 1.04 * float(place or 0.0)}]
+                layers.append(layer("point", {axis: self.at[axis]}, beyond, opacity=0))
+        return layers
 
 
 def _symbol(series: Series, *, has_lines: bool) -> str:

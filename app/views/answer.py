@@ -154,16 +154,8 @@ def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: lis
 
 def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency | None) -> None:
     plain, loses = row.candidates == 1, answer.break_even_batch
-    whole = (
-        show.Figure(
-            "End to end",
-            times(request.request_speedup),
-            f"{duration(request.total_us)}, plain {duration(request.plain_total_us)}",
-            "A whole request: reading the prompt and writing the output, at this batch.",
-        )
-        if request is not None
-        else None
-    )
+    full = f"memory is full at {row.max_batch_with}"
+    usd, plain_usd = row.usd_per_million_tokens, row.plain_usd_per_million_tokens
     shown = [
         show.Figure(
             "Drafts" if answer.chains else "Candidates",
@@ -181,23 +173,26 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
             "this acceptance."
             + ("" if request is None or plain else f" Of the step alone: {times(row.step_speedup)}."),
         ),
-        whole,
+        None
+        if request is None
+        else show.Figure(
+            "End to end",
+            times(request.request_speedup),
+            f"{duration(request.total_us)}, plain {duration(request.plain_total_us)}",
+            "A whole request: reading the prompt and writing the output, at this batch.",
+        ),
         show.Figure(
             "Loses from",
-            "-" if not answer.enable else str(loses) if loses is not None else "never",
-            None
-            if not answer.enable
-            else "requests at once"
-            if loses is not None
-            else f"memory is full at {row.max_batch_with}",
+            "-" if not answer.enable else "never" if loses is None else str(loses),
+            None if not answer.enable else full if loses is None else "requests at once",
             "The fewest requests at once from which no number of drafts pays any more, memory apart.",
         ),
         None
-        if row.usd_per_million_tokens is None or row.plain_usd_per_million_tokens is None
+        if usd is None or plain_usd is None
         else show.Figure(
             "A million tokens",
-            f"${significant(row.usd_per_million_tokens, 3)}",
-            f"${significant(row.plain_usd_per_million_tokens, 3)} without drafts",
+            f"${significant(usd, 3)}",
+            f"${significant(plain_usd, 3)} without drafts",
             f"At {answer.scenario.price.text() if answer.scenario.price else ''}, so many requests always at "
             "once.",
         ),

@@ -43,6 +43,7 @@ from medusa_sim.step.drafter import drafter_class
 from views.verdict import AS_GOOD, as_good, certainty, verdict_of
 
 if TYPE_CHECKING:
+    from medusa_sim.models.model import Model
     from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.schedule_row import ScheduleRow
 
@@ -98,9 +99,8 @@ def _asked(rows: LocalRows | None, path: str) -> SetUp:
         """An argument as the paste says it, else from its input."""
         return str(told[argument]) if argument in told else inputs.choice(row, of, options, usual, words)
 
-    devices = (*local_names(), *(card for card in gpu_names() if load_gpu(card).local is not None))
     meaning = "Whose law is corrected by your rows; without any it is the answer for a device like yours."
-    gpu = given("gpu", Input("device", "Device", meaning), devices, _DEVICE)
+    gpu = given("gpu", Input("device", "Device", meaning), _devices(), _DEVICE)
     engines = runtimes_of(load_gpu(gpu).local)
     if not engines:
         raise UsageError(f"{gpu} runs no local engine; choose another device")
@@ -125,13 +125,7 @@ def _asked(rows: LocalRows | None, path: str) -> SetUp:
     drafter = inputs.choice(row, of_drafter, drafters, "ngram", lambda name: drafter_class(name).title)
     draft = None
     if drafter == "draft-model":
-        target = load_model(model) if config is None else uploads.model_of(config)
-        alike = drafts_for(target)
-        if not alike:
-            raise UsageError(
-                f"no known model has the {target.vocab} tokens of {target.name}: pick another drafter"
-            )
-        draft = inputs.choice(row, Input("own_draft", "Draft model", "A smaller one."), alike, alike[0])
+        draft = _draft_model(row, load_model(model) if config is None else uploads.model_of(config))
     counted = None if rows is None else rows.acceptance()
     usual_rate = _RATE if counted is None else counted
     meaning = (
@@ -150,6 +144,21 @@ def _asked(rows: LocalRows | None, path: str) -> SetUp:
         weight_dtype=form, drafter=drafter, draft_model=draft,
         acceptance=rate, seq_len=seq_len, is_step=True, bench=path or None,
     )  # fmt: skip
+
+
+def _devices() -> tuple[str, ...]:
+    """Devices on which local engines run."""
+    return (*local_names(), *(card for card in gpu_names() if load_gpu(card).local is not None))
+
+
+def _draft_model(where: Any, target: Model) -> str:
+    """A model with the target's vocabulary. Raises UsageError where none is known."""
+    alike = drafts_for(target)
+    if not alike:
+        raise UsageError(
+            f"no known model has the {target.vocab} tokens of {target.name}: pick another drafter"
+        )
+    return inputs.choice(where, Input("own_draft", "Draft model", "A smaller one."), alike, alike[0])
 
 
 def _answer(asked: SetUp, rows: LocalRows | None) -> None:

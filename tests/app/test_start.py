@@ -346,14 +346,14 @@ def test_small_results_outlive_large_ones() -> None:
 
 def test_a_move_of_the_first_page_asks_for_nothing_anew(monkeypatch) -> None:
     """What the page and its example cards rest on is held together."""
-    monkeypatch.setattr(answers.KEPT, "_found", OrderedDict())
+    monkeypatch.setattr(answers.KEPT, "_entries", OrderedDict())
     page = AppTest.from_file(str(APP / "main.py"), default_timeout=600).run()
-    before = set(answers.KEPT._found)
+    before = set(answers.KEPT._entries)
     page.select_slider[0].set_value(4).run()
-    assert {key[0][0] for key in set(answers.KEPT._found) - before}.isdisjoint(
+    assert {key[0][0] for key in set(answers.KEPT._entries) - before}.isdisjoint(
         {"recommendation", "answer_text", "warnings"}
     )
-    assert before <= set(answers.KEPT._found)
+    assert before <= set(answers.KEPT._entries)
 
 
 def test_a_failure_is_not_kept() -> None:
