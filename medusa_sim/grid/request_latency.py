@@ -150,21 +150,6 @@ def request_latency(
     )
 
 
-def request_with(
-    cells: Cells, configuration: int, batch: int, prompt_output: tuple[int, int]
-) -> RequestLatency:
-    """The latency of one of `batch` requests with a configuration of cells. prompt_output: its tokens."""
-    prompt, output = prompt_output
-    return request_latency(
-        cells.scenario,
-        cells.configurations.option_of(configuration),
-        int(cells.configurations.candidates[configuration]),
-        batch=batch,
-        prompt_tokens=prompt,
-        output_tokens=output,
-    )
-
-
 def _mean(step_us: FloatArray) -> float:
     """Mean over evenly spaced contexts by the trapezoid rule."""
     values = np.broadcast_to(step_us, (1, _CONTEXTS, 1))[0, :, 0]

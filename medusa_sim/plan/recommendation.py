@@ -13,7 +13,7 @@ import numpy as np
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.grid.request_latency import RequestLatency, request_with
+from medusa_sim.grid.request_latency import RequestLatency, request_latency
 from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_searched
 from medusa_sim.plan.capacity import Capacity, best_of_lengths, capacities
@@ -97,14 +97,24 @@ class Recommendation:
         """Requests at the smallest batch and the largest that fits, as scheduled at the nearest length."""
         if self.question.request is None:
             return ()
+        s = int(np.argmin(np.abs(self.cells.surface.seq_len - request_length(*self.question.request))))
+        fitting = np.flatnonzero(self.cells.fits[:, s, PLAIN]).tolist()
+        found = (self.request_latency(b, s) for b in dict.fromkeys(fitting[:1] + fitting[-1:]))
+        return tuple(request for request in found if request is not None)
+
+    def request_latency(self, b: int, s: int) -> RequestLatency | None:
+        """A request with what is scheduled at one batch and length; None where none was asked about."""
+        if self.question.request is None:
+            return None
         prompt, output = self.question.request
-        surface = self.cells.surface
-        s = int(np.argmin(np.abs(surface.seq_len - request_length(prompt, output))))
-        fitting = np.flatnonzero(self.cells.fits[:, s, PLAIN])
-        ends = {int(surface.batch[i]): i for i in (fitting[:1].tolist() + fitting[-1:].tolist())}
-        return tuple(
-            request_with(self.cells, configuration_at(self.ranges[s], i), batch, self.question.request)
-            for batch, i in ends.items()
+        configurations, scheduled = self.cells.configurations, configuration_at(self.ranges[s], b)
+        return request_latency(
+            self.scenario,
+            configurations.option_of(scheduled),
+            int(configurations.candidates[scheduled]),
+            batch=int(self.cells.surface.batch[b]),
+            prompt_tokens=prompt,
+            output_tokens=output,
         )
 
     @cached_property

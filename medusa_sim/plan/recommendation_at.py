@@ -11,7 +11,7 @@ import numpy as np
 
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.grid.request_latency import RequestLatency, request_with
+from medusa_sim.grid.request_latency import RequestLatency
 from medusa_sim.plan.batch_ranges import configuration_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
@@ -23,10 +23,7 @@ from medusa_sim.step.step import decode_step, speculative_step
 
 def request_at(answer: Recommendation, batch: int, seq_len: int) -> RequestLatency | None:
     """One of `batch` requests with what the schedule runs there; None where none was asked about."""
-    b, s = _place(answer, batch, seq_len)
-    if (asked := answer.question.request) is None:
-        return None
-    return request_with(answer.cells, configuration_at(answer.ranges[s], b), batch, asked)
+    return answer.request_latency(*_place(answer, batch, seq_len))
 
 
 def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:

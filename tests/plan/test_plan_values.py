@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -287,20 +288,26 @@ def test_a_request_is_timed_at_the_nearest_length_of_the_smallest_and_largest_ba
     monkeypatch, request_, nearest
 ):
     """Lengths of 512 and 2,048; of batches 1, 4 and 16 the last has no room."""
-    monkeypatch.setattr(recommendation, "configuration_at", lambda ranges, place: (ranges, place))
+    monkeypatch.setattr(recommendation, "configuration_at", lambda ranges, place: ranges[place])
     monkeypatch.setattr(
-        recommendation, "request_with", lambda cells, where, batch, asked: (where, batch, asked)
+        recommendation, "request_latency", lambda scenario, option, count, **sizes: (option, count, sizes)
     )
     fits = np.ones((3, 2, 2), np.bool_)
     fits[2] = False
     cells = SimpleNamespace(
-        surface=SimpleNamespace(seq_len=np.array([512, 2048]), batch=np.array([1, 4, 16])), fits=fits
+        surface=SimpleNamespace(seq_len=np.array([512, 2048]), batch=np.array([1, 4, 16])), fits=fits,
+        configurations=SimpleNamespace(option_of=str, candidates=np.arange(0, 60, 10)),
+    )  # fmt: skip
+    answer = SimpleNamespace(
+        question=SimpleNamespace(request=request_), cells=cells, scenario=None, ranges=[(0, 1, 2), (3, 4, 5)]
     )
-    requests_of = Recommendation.request_latencies.func
-    asked = SimpleNamespace(request=request_)
-    found = requests_of(SimpleNamespace(question=asked, cells=cells, ranges=["short", "long"]))
-    length = ("short", "long")[nearest]
-    assert found == (((length, 0), 1, request_), ((length, 1), 4, request_))
+    answer.request_latency = partial(Recommendation.request_latency, answer)
+    requests_of, first = Recommendation.request_latencies.func, 3 * nearest
+    sizes = dict(zip(("prompt_tokens", "output_tokens"), request_, strict=True))
+    assert requests_of(answer) == (
+        (f"{first}", 10 * first, {"batch": 1, **sizes}),
+        (f"{first + 1}", 10 * (first + 1), {"batch": 4, **sizes}),
+    )
     assert requests_of(SimpleNamespace(question=SimpleNamespace(request=None))) == ()
 
 
