@@ -85,7 +85,7 @@ def table_of(steps: FloatArray, drafts: int, rates: FloatArray) -> StepTable:
             drafter_s=np.zeros(tokens.size),
             terms=PromptTerms(are_apart=True),
         ),
-        rates=rates[:drafts],
+        acceptance_rates=rates[:drafts],
         drafting_share=np.zeros((drafts + 1, every.size)),
         idle_share=np.zeros(every.size),
     )

@@ -18,7 +18,7 @@ class Batch:
     A request is at place `offset + step` of `Draws`. With before[place] the tokens of all draws before it,
 
         tokens of it in the KV cache = base + before[offset + step]
-        it has emitted everything where before[offset + step] >= goal, first in step `last_step`
+        it has emitted everything where before[offset + step] >= end, first in step `last_step`
 
     So a request changes only when it joins or gets other drafts, however many steps lie between.
     """
@@ -38,7 +38,7 @@ class Batch:
         self.tokens += request.cached
         self.shared += request.shared
         self._drawn_tokens += self._before[request.offset + self.step]
-        self._set_goal(request)
+        self._set_end(request)
         heappush(self._ends, (request.last_step, request.number))
 
     def set_drafts(self, drafts: int) -> None:
@@ -50,20 +50,20 @@ class Batch:
             request.left = self._left(request)
         self.drafts, self._before = drafts, self._draws.tokens_before(drafts)
         for request in requests:
-            self._set_goal(request)
+            self._set_end(request)
         self._drawn_tokens = sum([self._before[request.offset + self.step] for request in requests])
         self._ends = [(request.last_step, request.number) for request in requests]
         heapify(self._ends)
 
-    def _set_goal(self, request: Request) -> None:
+    def _set_end(self, request: Request) -> None:
         """Find where a request ends, with what is left of it and the drafts of now."""
         before, place = self._before, request.offset + self.step
-        request.goal, request.base = before[place] + request.left, request.cached - before[place]
-        request.last_step = bisect_left(before, request.goal, place, place + request.left) - request.offset
+        request.end, request.base = before[place] + request.left, request.cached - before[place]
+        request.last_step = bisect_left(before, request.end, place, place + request.left) - request.offset
 
     def _left(self, request: Request) -> int:
         """Tokens still to emit; below 0 where the last step emitted more than was left."""
-        return request.goal - self._before[request.offset + self.step]
+        return request.end - self._before[request.offset + self.step]
 
     @property
     def served(self) -> float:

@@ -51,7 +51,7 @@ class Draws:
         if not table.drafts_max:
             return
         random = np.random.default_rng([seed, 5])
-        rates = rates_by_kind(table.rates, spread)
+        rates = rates_by_kind(table.acceptance_rates, spread)
         kinds = len(rates)
         steps = round(float(output_tokens.sum() / table.tokens_per_step[-1]))
         draws = min(max(steps, _LEAST_DRAWS), _MOST_DRAWS) // kinds

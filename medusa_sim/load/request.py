@@ -13,7 +13,7 @@ class Request:
     tokens still to emit, as of when it joined or left the batch. stopped_s: when it was preempted, None while
     it is not. While its prompt is read, unread: tokens still to compute, after a preemption also those that
     it had emitted; blocks: KV blocks reserved for it, without `shared` ones that others hold too. While it
-    decodes, offset, base, goal and last_step are those of `Batch`.
+    decodes, offset, base, end and last_step are those of `Batch`.
     """
 
     number: int
@@ -26,7 +26,7 @@ class Request:
     shared: int = 0
     offset: int = 0
     base: int = 0
-    goal: int = 0
+    end: int = 0
     last_step: int = 0
     stopped_s: float | None = None
 

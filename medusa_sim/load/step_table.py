@@ -51,7 +51,7 @@ class StepTable:
     None: of its tokens alone."""
     sharing_s: FloatArray | None = None
     """(1 + drafts, 1 + requests) by which they are shorter as tokens of a request share experts; None: 0."""
-    rates: FloatArray
+    acceptance_rates: FloatArray
     """(drafts,) probability that at least that many drafts are accepted."""
     match_rate: float = 1.0
     """Share of the steps in which drafts are found."""
@@ -93,7 +93,7 @@ class StepTable:
         return replace(
             self,
             step_s=self.step_s[: drafts + 1],
-            rates=self.rates[:drafts],
+            acceptance_rates=self.acceptance_rates[:drafts],
             drafting_share=self.drafting_share[: drafts + 1],
             steps_ahead=self.steps_ahead if drafts else self.plain_steps_ahead,
             decode_linear_s=None if self.decode_linear_s is None else self.decode_linear_s[: drafts + 1],
@@ -106,7 +106,7 @@ class StepTable:
     @cached_property
     def tokens_per_step(self) -> FloatArray:
         """(1 + drafts,) mean tokens that a step emits for each request."""
-        return np.concatenate([[1.0], 1.0 + np.cumsum(self.rates)])
+        return np.concatenate([[1.0], 1.0 + np.cumsum(self.acceptance_rates)])
 
     @cached_property
     def _lists(self) -> tuple[list[float], list[list[list[float]]]]:
@@ -211,7 +211,7 @@ def step_table(
         lengths=lengths.astype(np.float64),
         step_s=np.concatenate([prompts_alone, whole.step_s], axis=1),
         prompts=prompts,
-        rates=acceptance_rates(options),
+        acceptance_rates=acceptance_rates(options),
         match_rate=setting.verified.match_rate if options else 1.0,
         match_runs=(scenario.profile.match_runs or MATCHES_RUN) if options else 1.0,
         drafting_share=_with_none(whole.drafting_share, 0.0),

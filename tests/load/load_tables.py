@@ -21,7 +21,7 @@ def constant_table(
     drafts = len(rates) + 1
     given = {
         "lengths": np.array([1.0, 1e6]), "step_s": np.full((drafts, requests_max + 1, 2), constant_s),
-        "prompts": prompt_times(), "rates": np.asarray(rates, dtype=np.float64),
+        "prompts": prompt_times(), "acceptance_rates": np.asarray(rates, dtype=np.float64),
         "drafting_share": np.zeros((drafts, requests_max + 1)), "idle_share": np.zeros(requests_max + 1),
     }  # fmt: skip
     return StepTable(**{**given, **other})

@@ -58,7 +58,7 @@ def test_steps_are_the_surfaces_at_every_batch_and_any_length(table):
 
 def test_acceptance_by_position_is_the_profiles_and_a_curve_knows_none(table):
     # the shipped profile of EAGLE-3 on Llama-3.1-8B
-    np.testing.assert_allclose(table.rates, [0.7296, 0.5208, 0.3545])
+    np.testing.assert_allclose(table.acceptance_rates, [0.7296, 0.5208, 0.3545])
     assert table.tokens_per_step.tolist() == pytest.approx([1.0, *(o.tokens(o.depth + 1) for o in CHAINS)])
     assert acceptance_rates(()).size == 0
     scenario = Scenario(model="vicuna-7b", runtime="cuda-graph", acceptance="paper-fig21")
