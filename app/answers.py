@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import notes
 import uploads
 from answer_cache import LONG_BYTES, AnswerCache
-from chosen import SetUp
+from chosen import PageArguments
 
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names, acceptance_path
@@ -89,7 +89,7 @@ LONG = AnswerCache(LONG_BYTES, version=data_version)
 """Loads and searches of cards, computed by `jobs`."""
 
 
-def published_model(set_up: SetUp) -> Model:
+def published_model(set_up: PageArguments) -> Model:
     """The model that was chosen or uploaded, as it is published."""
     return load_model(set_up.model_given) if set_up.config is None else uploads.model_of(set_up.config)
 
@@ -105,13 +105,13 @@ def profile_titles() -> dict[str, str]:
 
 
 @KEPT
-def scenario_of(set_up: SetUp) -> Scenario:
+def scenario_of(set_up: PageArguments) -> Scenario:
     """The set-up as the command line builds it. Raises UsageError for what does not fit together."""
     uploaded = {} if set_up.config is None else {"model": published_model(set_up)}
     return Scenario(**{**set_up.given, **uploaded})
 
 
-def usual_request(set_up: SetUp) -> tuple[int, int] | None:
+def usual_request(set_up: PageArguments) -> tuple[int, int] | None:
     """Prompt and output as said, or as `recommend` asks about where none are; None where steps are priced."""
     if set_up.request is not None:
         return set_up.request
@@ -130,32 +130,32 @@ def options(question: Question) -> list[str]:
     return [*given, "--batch", f"{question.batch_min}..{question.batch_max}"]
 
 
-def every_batch(set_up: SetUp) -> Question:
+def every_batch(set_up: PageArguments) -> Question:
     """The question about all batches that memory holds, of the request that was said or is usual."""
     return Question(batch_max=room(set_up), request=usual_request(set_up))
 
 
 @KEPT
-def recommendation(set_up: SetUp, question: Question) -> Recommendation:
+def recommendation(set_up: PageArguments, question: Question) -> Recommendation:
     """`medusa-sim recommend` at the set-up's length."""
     return recommend(scenario_of(set_up), dataclasses.replace(question, seq_len=(set_up.seq_len,)))
 
 
 @KEPT
-def warnings(set_up: SetUp, question: Question) -> list[str]:
+def warnings(set_up: PageArguments, question: Question) -> list[str]:
     """What to be warned of there: the same at every batch that is looked at."""
     return notes.warnings(recommendation(set_up, question))
 
 
 @KEPT
-def room(set_up: SetUp) -> int:
+def room(set_up: PageArguments) -> int:
     """The most requests at once that memory holds without drafts, MOST_AT_ONCE at most; at least 1."""
     scenario = scenario_of(set_up).with_usual_requests()
     held = surface_at(scenario, [1], [set_up.seq_len], ()).max_batch
     return min(max(int(held[0, PLAIN]), 1), MOST_AT_ONCE)
 
 
-def measured_near(set_up: SetUp, *, every: bool = False) -> list[NearestFigure]:
+def measured_near(set_up: PageArguments, *, every: bool = False) -> list[NearestFigure]:
     """Public measurements with their predicted curves, the nearest to a set-up first; every: far ones too."""
     of = scenario_of(set_up)
     return [
@@ -167,7 +167,7 @@ def measured_near(set_up: SetUp, *, every: bool = False) -> list[NearestFigure]:
 
 
 @KEPT
-def how_near(set_up: SetUp) -> tuple[Standing, str]:
+def how_near(set_up: PageArguments) -> tuple[Standing, str]:
     """How near a set-up lies to servers that were measured, and the error to expect in a sentence."""
     of = scenario_of(set_up)
     found = standing(of)
@@ -180,17 +180,17 @@ def _as_measured(place: int) -> dict[str, Any]:
     return as_measured(figures()[place], _CURVE)
 
 
-def planned(set_up: SetUp) -> Recommendation:
+def planned(set_up: PageArguments) -> Recommendation:
     """The answer to `every_batch`."""
     return recommendation(set_up, every_batch(set_up))
 
 
-def row_at(set_up: SetUp, batch: int) -> ScheduleRow:
+def row_at(set_up: PageArguments, batch: int) -> ScheduleRow:
     """The schedule's row at one batch."""
     return scheduled_row_at(planned(set_up), batch, set_up.seq_len)
 
 
-def drafts_at(set_up: SetUp, batch: int) -> int:
+def drafts_at(set_up: PageArguments, batch: int) -> int:
     """Drafts in a row that are recommended at a batch; where none are, the best that fit, or 1."""
     answer = planned(set_up)
     batch = min(batch, answer.question.batch_max)
@@ -201,25 +201,27 @@ def drafts_at(set_up: SetUp, batch: int) -> int:
 
 
 @KEPT
-def launch_settings(set_up: SetUp, question: Question, draft_path: str | None = None) -> EngineSettings:
+def launch_settings(
+    set_up: PageArguments, question: Question, draft_path: str | None = None
+) -> EngineSettings:
     """What `recommend --export` prints. Raises UsageError for what the engine cannot do."""
     return engine_settings(recommendation(set_up, question), set_up.export, draft_path=draft_path)
 
 
-def launch_plan(set_up: SetUp, question: Question) -> ChainPlan | None:
+def launch_plan(set_up: PageArguments, question: Question) -> ChainPlan | None:
     """What the settings run by batch, whichever checkpoint drafts. Raises UsageError as they do."""
     return launch_settings(set_up, question, draft_path="any").plan
 
 
 @KEPT
-def roofline(set_up: SetUp, batch: int, candidates: int) -> pa.Table:
+def roofline(set_up: PageArguments, batch: int, candidates: int) -> pa.Table:
     """`medusa-sim roofline` for one batch, count and the set-up's length."""
     of = scenario_of(set_up)
     grid = Grid.of((batch,), (set_up.seq_len,), (candidates,))
     return roofline_points(of.setting.latency, of.gpu, of.shard, of.runtime, grid)
 
 
-def operators(set_up: SetUp, answer: Recommendation, batch: int) -> tuple[int, list[dict[str, Any]]]:
+def operators(set_up: PageArguments, answer: Recommendation, batch: int) -> tuple[int, list[dict[str, Any]]]:
     """Candidates of the scheduled step at a batch, and the operators of it and of a plain one by name.
 
     Rows: op, launches, plain_us, speculative_us (all launches of a step), bound, source; the longest first.
@@ -239,7 +241,9 @@ def operators(set_up: SetUp, answer: Recommendation, batch: int) -> tuple[int, l
     return both.candidates, sorted(table.values(), key=lambda row: -row["speculative_us"])
 
 
-def _of_lengths(set_up: SetUp, request: tuple[int, int] | None) -> Iterator[tuple[str, int, SetUp]]:
+def _of_lengths(
+    set_up: PageArguments, request: tuple[int, int] | None
+) -> Iterator[tuple[str, int, PageArguments]]:
     """Half and twice the prompt, with what is cached before it; without requests the context."""
     for factor in (0.5, 2.0):
         if request is None:
@@ -252,7 +256,7 @@ def _of_lengths(set_up: SetUp, request: tuple[int, int] | None) -> Iterator[tupl
 
 
 def changes(
-    set_up: SetUp,
+    set_up: PageArguments,
     batch: int,
     request: tuple[int, int] | None,
     advance: Callable[[int, int], None] = lambda done, total: None,
@@ -263,7 +267,7 @@ def changes(
     told (searches done, searches in all).
     """
 
-    def at(other: SetUp, size: int) -> ScheduleRow:
+    def at(other: PageArguments, size: int) -> ScheduleRow:
         question = Question(batch_min=size, batch_max=size, request=other.request or request)
         return scheduled_row_at(recommendation(other, question), size, other.seq_len)
 
@@ -307,18 +311,18 @@ def changes(
 
 
 @KEPT
-def best_tree(set_up: SetUp, candidates: int, batch: int) -> CandidateTree:
+def best_tree(set_up: PageArguments, candidates: int, batch: int) -> CandidateTree:
     """The tree of that size that a search would run."""
     return tree_answer.best_tree(scenario_of(set_up), candidates, batch, set_up.seq_len)
 
 
 @KEPT
-def tree_curve(set_up: SetUp, batch: int, largest: int) -> TreeCurve:
+def tree_curve(set_up: PageArguments, batch: int, largest: int) -> TreeCurve:
     """The best drafting of every size to `largest` candidates."""
     return tree_answer.tree_curve(scenario_of(set_up), batch, set_up.seq_len, largest)
 
 
 @KEPT
-def tree(set_up: SetUp, chosen: CandidateTree, batch: int) -> TreeAnswer:
+def tree(set_up: PageArguments, chosen: CandidateTree, batch: int) -> TreeAnswer:
     """What a tree gives in the set-up."""
     return tree_answer.tree_answer(scenario_of(set_up), chosen, batch, set_up.seq_len)

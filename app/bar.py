@@ -22,7 +22,7 @@ from chosen import (
     OWN_MODEL,
     REQUEST,
     SHIPPED,
-    SetUp,
+    PageArguments,
     default_engine,
     draft_for,
     drafter_of,
@@ -77,7 +77,7 @@ consumer, measured here."""
 _TAKEN, _TYPED_AS = "model_taken", "model_typed_as"
 
 
-def set_up(where: Any, *, searched: bool = False, away: bool = False) -> SetUp:
+def set_up(where: Any, *, searched: bool = False, away: bool = False) -> PageArguments:
     """The shared inputs, as one bar; searched: the page looks for GPU and engine, which are put away.
 
     away: the page asks a question of its own; what was asked elsewhere is kept.
@@ -208,7 +208,7 @@ def runs_trees() -> bool:
     engine = runtime_aliases().get(engine or "", engine)
     if engine not in RUNS_ON:
         engine = default_engine(drafter if drafter in drafter_names() else DRAFTER)
-    return not SetUp(runtime=engine).chain_only
+    return not PageArguments(runtime=engine).chain_only
 
 
 def take(preset: Mapping[str, str | int | None]) -> None:

@@ -1,4 +1,4 @@
-"""What every page is about: a scenario by names, and the same as options of the command line."""
+"""What every page is about: arguments of a scenario by names, and the same as options of a command."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ INPUTS = {**_OWN_INPUTS, **{each.name: _unsaid(each) for each in MORE}, **dict.f
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetUp(Arguments):
-    """What the inputs of a page say: arguments of a scenario, and a length. A key of every cache.
+class PageArguments(Arguments):
+    """Arguments of a scenario as the inputs of a page say them, and a length. A key of every cache.
 
     runtime: of the version that runs; by the drafter where none is given. request: prompt and output tokens
     where they were said. is_step: a length was asked about and no request, so that steps without prompts are
@@ -223,7 +223,7 @@ def drafter_of(engine: str | None) -> str:
     return default_drafter(None if engine is None else drafters_of(engine))
 
 
-def set_up_of(words: Mapping[str, Any], config: bytes | None = None) -> SetUp:
+def set_up_of(words: Mapping[str, Any], config: bytes | None = None) -> PageArguments:
     """The set-up that parameters of a link name, or inputs of the bar by the same names.
 
     Values may be text; None and what is left out are what the app opens on. Raises UsageError for what no
@@ -247,7 +247,7 @@ def set_up_of(words: Mapping[str, Any], config: bytes | None = None) -> SetUp:
     more = {each.name: _typed(each, said[each.name]) for each in MORE if each.name in said}
     more["dtype"] = more.get("dtype") or dtype_of(gpu)
     is_whole = str(said.get("ep", "")).lower() in ("true", str(tp)) and tp > 1
-    return SetUp(
+    return PageArguments(
         gpu=gpu, model=model if config is None else uploads.called(config),
         runtime=runtime or default_engine(drafter), drafter=drafter,
         seq_len=request_length(*request) if typed is None else typed,

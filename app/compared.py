@@ -9,7 +9,7 @@ from typing import Any
 
 import jobs
 from answers import KEPT, LONG, published_model
-from chosen import GPU, SetUp
+from chosen import GPU, PageArguments
 
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.arguments import words_of
@@ -20,7 +20,7 @@ from medusa_sim.setups.question import SURE, SetupChoices, SetupQuestion, prices
 from medusa_sim.setups.search import NothingRunsError, compare, refined, together
 
 
-def options(set_up: SetUp, asked: SetupQuestion, choices: SetupChoices, prices: str) -> list[str]:
+def options(set_up: PageArguments, asked: SetupQuestion, choices: SetupChoices, prices: str) -> list[str]:
     """The question as options of `medusa-sim compare`; prices: as `--price` takes them; empty: as listed."""
     given = {
         "--model": set_up.model_given,
@@ -36,7 +36,7 @@ def options(set_up: SetUp, asked: SetupQuestion, choices: SetupChoices, prices: 
 
 
 def set_ups_for(
-    set_up: SetUp,
+    set_up: PageArguments,
     asked: SetupQuestion,
     choices: SetupChoices,
     prices: str = "",
@@ -85,7 +85,7 @@ def set_ups_for(
 
 
 @KEPT
-def launch_of(set_up: SetUp, asked: SetupQuestion, choices: SetupChoices, prices: str) -> str:
+def launch_of(set_up: PageArguments, asked: SetupQuestion, choices: SetupChoices, prices: str) -> str:
     """The command that starts what is chosen. Raises UsageError where the engine cannot be told it."""
     from medusa_sim.export.launch import chosen_command
 
@@ -95,7 +95,7 @@ def launch_of(set_up: SetUp, asked: SetupQuestion, choices: SetupChoices, prices
     return chosen_command(answer, answer.chosen)
 
 
-def _alike(set_up: SetUp) -> SetUp:
+def _alike(set_up: PageArguments) -> PageArguments:
     """The question but for the bar's GPU, context and engine, which make no other one."""
     return dataclasses.replace(
         set_up, gpu=GPU, seq_len=DEFAULT_SEQ_LEN, request=None, tp=1, ep=1, runtime=None, chain_only=None

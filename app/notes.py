@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import downloads
-from chosen import SetUp
+from chosen import PageArguments
 
 from medusa_sim import __version__
 from medusa_sim.doubts.of_scenario import scenario_doubts
@@ -48,13 +48,13 @@ def warnings(answer: Recommendation) -> list[str]:
     return sorted(recommend_warnings(answer), key=lambda line: line not in beside)
 
 
-def needs_checkpoint(set_up: SetUp) -> bool:
+def needs_checkpoint(set_up: PageArguments) -> bool:
     """Whether launch settings name the drafter's weights."""
     method = ENGINE_METHODS.get(set_up.export, {}).get(set_up.drafter)
     return method is not None and method.checkpoint
 
 
-def schedule_files(set_up: SetUp, answer: Recommendation, command: str) -> list[downloads.Download]:
+def schedule_files(set_up: PageArguments, answer: Recommendation, command: str) -> list[downloads.Download]:
     """The schedule in full precision, what `recommend --format json` writes, the report of a known model."""
     from medusa_sim.report.recommend.values import SCHEMA, recommendation_values, schedule_arrow
 
@@ -71,7 +71,7 @@ def schedule_files(set_up: SetUp, answer: Recommendation, command: str) -> list[
     return files
 
 
-def report_html(set_up: SetUp, answer: Recommendation, command: str) -> str:
+def report_html(set_up: PageArguments, answer: Recommendation, command: str) -> str:
     """The answer with its schedule, plots and sources, in one page."""
     from medusa_sim.report.document import html_page
     from medusa_sim.report.recommend.page import recommend_blocks

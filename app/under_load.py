@@ -7,7 +7,7 @@ from functools import partial
 
 import jobs
 from answers import LONG, scenario_of
-from chosen import SetUp
+from chosen import PageArguments
 
 from medusa_sim.load.answer import LoadAnswer, run_load
 from medusa_sim.load.arguments import LoadArguments
@@ -17,7 +17,7 @@ _BEYOND = 1.05
 """Of what the fullest policy is full at: where its queue grows."""
 
 
-def load(set_up: SetUp, asked: LoadArguments, watch: jobs.Watch = jobs.UNWATCHED) -> LoadAnswer:
+def load(set_up: PageArguments, asked: LoadArguments, watch: jobs.Watch = jobs.UNWATCHED) -> LoadAnswer:
     """`medusa-sim load`, with its number of requests and seeds. Raises UsageError for what makes no sense.
 
     watch: told (requests simulated, requests in all as far as known), and who is first.
@@ -29,7 +29,9 @@ def load(set_up: SetUp, asked: LoadArguments, watch: jobs.Watch = jobs.UNWATCHED
     return LONG.once(("load", set_up, asked), answer, watch.others)
 
 
-def beyond_full(set_up: SetUp, asked: LoadArguments, watch: jobs.Watch = jobs.UNWATCHED) -> LoadAnswer:
+def beyond_full(
+    set_up: PageArguments, asked: LoadArguments, watch: jobs.Watch = jobs.UNWATCHED
+) -> LoadAnswer:
     """The same answer with a rate beyond what its policies are full at, so that a chart shows their knee."""
     known = load(set_up, asked, watch)
 

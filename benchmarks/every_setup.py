@@ -243,7 +243,7 @@ def _shown_by_the_app(found: Recommendation, asked: SetUp) -> dict[str, float]:
     question, scenario, (length,) = found.question, found.scenario, found.question.seq_len
     given = scenario.arguments.values
     acceptance = given.get("acceptance")
-    inputs = chosen.SetUp(
+    inputs = chosen.PageArguments(
         gpu=scenario.gpu.name, model=asked.model, runtime=asked.runtime, drafter=asked.drafter, tp=asked.gpus,
         seq_len=length, draft_model=given.get("draft_model"),
         acceptance=None if acceptance is None else str(acceptance),

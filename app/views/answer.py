@@ -15,7 +15,7 @@ import show
 import streamlit as st
 from charts.answer import batch_chart, tornado_chart
 from charts.draw import bars_spec, lines_spec, map_spec
-from chosen import SetUp
+from chosen import PageArguments
 from inputs import Input
 
 from medusa_sim.errors import UsageError
@@ -58,7 +58,7 @@ _LOOKS = ("by count", "map", "operators", "roofline", "what would change it")
 _OPERATOR_PHONE = ("operator", "speculative", "share")
 
 
-def page(set_up: SetUp) -> None:
+def page(set_up: PageArguments) -> None:
     """The answer first, what it rests on below; what a batch changes is a part that runs alone."""
     if show.embedded():
         question = answers.every_batch(set_up)
@@ -82,7 +82,7 @@ def page(set_up: SetUp) -> None:
         show.ignored_note()
 
 
-def _question(set_up: SetUp) -> Question:
+def _question(set_up: PageArguments) -> Question:
     first, second = st.columns(2)
     usual, meaning = (
         answers.every_batch(set_up),
@@ -97,7 +97,7 @@ def _question(set_up: SetUp) -> Question:
 
 
 @st.fragment
-def _at_a_batch(set_up: SetUp, question: Question, words: list[str]) -> None:
+def _at_a_batch(set_up: PageArguments, question: Question, words: list[str]) -> None:
     """The answer at the batch looked at: moving it runs this part alone."""
     with show.errors():
         headline = st.container()  # the answer stands above its inputs, and is filled once they are known
@@ -127,7 +127,7 @@ def _at_a_batch(set_up: SetUp, question: Question, words: list[str]) -> None:
             _detail(answer, row, set_up, words)
 
 
-def _share(set_up: SetUp, answer: Recommendation, row: ScheduleRow, options: list[str]) -> None:
+def _share(set_up: PageArguments, answer: Recommendation, row: ScheduleRow, options: list[str]) -> None:
     """The answer to keep, and to send as a link, a picture or a frame of another page."""
 
     def picture(suffix: str, *, dark: bool = False) -> bytes:
@@ -214,7 +214,7 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
     show.figures(*(figure for figure in shown if figure is not None), width=116)
 
 
-def _schedule(answer: Recommendation, words: list[str], set_up: SetUp) -> None:
+def _schedule(answer: Recommendation, words: list[str], set_up: PageArguments) -> None:
     show.text_table(schedule_table(answer), _COLUMNS, _PHONE)
     st.caption(
         "Step and tokens/s: at a row's largest batch. A schedule shares one count between neighbouring "
@@ -240,7 +240,7 @@ def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
     )
 
 
-def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, words: list[str]) -> None:
+def _detail(answer: Recommendation, row: ScheduleRow, set_up: PageArguments, words: list[str]) -> None:
     """One of the closer looks: only what is looked at is computed and sent."""
     look = inputs.one_of(st, Input("look", "A closer look"), _LOOKS, _LOOKS[0])
     drawn = {"operators": _operators, "roofline": _roofline, "what would change it": _tornado}.get(look)
@@ -279,7 +279,7 @@ def _counts(answer: Recommendation, row: ScheduleRow, words: list[str], *, is_ma
     )
 
 
-def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
+def _operators(answer: Recommendation, row: ScheduleRow, set_up: PageArguments) -> None:
     """Every operator of both steps by name."""
     count, operators = answers.operators(set_up, answer, row.batch_max)
     whole = sum(each["speculative_us"] for each in operators)
@@ -302,7 +302,7 @@ def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     downloads.hand_out("operators", [("csv", "text/csv", lambda: downloads.csv_bytes(operators))])
 
 
-def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
+def _roofline(answer: Recommendation, row: ScheduleRow, set_up: PageArguments) -> None:
     batch, count = row.batch_max, row.speculative_candidates if row.candidates == 1 else row.candidates
     points, model = answers.roofline(set_up, batch, count), answer.scenario.model
     words = [*set_up.kernel_options, "--batch", str(batch), "--candidates", str(count)]
@@ -317,7 +317,7 @@ def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     )
 
 
-def _tornado(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
+def _tornado(answer: Recommendation, row: ScheduleRow, set_up: PageArguments) -> None:
     """What the answer rests on: one thing changed, all else as it is."""
     with show.progress("searches") as advance:
         changes = answers.changes(set_up, row.batch_max, answer.question.request, advance)
@@ -331,7 +331,7 @@ def _tornado(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     )
 
 
-def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
+def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: PageArguments) -> None:
     st.subheader("Where the time of a step goes", anchor=False)
     both = steps_at(answer, row.batch_max, set_up.seq_len, scheduled=True)
     plain, speculative, count = both.plain, both.speculative, both.candidates
@@ -358,7 +358,7 @@ def _waits(step: PassTimes) -> str:
     return ", ".join(f"{percent(share, 0)} {name}" for name, share in shares.items() if share > 0.05)
 
 
-def _as_launched(set_up: SetUp, question: Question, row: ScheduleRow) -> None:
+def _as_launched(set_up: PageArguments, question: Question, row: ScheduleRow) -> None:
     """Where the engine's settings cannot say what is recommended at this batch."""
     try:
         plan = answers.launch_plan(set_up, question)
@@ -373,7 +373,9 @@ def _as_launched(set_up: SetUp, question: Question, row: ScheduleRow) -> None:
         )
 
 
-def _launch(set_up: SetUp, answer: Recommendation, question: Question, command_words: list[str]) -> None:
+def _launch(
+    set_up: PageArguments, answer: Recommendation, question: Question, command_words: list[str]
+) -> None:
     st.subheader("Launch settings", anchor=False)
     if set_up.without_engine:
         st.caption("Choose an engine above: what it can run is recommended, and its settings are here.")

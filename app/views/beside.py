@@ -12,7 +12,7 @@ import numpy as np
 import show
 import streamlit as st
 from charts.draw import lines_spec
-from chosen import POINT, SetUp, set_up_of
+from chosen import POINT, PageArguments, set_up_of
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.quantity import BY_NAME
@@ -39,12 +39,12 @@ class Side:
     """One of the two: `A` or `B`, its set-up, answer and row at its batch."""
 
     name: str
-    set_up: SetUp
+    set_up: PageArguments
     answer: Recommendation
     row: ScheduleRow
 
 
-def page(set_up: SetUp) -> None:
+def page(set_up: PageArguments) -> None:
     """The two that are chosen of what is kept and the question above."""
     del set_up  # its words are those of the link
     st.title("Side by side", anchor=False)

@@ -16,7 +16,7 @@ import link
 import show
 import streamlit as st
 from charts.draw import lines_spec
-from chosen import MORE, SetUp, set_up_of
+from chosen import MORE, PageArguments, set_up_of
 from inputs import Input
 
 from medusa_sim.engines.runtime import load_runtime
@@ -64,7 +64,7 @@ _REDRAWN_S = 1.5
 """Between two pictures of what is known while GPUs are searched."""
 
 
-def page(set_up: SetUp) -> None:
+def page(set_up: PageArguments) -> None:
     """The decision in three lines; the target and every GPU below it."""
     st.title("Which GPU?", anchor=False)
     note, asking, headline, choosing = (st.container() for _ in range(4))
@@ -114,7 +114,9 @@ def _drawn_in(place: Any) -> Callable[[Comparison], None]:
     return draw
 
 
-def _asked(set_up: SetUp, above: Any, below: Any) -> tuple[SetupQuestion, SetupChoices, str, dict[str, Any]]:
+def _asked(
+    set_up: PageArguments, above: Any, below: Any
+) -> tuple[SetupQuestion, SetupChoices, str, dict[str, Any]]:
     """Target and traffic, then what may be chosen; prices, and a place for what is said of each GPU.
 
     above, below: where the target and the rest are asked.

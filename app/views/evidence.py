@@ -16,7 +16,7 @@ import streamlit as st
 import uploads
 from charts import validation as charts
 from charts.draw import lines_spec
-from chosen import SetUp, from_here
+from chosen import PageArguments, from_here
 from inputs import Input
 
 from medusa_sim import data
@@ -74,7 +74,7 @@ _WORDS = {
 _GROUP_PHONE = ("what", "rows", "mean error", "rows are in")
 
 
-def page(set_up: SetUp) -> None:
+def page(set_up: PageArguments) -> None:
     """How far off predictions of this GPU are, first; then one of three looks."""
     st.title("How far to trust it", anchor=False)
     note = st.container()
@@ -100,7 +100,7 @@ def page(set_up: SetUp) -> None:
         show.ignored_note()
 
 
-def _accuracy(set_up: SetUp, usual: str) -> None:
+def _accuracy(set_up: PageArguments, usual: str) -> None:
     """What the fits are worth first, then rows, then the papers; usual: the set-up's kernels."""
     gpu = set_up.gpu
     sets = tuple(load_gpu(gpu).kernels) or ("none",)

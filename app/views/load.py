@@ -11,7 +11,7 @@ import show
 import streamlit as st
 import under_load
 from charts.draw import lines_spec
-from chosen import SetUp
+from chosen import PageArguments
 from inputs import Input
 
 from medusa_sim.load.answer import LoadAnswer
@@ -42,7 +42,7 @@ _COLUMNS = titles("policy", "saturated_per_s", "tokens_per_s", "largest_per_s", 
 _PHONE = titles("policy", "saturated_per_s", "largest_per_s")
 
 
-def page(set_up: SetUp) -> None:
+def page(set_up: PageArguments) -> None:
     """Requests, limits and a policy in; rates that are carried, latencies and one run over time out."""
     st.title("Under load", anchor=False)
     headline = st.container()  # the answer stands above its inputs
@@ -85,7 +85,7 @@ def page(set_up: SetUp) -> None:
     nearest(set_up)
 
 
-def _asked(set_up: SetUp, recommended: int) -> LoadArguments:
+def _asked(set_up: PageArguments, recommended: int) -> LoadArguments:
     """What the page asks besides the set-up and its request; recommended: drafts where none are typed."""
     prompt, output = set_up.request or (_PROMPT, _OUTPUT)
     row = st.container(key="of_load")
@@ -111,7 +111,7 @@ def _asked(set_up: SetUp, recommended: int) -> LoadArguments:
     )  # fmt: skip
 
 
-def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
+def _answer(set_up: PageArguments, answer: LoadAnswer) -> None:
     told = f"**{set_up.title}:** {answer_text(answer)}"
     plain, drafting = answer.carried[0], answer.carried[-1]
     if (drafting.largest_per_s or 0.0) > (plain.largest_per_s or 0.0):

@@ -6,7 +6,7 @@ import answers
 import show
 import streamlit as st
 from charts.draw import lines_spec
-from chosen import SetUp
+from chosen import PageArguments
 
 from medusa_sim.report.charts.setups import measured_chart
 from medusa_sim.report.words.measured import figure_text
@@ -18,7 +18,7 @@ MOST = 3
 """Measurements beside an answer."""
 
 
-def nearest(set_up: SetUp, most: int | None = MOST) -> None:
+def nearest(set_up: PageArguments, most: int | None = MOST) -> None:
     """As a table, the nearest first, by the distance that bands go by; most: None: all.
 
     Beside an answer far ones of another model are left out. What is measured of this very set-up stands on

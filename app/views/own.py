@@ -16,7 +16,7 @@ import show
 import streamlit as st
 import uploads
 from charts.draw import lines_spec
-from chosen import OWN_MODEL, SetUp, drafts_for
+from chosen import OWN_MODEL, PageArguments, drafts_for
 from inputs import Input
 
 from medusa_sim.acceptance.profile import acceptance_names
@@ -54,7 +54,7 @@ Words = Callable[[str], str] | None
 _TOLD = "What llama-bench, llama-batched-bench, mlx-lm's benchmark or llama-server's timings printed."
 
 
-def page(set_up: SetUp) -> None:
+def page(set_up: PageArguments) -> None:
     """What is asked, and a paste that says it; the verdict, the flag to add, and how well it is known."""
     del set_up  # of a server
     st.title("On your own machine", anchor=False)
@@ -88,7 +88,7 @@ def _readable(path: str, pasted: str) -> AbstractContextManager[Path | None]:
     return held(path, pasted.encode()) if path else nullcontext()
 
 
-def _asked(rows: LocalRows | None, path: str) -> SetUp:
+def _asked(rows: LocalRows | None, path: str) -> PageArguments:
     """The set-up that the paste tells, the rest from inputs."""
     told: dict[str, Any] = {} if rows is None else dict(rows.told)
     if told:
@@ -139,7 +139,7 @@ def _asked(rows: LocalRows | None, path: str) -> SetUp:
     bar.check_acceptance(rate, acceptance_names())
     of_context = Input("own_context", "Context", "Tokens before a step.")
     seq_len = inputs.step_of(row, of_context, _CONTEXTS, 1024)
-    return SetUp(
+    return PageArguments(
         gpu=gpu, runtime=runtime, model=model if config is None else uploads.called(config), config=config,
         weight_dtype=form, drafter=drafter, draft_model=draft,
         acceptance=rate, seq_len=seq_len, is_step=True, bench=path or None,
@@ -161,7 +161,7 @@ def _draft_model(where: Any, target: Model) -> str:
     return inputs.choice(where, Input("own_draft", "Draft model", "A smaller one."), alike, alike[0])
 
 
-def _answer(asked: SetUp, rows: LocalRows | None) -> None:
+def _answer(asked: PageArguments, rows: LocalRows | None) -> None:
     answer = answers.recommendation(asked, Question(batch_max=1))
     row = scheduled_row_at(answer, 1, asked.seq_len)
     verdict_of(asked, answer, row)
@@ -198,7 +198,7 @@ def _band(answer: Recommendation) -> tuple[float, str]:
     return latency.law.band, f"your device; one like it {percent(band_without_rows(latency))}"
 
 
-def _flag(answer: Recommendation, asked: SetUp, row: ScheduleRow) -> None:
+def _flag(answer: Recommendation, asked: PageArguments, row: ScheduleRow) -> None:
     """The flag to add to the engine's command."""
     if row.candidates == 1:
         st.markdown("Add no flag: plain decoding is faster.")
@@ -211,7 +211,7 @@ def _flag(answer: Recommendation, asked: SetUp, row: ScheduleRow) -> None:
     show.code(engine_settings(answer, "llama-cpp", draft_path=path).text)
 
 
-def _counts(answer: Recommendation, asked: SetUp) -> None:
+def _counts(answer: Recommendation, asked: PageArguments) -> None:
     recommended = scheduled_counts(rows_at(answer, asked.seq_len))
     view = view_of(answer.cells.by_count, asked.seq_len, [*range(1, 17), *recommended.values()], recommended)
     rows = count_table(answer.cells.by_count)

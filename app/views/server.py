@@ -9,7 +9,7 @@ import answers
 import show
 import streamlit as st
 import uploads
-from chosen import SetUp
+from chosen import PageArguments
 
 from medusa_sim.acceptance.engine_counters import combined
 from medusa_sim.acceptance.engine_records import read_counts
@@ -33,7 +33,7 @@ OPENED = "engine_given"
 """The key of the part that asks."""
 
 
-def judged(set_up: SetUp) -> None:
+def judged(set_up: PageArguments) -> None:
     """What a file or a pasted text of the user's engine says, at the foot of every page."""
     looked_at = st.session_state.get("batch", 1)  # in flight, where the file says none
     batch = looked_at if isinstance(looked_at, int) else 1
@@ -53,7 +53,7 @@ def judged(set_up: SetUp) -> None:
             st.error(show.in_words(str(error)), icon=":material/error:")
 
 
-def _read(set_up: SetUp, path: Path, batch: int) -> None:
+def _read(set_up: PageArguments, path: Path, batch: int) -> None:
     """Acceptance where it is counted; the verdict where a speed is."""
     counts: AcceptanceCounts | None = None
     unread: MedusaSimError | None = None
@@ -98,7 +98,7 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
 
 
 def _verdict(
-    set_up: SetUp, path: Path, counts: AcceptanceCounts | None, batch: int
+    set_up: PageArguments, path: Path, counts: AcceptanceCounts | None, batch: int
 ) -> tuple[CheckResult | None, str]:
     """The verdict on a file and what this page added to it; or none, and why.
 

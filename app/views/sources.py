@@ -11,7 +11,7 @@ import downloads
 import inputs
 import show
 import streamlit as st
-from chosen import SetUp
+from chosen import PageArguments
 from inputs import Input
 
 from medusa_sim import data
@@ -31,7 +31,7 @@ DOCUMENTS = {
 _CODE_OR_RELATIVE_LINK = re.compile(r"(?s)(`+).*?\1|!?\[([^\[\]]+)\]\((?!https?://|#)[^()]*\)")
 
 
-def numbers(set_up: SetUp) -> None:
+def numbers(set_up: PageArguments) -> None:
     """Every number in use with its unit and source."""
     left, right = st.columns([3, 1])
     wanted = inputs.text(left, Input("find", "Find", "Only rows that hold this text.")).lower()

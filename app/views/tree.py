@@ -15,7 +15,7 @@ import show
 import streamlit as st
 import uploads
 from charts import tree as charts
-from chosen import SetUp
+from chosen import PageArguments
 from inputs import Input
 
 from medusa_sim.acceptance.tree import CandidateTree
@@ -34,7 +34,7 @@ _WIDTHS = (4, 3, 2, 0, 0, 0, 0, 0)
 _EXAMPLE = "[[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]"
 
 
-def page(set_up: SetUp) -> None:
+def page(set_up: PageArguments) -> None:
     """The tree first as figures, then as a picture."""
     st.title("Candidate trees", anchor=False)
     headline = st.container()
@@ -92,7 +92,7 @@ def page(set_up: SetUp) -> None:
     _mask(tree, command)
 
 
-def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[CandidateTree, str]:
+def _tree(kind: str, set_up: PageArguments, scenario: Scenario, batch: int) -> tuple[CandidateTree, str]:
     """The tree, and the command that gives it."""
     accuracy, profile = accuracies_of(scenario), scenario.profile.name
     if kind == _KINDS[0]:
@@ -149,7 +149,7 @@ def _score_command(profile: str) -> str:
     return show.command(["tree", "score", "--tree", "tree.json", "--head-accuracy", profile, "--tail", "fit"])
 
 
-def _figures(set_up: SetUp, tree: CandidateTree, answer: TreeAnswer) -> None:
+def _figures(set_up: PageArguments, tree: CandidateTree, answer: TreeAnswer) -> None:
     served = answers.usual_request(set_up) is not None  # whose prompts lie between its steps
     show.figures(
         show.Figure(
@@ -181,7 +181,9 @@ def _figures(set_up: SetUp, tree: CandidateTree, answer: TreeAnswer) -> None:
     )
 
 
-def _budget(set_up: SetUp, scenario: Scenario, tree: CandidateTree, answer: TreeAnswer, batch: int) -> None:
+def _budget(
+    set_up: PageArguments, scenario: Scenario, tree: CandidateTree, answer: TreeAnswer, batch: int
+) -> None:
     """Best trees of every size, and the one at hand."""
     st.subheader("What a larger tree would bring", anchor=False)
     largest = min(max(64, 2 * tree.candidates), _LARGEST)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import notes
 import streamlit as st
-from chosen import SetUp
+from chosen import PageArguments
 
 from medusa_sim.report.words.basis import MOST, how_sure
 from medusa_sim.report.words.caveats import guessed_text
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 AS_GOOD = "As good: within 1 %. Alone: what this batch would take if it shared no number with its neighbours."
 
 
-def verdict_of(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> None:
+def verdict_of(set_up: PageArguments, answer: Recommendation, row: ScheduleRow) -> None:
     """The answer in one sentence: for what, whether, with how many, what it gains."""
     workload = workload_text(answer.scenario, [row.seq_len], str(row.batch_max))
     where = f"{set_up.title}, {workload}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from chosen import SetUp
+from chosen import PageArguments
 from click.testing import CliRunner
 from streamlit.testing.v1 import AppTest
 
@@ -19,9 +19,9 @@ PAPERS = {"gpu": "a100-80gb-pcie", "model": "vicuna-7b", "drafter": "medusa"}
 """Trees of heads: the set-up of commands that name none."""
 
 
-def set_up(**changes: object) -> SetUp:
+def set_up(**changes: object) -> PageArguments:
     """The papers' set-up, with these changes."""
-    return SetUp(**{**PAPERS, **changes})  # type: ignore[arg-type]
+    return PageArguments(**{**PAPERS, **changes})  # type: ignore[arg-type]
 
 
 def metrics(page: AppTest) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 import show
 import under_load
 from charts import tree as tree_charts
-from chosen import SetUp
+from chosen import PageArguments
 from damage import NUMBERS, WORDS
 from one_line import one_line
 from pages_read import (
@@ -48,7 +48,7 @@ EAGLE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs"
 def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
     page = opened("load", **EAGLE, drafts=3)
     asked = LoadArguments(policies=("none", "3"), tpot_ms=12.0, max_num_seqs=64)
-    found = under_load.load(SetUp(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), asked)
+    found = under_load.load(PageArguments(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), asked)
     plain, drafting = found.carried
     shown = metrics(page)
     assert shown["Carried within the limits"] == f"{significant(drafting.largest_per_s or 0.0, 3)}/s"

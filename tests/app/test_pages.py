@@ -17,7 +17,7 @@ import show
 import uploads
 from charts import answer, tree, validation
 from charts.draw import lines_spec, map_spec
-from chosen import SetUp
+from chosen import PageArguments
 from pages_drawn import EIGHT_B, FEW, drawn
 from pages_read import (
     Opened,
@@ -68,7 +68,7 @@ def test_the_named_operators_add_up_to_both_steps(opened: Opened) -> None:
 
 
 def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> None:
-    chosen = SetUp(**EIGHT_B)
+    chosen = PageArguments(**EIGHT_B)
     usual = answers.usual_request(chosen)
     changes = {f"{row['what']} {row['change']}": row["speedup"] for row in answers.changes(chosen, 8, usual)}
     assert {"acceptance -10 %", "acceptance +10 %"} <= changes.keys()
@@ -208,7 +208,7 @@ def test_uploads_are_read_as_data() -> None:
 def test_charts_are_valid_specifications() -> None:
     points = answers.roofline(set_up(gpu="a40"), 4, 16)
     drawn(lines_spec(roofline_chart(points, load_gpu("a40"), "fp16")))
-    chosen = SetUp(**EIGHT_B)  # whose changes another test asks for
+    chosen = PageArguments(**EIGHT_B)  # whose changes another test asks for
     drawn(answer.tornado_chart(answers.changes(chosen, 8, answers.usual_request(chosen)), 2.0))
     rows = gains_by_batch(rows_at(answers.recommendation(set_up(), Question(batch_max=8)), 1024))
     drawn(answer.batch_chart(rows, 4, chains=False))
@@ -233,7 +233,7 @@ def test_charts_are_valid_specifications() -> None:
 
 
 def test_no_count_of_the_schedule_is_missing_from_the_chart() -> None:
-    chosen = SetUp(gpu="l40s", model="qwen3-8b", drafter="eagle3", runtime="sglang-0.5")
+    chosen = PageArguments(gpu="l40s", model="qwen3-8b", drafter="eagle3", runtime="sglang-0.5")
     found = answers.recommendation(chosen, Question(batch_max=256))
     rows, room = gains_by_batch(rows_at(found, 1024)), scheduled_row_at(found, 64, 1024).max_batch_with
     spec = answer.batch_chart(rows, 64, chains=True)
@@ -349,7 +349,7 @@ def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
 
 
 def test_the_report_is_of_the_set_up_shown() -> None:
-    def report_of(shown: SetUp) -> str:
+    def report_of(shown: PageArguments) -> str:
         return notes.report_html(
             shown, answers.recommendation(shown, Question(batch_max=4)), show.command(list(shown.options))
         )

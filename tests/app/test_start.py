@@ -14,7 +14,7 @@ import inputs
 import numpy as np
 import pytest
 from answer_cache import KEPT_BYTES, AnswerCache, array_bytes
-from chosen import OPENS, PRESETS, Preset, SetUp
+from chosen import OPENS, PRESETS, PageArguments, Preset
 from one_line import one_line
 from pages_read import (
     APP,
@@ -263,7 +263,7 @@ def test_a_draft_model_fits_its_target() -> None:
 
 
 def test_a_set_up_is_one_line() -> None:
-    line = SetUp(gpu="h200-sxm", model="deepseek-r1", drafter="mtp", tp=8, kv_dtype="fp8").line
+    line = PageArguments(gpu="h200-sxm", model="deepseek-r1", drafter="mtp", tp=8, kv_dtype="fp8").line
     assert "\n" not in line
     for word in ("deepseek-r1", "8 x h200-sxm", "fp8 KV", "mtp", "context 1,024"):
         assert word in line

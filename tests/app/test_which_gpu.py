@@ -7,7 +7,7 @@ import shlex
 import compared
 import pytest
 import show
-from chosen import SetUp
+from chosen import PageArguments
 from pages_drawn import EIGHT_B, FEW, drawn
 from pages_read import (
     Opened,
@@ -77,7 +77,7 @@ def test_which_gpu_searches_copies_of_every_size_and_says_what_it_rests_on(opene
     command = next(told for told in commands(page) if told.startswith("medusa-sim compare"))
     assert "--gpus" not in command or "--gpus 1,2,4,8" in command
     comparison = compared.set_ups_for(
-        SetUp(model="deepseek-r1", drafter="mtp"),
+        PageArguments(model="deepseek-r1", drafter="mtp"),
         SetupQuestion(tokens_per_s_per_user=50),
         SetupChoices(
             gpus=("h200-sxm", "l40s"), counts=(1, 2, 4, 8), engines=("vllm",), weight_dtypes=("fp8",),
