@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from charts.style import HALO, NEUTRAL, Spec, base, category, columns, layer, on_phone, quantity
@@ -58,67 +56,27 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     return base(height, layer=[each for each in layers if each["data"]["values"]])
 
 
-@dataclass(frozen=True)
 class _Lines:
     """Layers of a chart of lines and points; those without values are left out."""
 
-    chart: LineChart
+    def __init__(self, chart: LineChart) -> None:
+        axes, names = {"x": chart.x, "y": chart.y}, chart.names
+        channels = {name: _channel(name, axis, chart.ticks[name]) for name, axis in axes.items()}
+        self.at: Spec = {**channels, "detail": {"field": "id"}}
+        self.chart, self.named = chart, [each for each in chart.series if each.name]
+        self.drawn = [each for each in self.named if each.line]
+        self.has_lines = any(each.line for each in names.values())
+        self.is_crowded = sum(len(each.x) for each in self.drawn) > _CROWD  # for a phone
+        self.colour = self._by_name(lambda each: each.colour)
+        self.symbol = self._by_name(lambda each: _symbol(each, has_lines=self.has_lines))
+        self.tips: Spec = {"tooltip": [_tip(tip) for tip in chart.tips]}
+        self.told = [name for name, *_ in chart.tips]
 
-    @cached_property
-    def named(self) -> list[Series]:
-        """Series that have a look of their own."""
-        return [each for each in self.chart.series if each.name]
-
-    @cached_property
-    def drawn(self) -> list[Series]:
-        """Those of them that are lines."""
-        return [each for each in self.named if each.line]
-
-    @cached_property
-    def has_lines(self) -> bool:
-        """Whether any name has a line in the legend."""
-        return any(each.line for each in self.chart.names.values())
-
-    @cached_property
-    def is_crowded(self) -> bool:
-        """Whether a phone has room for lines alone."""
-        return sum(len(each.x) for each in self.drawn) > _CROWD
-
-    # Channels.
-
-    @cached_property
-    def at(self) -> Spec:
-        """Where a point is."""
-        axes = {"x": self.chart.x, "y": self.chart.y}
-        channels = {name: _channel(name, axis, self.chart.ticks[name]) for name, axis in axes.items()}
-        return {**channels, "detail": {"field": "id"}}
-
-    def by_name(self, look: Callable[[Series], Any]) -> Spec:
+    def _by_name(self, look: Callable[[Series], Any]) -> Spec:
         """A channel that gives every name its look."""
         names = self.chart.names
         scale = {"domain": list(names), "range": list(map(look, names.values()))}
         return category("series", None, sort=list(names), scale=scale, legend=None)
-
-    @cached_property
-    def colour(self) -> Spec:
-        """The colour of a name."""
-        return self.by_name(lambda each: each.colour)
-
-    @cached_property
-    def symbol(self) -> Spec:
-        """What the legend shows of a name."""
-        return self.by_name(lambda each: _symbol(each, has_lines=self.has_lines))
-
-    @cached_property
-    def tips(self) -> Spec:
-        """What the pointer is told."""
-        return {"tooltip": [_tip(tip) for tip in self.chart.tips]}
-
-    def _values(self, series: Iterable[Series], *, as_marked: bool = False) -> list[Spec]:
-        """Points of series, with the fields of their tips."""
-        return _values(series, [name for name, *_ in self.chart.tips], as_marked=as_marked)
-
-    # Layers.
 
     @property
     def legend(self) -> Spec:
@@ -168,7 +126,7 @@ class _Lines:
     def lines(self) -> list[Spec]:
         """Lines without a name, then those that have one."""
         unnamed = _values(each for each in self.chart.series if each.line and not each.name)
-        dash = self.by_name(lambda each: _DASHES[each.line])
+        dash = self._by_name(lambda each: _DASHES[each.line])
         look = {"color": self.colour, "strokeDash": dash, "strokeWidth": _WIDTH}
         return [
             layer("line", {**self.at, "strokeWidth": _WIDTH}, unnamed, color=NEUTRAL),
@@ -190,10 +148,11 @@ class _Lines:
                 if each.marker not in ("", "|") and each.filled is filled and bool(each.line) is on_line
             ]
             seldom: Spec = {"opacity": few} if on_line and self.is_crowded else {}
-            values = self._values(marked, as_marked=True)
+            values = _values(marked, self.told, as_marked=True)
             layers.append(layer("point", at | seldom, values, filled=filled, strokeWidth=2))
         ticks = _values(each for each in self.named if each.marker == "|")
-        met = self._values(each for each in self.drawn if each.rows and (not each.marker or each.every > 1))
+        bare = (each for each in self.drawn if each.rows and (not each.marker or each.every > 1))
+        met = _values(bare, self.told)
         upright: Spec = {"orient": "vertical", "thickness": 2, "size": 14}
         return [
             *layers,
