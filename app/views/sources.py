@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import answers
@@ -17,10 +16,9 @@ from inputs import Input
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import SpecError
-from medusa_sim.report.specs.rows import spec_rows
-from medusa_sim.report.words.numbers import significant, with_prefix
+from medusa_sim.report.specs.rows import model_rows, spec_rows
+from medusa_sim.report.specs.tables import shown_value
 
-_PREFIXED = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s"}
 _PHONE = ("number", "value", "source")
 DOCUMENTS = {
     "from a question to an answer": "method.md",
@@ -41,47 +39,42 @@ def numbers(set_up: PageArguments) -> None:
     chosen = [("gpu", set_up.gpu), ("model", set_up.model_given), ("runtime", set_up.launched)]
     if profile in acceptance_names():  # one rate for every draft is no file
         chosen.append(("acceptance", profile))
-    rows = []
-    for kind, name in chosen:
-        if kind == "model" and set_up.config is not None:
-            from medusa_sim.report.specs.rows import model_rows
-
-            model_facts = model_rows(answers.published_model(set_up))
-        else:
-            model_facts = spec_rows(kind, name, kernels=kernels)
-        rows += [
-            {
-                "what": f"{kind} {name}",
-                "number": row.key,
-                "value": row.value,
-                "unit": row.unit,
-                "source": row.source,
-                "remark": row.note,
-            }
-            for row in model_facts
-        ]
-    shown = [row for row in rows if wanted in " ".join(map(str, row.values())).lower()]
-    st.markdown(f"**{len(shown)}** of {len(rows)} numbers. Each has its source.")
-    show.table([_row(row) for row in shown], _PHONE)
-    table = [{**row, "value": str(row["value"])} for row in shown]
+    rows = [
+        {
+            "what": f"{kind} {name}",
+            "number": row.key,
+            "value": str(row.value),
+            "unit": row.unit,
+            "source": row.source,
+            "remark": row.note,
+            "shown": shown_value(row),
+        }
+        for kind, name in chosen
+        for row in (
+            model_rows(answers.published_model(set_up))
+            if kind == "model" and set_up.config is not None
+            else spec_rows(kind, name, kernels=kernels)
+        )
+    ]
+    found = [row for row in rows if wanted in " ".join(row.values()).lower()]
+    st.markdown(f"**{len(found)}** of {len(rows)} numbers. Each has its source.")
+    table = [
+        {
+            "what": row["what"],
+            "number": row["number"],
+            "value": row["shown"],
+            "source": "; ".join(filter(None, (row["source"], row["remark"]))),
+        }
+        for row in found
+    ]
+    show.table(table, _PHONE)
     command = show.command(["specs", *(name for _, name in chosen), *(["--with-kernels"] if kernels else [])])
     hardware = found_file("hardware", f"{set_up.gpu}.toml")
-    files = [("toml", "application/toml", hardware.read_bytes)]
-    if table:
-        files.insert(0, ("csv", "text/csv", lambda: downloads.csv_bytes(table)))
+    files: list[downloads.Download] = [("toml", "application/toml", hardware.read_bytes)]
+    if found:
+        saved = [{name: value for name, value in row.items() if name != "shown"} for row in found]
+        files.insert(0, ("csv", "text/csv", lambda: downloads.csv_bytes(saved)))
     downloads.hand_out("numbers", files, command)
-
-
-def _row(row: Mapping[str, object]) -> dict[str, object]:
-    """A number as text with its unit: bytes as GB."""
-    value, unit = row["value"], str(row["unit"])
-    text = str(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        known = _PREFIXED.get(unit)
-        number = f"{value:,}" if isinstance(value, int) else significant(value, 4)
-        text = with_prefix(value, known) if known else f"{number} {unit}".strip()
-    source = "; ".join(str(row[name]) for name in ("source", "remark") if row[name])
-    return {"what": row["what"], "number": row["number"], "value": text, "source": source}
 
 
 def found_file(kind: str, name: str) -> Path:
