@@ -20,9 +20,9 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import gains_by_batch
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.card import short_answer
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, colour_of
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP
+from medusa_sim.report.recommend.short_answer import short_answer
 from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import significant, times
 from medusa_sim.scenario.arguments import ARGUMENTS

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from medusa_sim import __version__
 from medusa_sim.errors import UsageError
@@ -21,9 +21,8 @@ from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.figures.canvas import look
 from medusa_sim.report.figures.files import DPI
 from medusa_sim.report.palette import FAINT, SHADES
-from medusa_sim.report.recommend.sentences import shape_text
+from medusa_sim.report.recommend.short_answer import Kind, ShortAnswer, short_answer
 from medusa_sim.report.words.basis import rests_text
-from medusa_sim.report.words.numbers import times, with_prefix
 from medusa_sim.report.words.scenario import formats_text, workload_text
 
 if TYPE_CHECKING:
@@ -34,40 +33,10 @@ if TYPE_CHECKING:
 SIZE = (1200, 630)
 """Pixels."""
 SUFFIXES = (".png", ".svg")
-Kind = Literal["pays", "uncertain", "off", "no room"]
 _LEFT, _RIGHT, _MIDDLE = 0.045, 0.955, 0.50
 """Shares of the width: left and right margin, and where words end and the chart begins."""
 _LETTERS, _MOST_LINES = 62, 3
 """Letters of a line of what the answer rests on, and the most lines."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShortAnswer:
-    """An answer at one batch in a few words.
-
-    kind: pays, uncertain (the interval holds a loss), off (plain decoding is better) or no room (in memory).
-    figure: what is gained, `2.10x`; action: what to do, `with 3 drafts a step`; more: next to it.
-    """
-
-    kind: Kind
-    figure: str
-    action: str
-    more: str
-
-
-def short_answer(answer: Recommendation, row: ScheduleRow) -> ShortAnswer:
-    """The answer of a row (`scheduled_row_at`) in a few words."""
-    if not row.fits_memory:
-        needed, room = (
-            with_prefix(size, "B") for size in (row.memory_bytes, answer.scenario.usable_memory_bytes)
-        )
-        return ShortAnswer("no room", "no room", "does not fit in memory", f"{needed} a GPU, of {room}")
-    if row.candidates == 1:
-        best = times(row.speculative_speedup)
-        return ShortAnswer("off", "off", "decode without drafts", f"drafts would give {best} at best")
-    action = f"with {shape_text(answer, row)} a step"
-    interval = f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}"
-    return ShortAnswer("pays" if row.verdict == "pays" else "uncertain", times(row.speedup), action, interval)
 
 
 def title_lines(answer: Recommendation, row: ScheduleRow) -> tuple[str, str]:

@@ -16,10 +16,10 @@ from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
-from medusa_sim.report.card import short_answer
 from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend.screen import search_note
 from medusa_sim.report.recommend.server_facts import request_latency_text
+from medusa_sim.report.recommend.short_answer import short_answer
 from medusa_sim.report.recommend.tables import schedule_table
 from medusa_sim.report.roofline_screen import _sentences, _table
 from medusa_sim.report.sweep import screen as swept
