@@ -157,21 +157,21 @@ def room(set_up: PageArguments) -> int:
 
 def measured_near(set_up: PageArguments, *, every: bool = False) -> list[NearestFigure]:
     """Public measurements with their predicted curves, the nearest to a set-up first; every: far ones too."""
-    of = scenario_of(set_up)
+    scenario = scenario_of(set_up)
     return [
         NearestFigure(
-            figure=figure, differs=differences(figure, of), curve=_as_measured(figures().index(figure))
+            figure=figure, differs=differences(figure, scenario), curve=_as_measured(figures().index(figure))
         )
-        for figure in by_nearness(of, every=every)
+        for figure in by_nearness(scenario, every=every)
     ]
 
 
 @KEPT
 def how_near(set_up: PageArguments) -> tuple[Standing, str]:
     """How near a set-up lies to servers that were measured, and the error to expect in a sentence."""
-    of = scenario_of(set_up)
-    found = standing(of)
-    return found, standing_sentence(of, found)
+    scenario = scenario_of(set_up)
+    found = standing(scenario)
+    return found, standing_sentence(scenario, found)
 
 
 @KEPT
@@ -216,9 +216,9 @@ def launch_plan(set_up: PageArguments, question: Question) -> ChainPlan | None:
 @KEPT
 def roofline(set_up: PageArguments, batch: int, candidates: int) -> pa.Table:
     """`medusa-sim roofline` for one batch, count and the set-up's length."""
-    of = scenario_of(set_up)
+    scenario = scenario_of(set_up)
     grid = Grid.of((batch,), (set_up.seq_len,), (candidates,))
-    return roofline_points(of.setting.latency, of.gpu, of.shard, of.runtime, grid)
+    return roofline_points(scenario.setting.latency, scenario.gpu, scenario.shard, scenario.runtime, grid)
 
 
 def operators(set_up: PageArguments, answer: Recommendation, batch: int) -> tuple[int, list[dict[str, Any]]]:

@@ -184,20 +184,20 @@ def of_argument(where: Any, argument: Argument, *, is_local: bool = False) -> An
 
     is_local: the engine reads files of weights, whose formats are choices too.
     """
-    of = Input(argument.name, argument.label, show.in_words(argument.help))
+    field = Input(argument.name, argument.label, show.in_words(argument.help))
     if argument.type is FLAG:
-        is_on = inputs.on_off(where, of, default=bool(argument.default))
+        is_on = inputs.on_off(where, field, default=bool(argument.default))
         return argument.default if is_on == bool(argument.default) else is_on
     if argument.choices:
         names = (DEFAULT, *argument.choices, *(argument.others if is_local else ()))
-        chosen = inputs.choice(where, of, names, DEFAULT, inputs.format_words)
+        chosen = inputs.choice(where, field, names, DEFAULT, inputs.format_words)
         return argument.default if chosen == DEFAULT else chosen
     if argument.type not in (WHOLE, NUMBER):
-        return inputs.text(where, of, empty=DEFAULT) or argument.default
+        return inputs.text(where, field, empty=DEFAULT) or argument.default
     empty = DEFAULT if argument.default is None else f"{argument.default:g}"
     of_type: type[int] | type[float] = int if argument.type is WHOLE else float
     low, high = of_type(argument.least or 0), of_type(argument.most or _MOST)
-    given = inputs.number(where, of, low, high, empty=empty)
+    given = inputs.number(where, field, low, high, empty=empty)
     return argument.default if given is None else given
 
 
@@ -313,8 +313,8 @@ def drafter_choice(where: Any, engine: str) -> str:
     """What drafts: the default, or what commands take where the engine lacks that."""
     known = drafters_of(engine)
     first = DRAFTER if DRAFTER in known else drafter_of(engine)
-    of = Input.of_argument("drafter", "What proposes the candidates.")
-    return inputs.choice(where, of, drafter_names(), first, lambda name: drafter_class(name).title)
+    field = Input.of_argument("drafter", "What proposes the candidates.")
+    return inputs.choice(where, field, drafter_names(), first, lambda name: drafter_class(name).title)
 
 
 def acceptance_choice(where: Any, drafter: str) -> str | None:
@@ -324,8 +324,8 @@ def acceptance_choice(where: Any, drafter: str) -> str | None:
     meaning = (
         f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours."
     )
-    of = Input.of_argument("acceptance", meaning)
-    chosen = inputs.choice(where, of, options, SHIPPED, profile_words, typed=True)
+    field = Input.of_argument("acceptance", meaning)
+    chosen = inputs.choice(where, field, options, SHIPPED, profile_words, typed=True)
     if chosen == SHIPPED:
         return None
     check_acceptance(chosen, profiles)

@@ -69,7 +69,7 @@ class Input(NamedTuple):
 
 def choice(
     where: Any,
-    of: Input,
+    field: Input,
     options: Sequence[str],
     default: str,
     words: Callable[[str], str] | None = None,
@@ -81,7 +81,7 @@ def choice(
     words: what the list shows for an option (None: as in WORDS). The link has the names that commands take,
     and is written as the page is: Streamlit would bind it to what the list shows.
     """
-    name = of.name
+    name = field.name
     shown = words or (lambda option: WORDS.get(name, {}).get(option, option))
     meant = {shown(option): option for option in options}
 
@@ -92,21 +92,21 @@ def choice(
     if not known(st.session_state.get(name) or ""):
         given = st.query_params.get(name, "")
         st.session_state[name] = meant.get(given, given) if known(given) else default
-    chosen: str = where.selectbox(options=options, format_func=shown, accept_new_options=typed, **of.look)
+    chosen: str = where.selectbox(options=options, format_func=shown, accept_new_options=typed, **field.look)
     link.write(name, [] if chosen == default else [chosen])
     return chosen
 
 
-def one_of(where: Any, of: Input, options: Sequence[str], default: str) -> str:
+def one_of(where: Any, field: Input, options: Sequence[str], default: str) -> str:
     """One of a few, all of them seen."""
-    link.check(of.name, lambda given: "" if given in options else _nearest(given, options))
-    chosen = where.segmented_control(options=options, default=default, required=True, **of.bound)
+    link.check(field.name, lambda given: "" if given in options else _nearest(given, options))
+    chosen = where.segmented_control(options=options, default=default, required=True, **field.bound)
     return str(chosen or default)
 
 
 def several(
     where: Any,
-    of: Input,
+    field: Input,
     options: Sequence[str],
     default: Sequence[str],
     words: Callable[[str], str] | None = None,
@@ -116,22 +116,22 @@ def several(
     def refusal(given: str) -> str:
         return "" if set(given.split(",")) <= set(options) else f"some of {', '.join(options)}"
 
-    link.check(of.name, refusal)
+    link.check(field.name, refusal)
     if words is None:
-        chosen = where.multiselect(options=options, default=list(default), **of.bound)
+        chosen = where.multiselect(options=options, default=list(default), **field.bound)
         return tuple(chosen) or tuple(default)
-    if of.name not in st.session_state:
-        given = st.query_params.get_all(of.name)
-        st.session_state[of.name] = list(default) if not given or refusal(",".join(given)) else given
-    chosen = where.multiselect(options=options, format_func=words, **of.look)
-    link.write(of.name, [] if list(chosen) == list(default) else chosen)
+    if field.name not in st.session_state:
+        given = st.query_params.get_all(field.name)
+        st.session_state[field.name] = list(default) if not given or refusal(",".join(given)) else given
+    chosen = where.multiselect(options=options, format_func=words, **field.look)
+    link.write(field.name, [] if list(chosen) == list(default) else chosen)
     return tuple(chosen) or tuple(default)
 
 
-def pick(where: Any, of: Input, options: Sequence[int], default: int) -> int:
+def pick(where: Any, field: Input, options: Sequence[int], default: int) -> int:
     """One of a few whole numbers, from a list."""
-    link.check(of.name, _one_of(options))
-    return int(where.selectbox(options=options, index=options.index(default), **of.bound))
+    link.check(field.name, _one_of(options))
+    return int(where.selectbox(options=options, index=options.index(default), **field.bound))
 
 
 def format_words(name: str) -> str:
@@ -145,75 +145,77 @@ def format_words(name: str) -> str:
 # On a slider.
 
 
-def whole(where: Any, of: Input, low: int, high: int, default: int) -> int:
+def whole(where: Any, field: Input, low: int, high: int, default: int) -> int:
     """A whole number; the only one where there is no other."""
     if low == high:
-        link.read(of.name)
-        where.caption(f"{of.label}: {low}")
+        link.read(field.name)
+        where.caption(f"{field.label}: {low}")
         return low
-    link.check(of.name, _within(low, high))
-    return int(where.slider(min_value=low, max_value=high, value=default, **of.bound))
+    link.check(field.name, _within(low, high))
+    return int(where.slider(min_value=low, max_value=high, value=default, **field.bound))
 
 
-def step_of(where: Any, of: Input, options: Sequence[int], default: int) -> int:
+def step_of(where: Any, field: Input, options: Sequence[int], default: int) -> int:
     """One of a few whole numbers."""
-    link.check(of.name, _one_of(options))
-    return int(where.select_slider(options=options, value=default, **of.bound))
+    link.check(field.name, _one_of(options))
+    return int(where.select_slider(options=options, value=default, **field.bound))
 
 
-def at_once(where: Any, of: Input, most: int) -> int:
+def at_once(where: Any, field: Input, most: int) -> int:
     """Requests at once, 1 to `most`, in steps that grow with them; also a number that a link says."""
     if most == 1:
-        return whole(where, of, 1, 1, 1)
+        return whole(where, field, 1, 1, 1)
     refusal = _within(1, most)
-    link.check(of.name, refusal)
-    known = st.session_state.get(of.name, st.query_params.get(of.name, "1"))
-    held = int(known) if not refusal(str(known)) else most if of.name in st.session_state else 1
-    if of.name in st.session_state and st.session_state[of.name] != held:
-        st.session_state[of.name] = held  # less memory than before
+    link.check(field.name, refusal)
+    known = st.session_state.get(field.name, st.query_params.get(field.name, "1"))
+    held = int(known) if not refusal(str(known)) else most if field.name in st.session_state else 1
+    if field.name in st.session_state and st.session_state[field.name] != held:
+        st.session_state[field.name] = held  # less memory than before
     stops = {held, most}
     at = 1.0
     while at < most:
         stops.add(round(at))
         at = max(at + 1.0, at * _GROWS)
-    return int(where.select_slider(options=sorted(stops), value=1, **of.bound))
+    return int(where.select_slider(options=sorted(stops), value=1, **field.bound))
 
 
 # Typed.
 
 
 @overload
-def number(where: Any, of: Input, low: Number, high: Number, default: Number) -> Number: ...
+def number(where: Any, field: Input, low: Number, high: Number, default: Number) -> Number: ...
 
 
 @overload
 def number(
-    where: Any, of: Input, low: Number, high: Number, default: Number | None = None, *, empty: str = "none"
+    where: Any, field: Input, low: Number, high: Number, default: Number | None = None, *, empty: str = "none"
 ) -> Number | None: ...
 
 
 def number(
-    where: Any, of: Input, low: Number, high: Number, default: Number | None = None, *, empty: str = "none"
+    where: Any, field: Input, low: Number, high: Number, default: Number | None = None, *, empty: str = "none"
 ) -> Number | None:
     """A number, whole where its limits are, or nothing where it has no default; empty: what is shown then."""
-    link.check(of.name, _within(low, high))
+    link.check(field.name, _within(low, high))
     look: dict[str, Any] = {} if isinstance(low, int) else {"step": 0.1, "format": "%.2f", "width": _SMALL}
     given: Number | None = where.number_input(
-        min_value=low, max_value=high, value=default, placeholder=empty, **look, **of.bound
+        min_value=low, max_value=high, value=default, placeholder=empty, **look, **field.bound
     )
     return None if given is None else type(low)(given)
 
 
-def text(where: Any, of: Input, default: str = "", *, empty: str = "") -> str:
+def text(where: Any, field: Input, default: str = "", *, empty: str = "") -> str:
     """A short text; empty: what is shown where there is none."""
-    link.read(of.name)
-    return str(where.text_input(value=default, max_chars=2000, placeholder=empty, **of.bound))
+    link.read(field.name)
+    return str(where.text_input(value=default, max_chars=2000, placeholder=empty, **field.bound))
 
 
-def on_off(where: Any, of: Input, *, default: bool) -> bool:
+def on_off(where: Any, field: Input, *, default: bool) -> bool:
     """A switch."""
-    link.check(of.name, lambda given: "" if given in ("true", "false", "True", "False") else "true or false")
-    return bool(where.toggle(value=default, **of.bound))
+    link.check(
+        field.name, lambda given: "" if given in ("true", "false", "True", "False") else "true or false"
+    )
+    return bool(where.toggle(value=default, **field.bound))
 
 
 # What a link may say.

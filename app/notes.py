@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from medusa_sim.scenario.scenario import Scenario
 
 
-def accuracy(of: Scenario) -> str:
+def accuracy(scenario: Scenario) -> str:
     """How wrong linear layers of a scenario are predicted, and who lent them."""
-    gpu, dtype, fit = of.gpu, of.model.dtype, of.kernel_fits.linear
+    gpu, dtype, fit = scenario.gpu, scenario.model.dtype, scenario.kernel_fits.linear
     if fit is None:
         return f"{gpu.name} has no fitted linear layers of its own for {dtype}."
     if fit.is_borrowed(gpu.name):

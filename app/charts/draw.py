@@ -51,8 +51,8 @@ _WIDTH: Spec = {"field": "width", "type": "quantitative", "scale": None, "legend
 
 def lines_spec(chart: LineChart, height: int = 320) -> Spec:
     """Bands, lines, markers, texts and limits, in that order."""
-    of = _Lines(chart)
-    layers = [of.legend, *of.bands, *of.lines, *of.markers, *of.texts, *of.limits]
+    lines = _Lines(chart)
+    layers = [lines.legend, *lines.bands, *lines.lines, *lines.markers, *lines.texts, *lines.limits]
     return base(height, layer=[each for each in layers if each["data"]["values"]])
 
 

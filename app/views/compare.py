@@ -206,9 +206,9 @@ def _searched(choices: SetupChoices) -> str:
     """What was looked at, in a sentence."""
     counts, dtypes = (list(map(str, each or ())) for each in (choices.counts, choices.weight_dtypes))
     gpus = choices.gpus or ()
-    of = f"{len(gpus)} kinds" if len(gpus) > 1 else gpus[0]
+    kinds = f"{len(gpus)} kinds" if len(gpus) > 1 else gpus[0]
     return (
-        f"Searched: copies of {_either(counts)} GPU{'' if counts == ['1'] else 's'} of {of}, weights in "
+        f"Searched: copies of {_either(counts)} GPU{'' if counts == ['1'] else 's'} of {kinds}, weights in "
         f"{_either([*map(format_text, dtypes)])}, under {_either(list(choices.engines or ()))}."
     )
 
@@ -306,11 +306,11 @@ def _answer(answer: Comparison) -> None:
         ),
         width=140,
     )
-    of = answer.scenario(chosen)
+    scenario = answer.scenario(chosen)
     low, high = (significant(float(chosen[f"tokens_per_s_per_user_{end}"]), 3) for end in ("low", "high"))
     is_plain = chosen["drafter"] == PLAIN
     warnings = answer.warnings_of(answer.key(chosen))
-    show.how_sure(how_sure(of, speed, f"{low} to {high}", plain=is_plain), *warnings)
+    show.how_sure(how_sure(scenario, speed, f"{low} to {high}", plain=is_plain), *warnings)
 
 
 def _chart(answer: Comparison, command: str) -> None:

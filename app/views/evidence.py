@@ -78,9 +78,9 @@ def page(set_up: PageArguments) -> None:
     """How far off predictions of this GPU are, first; then one of three looks."""
     st.title("How far to trust it", anchor=False)
     note = st.container()
-    of = answers.scenario_of(set_up)
+    scenario = answers.scenario_of(set_up)
     found, sentence = answers.how_near(set_up)
-    show.how_sure(how_sure(of, ""), sentence, notes.accuracy(of))
+    show.how_sure(how_sure(scenario, ""), sentence, notes.accuracy(scenario))
     if found.near_groups:
         st.subheader("How far off on the nearest servers", anchor=False)
         near = [
@@ -91,7 +91,7 @@ def page(set_up: PageArguments) -> None:
     nearest(set_up, None)
     view = inputs.one_of(st, Input("view", "Show"), _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:
-        _accuracy(set_up, of.kernels)
+        _accuracy(set_up, scenario.kernels)
     elif view == _VIEWS[1]:
         sources.numbers(set_up)
     else:

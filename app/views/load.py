@@ -123,8 +123,10 @@ def _answer(set_up: PageArguments, answer: LoadAnswer) -> None:
     last = {point.policy: point.mean for point in answer.last}
     rate = f"at {significant(answer.last[0].arrivals_per_s, 3)} requests/s"
 
-    def both(label: str, of: Callable[[CarriedRates], float | None], unit: str, meaning: str) -> show.Figure:
-        with_drafts, without = (f"{significant(of(each) or 0.0, 3)}{unit}" for each in (drafting, plain))
+    def both(
+        label: str, read: Callable[[CarriedRates], float | None], unit: str, meaning: str
+    ) -> show.Figure:
+        with_drafts, without = (f"{significant(read(each) or 0.0, 3)}{unit}" for each in (drafting, plain))
         return show.Figure(label, with_drafts, f"{without} without drafts", meaning)
 
     off = "never" if drafting.off_from is None else f"{drafting.off_from}"

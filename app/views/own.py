@@ -95,9 +95,9 @@ def _asked(rows: LocalRows | None, path: str) -> PageArguments:
         st.caption(f"Read from it: {show.escaped(', '.join(map(str, told.values())))}.")
     row = st.container(key="of_own")
 
-    def given(argument: str, of: Input, options: Sequence[str], usual: str, words: Words = None) -> str:
+    def given(argument: str, field: Input, options: Sequence[str], usual: str, words: Words = None) -> str:
         """An argument as the paste says it, else from its input."""
-        return str(told[argument]) if argument in told else inputs.choice(row, of, options, usual, words)
+        return str(told[argument]) if argument in told else inputs.choice(row, field, options, usual, words)
 
     meaning = "Whose law is corrected by your rows; without any it is the answer for a device like yours."
     gpu = given("gpu", Input("device", "Device", meaning), _devices(), _DEVICE)

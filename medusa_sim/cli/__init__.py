@@ -141,8 +141,8 @@ class LazyGroup(click.Group):
             asked.show()
             sys.exit(asked.exit_code)
         except click.ClickException as error:
-            of = error.ctx if isinstance(error, click.UsageError) else None
-            seen = "" if of is None else f" (see `{of.command_path} --help`)"
+            context = error.ctx if isinstance(error, click.UsageError) else None
+            seen = "" if context is None else f" (see `{context.command_path} --help`)"
             _fail(f"{error.format_message()}{seen}", error.exit_code)
         except MedusaSimError as error:
             _fail(str(error), error.exit_code)

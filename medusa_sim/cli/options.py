@@ -176,10 +176,10 @@ def arguments(
     return gathered(parameter, options, dict)
 
 
-def record(parameter: str, of: Callable[..., Any], **changes: dict[str, Any]) -> Decorator:
+def record(parameter: str, record_type: Callable[..., Any], **changes: dict[str, Any]) -> Decorator:
     """The arguments of a record, as the record; changes: of click, by argument."""
-    options = {name: option_of(each, **changes.get(name, {})) for name, each in declared(of).items()}
-    return gathered(parameter, options, lambda values: of(**values))
+    options = {name: option_of(each, **changes.get(name, {})) for name, each in declared(record_type).items()}
+    return gathered(parameter, options, lambda values: record_type(**values))
 
 
 def scenario(

@@ -70,8 +70,10 @@ def roofline(
         from medusa_sim.report.figures.files import check_plot_path
 
         check_plot_path(plot)
-    of = Scenario(**names, runtime=runtime, drafter=any_drafter(runtime, names["data_dir"]))
-    points = roofline_points(of.latency, of.gpu, of.shard, of.runtime, Grid.of(batch, seq_len, candidates))
+    scenario = Scenario(**names, runtime=runtime, drafter=any_drafter(runtime, names["data_dir"]))
+    points = roofline_points(
+        scenario.latency, scenario.gpu, scenario.shard, scenario.runtime, Grid.of(batch, seq_len, candidates)
+    )
     if output.form in ("table", "md") and not output.is_wide:
         from medusa_sim.report.roofline_screen import roofline_screen
         from medusa_sim.report.words.scenario import at_once, several_text
@@ -80,7 +82,7 @@ def roofline(
             f"{several_text(seq_len)} tokens of context, {at_once(several_text(batch))}, "
             f"{several_text(candidates)} candidates"
         )
-        output.screen(roofline_screen(points, of, asked))
+        output.screen(roofline_screen(points, scenario, asked))
     else:
         echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
         output.rows(points, "roofline")
@@ -89,6 +91,6 @@ def roofline(
         from medusa_sim.report.figures.draw import lines_figure
         from medusa_sim.report.figures.files import save
 
-        charts = (roofline_chart(points, of.gpu, of.shard.dtype, group) for group in GROUPS)
+        charts = (roofline_chart(points, scenario.gpu, scenario.shard.dtype, group) for group in GROUPS)
         save(lines_figure(*charts, columns=2), plot)
         say(f"wrote {plot}")

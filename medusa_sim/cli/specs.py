@@ -119,12 +119,12 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
     found = groups(data_dir)
     more: dict[str, Any] = {}
     if {"gpu", "model"} <= given.keys():
-        of = Scenario(
+        scenario = Scenario(
             **{"runtime": "vllm", "drafter": "ngram", "acceptance": "0.5"} | given, data_dir=data_dir
         )
-        place = standing(of)
+        place = standing(scenario)
         found = place.near_groups
-        sentence = standing_sentence(of, place)
+        sentence = standing_sentence(scenario, place)
         more = {
             "sentence": sentence, "class": place.kind, "nearest": place.nearest,
             "expected_error": place.expected, "half_width": place.half_width, "between_share": place.between,
@@ -150,7 +150,7 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
     elif more:
         from medusa_sim.report.specs.coverage import coverage_screen
 
-        output.screen(coverage_screen(of, place))
+        output.screen(coverage_screen(scenario, place))
     else:
         tables = [groups_table(found)] if given else [overview_table(found), kinds_table()]
         output.text("\n".join(map(output.drawn, tables)))

@@ -250,11 +250,11 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
             return []
 
 
-def _allowed(of: click.IntRange | click.FloatRange) -> str:
+def _allowed(bounds: click.IntRange | click.FloatRange) -> str:
     """`whole numbers from 1 to 64 are allowed`."""
-    what = "whole numbers" if isinstance(of, click.IntRange) else "finite numbers"
-    low = "" if of.min is None else f" {'above' if of.min_open else 'from'} {of.min:.12g}"
-    high = "" if of.max is None else f" to {of.max:.12g}"
+    what = "whole numbers" if isinstance(bounds, click.IntRange) else "finite numbers"
+    low = "" if bounds.min is None else f" {'above' if bounds.min_open else 'from'} {bounds.min:.12g}"
+    high = "" if bounds.max is None else f" to {bounds.max:.12g}"
     return f"{what}{low}{high} are allowed"
 
 
@@ -283,9 +283,9 @@ class Finite(click.FloatRange):
         return number
 
 
-def numbers(text: str, of: click.ParamType[float] | None = None) -> tuple[float, ...]:
-    """Numbers between commas, in their order; of: what each may be, else any finite number."""
-    one = of or Finite()
+def numbers(text: str, number_type: click.ParamType[float] | None = None) -> tuple[float, ...]:
+    """Numbers between commas, in their order; number_type: what each may be, else any finite number."""
+    one = number_type or Finite()
     return tuple(one.convert(part.strip(), None, None) for part in text.split(","))
 
 

@@ -72,7 +72,9 @@ def terms_out_of_range(scenario: Scenario, requests: tuple[int, int], tokens: fl
 
     def may_matter() -> bool:
         """Whether the times that are left add much together; else none of them does by itself."""
-        times = {name: term for of in outside.values() for name, term in of.items() if not is_share(name)}
+        times = {
+            name: term for terms in outside.values() for name, term in terms.items() if not is_share(name)
+        }
         return len(outside) == 1 or (bool(times) and bool(added(times).max() > DOUBLING_WORTH_NAMING))
 
     lines: list[str] = []

@@ -286,12 +286,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """Every term by name."""
         return {name: getattr(self, name) for name in UNITS}
 
-    def is_measured(self, engine: str, of: str = "") -> bool:
+    def is_measured(self, engine: str, start: str = "") -> bool:
         """Whether any term was measured on some version of an engine (`vllm`).
 
-        of: start of the names of the terms to look at (`DRAFTING`); empty: all.
+        start: of the names of the terms to look at (`DRAFTING`); empty: all.
         """
-        terms = (term for name, term in self.terms.items() if name.startswith(of))
+        terms = (term for name, term in self.terms.items() if name.startswith(start))
         lenders = (term.inherited_from for term in terms if term.measured and not term.measured.assumed)
         return any(unversioned(lender) in ("", engine) for lender in lenders)
 

@@ -77,7 +77,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
     engine = Engine(**values)
     if relative is None:
         return engine
-    known = {of: engine.is_measured("", of) for of in ("", DRAFTING)}
+    known = {start: engine.is_measured("", start) for start in ("", DRAFTING)}
     lent = relative[1].terms
     return engine.with_terms(
         {

@@ -160,8 +160,10 @@ class Runtime:
         card = case.gpu, case.generation
         return Place(self.library, version, *card, case.formats, case.sizes, case.form)
 
-    def _measures(self, of: str) -> bool:
-        return self.engine is None or bool(self.local) or self.engine.is_measured(unversioned(self.name), of)
+    def _measures(self, terms: str) -> bool:
+        return (
+            self.engine is None or bool(self.local) or self.engine.is_measured(unversioned(self.name), terms)
+        )
 
     @property
     def chain_only(self) -> bool:
@@ -241,13 +243,13 @@ def _nearest(name: str, runtimes: dict[str, Runtime]) -> Runtime | None:
     if found is None:
         return None
     engine, version = found.groups()
-    known = [of for of in runtimes.values() if of.versions and of.name.startswith(f"{engine}-")]
+    known = [one for one in runtimes.values() if one.versions and one.name.startswith(f"{engine}-")]
     if not known:
         return None
 
-    def order(of: Runtime) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        assert of.versions is not None  # noqa: S101  # those without are left out
-        return _distance(version, of.versions), _numbers(of.versions[0])
+    def order(runtime: Runtime) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        assert runtime.versions is not None  # noqa: S101  # those without are left out
+        return _distance(version, runtime.versions), _numbers(runtime.versions[0])
 
     chosen = replace(min(known, key=order), asked=name)
     if chosen.engine is None or chosen.versions is None or _distance(version, chosen.versions) == (0, 0, 0):

@@ -81,8 +81,10 @@ def energy_of(
     lengths, often = np.unique(np.maximum(prompt_tokens, 1), return_counts=True)
     drafter = options[-1].drafter if options else None
     plain, drafting = (
-        float((often * prompt_joules(power, setting, as_float(lengths), of)).sum() / (often * lengths).sum())
-        for of in (None, drafter)
+        float(
+            (often * prompt_joules(power, setting, as_float(lengths), reader)).sum() / (often * lengths).sum()
+        )
+        for reader in (None, drafter)
     )
     return Energy(
         power=power,

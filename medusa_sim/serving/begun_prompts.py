@@ -47,15 +47,15 @@ def begun_prompts(cycle: RequestCycle, block: IntArray, gpus: int = 1) -> Begun:
     begin, together = cycle.begin_chances[cell, cohorts] / passes, np.minimum(float(gpus), running)
     hits = binomial(running / together, begin)
     some = hits.number > 0.0
-    of = hits.place[some]
+    cohort = hits.place[some]
     # each of several passes has some, by itself
     mean = passes * running * begin / (1.0 - (1.0 - begin) ** running)
-    number = (passes * together)[of] * hits.number[some]
-    number = np.minimum(mean[of] + (number - mean[of]) / np.sqrt(passes[of]), running[of])
-    weight = hits.weight[some] * cycle.cohort_chances[cell, cohorts][of]
-    begun = np.bincount(place[of], weight * number, block.size)
-    weight *= ((cycle.running * cycle.begin_chance)[block] / begun)[place[of]]
-    return _with_none(Begun(number, weight, place[of], passes[of]), block.size)
+    number = (passes * together)[cohort] * hits.number[some]
+    number = np.minimum(mean[cohort] + (number - mean[cohort]) / np.sqrt(passes[cohort]), running[cohort])
+    weight = hits.weight[some] * cycle.cohort_chances[cell, cohorts][cohort]
+    begun = np.bincount(place[cohort], weight * number, block.size)
+    weight *= ((cycle.running * cycle.begin_chance)[block] / begun)[place[cohort]]
+    return _with_none(Begun(number, weight, place[cohort], passes[cohort]), block.size)
 
 
 def _held_prompts(cycle: RequestCycle, block: IntArray) -> Begun:

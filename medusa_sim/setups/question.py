@@ -119,9 +119,9 @@ class SetupQuestion(Declared):
         return float(min(by_time, by_rate))
 
 
-def list_argument(of: str, help_: str, names: str, **more: Any) -> Any:
+def list_argument(argument_name: str, help_: str, names: str, **more: Any) -> Any:
     """A field for several values of an argument; by its own option, unless `more` says another."""
-    one = ARGUMENTS[of]
+    one = ARGUMENTS[argument_name]
     kind = SIZES if one.type is WHOLE else NAMES
     return argument(None, kind, help_, _CHOICES, names=names, **{"option": one.option, **more})
 

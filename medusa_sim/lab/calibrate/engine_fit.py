@@ -140,8 +140,8 @@ def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None
     }
     bare = with_terms(setting, held)
 
-    def seen_us(of: Setting) -> FloatArray:
-        return np.asarray([predicted_us(of, row, drafter) for row in rows])
+    def seen_us(setting: Setting) -> FloatArray:
+        return np.asarray([predicted_us(setting, row, drafter) for row in rows])
 
     known = {name: engine.terms[name].value for name in spreads}
     known["host_us_per_step"] = max(known["host_us_per_step"] - engine.hidden_us_per_step.value, 0.0)
@@ -159,9 +159,9 @@ def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None
         columns /= _STEP_US
         value, sigma = _linear_fit(columns, observed - base + columns @ value, observed, prior, spread)
     plain = [row for row in rows if row.drafts == 0]
-    of = {name: plain if name in _HOST_SPREAD else speculative for name in spreads}
+    rows_of = {name: plain if name in _HOST_SPREAD else speculative for name in spreads}
     fitted = {
-        name: _term(value[i], sigma[i], of[name], measured_range(setting, of[name]))
+        name: _term(value[i], sigma[i], rows_of[name], measured_range(setting, rows_of[name]))
         for i, name in enumerate(spreads)
     }
     return fitted | held

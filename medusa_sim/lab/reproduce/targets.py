@@ -47,7 +47,7 @@ _SEVERAL = "candidates > 1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How far off a target is: a column of signed errors, over the rows for which `of` holds (all: empty).
+    """How far off a target is: a column of signed errors, over the rows for which `where` holds (all: empty).
 
     cell: columns that name the worst one. baseline: what speedups are over.
     """
@@ -55,12 +55,12 @@ class Score:
     quantity: str
     cell: tuple[str, ...]
     column: str = "error"
-    of: str = ""
+    where: str = ""
     baseline: str = ""
 
     def row(self, target: str, frame: pd.DataFrame) -> dict[str, object]:
         """The row of `scores`."""
-        kept = frame.query(self.of) if self.of else frame
+        kept = frame.query(self.where) if self.where else frame
         errors = kept[self.column].abs().to_numpy(dtype=np.float64)
         worst = int(np.argmax(errors))
         return {
@@ -111,7 +111,7 @@ def _table_scores(line: str) -> tuple[Score, ...]:
     cell = (line, "candidates")
     return (
         Score(quantity="time", cell=cell),
-        Score(quantity="T(candidates) / T(1)", column="ratio_error", cell=cell, of=_SEVERAL),
+        Score(quantity="T(candidates) / T(1)", column="ratio_error", cell=cell, where=_SEVERAL),
     )
 
 
@@ -120,7 +120,7 @@ _SPEEDUPS = tuple(
         quantity=quantity,
         column=f"{kind}_{baseline}",
         cell=("batch", "candidates"),
-        of=f"{_SEVERAL} and published_speedup >= {least}",
+        where=f"{_SEVERAL} and published_speedup >= {least}",
         baseline=baseline,
     )
     for baseline in ("fixed", "same")
@@ -132,11 +132,11 @@ _SPEEDUPS = tuple(
 
 
 def _efficiency_scores(line: str) -> tuple[Score, ...]:
-    return (Score(quantity="block efficiency of trees", cell=("pair", line), of="decoder != 'SD'"),)
+    return (Score(quantity="block efficiency of trees", cell=("pair", line), where="decoder != 'SD'"),)
 
 
 def _rates(*cell: str) -> tuple[Score, ...]:
-    return (Score(quantity="tokens/s, not fitted", cell=cell, of="not is_fitted"),)
+    return (Score(quantity="tokens/s, not fitted", cell=cell, where="not is_fitted"),)
 
 
 def _difference(quantity: str, cell: str) -> tuple[Score, ...]:

@@ -117,8 +117,8 @@ def compared(runs: pd.DataFrame, data_dir: DataDir = None) -> pd.DataFrame:
         (row,) = own.head(1).to_dict("records")  # as types of Python
         one: Any = {name: None if pd.isna(value) else value for name, value in row.items()}
         try:
-            of = scenario_of(one, data_dir)
-            parts.append(own.assign(**_priced(of, own.concurrency.to_numpy(), _whole_drafts(one) + 1)))
+            scenario = scenario_of(one, data_dir)
+            parts.append(own.assign(**_priced(scenario, own.concurrency.to_numpy(), _whole_drafts(one) + 1)))
         except MedusaSimError as error:
             parts.append(own.assign(refused=str(error)))
     found = pd.concat(parts).sort_index()
@@ -128,26 +128,26 @@ def compared(runs: pd.DataFrame, data_dir: DataDir = None) -> pd.DataFrame:
     return found
 
 
-def token_ms(of: Scenario, requests: Any, candidates: int) -> FloatArray:
+def token_ms(scenario: Scenario, requests: Any, candidates: int) -> FloatArray:
     """(3, runs) milliseconds per token of the scenario's requests, with the ends of their 80 % band.
 
     requests: in flight, of each run. candidates: tokens that a step verifies, 1 without drafts.
     """
     batch = np.maximum(np.rint(requests), 1).astype(np.int64)
     sizes = np.unique(batch)
-    options = at_counts(of.options(candidates), np.asarray([candidates])) if candidates > 1 else ()
-    cells = price(of, sizes, [of.length], options).by_count
+    options = at_counts(scenario.options(candidates), np.asarray([candidates])) if candidates > 1 else ()
+    cells = price(scenario, sizes, [scenario.length], options).by_count
     ends = (cells.served.tpot_us * end / US_PER_MS for end in (np.ones(()), *cells.bands.token_us.ratios()))
     at = np.searchsorted(sizes, batch)
     return np.stack([np.broadcast_to(values, cells.shape)[at, 0, -1] for values in ends])
 
 
-def _priced(of: Scenario, requests: Any, candidates: int) -> dict[str, Any]:
+def _priced(scenario: Scenario, requests: Any, candidates: int) -> dict[str, Any]:
     """Milliseconds per token with their band, by run, and where the set-up stands."""
-    near = standing(of)
+    near = standing(scenario)
     names = ("predicted_ms", "low_ms", "high_ms")
     return {
-        **dict(zip(names, token_ms(of, requests, candidates), strict=True)),
+        **dict(zip(names, token_ms(scenario, requests, candidates), strict=True)),
         "class": near.kind, "expected_error": near.expected, "nearest": near.nearest,
-        "weights": weights_of(of.model), "refused": "",
+        "weights": weights_of(scenario.model), "refused": "",
     }  # fmt: skip
