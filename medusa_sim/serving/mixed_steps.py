@@ -74,6 +74,7 @@ from medusa_sim.step.step import step_rows
 
 _TURNS = (np.arange(16) + 0.5) / 16
 """Of prompts that are read one after the other, equally likely ones."""
+_NONE = np.zeros(())
 
 
 def mixed_step_law(
@@ -125,21 +126,31 @@ class MixedSteps(NamedTuple):
     """Steps and the prompts that begin on each, over equally likely lengths of these prompts."""
 
     decoding: FloatArray
-    """(steps,) d, requests that decode all the while; those that begin see t(0), after their pass."""
+    """(steps,) d, requests that decode all the while."""
+    first_decoding: FloatArray
+    """(steps,) those that decode in what is left of the step after their own pass, for `first_us`."""
     absent: FloatArray
     """(steps,) requests that are away or held."""
+    decode_only_us: FloatArray
+    """(steps,) t(0) of the same cells."""
     time_us: FloatArray
     """(steps, lengths) of the step with the last of these prompts' tokens."""
-    chunk_steps: FloatArray
-    """(steps, lengths) steps before it that chunks of them fill."""
-    chunk_us: FloatArray
-    """Time of each of these; broadcasts with `chunk_steps`."""
+    full_steps: FloatArray
+    """(steps, lengths) full(S): steps before it that chunks of them fill."""
+    full_step_us: FloatArray
+    """Time of each of these; broadcasts with `full_steps`."""
     reading_us: FloatArray
     """(steps,) mean time until one of these prompts is read, in its turn: of steps, or of passes alone."""
-    rest_us: FloatArray
-    """(steps,) mean time of the passes behind it, for which its first step waits."""
+    first_us: FloatArray
+    """(steps,) mean time that the first step of one takes: t(0), behind the passes of others."""
     launching_half_us: FloatArray
     """(steps,) mean half-width of these steps' time, of the host that launches them: one error of all."""
+
+    @property
+    def mean_us(self) -> FloatArray:
+        """(steps,) of the step, and what the full ones take longer than those whose place they take."""
+        with_full_us = (self.time_us + self.full_steps * self.full_step_us).mean(axis=1)
+        return np.asarray(with_full_us - self.full_steps.mean(axis=1) * self.decode_only_us)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -182,11 +193,8 @@ class MixedStepLaw:
         none = 1.0 - cycle.begin_chance
         begins = np.maximum(1.0 - none**cycle.running, LEAST_PROMPTS)
         steps = self.steps(np.arange(cycle.running.size), cycle.running * cycle.begin_chance / begins)
-        chunk_us = steps.chunk_steps * (steps.chunk_us - self.decode_only_us[:, None])
-        time_us = (steps.time_us + chunk_us).mean(axis=1)
-        if self._terms.are_apart:
-            time_us = time_us - self.decode_only_us
-        return StepTimes(self.decode_only_us, time_us, 1.0 - none ** np.maximum(cycle.running - 1.0, 0.0))
+        carrying_us = steps.mean_us - self._terms.are_apart * self.decode_only_us
+        return StepTimes(self.decode_only_us, carrying_us, 1.0 - none ** np.maximum(cycle.running - 1.0, 0.0))
 
     @cached_property
     def prompt_half(self) -> FloatArray:
@@ -210,42 +218,41 @@ class MixedStepLaw:
 
         passes: of their own, one after the other between two steps, in which they are read.
         """
-        each_prompts = prompts / passes
+        cycle, each_prompts = self.cycle, prompts / passes
         spread = log_normal(self.traffic.prompt_cv / np.sqrt(np.maximum(each_prompts, LEAST_PROMPTS)))
-        prompt_tokens = (each_prompts * self.cycle.prompt_tokens[cell])[:, None] * spread  # S
-        cycle = self.cycle
+        tokens = (each_prompts * cycle.prompt_tokens[cell])[:, None] * spread  # S
         room_tokens, full_tokens = cycle.room_tokens[cell][:, None], cycle.full_tokens[cell][:, None]
-        chunk_steps = _full_steps(prompt_tokens, room_tokens, full_tokens)
-        last_tokens = prompt_tokens - chunk_steps * full_tokens
+        full_steps = _full_steps(tokens, room_tokens, full_tokens)
 
-        carrying = self._with_prefill_pass if self._terms.are_apart else self._mixed
-        begins, decode_only_us = prompts[:, None] > 0.0, self.decode_only_us[cell][:, None]
-        last, chunk = carrying(cell, each_prompts, last_tokens), Added(decode_only_us, np.zeros(()))
-        if chunk_steps.any():
-            chunk = carrying(cell, each_prompts, full_tokens)
-        time_us, chunk_us = np.where(begins, last.time_us, decode_only_us), chunk.time_us
-        full_steps, last_share = _in_turn(each_prompts, prompt_tokens, room_tokens, full_tokens)
-        end_us = last_share * time_us + (1.0 - last_share) * chunk_us
-        reading_us, rest_us = end_us + full_steps * chunk_us, np.zeros_like(time_us)
-        launching_half_us = begins * last.half_us + chunk_steps * chunk.half_us
-        if self._terms.are_apart:  # passes in a row, without the step that follows them
+        # the step, or pass, with the last of these tokens, and those that chunks fill before it
+        are_apart, t0_us = self._terms.are_apart, self.decode_only_us[cell][:, None]
+        carrying, none_us = (self._pass, _NONE) if are_apart else (self._mixed, t0_us)
+        last = carrying(cell, each_prompts, tokens - full_steps * full_tokens)
+        full = carrying(cell, each_prompts, full_tokens) if full_steps.any() else Added(none_us, _NONE)
+        begins = prompts[:, None] > 0.0
+        time_us = np.where(begins, last.time_us, none_us)
+        launching_half_us = begins * last.half_us + full_steps * full.half_us
+        full_before, ends_last = _in_turn(each_prompts, tokens, room_tokens, full_tokens)
+        reading_us = ends_last * time_us + (1.0 - ends_last + full_before) * full.time_us
+        behind_us = np.zeros_like(time_us)
+        if are_apart:  # a step behind all passes; half of the others are before a prompt's own, half behind
             several = np.broadcast_to(passes, prompts.shape)[:, None]
-            passes_us = time_us + chunk_steps * chunk_us - (1.0 + chunk_steps) * decode_only_us
-            reading_us = reading_us - (1.0 + full_steps) * decode_only_us
-            rest_us = np.maximum(passes_us - reading_us, 0.0)
-            # the passes before its own, and those behind, are half of the others
-            reading_us, rest_us = (each + (several - 1.0) / 2.0 * passes_us for each in (reading_us, rest_us))
-            time_us, launching_half_us = decode_only_us + several * passes_us, several * launching_half_us
-            chunk_steps = np.zeros_like(chunk_steps)
+            pass_us = time_us + full_steps * full.time_us
+            others_us = (several - 1.0) / 2.0 * pass_us
+            behind_us = np.maximum(pass_us - reading_us, 0.0) + others_us
+            reading_us, time_us = reading_us + others_us, t0_us + several * pass_us
+            launching_half_us, full_steps = several * launching_half_us, np.zeros_like(full_steps)
         decoding, absent = self._others(cell, prompts)
         return MixedSteps(
             decoding=decoding,
+            first_decoding=prompts * cycle.after_prefill_steps[cell],
             absent=absent,
+            decode_only_us=t0_us[:, 0],
             time_us=time_us,
-            chunk_steps=chunk_steps,
-            chunk_us=chunk_us,
+            full_steps=full_steps,
+            full_step_us=full.time_us,
             reading_us=reading_us.mean(axis=1),
-            rest_us=rest_us.mean(axis=1),
+            first_us=t0_us[:, 0] + behind_us.mean(axis=1),
             launching_half_us=launching_half_us.mean(axis=1),
         )
 
@@ -272,7 +279,7 @@ class MixedStepLaw:
         not_decoding = cycle.running[cell] - decoding
         step_us = (cycle.step_us[cell] - not_decoding * cycle.request_attention_us[cell])[:, None]
         rows = (decoding * cycle.verified_tokens[cell])[:, None] + tokens  # d c + S
-        linear_us, saved_us = np.interp(rows, self.rows, self.linear_us), np.zeros(())
+        linear_us, saved_us = np.interp(rows, self.rows, self.linear_us), _NONE
         if self.sharing_us.any():
             sharing_us = decoding / cycle.running[cell] * self.sharing_us[cell]
             saved_us = inactive_share(self.setting, tokens) * sharing_us[:, None]
@@ -285,14 +292,13 @@ class MixedStepLaw:
         read_us = self._read_us(cell, prompts, tokens)
         return self._terms.mixed(step_us, more_us, read_us, launches_us, host.band)
 
-    def _with_prefill_pass(self, cell: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
-        """Where prompts have passes of their own; without tokens there is none."""
+    def _pass(self, cell: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
+        """Where prompts have passes of their own, without the step behind; without tokens there is none."""
         has_tokens, host = tokens > 0.0, self.host.at(cell[:, None])
         linear_us = np.interp(tokens, self.rows, self.linear_us)
         more_us = np.where(has_tokens, self._terms.more_us(linear_us, 0.0, 0.0, self.logits_us), 0.0)
         launches_us = np.where(has_tokens, host.launches_us(0.0, tokens), 0.0)
-        step_us, read_us = self.decode_only_us[cell][:, None], self._read_us(cell, prompts, tokens)
-        return self._terms.mixed(step_us, more_us, read_us, launches_us, host.band)
+        return self._terms.mixed(_NONE, more_us, self._read_us(cell, prompts, tokens), launches_us, host.band)
 
     def _read_us(self, cell: IntArray, prompts: FloatArray, tokens: FloatArray) -> FloatArray:
         """read(S)."""
@@ -300,7 +306,7 @@ class MixedStepLaw:
         prompt_us = self.prompt_attention_us[cell] + is_drafting * self.drafter_attention_us[cell]
         attention_us = (prompt_us / self.cycle.prompt_tokens[cell])[:, None] * tokens
         drafter_us = is_drafting[:, None] * np.interp(tokens, self.rows, self.drafter_us) * has_tokens
-        gpus, imbalance_us = self.setting.parallel.schedulers, np.zeros(())
+        gpus, imbalance_us = self.setting.parallel.schedulers, _NONE
         if gpus > 1:
             imbalance_us = np.interp(tokens, self.rows, self.imbalance_us) * has_tokens
         return np.asarray(read_us(gpus, prompts[:, None], attention_us, drafter_us, imbalance_us))
@@ -314,20 +320,19 @@ def _in_turn(
 
     prompts: (steps,), which have (steps, lengths) tokens together.
     """
-    chunk_steps = _full_steps(prompt_tokens, room_tokens, full_tokens)
-    full_steps, last_share = np.zeros_like(chunk_steps), np.ones_like(chunk_steps)
-    several = np.flatnonzero(chunk_steps.any(axis=1))
+    most = _full_steps(prompt_tokens, room_tokens, full_tokens)
+    before, ends_last = np.zeros_like(most), np.ones_like(most)
+    several = np.flatnonzero(most.any(axis=1))
     if several.size:
-        whole, most = np.maximum(prompts[several], 1.0)[:, None], chunk_steps[several]
-        until, room, each = (tokens[several] for tokens in (prompt_tokens, room_tokens, full_tokens))
-        filled, ends_last = np.zeros_like(most), np.zeros_like(most)
+        whole = np.maximum(prompts[several], 1.0)[:, None]
+        tokens, room, each = (of_steps[several] for of_steps in (prompt_tokens, room_tokens, full_tokens))
         # one after the other: all turns together do not fit the processor's cache
+        ends_last[several] = 0.0
         for turn in (np.ceil(whole * _TURNS) / whole).T[..., None]:
-            full = np.minimum(_full_steps(until * turn, room, each), most)
-            filled += full
-            ends_last += full >= most
-        full_steps[several], last_share[several] = filled / _TURNS.size, ends_last / _TURNS.size
-    return full_steps, last_share
+            full_steps = np.minimum(_full_steps(tokens * turn, room, each), most[several])
+            before[several] += full_steps / _TURNS.size
+            ends_last[several] += (full_steps >= most[several]) / _TURNS.size
+    return before, ends_last
 
 
 def _full_steps(tokens: FloatArray, room_tokens: FloatArray, full_tokens: FloatArray) -> FloatArray:

@@ -9,9 +9,9 @@ probability (`begun_prompts`) and its time t, averaged over the lengths of the p
     one that is away              by those that are away on it
     a prompt                      by the prompts that begin on the step, n
 
-A long prompt is read in chunks: `chunk_steps` steps that it fills, then the step with its last tokens. All of
-them belong to the case n of that last step. The full ones take the place of steps without a prompt, which the
-probabilities count already: of each the case has what it takes longer than t(0) (`_Cases.time_us`).
+A long prompt is read in chunks: `full_steps` that it fills, then the step with its last tokens. All of them
+belong to the case n of that last step. The full ones take the place of steps without a prompt, which the
+probabilities count already: of each the case has what it takes longer than t(0) (`MixedSteps.mean_us`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.serving.begun_prompts import Begun
 from medusa_sim.serving.chance import quantile, sums_by_place
 from medusa_sim.serving.mixed_steps import MixedStepLaw, MixedSteps
 
@@ -46,18 +47,18 @@ class StepMeans(NamedTuple):
 
 def step_means(law: MixedStepLaw) -> StepMeans:
     """Means over the steps of each cell of a law."""
-    means = (_means(_cases(law, block)) for block in blocks(law))
+    means = (cases.means for cases in _every_case(law))
     return StepMeans(*map(np.concatenate, zip(*means, strict=True)))
 
 
 def step_quantile_us(law: MixedStepLaw, share: float) -> FloatArray:
     """(cells,) least time below which this share of the steps of a request that decodes lies."""
-    return np.concatenate([_quantile_us(_cases(law, block), share) for block in blocks(law)])
+    return np.concatenate([cases.quantile_us(share) for cases in _every_case(law)])
 
 
 def carrying_share(law: MixedStepLaw) -> FloatArray:
     """(cells,) share of steps that carry tokens of prompts: where prompts begin or go on."""
-    return np.concatenate([_carrying_share(_cases(law, block)) for block in blocks(law)])
+    return np.concatenate([cases.carrying_share for cases in _every_case(law)])
 
 
 def blocks(law: MixedStepLaw) -> Iterator[IntArray]:
@@ -67,97 +68,65 @@ def blocks(law: MixedStepLaw) -> Iterator[IntArray]:
 
 
 class _Cases(NamedTuple):
-    """(cases,) each number of prompts that begin on a step of a block of cells."""
+    """(cases,) each number of prompts that begin on a step of some cells, and what the step takes."""
 
-    block: int
-    """Cells of the block."""
-    place: IntArray
-    """Place of each case's cell in the block."""
-    chance: FloatArray
-    """Share of the cell's steps."""
-    prompts: FloatArray
-    """n."""
-    decode_only_us: FloatArray
-    """t(0) of the cell."""
-    first_decoding: FloatArray
-    """Requests that decode in what is left of the step after their own pass, for t(0): n e."""
+    cells: int
+    begun: Begun
+    """n, its share of the steps of its cell, and the cell."""
     steps: MixedSteps
-    """The step of each case, and those that chunks fill before it."""
 
     @property
-    def time_us(self) -> FloatArray:
-        """Of the step, and what those that chunks fill take longer than the steps whose place they take."""
-        steps = self.steps
-        all_us = (steps.time_us + steps.chunk_steps * steps.chunk_us).mean(axis=1)
-        return np.asarray(all_us - steps.chunk_steps.mean(axis=1) * self.decode_only_us)
+    def means(self) -> StepMeans:
+        """(cells,) means over the steps of each."""
+        steps, time_us = self.steps, self.steps.mean_us
+        decoding = steps.decoding + steps.first_decoding
+        decoded_us = steps.decoding * time_us + steps.first_decoding * steps.first_us
+        return StepMeans(
+            step_us=self._total(self.begun.weight * time_us),
+            decoding_us=self._mean_by(decoding, decoded_us / np.maximum(decoding, _LEAST_WEIGHT)),
+            absent_us=self._mean_by(steps.absent, time_us),
+            reading_us=self._mean_by(self.begun.number, steps.reading_us),
+            launching_half_us=self._total(self.begun.weight * steps.launching_half_us),
+        )
 
-    def mean(self, time_us: FloatArray) -> FloatArray:
-        """(cells,) mean over the steps of each cell."""
-        return self.total(self.chance * time_us)
+    @property
+    def carrying_share(self) -> FloatArray:
+        """(cells,) at most 1: chunks of prompts that meet share steps."""
+        carrying = (self.begun.number > 0.0) + self.steps.full_steps.mean(axis=1)
+        return np.minimum(self._total(self.begun.weight * carrying), 1.0)
 
-    def mean_by(self, counted: FloatArray, time_us: FloatArray) -> FloatArray:
-        """(cells,) the same, each step counted so many times."""
-        weights = self.chance * counted
-        return self.total(weights * time_us) / np.maximum(self.total(weights), _LEAST_WEIGHT)
+    def quantile_us(self, share: float) -> FloatArray:
+        """(cells,) over the steps of each case and length, each counted by the requests that decode in it."""
+        (number, weight, place, _), steps, shape = self.begun, self.steps, self.steps.time_us.shape
+        decoding = weight * steps.decoding
+        filled = decoding[:, None] * steps.full_steps / shape[1]
+        # of the steps without a prompt those are left whose place no chunk takes
+        taken = np.where(number == 0.0, self._total(filled.sum(axis=1))[place], 0.0)
+        own, first = np.maximum(decoding - taken, 0.0), weight * steps.first_decoding
+        counted = [(steps.time_us, own[:, None] / shape[1])]
+        if first.any():
+            counted.append((steps.first_us[:, None], first[:, None] / shape[1]))
+        if filled.any():
+            counted.append((steps.full_step_us, filled))
+        times_us, weights = (
+            np.concatenate([np.broadcast_to(values, shape).ravel() for values in column])
+            for column in zip(*counted, strict=True)
+        )
+        place = np.tile(np.repeat(place, shape[1]), len(counted))
+        return quantile(times_us, weights, place, share, self.cells)
 
-    def total(self, values: FloatArray) -> FloatArray:
+    def _mean_by(self, counted: FloatArray, time_us: FloatArray) -> FloatArray:
+        """(cells,) mean over the steps of each cell, each step counted so many times."""
+        weights = self.begun.weight * counted
+        return self._total(weights * time_us) / np.maximum(self._total(weights), _LEAST_WEIGHT)
+
+    def _total(self, values: FloatArray) -> FloatArray:
         """(cells,) sums over the cases of each cell."""
-        return sums_by_place(values, self.place, self.block)
+        return sums_by_place(values, self.begun.place, self.cells)
 
 
-def _cases(law: MixedStepLaw, block: IntArray) -> _Cases:
-    """The cases of a block of cells."""
-    begun = law.begun_prompts(block)
-    cell = block[begun.place]
-    return _Cases(
-        block=block.size,
-        place=begun.place,
-        chance=begun.weight,
-        prompts=begun.number,
-        decode_only_us=law.decode_only_us[cell],
-        first_decoding=begun.number * law.cycle.after_prefill_steps[cell],
-        steps=law.steps(cell, begun.number, begun.passes),
-    )
-
-
-def _means(cases: _Cases) -> StepMeans:
-    """Of the cells of a block."""
-    time_us, steps = cases.time_us, cases.steps
-    decoding = steps.decoding + cases.first_decoding
-    first_us = steps.rest_us + cases.decode_only_us
-    decoded_us = steps.decoding * time_us + cases.first_decoding * first_us
-    return StepMeans(
-        step_us=cases.mean(time_us),
-        decoding_us=cases.mean_by(decoding, decoded_us / np.maximum(decoding, _LEAST_WEIGHT)),
-        absent_us=cases.mean_by(steps.absent, time_us),
-        reading_us=cases.mean_by(cases.prompts, steps.reading_us),
-        launching_half_us=cases.mean(steps.launching_half_us),
-    )
-
-
-def _carrying_share(cases: _Cases) -> FloatArray:
-    """(cells,) at most 1: chunks of prompts that meet share steps."""
-    carrying = (cases.prompts > 0.0) + cases.steps.chunk_steps.mean(axis=1)
-    return np.minimum(cases.mean(carrying), 1.0)
-
-
-def _quantile_us(cases: _Cases, share: float) -> FloatArray:
-    """(cells,) over the steps of each case and length, each counted by the requests that decode in it."""
-    steps, shape = cases.steps, cases.steps.time_us.shape
-    decoding = cases.chance * steps.decoding
-    filled = decoding[:, None] * steps.chunk_steps / shape[1]
-    # of the steps without a prompt those are left whose place no chunk takes
-    taken = np.where(cases.prompts == 0.0, cases.total(filled.sum(axis=1))[cases.place], 0.0)
-    own = np.maximum(decoding - taken, 0.0)
-    first = cases.chance * cases.first_decoding
-    counted = [(steps.time_us, own[:, None] / shape[1])]
-    if first.any():
-        counted.append(((steps.rest_us + cases.decode_only_us)[:, None], first[:, None] / shape[1]))
-    if filled.any():
-        counted.append((steps.chunk_us, filled))
-    times_us, weights = (
-        np.concatenate([np.broadcast_to(values, shape).ravel() for values in column])
-        for column in zip(*counted, strict=True)
-    )
-    place = np.tile(np.repeat(cases.place, shape[1]), len(counted))
-    return quantile(times_us, weights, place, share, cases.block)
+def _every_case(law: MixedStepLaw) -> Iterator[_Cases]:
+    """The cases of each block of cells."""
+    for block in blocks(law):
+        begun = law.begun_prompts(block)
+        yield _Cases(block.size, begun, law.steps(block[begun.place], begun.number, begun.passes))

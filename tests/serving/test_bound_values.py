@@ -8,9 +8,10 @@ from servers import CHAT, served, setting
 
 from medusa_sim.latency.operator_time import Bound
 from medusa_sim.serving import watts
+from medusa_sim.serving.begun_prompts import Begun
 from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.server import FullServer
-from medusa_sim.serving.step_means import _carrying_share, _Cases
+from medusa_sim.serving.step_means import _Cases
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.pass_times import bound_codes
 from medusa_sim.step.verified import Verified
@@ -68,8 +69,6 @@ def test_the_share_of_steps_that_carry_prompts_is_one_at_most(further, share):
     """
     number, weight = np.array([0.0, 1.0, 2.0]), np.array([0.4, 0.4, 0.2])
     going_on = np.stack([0.0 * number, 2 * further * (number > 0)], axis=1)  # averaged over lengths
-    cases = _Cases(
-        block=1, place=np.zeros(3, dtype=np.int64), chance=weight, prompts=number,
-        decode_only_us=None, first_decoding=None, steps=SimpleNamespace(chunk_steps=going_on),
-    )  # fmt: skip
-    assert _carrying_share(cases).tolist() == pytest.approx([share])
+    begun = Begun(number, weight, np.zeros(3, dtype=np.int64), np.ones(3))
+    cases = _Cases(1, begun, SimpleNamespace(full_steps=going_on))
+    assert cases.carrying_share.tolist() == pytest.approx([share])

@@ -89,8 +89,8 @@ def test_steps_that_chunks_fill_count_with_the_step_that_ends_a_prompt():
     some = 1.0 - (1.0 - law.cycle.begin_chance) ** law.cycle.running
     steps = law.steps(np.zeros(1, dtype=int), law.cycle.running * law.cycle.begin_chance / some)
     alone_us = float(law.decode_only_us[0])
-    expected_us = (steps.time_us + steps.chunk_steps * steps.chunk_us - steps.chunk_steps * alone_us).mean()
-    assert float(steps.chunk_steps.mean()) > 1.0
+    expected_us = (steps.time_us + steps.full_steps * (steps.full_step_us - alone_us)).mean()
+    assert float(steps.full_steps.mean()) > 1.0
     assert law.step_times.carrying_us == pytest.approx(expected_us)
     assert law.step_times.alone_us == pytest.approx(alone_us)
 
