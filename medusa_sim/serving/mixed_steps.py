@@ -242,7 +242,7 @@ class MixedStepLaw:
             behind_us = np.maximum(pass_us - reading_us, 0.0) + others_us
             reading_us, time_us = reading_us + others_us, t0_us + several * pass_us
             launching_half_us, full_steps = several * launching_half_us, np.zeros_like(full_steps)
-        decoding, absent = self._others(cell, prompts)
+        decoding, absent = self._decoding_and_absent(cell, prompts)
         return MixedSteps(
             decoding=decoding,
             first_decoding=prompts * cycle.after_prefill_steps[cell],
@@ -256,7 +256,7 @@ class MixedStepLaw:
             launching_half_us=launching_half_us.mean(axis=1),
         )
 
-    def _others(self, cell: IntArray, prompts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _decoding_and_absent(self, cell: IntArray, prompts: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(steps,) d(n), and how many are absent: all that neither queue nor begin."""
         cycle = self.cycle
         others = cycle.running[cell] * np.maximum(1.0 - prompts / cycle.requests[cell], 0.0)
@@ -275,7 +275,7 @@ class MixedStepLaw:
     def _mixed(self, cell: IntArray, prompts: FloatArray, tokens: FloatArray) -> Added:
         """Where prompts ride on the step."""
         cycle, host = self.cycle, self.host.at(cell[:, None])
-        decoding, _ = self._others(cell, prompts)
+        decoding, _ = self._decoding_and_absent(cell, prompts)
         not_decoding = cycle.running[cell] - decoding
         step_us = (cycle.step_us[cell] - not_decoding * cycle.request_attention_us[cell])[:, None]
         rows = (decoding * cycle.verified_tokens[cell])[:, None] + tokens  # d c + S

@@ -64,8 +64,8 @@ class StepTimes(NamedTuple):
     """Of a step without prompts."""
     carrying_us: FloatArray
     """Of one that carries some, on average, or of a pass of prompts."""
-    begins: FloatArray
-    """Chance that any other request is of the cohort of a step."""
+    ends: FloatArray
+    """Chance that any other request ends on a step, so that it has a cohort."""
 
 
 def steps_alone(step_us: FloatArray) -> StepTimes:
@@ -74,15 +74,9 @@ def steps_alone(step_us: FloatArray) -> StepTimes:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RequestCycle:
-    """(cells,) for each cell of a grid: the step with all its requests decoding, and what a request does."""
+class RequestCycle(Requests):
+    """(cells,) how requests go around, and the step with all that run decoding."""
 
-    requests: FloatArray
-    """This and the next four are those of `Requests`."""
-    candidates: FloatArray
-    verified_tokens: FloatArray
-    decode_steps: FloatArray
-    prompt_tokens: FloatArray
     step_us: FloatArray
     """Time of the step with all requests that run decoding, and no prompt."""
     running: FloatArray
@@ -139,11 +133,11 @@ class RequestCycle:
 
         h: that it is of one, so that pi of all begin on a step on average.
         """
-        ends, cohorts = self.begin_chance[:, None], np.arange(self.returning.chances.shape[1])
+        of_one, cohorts = self.begin_chance[:, None], np.arange(self.returning.chances.shape[1])
         for _ in range(_ITERATIONS):
-            chances = 1.0 - (1.0 - ends) ** cohorts
+            chances = 1.0 - (1.0 - of_one) ** cohorts
             begun = (self.returning.chances * chances).sum(axis=1, keepdims=True)
-            ends = np.minimum(ends * self.begin_chance[:, None] / begun, 1.0)
+            of_one = np.minimum(of_one * self.begin_chance[:, None] / begun, 1.0)
         return chances
 
     @cached_property
@@ -191,7 +185,7 @@ def request_cycle(
     setting: Setting, traffic: Traffic, step_of: StepOf, asked: Requests, seen: StepTimes
 ) -> RequestCycle:
     """The cycle of requests (N7). step_of: the step of those that run; seen: times of their steps."""
-    engine, others = setting.runtime.engine, _others(asked.requests)
+    engine, has_others = setting.runtime.engine, _has_others(asked.requests)
     back = _returning(setting, asked, seen)
     budget = step_tokens(
         setting.runtime, setting.latency.gpu, asked.requests, schedulers=setting.parallel.schedulers
@@ -206,7 +200,7 @@ def request_cycle(
     steps = asked.decode_steps + back.away_steps + queue.read_steps
     step_us, attention_us = step_of(queue.running)
     unheld = RequestCycle(
-        **asked._asdict(),
+        **vars(asked),
         step_us=step_us,
         running=queue.running,
         request_attention_us=attention_us / queue.running,
@@ -214,9 +208,9 @@ def request_cycle(
         full_tokens=queue.full_tokens,
         after_prefill_steps=np.minimum(asked.decode_steps, 1.0) if apart else none,
         returning=back,
-        idle_trip_us=server_us(setting) * (1.0 - others),
+        idle_trip_us=server_us(setting) * (1.0 - has_others),
         queued_steps=queue.queued_steps,
-        most_held_steps=others * (0.0 if engine is None else float(engine.prompt_wait_steps)),
+        most_held_steps=has_others * (0.0 if engine is None else float(engine.prompt_wait_steps)),
         begin_chance=np.minimum(1.0 / np.maximum(steps, _LEAST), 1.0),
     )
     return _held(unheld) if unheld.most_held_steps.any() else unheld
@@ -228,26 +222,26 @@ def server_us(setting: Setting) -> float:
     return 0.0 if engine is None else engine.server_us.value
 
 
-def _others(requests: FloatArray) -> FloatArray:
+def _has_others(requests: FloatArray) -> FloatArray:
     """0 of a single request, while which is away no step runs; 1 of two and more."""
     return np.minimum(requests - 1.0, 1.0)
 
 
 def _returning(setting: Setting, asked: Requests, seen: StepTimes) -> Returning:
     """When the next requests of clients come and begin; at once where there is one alone, or no server."""
-    engine, others = setting.runtime.engine, _others(asked.requests)
+    engine, has_others = setting.runtime.engine, _has_others(asked.requests)
     way_us = np.zeros(asked.requests.size)
-    ahead = others * _steps_ahead(setting, is_drafting=asked.verified_tokens > 1.0)
+    ahead = has_others * _steps_ahead(setting, is_drafting=asked.verified_tokens > 1.0)
     if engine is not None and engine.server_us.value:
         decoding = (asked.requests - 1.0) * asked.decode_steps / (asked.decode_steps + ahead + 1.0)
         sending_us = engine.server_us_per_request.value * decoding
-        way_us = others * (engine.server_us.value + sending_us)
+        way_us = has_others * (engine.server_us.value + sending_us)
     return returning(
         way_us=way_us,
         ahead=ahead,
         alone_us=seen.alone_us,
         carrying_us=seen.carrying_us,
-        begins=seen.begins * (engine is None or not engine.prompt_wait_steps),
+        ends=seen.ends * (engine is None or not engine.prompt_wait_steps),
         apart=prompts_apart(setting),
     )
 

@@ -5,8 +5,8 @@ once. A step that carries prompts may last longer than the way and one that does
 several steps meet and other steps get none. Letters are those of `request_cycle`:
 
     m      cohorts that came in while the step or pass before the last `ahead` ones ran
-    some   = 1 - (1 - begins)^m             chance that a step carries prompts of m cohorts
-    n      ~ Bin(running, m pi)             begins: that any other request is of a cohort
+    some   = 1 - (1 - ends)^m               chance that a step carries prompts of m cohorts
+    ends   chance that any other request ends on a step, so that it has a cohort
     I      steps from the end of a cohort to the one on which it begins, on average
 
 What comes in follows from how long the last steps took. So they are a Markov chain whose states say which of
@@ -18,7 +18,7 @@ of two cohorts.
 
 >>> steps = returning(
 ...     way_us=np.array([8600.0]), ahead=np.array([1]), alone_us=np.array([7500.0]),
-...     carrying_us=np.array([15000.0]), begins=np.array([0.92]), apart=False)
+...     carrying_us=np.array([15000.0]), ends=np.array([0.92]), apart=False)
 >>> steps.chances.round(2)[0, :4].tolist()
 [0.47, 0.06, 0.47, 0.0]
 """
@@ -75,7 +75,7 @@ def returning(
     ahead: FloatArray,
     alone_us: FloatArray,
     carrying_us: FloatArray,
-    begins: FloatArray,
+    ends: FloatArray,
     apart: bool,
 ) -> Returning:
     """All (cells,). ahead: 0 or 1; alone_us, carrying_us: of a step without prompts, and of one with some,
@@ -86,14 +86,14 @@ def returning(
     away_steps = ahead + np.ceil(way_us / alone_us)
     one_on_each = Returning(away_steps, ones[:, 0].copy(), ones * (_COHORTS == 1), ones)
     is_longer = (1.0 + _WAY_SPREAD) * way_us > alone_us
-    cells = np.flatnonzero((begins > 0.0) & (way_us > 0.0) & (apart | is_longer))
+    cells = np.flatnonzero((ends > 0.0) & (way_us > 0.0) & (apart | is_longer))
     if not cells.size:
         return one_on_each
     # where cohorts may meet
-    begins = begins[cells]
+    ends = ends[cells]
     coming, away = _on_the_way(way_us[cells], ahead[cells], alone_us[cells], carrying_us[cells], apart=apart)
     chances = _how_many(coming)
-    none = (1.0 - begins)[:, None, None] ** _COHORTS
+    none = (1.0 - ends)[:, None, None] ** _COHORTS
     carries = 1.0 - (chances * none).sum(axis=-1)  # (cells, states)
     states = _from_the_start(carries)
     steps, plain_steps = states, states * (1.0 - carries)
@@ -102,7 +102,7 @@ def returning(
         steps, plain_steps = plain_steps, after_step * (1.0 - carries)
         read, passes = _in_a_row(after_step, chances * (1.0 - none), carries)
         # of passes that all have prompts: how many there were if some might have none
-        read /= np.maximum(1.0 - (1.0 - begins)[:, None] ** (_COHORTS / passes), _RARE)
+        read /= np.maximum(1.0 - (1.0 - ends)[:, None] ** (_COHORTS / passes), _RARE)
     else:
         read, passes = (states[..., None] * chances).sum(axis=1), ones[cells]
     read[read < _FEW] = 0.0

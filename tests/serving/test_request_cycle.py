@@ -70,7 +70,7 @@ def cell(requests: float, begin_chance: float, **more: float) -> RequestCycle:
     }  # fmt: skip
     values = common | {"requests": requests, "running": requests, "begin_chance": begin_chance} | more
     of_one_step = returning(
-        **dict.fromkeys(("way_us", "ahead", "carrying_us", "begins"), np.zeros(1)), alone_us=np.ones(1),
+        **dict.fromkeys(("way_us", "ahead", "carrying_us", "ends"), np.zeros(1)), alone_us=np.ones(1),
         apart=False,
     )  # fmt: skip
     columns = {name: np.full(1, float(value)) for name, value in values.items()}
@@ -138,7 +138,7 @@ def queue(
     values = {"requests": requests, "prompt_tokens": prompt, "candidates": 1.0, "verified_tokens": 1.0}
     values = {"decode_steps": 150.0, "away_steps": 0.0} | values | more
     cells = {name: np.full(1, float(value)) for name, value in values.items()}
-    asked, away_steps = Requests(*(cells[name] for name in Requests._fields)), cells["away_steps"]
+    away_steps, asked = cells.pop("away_steps"), Requests(**cells)
     found = in_queue(asked, away_steps=away_steps, budget=np.full(1, budget), prompt_cv=cv, whole=whole)
     return Queue(*(each.item() for each in found))
 
@@ -240,7 +240,7 @@ def test_cohorts_meet_as_often_as_counted(way, alone, carrying, begins, ahead, a
         **{
             name: np.full(1, float(value))
             for name, value in {
-                "way_us": way, "alone_us": alone, "carrying_us": carrying, "begins": begins, "ahead": ahead,
+                "way_us": way, "alone_us": alone, "carrying_us": carrying, "ends": begins, "ahead": ahead,
             }.items()
         },
         apart=apart,
@@ -274,7 +274,7 @@ def test_the_way_is_longer_by_what_is_sent_to_others_that_decode(monkeypatch):
 
 def test_a_server_whose_steps_outlast_the_way_has_one_cohort_on_each():
     """Two steps later: the one that runs, and the one that is put together meanwhile."""
-    times = {"way_us": 5400.0, "alone_us": 9000.0, "carrying_us": 20000.0, "begins": 0.9, "ahead": 1.0}
+    times = {"way_us": 5400.0, "alone_us": 9000.0, "carrying_us": 20000.0, "ends": 0.9, "ahead": 1.0}
     found = returning(**{name: np.full(1, time) for name, time in times.items()}, apart=False)
     assert (found.away_steps.item(), found.away_on_plain.item(), found.chances[0, 1]) == (2.0, 1.0, 1.0)
 
