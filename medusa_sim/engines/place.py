@@ -72,7 +72,7 @@ def difference(place: Place, other: Place) -> Difference:
     kinds = tuple(kind for kind in reversed(KINDS) if is_new.get(kind))
     if is_new["engine"]:
         return Difference(kinds, (0, 0, 0))
-    numbers = zip(_version(place.runtime), _version(other.runtime), strict=True)
+    numbers = zip(version_numbers(place.runtime), version_numbers(other.runtime), strict=True)
     return Difference(kinds, tuple(abs(number - another) for number, another in numbers))
 
 
@@ -81,10 +81,11 @@ def sizes_of(model: Model) -> str:
     return f"{model.layers} layers of {model.hidden}"
 
 
-def _version(runtime: str) -> tuple[int, ...]:
-    """(0, 15, 0) of `vllm-0.15`; of a name without a number (0, 0, 0).
+def version_numbers(name: str) -> tuple[int, int, int]:
+    """(major, minor, patch) of an engine's name with its version, or of a version; zeros where it has none.
 
-    >>> _version("sglang-0.5.9")
+    >>> version_numbers("sglang-0.5.9")
     (0, 5, 9)
     """
-    return (*map(int, re.findall(r"\d+", runtime)), 0, 0, 0)[:3]
+    major, minor, patch, *_ = (*map(int, re.findall(r"\d+", name)), 0, 0, 0)
+    return major, minor, patch

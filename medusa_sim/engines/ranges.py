@@ -34,7 +34,7 @@ WIDEN: dict[Side, float] = {"forms": 1.5, "gpus": 1.5, "generations": 1.25, "bac
 twice that step. Chosen, not fitted: too few steps outside ranges were published."""
 
 
-def widening(outside: tuple[Side, ...]) -> float:
+def band_factor(outside: tuple[Side, ...]) -> float:
     """Factor on a band outside these ranges; their parts add in quadrature."""
     return 1.0 + math.hypot(*(WIDEN[side] - 1.0 for side in outside))
 
@@ -42,8 +42,8 @@ def widening(outside: tuple[Side, ...]) -> float:
 _Count = Annotated[int, Meta(ge=1)]
 
 
-class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a term was measured. An empty field: the term does not depend on it."""
+class _Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Set-ups of some models, GPUs and kernels; an empty field limits nothing."""
 
     forms: tuple[Form, ...] = ()
     """Forms of the models."""
@@ -53,6 +53,21 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Generations of the GPUs (`Gpu.architecture`)."""
     backends: tuple[Text, ...] = ()
     """Keys of attention kernels in `backends.toml`."""
+
+    def sides_beyond(self, case: Case) -> tuple[Side, ...]:
+        """The ranges that a set-up is outside of."""
+        sides: dict[Side, bool] = {
+            "forms": not self.forms or case.form in self.forms,
+            "gpus": self.gpus is None or self.gpus[0] <= case.gpus <= self.gpus[1],
+            "generations": not self.generations or case.generation in self.generations,
+            "backends": not self.backends or case.backend in self.backends,
+        }
+        return tuple(side for side, inside in sides.items() if not inside)
+
+
+class MeasuredRange(_Limits, frozen=True, kw_only=True):
+    """Where a term was measured."""
+
     requests: _Count | None = None
     """Most requests of a step."""
     fewer: tuple[tuple[Form, _Count], ...] = ()
@@ -63,16 +78,6 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Version of the engine."""
     assumed: bool = False
     """Whether this is the range given for all terms of the runtime, because the term has none itself."""
-
-    def outside(self, case: Case) -> tuple[Side, ...]:
-        """The ranges that a set-up is outside of."""
-        sides: dict[Side, bool] = {
-            "forms": not self.forms or case.form in self.forms,
-            "gpus": self.gpus is None or self.gpus[0] <= case.gpus <= self.gpus[1],
-            "generations": not self.generations or case.generation in self.generations,
-            "backends": not self.backends or case.backend in self.backends,
-        }
-        return tuple(side for side, inside in sides.items() if not inside)
 
     def at(self, form: Form) -> MeasuredRange:
         """The range of models of one form: of one that was not measured the fewest requests of all."""
@@ -98,13 +103,9 @@ class MeasuredRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return "; ".join(filter(None, [*parts, version]))
 
 
-class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Set-ups for which something is given; an empty field limits nothing."""
+class Where(_Limits, frozen=True, kw_only=True):
+    """Set-ups for which something is given."""
 
-    forms: tuple[Form, ...] = ()
-    gpus: tuple[_Count, _Count] | None = None
-    generations: tuple[Text, ...] = ()
-    backends: tuple[Text, ...] = ()
     formats: tuple[Text, ...] = ()
     """Formats of weights, in any part of the model."""
     experts: bool | None = None
@@ -114,12 +115,9 @@ class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def holds(self, case: Case) -> bool:
         """Whether a set-up is one of them."""
-        limits = MeasuredRange(
-            forms=self.forms, gpus=self.gpus, generations=self.generations, backends=self.backends
-        )
         of_format = not self.formats or not set(self.formats).isdisjoint(case.formats)
         is_so = self.experts in (None, case.experts) and self.splits in (None, case.splits)
-        return of_format and is_so and not limits.outside(case)
+        return of_format and is_so and not self.sides_beyond(case)
 
 
 class Elsewhere(Where, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ serving engine has terms besides (`engine.py`). A user's runtimes are `.toml` fi
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +19,7 @@ from medusa_sim.engines.case import Case
 from medusa_sim.engines.engine import DRAFTING, VERSIONED, Engine, unversioned
 from medusa_sim.engines.engine_table import EngineToml, engine_of
 from medusa_sim.engines.nearness import kernels_half_share, widenings
-from medusa_sim.engines.place import Place
+from medusa_sim.engines.place import Place, version_numbers
 from medusa_sim.engines.widening import Widening
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.gpus.gpu import Gpu
@@ -249,7 +248,7 @@ def _nearest(name: str, runtimes: dict[str, Runtime]) -> Runtime | None:
 
     def order(runtime: Runtime) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         assert runtime.versions is not None  # noqa: S101  # those without are left out
-        return _distance(version, runtime.versions), _numbers(runtime.versions[0])
+        return _distance(version, runtime.versions), version_numbers(runtime.versions[0])
 
     chosen = replace(min(known, key=order), asked=name)
     if chosen.engine is None or chosen.versions is None or _distance(version, chosen.versions) == (0, 0, 0):
@@ -257,16 +256,9 @@ def _nearest(name: str, runtimes: dict[str, Runtime]) -> Runtime | None:
     return replace(chosen, engine=chosen.engine.widen_bands(VERSION_WIDEN))
 
 
-def _numbers(version: str) -> tuple[int, int, int]:
-    """(major, minor, patch) of `0.5.3`, `v0` or `sglang-0.5.3.post3`."""
-    found = [int(part) for part in re.findall(r"\d+", version.rpartition("-")[2])[:3]]
-    major, minor, patch = (*found, 0, 0, 0)[:3]
-    return major, minor, patch
-
-
 def _distance(version: str, span: tuple[str, str]) -> tuple[int, int, int]:
     """Majors, minors and patches between a version and a span; zeros inside (0.11.1 is inside 0.11)."""
-    own, first, last = _numbers(version), _numbers(span[0]), _numbers(span[1])
+    own, first, last = version_numbers(version), version_numbers(span[0]), version_numbers(span[1])
     depth = 1 + span[1].count(".")
     if first <= own and own[:depth] <= last[:depth]:
         return (0, 0, 0)

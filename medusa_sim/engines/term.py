@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.engines.case import Case
-from medusa_sim.engines.ranges import Deviation, Elsewhere, MeasuredRange, Side, widening
+from medusa_sim.engines.ranges import Deviation, Elsewhere, MeasuredRange, Side, band_factor
 from medusa_sim.reading.strict import Error, Text
 
 
@@ -53,7 +53,7 @@ class Term(GivenTerm, frozen=True, kw_only=True):
     def at(self, case: Case) -> Term:
         """The term in a set-up; outside its range another value, or a wider band."""
         measured = None if self.measured is None else self.measured.at(case.form)
-        outside = () if measured is None else measured.outside(case)
+        outside = () if measured is None else measured.sides_beyond(case)
         for other in self.elsewhere:
             if other.replaces(case, outside):
                 return msgspec.structs.replace(
@@ -66,5 +66,5 @@ class Term(GivenTerm, frozen=True, kw_only=True):
                 value = max(value * deviation.times + deviation.plus, 0.0)
         if not outside and value == self.value and measured is self.measured:
             return self
-        band = widening(outside) * self.band if outside else self.band
+        band = band_factor(outside) * self.band if outside else self.band
         return msgspec.structs.replace(self, value=value, band=band, outside=outside, measured=measured)

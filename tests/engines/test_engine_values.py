@@ -5,8 +5,8 @@ import pytest
 
 from medusa_sim.engines.accuracy_groups import groups, together
 from medusa_sim.engines.engine import Term
-from medusa_sim.engines.place import _version
-from medusa_sim.engines.ranges import widening
+from medusa_sim.engines.place import version_numbers
+from medusa_sim.engines.ranges import band_factor
 from medusa_sim.engines.runtime import load_runtime
 
 
@@ -41,7 +41,7 @@ def test_groups_that_a_table_shows_as_one_are_joined_by_their_rows(other, fitted
 )
 def test_a_band_is_wider_by_each_range_that_a_set_up_is_outside_of(outside, times):
     """Parts of 0.5 and 0.25 add in quadrature."""
-    assert widening(outside) == pytest.approx(times)
+    assert band_factor(outside) == pytest.approx(times)
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_a_band_is_wider_by_each_range_that_a_set_up_is_outside_of(outside, time
     [("vllm", (0, 0, 0)), ("vllm-0.15", (0, 15, 0)), ("sglang-0.5.9", (0, 5, 9)), ("vllm-v0", (0, 0, 0))],
 )
 def test_a_version_has_three_numbers(runtime, version):
-    assert _version(runtime) == version
+    assert version_numbers(runtime) == version

@@ -15,11 +15,11 @@ from medusa_sim.engines import runtime as runtime_module
 from medusa_sim.engines.backends import FACTS, backend_of, backend_of_row
 from medusa_sim.engines.case import Case
 from medusa_sim.engines.engine import UNITS
-from medusa_sim.engines.ranges import Deviation, widening
+from medusa_sim.engines.place import version_numbers
+from medusa_sim.engines.ranges import Deviation, band_factor
 from medusa_sim.engines.runtime import (
     VERSION_WIDEN,
     _distance,
-    _numbers,
     load_runtime,
     runtime_aliases,
     runtime_names,
@@ -137,7 +137,7 @@ def test_the_versions_of_an_engine_do_not_overlap_and_what_is_no_version_is_unkn
     for name in ENGINES:
         first, last = load_runtime(name).versions
         family = name.rpartition("-")[0]
-        spans.setdefault(family, []).append((_numbers(first), _numbers(last)))
+        spans.setdefault(family, []).append((version_numbers(first), version_numbers(last)))
     for known in spans.values():
         known.sort()
         assert all(first <= last for first, last in known)
@@ -202,7 +202,7 @@ def test_outside_its_range_a_term_is_replaced_or_its_band_is_wider_and_inside_it
                 continue
             elif term.outside:
                 assert term.value == of.value
-                assert term.band == pytest.approx(widening(term.outside) * of.band)
+                assert term.band == pytest.approx(band_factor(term.outside) * of.band)
             else:
                 assert term == of_form(of, case)
 
