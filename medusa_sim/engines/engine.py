@@ -302,10 +302,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         The times of the host, of drafting and of passes outside graphs are 0. Kernels are the same, so no
         step takes longer than in the engine.
         """
-        nothing = {name: term for name, term in self.terms.items() if name.startswith(_BESIDE_KERNELS)}
-        return self.with_terms(
-            {name: msgspec.structs.replace(term, value=0.0) for name, term in nothing.items()}
-        )
+        beside = (name for name in UNITS if name.startswith(_BESIDE_KERNELS))
+        return self._with_values(dict.fromkeys(beside, 0.0))
 
     @property
     def reading(self) -> Engine:
@@ -314,13 +312,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         The other shares, and times of layers beside, were told by steps that decode: products of few rows,
         bound by memory. Those of a prompt have many, bound by arithmetic.
         """
-        of_decoding = {name: term for name, term in self.terms.items() if name in _OF_DECODING}
-        return self.with_terms(
-            {
-                name: msgspec.structs.replace(term, value=1.0 if name.endswith("_share") else 0.0)
-                for name, term in of_decoding.items()
-            }
-        )
+        return self._with_values({name: float(name.endswith("_share")) for name in _OF_DECODING})
 
     def widen_bands(self, factor: float) -> Engine:
         """The engine with every band `factor` times as wide, for what it was not measured on."""
@@ -374,6 +366,15 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
             if requests and term.measured is not None:
                 most |= {form: max(requests, most.get(form, 0)) for form in term.measured.forms}
         return min(most.values(), default=0)
+
+    def _with_values(self, values: Mapping[str, float]) -> Engine:
+        """The engine with other values of some terms."""
+        return self.with_terms(
+            {
+                name: msgspec.structs.replace(getattr(self, name), value=value)
+                for name, value in values.items()
+            }
+        )
 
     def with_terms(self, terms: Mapping[str, Term]) -> Engine:
         """The engine with some terms replaced, such as by a fit to a user's own measurements."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -182,19 +182,19 @@ class Runtime:
 
 def runtime_names(data_dir: DataDir = None) -> tuple[str, ...]:
     """Names in `runtimes.toml` in the order of the file, then the user's."""
-    shipped = _shipped()[0]
+    shipped = _shipped().runtimes
     own = (name for name in stems(FOLDER, (".toml",), data_dir) if name not in shipped)
     return (*shipped, *own)
 
 
 def runtime_aliases() -> dict[str, str]:
     """Names of engines without a version, and the version that each means: the newest."""
-    return dict(_shipped()[1])
+    return dict(_shipped().aliases)
 
 
 def local_runtime_names() -> tuple[str, ...]:
     """Names of local engines, in the order of their file."""
-    return tuple(_local()[0])
+    return tuple(_local().runtimes)
 
 
 def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
@@ -230,9 +230,9 @@ def _found(name: str, data_dir: DataDir) -> Runtime | None:
         return _own(path)
     if chosen in runtimes:
         return runtimes[chosen]
-    own, other_names = _local()
-    if (local := other_names.get(name, name)) in own:
-        return own[local]
+    local = _local()
+    if (own := local.aliases.get(name, name)) in local.runtimes:
+        return local.runtimes[own]
     return _nearest(chosen.lower(), runtimes)
 
 
@@ -278,16 +278,23 @@ def _unknown(kind: str, given: str, known: tuple[str, ...]) -> str:
     return unknown_name(kind, given, known)
 
 
-def _shipped() -> tuple[dict[str, Runtime], dict[str, str]]:
+class _Known(NamedTuple):
+    """The runtimes of a file by name, and other names of these."""
+
+    runtimes: dict[str, Runtime]
+    aliases: dict[str, str]
+
+
+def _shipped() -> _Known:
     return _runtimes(file_state(RUNTIMES_FILE))
 
 
-def _local() -> tuple[dict[str, Runtime], dict[str, str]]:
+def _local() -> _Known:
     return _runtimes(file_state(LOCAL_FILE))
 
 
 @lru_cache(maxsize=4)
-def _runtimes(state: FileState) -> tuple[dict[str, Runtime], dict[str, str]]:
+def _runtimes(state: FileState) -> _Known:
     content = read_toml(state.path, "a file of runtimes")
     names = convert(content.pop(_NAMES, {}), dict[str, str], state.path, key=_NAMES)
     runtimes: dict[str, Runtime] = {}
@@ -296,14 +303,14 @@ def _runtimes(state: FileState) -> tuple[dict[str, Runtime], dict[str, str]]:
     for alias, name in names.items():
         if name not in runtimes:
             raise SpecError(f"{state.path}: {_NAMES}.{alias}: {unknown_name('runtime', name, runtimes)}")
-    return runtimes, names
+    return _Known(runtimes, names)
 
 
 @lru_cache(maxsize=16)
 def _read_own(state: FileState, shipped: FileState) -> Runtime:
     del shipped  # part of the key: what it inherits from may have changed
     content = read_toml(state.path, "a runtime's name or the path of its TOML file")
-    return _runtime(state.path.stem, content, str(state.path), "", _shipped()[0])
+    return _runtime(state.path.stem, content, str(state.path), "", _shipped().runtimes)
 
 
 def _own(path: Path) -> Runtime:
