@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from medusa_sim.acceptance.adjustments import workload_ratio
+from medusa_sim.data import DataDir
 from medusa_sim.engines.runtime import load_engine, load_runtime
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.gpus.gpu import load_gpu
@@ -32,6 +32,8 @@ from medusa_sim.step.drafter import drafter_class
 if TYPE_CHECKING:
     import pandas as pd
 
+Prices: TypeAlias = float | Mapping[str, float] | None
+"""Dollars per GPU-hour: of every GPU, by GPU, or as listed."""
 MOST = 6
 """Set-ups that are looked at more closely, with speculation and as many without."""
 _APART = 2
@@ -43,16 +45,16 @@ def compare(
     question: SetupQuestion | None = None,
     choices: SetupChoices | None = None,
     *,
-    prices: float | Mapping[str, float] | None = None,
+    prices: Prices = None,
     advance: Callable[[int, int], None] | None = None,
     refine: bool = True,
     load_tests: bool = True,
-    **scenario: Any,
+    **given: Any,
 ) -> Comparison:
     """Price every set-up that `choices` allows and answer the question.
 
     prices: dollars per GPU-hour of every GPU, or by GPU (others as listed). advance: told (set-ups priced,
-    of so many). refine: look between batches too. load_tests: with `OF_LOAD_TESTS`. scenario:
+    of so many). refine: look between batches too. load_tests: with `OF_LOAD_TESTS`. given:
     further arguments of every `Scenario` (acceptance, draft_model, latency, data_dir, ...). Raises SpecError
     or UsageError for what no set-up could make good (an unknown model, GPU, engine or drafter), UsageError
     where every set-up was refused.
@@ -60,21 +62,25 @@ def compare(
     import pandas as pd
 
     asked, allowed = question or SetupQuestion(), choices or SetupChoices()
-    allowed, prices = by_file(allowed, prices, scenario.get("data_dir"))
+    data_dir = given.get("data_dir")
+    allowed, prices = by_file(allowed, prices, data_dir)
     target = model if isinstance(model, Model) else load_model(model)
-    drafters = allowed.drafters or default_drafters(target, scenario)
-    _refuse_for_all(allowed, drafters, prices, scenario)
-    todo = list(setups(target, allowed, drafters, scenario.get("data_dir")))
+    drafters = allowed.drafters or default_drafters(target, data_dir)
+    _refuse_for_all(allowed, drafters, prices, given)
+    todo = list(setups(target, allowed, drafters, data_dir))
     rows: list[dict[str, Any]] = []
     refused: dict[Refused, None] = {}
     scenarios: dict[tuple[Any, ...], Scenario] = {}
-    for one in _priced(todo, target, asked, prices, scenario, advance):
-        if isinstance(one, Refused):
-            # what scenarios call --tp is --gpus of a comparison
-            refused[replace(one, reason=one.reason.replace("--tp", "--gpus"))] = None
-        else:
-            rows.append(one.rows(asked, load_tests=load_tests))
-            scenarios[tuple(one.set_up.values())] = one.scenario
+    for done, priced in enumerate(_priced(todo, target, asked, prices, given), 1):
+        for one in priced:
+            if isinstance(one, Refused):
+                # what scenarios call --tp is --gpus of a comparison
+                refused[replace(one, reason=one.reason.replace("--tp", "--gpus"))] = None
+            else:
+                rows.append(one.rows(asked, load_tests=load_tests))
+                scenarios[tuple(one.set_up.values())] = one.scenario
+        if advance is not None:
+            advance(done, len(todo))
     if not rows:
         raise NothingRunsError(target.name, len(todo), tuple(refused))
     table = pd.DataFrame({name: np.concatenate([part[name] for part in rows]) for name in rows[0]})
@@ -91,38 +97,28 @@ def compare(
 
 
 def _priced(
-    todo: Sequence[SetUp],
-    model: Model,
-    asked: SetupQuestion,
-    prices: float | Mapping[str, float] | None,
-    scenario: Mapping[str, Any],
-    advance: Callable[[int, int], None] | None,
-) -> Iterator[SetUpCells | Refused]:
+    todo: Sequence[SetUp], model: Model, asked: SetupQuestion, prices: Prices, given: Mapping[str, Any]
+) -> Iterator[list[SetUpCells | Refused]]:
     """The cells of every set-up, or why it was refused, GPU by GPU."""
     shares: dict[Any, float | MedusaSimError] = {}
-    done = 0
     for gpu, of_gpu in groupby(todo, key=lambda setup: setup.gpu):
         usd = prices.get(gpu) if isinstance(prices, Mapping) else prices
         pricer = Pricer(
-            model=model, asked=asked, gpu=load_gpu(gpu, scenario.get("data_dir")),
-            given={**scenario, "price": usd}, shares=shares,
+            model=model, asked=asked, gpu=load_gpu(gpu, given.get("data_dir")),
+            given={**given, "price": usd}, shares=shares,
         )  # fmt: skip
-        for setup in of_gpu:
-            yield from pricer.priced(setup)
-            done += 1
-            if advance is not None:
-                advance(done, len(todo))
+        yield from map(pricer.priced, of_gpu)
 
 
 def _refuse_for_all(
     allowed: SetupChoices,
     drafters: Sequence[str],
-    prices: float | Mapping[str, float] | None,
-    scenario: Mapping[str, Any],
+    prices: Prices,
+    given: Mapping[str, Any],
 ) -> None:
     """Raises what no set-up could make good, before hundreds of them are refused for it one by one."""
-    data_dir = scenario.get("data_dir")
-    check(scenario, ARGUMENTS)
+    data_dir = given.get("data_dir")
+    check(given, ARGUMENTS)
     for name in drafters:
         if name != PLAIN:
             drafter_class(name)
@@ -136,13 +132,13 @@ def _refuse_for_all(
     for name in allowed.kv_dtypes or ():
         if name != AUTO:
             ARGUMENTS["kv_dtype"].check(name)
-    if isinstance(acceptance := scenario.get("acceptance"), str):
+    if isinstance(acceptance := given.get("acceptance"), str):
         resolve_word(acceptance, data_dir)
-    if (workload := scenario.get("workload")) is not None:
+    if (workload := given.get("workload")) is not None:
         workload_ratio(workload)
-    if (runtime := scenario.get("draft_runtime")) is not None:
+    if (runtime := given.get("draft_runtime")) is not None:
         load_runtime(runtime, data_dir)
-    if (draft := scenario.get("draft_model")) is not None and not isinstance(draft, Model):
+    if (draft := given.get("draft_model")) is not None and not isinstance(draft, Model):
         load_model(draft)
 
 
@@ -203,9 +199,7 @@ def together(parts: Sequence[Comparison | NothingRunsError], *, refine: bool = T
     return refined(found) if refine else found
 
 
-def by_file(
-    allowed: SetupChoices, prices: float | Mapping[str, float] | None, data_dir: str | os.PathLike[str] | None
-) -> tuple[SetupChoices, float | Mapping[str, float] | None]:
+def by_file(allowed: SetupChoices, prices: Prices, data_dir: DataDir) -> tuple[SetupChoices, Prices]:
     """Choices and prices with GPUs by the names of their files, however they were written."""
     if allowed.gpus is not None:
         allowed = replace(allowed, gpus=tuple(gpu_name(name, data_dir) for name in allowed.gpus))
@@ -214,12 +208,12 @@ def by_file(
     return allowed, prices
 
 
-def default_drafters(model: Model, scenario: dict[str, Any]) -> tuple[str, ...]:
+def default_drafters(model: Model, data_dir: DataDir = None) -> tuple[str, ...]:
     """Plain decoding and every drafter whose acceptance was measured on this model, else EAGLE-3 or MTP."""
     from medusa_sim.acceptance.profile import acceptance_names
     from medusa_sim.step.drafter import drafters
 
-    known = acceptance_names(scenario.get("data_dir"))
+    known = acceptance_names(data_dir)
     measured = [
         name for name, kind in drafters().items()
         if any(f"{prefix}{model.name}" in known for prefix in kind.profiles)
