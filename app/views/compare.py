@@ -37,7 +37,7 @@ from medusa_sim.report.words.measured import measured_text
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.scenario.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.setups.question import AUTO, COLUMN, FP8, GPUS, SURE, Measure, SetupChoices, SetupQuestion
-from medusa_sim.setups.setup import ENGINES, PLAIN, name_of
+from medusa_sim.setups.setup import ENGINES, NO_DRAFTER, name_of
 from medusa_sim.units import format_text
 from views.nearest import nearest
 
@@ -157,7 +157,7 @@ def _asked(
     )  # fmt: skip
     choices = SetupChoices(
         gpus=gpus, counts=tuple(map(int, counts)), engines=engines, weight_dtypes=weights,
-        kv_dtypes=None if caches == (AUTO,) else caches, drafters=(PLAIN, set_up.drafter),
+        kv_dtypes=None if caches == (AUTO,) else caches, drafters=(NO_DRAFTER, set_up.drafter),
     )  # fmt: skip
     return asked, choices, prices, places
 
@@ -257,7 +257,7 @@ def _in_short(answer: Comparison, row: Mapping[Any, Any]) -> str:
 
 def _rests(answer: Comparison, row: Mapping[Any, Any]) -> str:
     """What a set-up rests on, in a few words."""
-    return show.escaped(rests_text(answer.scenario(row), plain=row["drafter"] == PLAIN))
+    return show.escaped(rests_text(answer.scenario(row), plain=row["drafter"] == NO_DRAFTER))
 
 
 def _answer(answer: Comparison) -> None:
@@ -267,7 +267,7 @@ def _answer(answer: Comparison) -> None:
         return
     gpus = name_of(chosen).partition(", ")[0]
     drafts = int(chosen["drafts"])
-    drafting = "no drafts" if chosen["drafter"] == PLAIN else (
+    drafting = "no drafts" if chosen["drafter"] == NO_DRAFTER else (
         f"{chosen['drafter']} with {drafts} draft{'s' if drafts > 1 else ''}"
     )  # fmt: skip
     speed = f"{significant(float(chosen['tokens_per_s_per_user']), 3)} {_SPEED}"
@@ -308,7 +308,7 @@ def _answer(answer: Comparison) -> None:
     )
     scenario = answer.scenario(chosen)
     low, high = (significant(float(chosen[f"tokens_per_s_per_user_{end}"]), 3) for end in ("low", "high"))
-    is_plain = chosen["drafter"] == PLAIN
+    is_plain = chosen["drafter"] == NO_DRAFTER
     warnings = answer.warnings_of(answer.key(chosen))
     show.how_sure(how_sure(scenario, speed, f"{low} to {high}", plain=is_plain), *warnings)
 
@@ -356,4 +356,4 @@ def _words(answer: Comparison, row: Mapping[Any, Any]) -> dict[str, Any]:
         "tp": int(row["tp"]), "ep": bool(row["ep"] > 1),
         **{each.name: getattr(given, each.name) for each in MORE},
     }  # fmt: skip
-    return words if row["drafter"] == PLAIN else {**words, "drafter": row["drafter"]}
+    return words if row["drafter"] == NO_DRAFTER else {**words, "drafter": row["drafter"]}

@@ -203,9 +203,9 @@ def names_of(kind: NameKind, data_dir: str | None) -> Iterable[str]:
 
             names = TARGETS
         case "plain":
-            from medusa_sim.setups.setup import PLAIN
+            from medusa_sim.setups.setup import NO_DRAFTER
 
-            names = (PLAIN,)
+            names = (NO_DRAFTER,)
         case "auto":
             from medusa_sim.setups.question import AUTO
 

@@ -26,7 +26,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question as Recommended
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.setup import PLAIN
+from medusa_sim.setups.setup import NO_DRAFTER
 from medusa_sim.units import HALVES
 
 _SERVED = {str(name): engine for name, engine in exports().items() if engine.launch_options}
@@ -44,7 +44,7 @@ def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str |
     """
     scenario, asked, most = answer.scenario(row), answer.question, answer.most_requests(row)
     speculation = None
-    if row["drafter"] != PLAIN:
+    if row["drafter"] != NO_DRAFTER:
         searched = scenario.but(max_drafts=int(row["drafts"]))
         answered = recommend(searched, Recommended(batch_max=most, seq_len=(asked.seq_len,)))
         path = draft_path or drafter_id(row["drafter"], answer.model.name, row["engine"])

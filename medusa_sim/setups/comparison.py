@@ -24,7 +24,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.quantities import COMPARE
 from medusa_sim.setups.question import COLUMN, SURER, Measure, SetupQuestion
-from medusa_sim.setups.setup import PLAIN, SET_UP
+from medusa_sim.setups.setup import NO_DRAFTER, SET_UP
 from medusa_sim.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Comparison:
         None is about drafts beyond those of its rows. A scenario that does not speculate names some drafter:
         what its drafts are accepted by is no matter.
         """
-        scenario, plain = self.scenarios[key], key[SET_UP.index("drafter")] == PLAIN
+        scenario, plain = self.scenarios[key], key[SET_UP.index("drafter")] == NO_DRAFTER
         drafts = self.table.drafts[(self.table[list(SET_UP)] == list(key)).all(axis=1)]
         largest = 1 if plain else None if drafts.empty else 1 + int(drafts.max())
         limited = self.question.ttft_ms is not None or self.question.e2e_ms is not None
@@ -163,7 +163,7 @@ class Comparison:
     @cached_property
     def chosen_plain(self) -> dict[str, Any] | None:
         """The best row within the limits that does not speculate; None where none keeps them."""
-        return _record(self.best[self.best.drafter == PLAIN])
+        return _record(self.best[self.best.drafter == NO_DRAFTER])
 
     @cached_property
     def surer(self) -> Comparison:

@@ -24,7 +24,7 @@ from medusa_sim.load.requests import Requests
 from medusa_sim.load.sources import Drawn
 from medusa_sim.scenario.defaults import LOAD_SHARE
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.setup import PLAIN
+from medusa_sim.setups.setup import NO_DRAFTER
 from medusa_sim.units import KILO, US_PER_MS
 
 REQUESTS = 500
@@ -85,7 +85,7 @@ def under_load(
     if router not in ROUTERS:
         raise UsageError(unknown_name("router", router, ROUTERS))
     asked, scenario = answer.question, answer.scenario(row)
-    drafts = PLAIN if row["drafter"] == PLAIN else str(row["drafts"])
+    drafts = NO_DRAFTER if row["drafter"] == NO_DRAFTER else str(row["drafts"])
     limit_us = asked.slowest_tpot_us
     loaded: Loaded | None = None
     for copies in dict.fromkeys(ceil(share * int(row["replicas"])) for share in _TRIES):

@@ -19,7 +19,7 @@ from medusa_sim.setups.pricing import any_drafter, surface_of
 from medusa_sim.setups.question import SetupQuestion
 from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures, figures_state
 from medusa_sim.setups.set_up_cells import SetUpCells
-from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp
+from medusa_sim.setups.setup import NO_DRAFTER, SET_UP, SetUp
 
 NEAR = 1.5
 """Largest ratio of lengths at which a measurement is drawn beside a curve."""
@@ -82,7 +82,7 @@ def nearest(answer: Comparison) -> PricedFigure | None:
 def _priced(figure: Figure, served: Scenario, batches: tuple[int, ...]) -> dict[str, Any]:
     """Columns by batch of a scenario with the figure's requests."""
     asked = SetupQuestion(batches=batches, drafts=(figure.drafts or 1,), **figure.request)
-    plain = figure.set_up["drafter"] == PLAIN
+    plain = figure.set_up["drafter"] == NO_DRAFTER
     return SetUpCells.every(surface_of(served, asked, plain=plain), plain=plain).rows(asked)
 
 
@@ -126,7 +126,7 @@ def _nearest(scenario: Scenario, state: FileState | None) -> NearestFigure | Non
 
 def as_measured(figure: Figure, batches: tuple[int, ...] = ()) -> dict[str, Any]:
     """Prediction for a figure's set-up as it was measured: columns by batch, its own batch among them."""
-    set_up, plain = figure.set_up, figure.set_up["drafter"] == PLAIN
+    set_up, plain = figure.set_up, figure.set_up["drafter"] == NO_DRAFTER
     model = load_model(figure.model)
     launched = SetUp(
         **{name: set_up[name] for name in _NAMED if name != "drafter"}, kv_precision=None, drafters=()

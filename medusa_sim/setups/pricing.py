@@ -32,7 +32,7 @@ from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.question import FP8, SetupQuestion
 from medusa_sim.setups.set_up_cells import SetUpCells
-from medusa_sim.setups.setup import PLAIN, SetUp
+from medusa_sim.setups.setup import NO_DRAFTER, SetUp
 from medusa_sim.step.drafter import drafter_class
 from medusa_sim.units import FORMATS, GIGA, UNPACKED, format_text
 
@@ -76,7 +76,7 @@ class Pricer:
         # no KV precision was asked for then, and the GPU computes in fp8
         if not run.narrows_cache or self.model.kv_dtype == FP8 or self.gpu.lacks(FP8):
             return cells
-        first = 0 if PLAIN in run.drafters else 1
+        first = 0 if NO_DRAFTER in run.drafters else 1
         rooms = [one.cells.surface.max_batch[0, first:].max() for one in cells if isinstance(one, SetUpCells)]
         beyond = tuple(batch for batch in self.asked.tried if rooms and batch > max(rooms))
         if beyond:
@@ -108,8 +108,8 @@ class Pricer:
         """
         last: SetUpCells | None = None
         priced: list[SetUpCells | Refused] = []
-        for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-            plain = drafter == PLAIN
+        for drafter in sorted(setup.drafters, key=lambda name: name == NO_DRAFTER):
+            plain = drafter == NO_DRAFTER
             try:
                 if plain and last is not None:  # plain decoding is read off any cells
                     last = replace(last, plain=True)
@@ -152,17 +152,17 @@ class Pricer:
         Raises _NoRoomError.
         """
         given = self.given
-        if drafter == PLAIN or not drafter_class(drafter).takes_draft_model:
+        if drafter == NO_DRAFTER or not drafter_class(drafter).takes_draft_model:
             given = {name: value for name, value in given.items() if not name.startswith("draft_")}
         scenario = self._scenario(
             setup,
             model=self.model,
-            drafter=any_drafter(setup.engine, given.get("data_dir")) if drafter == PLAIN else drafter,
+            drafter=any_drafter(setup.engine, given.get("data_dir")) if drafter == NO_DRAFTER else drafter,
             prompt_tokens=asked.prompt_tokens,
             output_tokens=asked.output_tokens,
             **{"chain_only": True, **setup.arguments(self.model), **given, "gpu": self.gpu},
         )
-        surface = surface_of(scenario, asked, plain=drafter == PLAIN)
+        surface = surface_of(scenario, asked, plain=drafter == NO_DRAFTER)
         if min(asked.tried) > (most := int(surface.max_batch[0, 0])):
             held = f" more than {most:,} of {min(asked.tried):,} requests of {asked.seq_len:,} tokens"
             raise _NoRoomError(_no_room(scenario.shard.weight_bytes, scenario.gpu, held if most else ""))

@@ -26,7 +26,7 @@ from medusa_sim.setups.pricing import Pricer, Refused, surface_of
 from medusa_sim.setups.quantities import OF_LOAD_TESTS
 from medusa_sim.setups.question import AUTO, BATCHES, Measure, SetupChoices, SetupQuestion
 from medusa_sim.setups.set_up_cells import SetUpCells
-from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp, setups
+from medusa_sim.setups.setup import NO_DRAFTER, SET_UP, SetUp, setups
 from medusa_sim.step.drafter import drafter_class
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _refuse_for_all(
     data_dir = given.get("data_dir")
     check(given, ARGUMENTS)
     for name in drafters:
-        if name != PLAIN:
+        if name != NO_DRAFTER:
             drafter_class(name)
     for name in allowed.engines or ():
         load_engine(name, data_dir)
@@ -218,7 +218,7 @@ def default_drafters(model: Model, data_dir: DataDir = None) -> tuple[str, ...]:
         name for name, kind in drafters().items()
         if any(f"{prefix}{model.name}" in known for prefix in kind.profiles)
     ]  # fmt: skip
-    return (PLAIN, *(measured or ["mtp" if model.mtp_layers else "eagle3"]))
+    return (NO_DRAFTER, *(measured or ["mtp" if model.mtp_layers else "eagle3"]))
 
 
 def refined(answer: Comparison) -> Comparison:
@@ -236,7 +236,7 @@ def refined(answer: Comparison) -> Comparison:
         answer = replace(answer, table=answer.table[grid].reset_index(drop=True)).for_target()
     refined_rows = []
     for plain in (True, False):
-        rows = answer.table[(answer.table.drafter == PLAIN) == plain]
+        rows = answer.table[(answer.table.drafter == NO_DRAFTER) == plain]
         for key, batches in _gaps(answer, rows):
             best = _best(answer, key, batches)
             refined_rows += [] if best is None else [best]
@@ -282,7 +282,7 @@ def _best(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) ->
     import pandas as pd
 
     asked, scenario = replace(answer.question, batches=batches), answer.scenarios[key]
-    plain = key[SET_UP.index("drafter")] == PLAIN
+    plain = key[SET_UP.index("drafter")] == NO_DRAFTER
     there = answer.table
     cells = SetUpCells.every(surface_of(scenario, asked, plain=plain), plain=plain)
     rows = cells.rows(asked, load_tests=set(OF_LOAD_TESTS) <= set(there))

@@ -23,7 +23,7 @@ from medusa_sim.reading.documents import read_toml
 from medusa_sim.reading.files import FileState, file_state
 from medusa_sim.reading.strict import Schema, Text, convert
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.setup import PLAIN
+from medusa_sim.setups.setup import NO_DRAFTER
 
 SERVED = "served.toml"
 Positive = Annotated[float, Meta(gt=0.0)]
@@ -132,5 +132,5 @@ def differences(figure: Figure, scenario: Scenario) -> tuple[str, ...]:
         "drafter": scenario.drafting.method,
     }  # fmt: skip
     said = {"model": figure.model, **figure.set_up}
-    same = {**asked, "drafter": said["drafter"]} if said["drafter"] == PLAIN else asked
+    same = {**asked, "drafter": said["drafter"]} if said["drafter"] == NO_DRAFTER else asked
     return tuple(_WORDS[name] for name in _WORDS if said[name] != same[name])

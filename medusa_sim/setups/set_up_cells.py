@@ -17,7 +17,7 @@ from medusa_sim.grid.surface import Surface
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.setups.quantities import COMPARE, OF_LOAD_TESTS
 from medusa_sim.setups.question import SetupQuestion
-from medusa_sim.setups.setup import PLAIN, SET_UP
+from medusa_sim.setups.setup import NO_DRAFTER, SET_UP
 from medusa_sim.units import US_PER_MS
 
 OF_CELLS = tuple(
@@ -50,7 +50,7 @@ class SetUpCells:
     @property
     def set_up(self) -> dict[str, Any]:
         """SET_UP by name."""
-        return scenario_values(self.scenario, *SET_UP) | ({"drafter": PLAIN} if self.plain else {})
+        return scenario_values(self.scenario, *SET_UP) | ({"drafter": NO_DRAFTER} if self.plain else {})
 
     @cached_property
     def fits(self) -> BoolArray:

@@ -17,7 +17,7 @@ from medusa_sim.models.model import Model
 from medusa_sim.setups.question import AUTO, FP8, GPUS, SetupChoices
 from medusa_sim.units import FORMATS, HALVES, format_of, format_text
 
-PLAIN = "none"
+NO_DRAFTER = "none"
 """The drafter of a set-up that does not speculate."""
 ENGINES = tuple(runtime_aliases())
 """Servers: names of engines without a version."""

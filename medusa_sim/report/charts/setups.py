@@ -23,7 +23,7 @@ from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.setups.comparison import on_frontier
 from medusa_sim.setups.measured import NearestFigure, nearest
 from medusa_sim.setups.quantities import AGAINST_SPEED
-from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
+from medusa_sim.setups.setup import NO_DRAFTER, SET_UP, name_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +78,7 @@ def setups_chart(answer: Comparison, column: str | None = None, *, with_basis: b
     basis: dict[tuple[Any, ...], str] = {}
     for row in (row for _, _, rows in curves for row in rows):
         if with_basis and (key := answer.key(row)) not in basis:
-            basis[key] = rests_on(answer.scenarios[key], plain=row["drafter"] == PLAIN)
+            basis[key] = rests_on(answer.scenarios[key], plain=row["drafter"] == NO_DRAFTER)
         row["rests_on"] = basis.get(answer.key(row), "")
     best = best and {**best, "rests_on": basis.get(answer.key(best), "")}
     named = _named([row for _, _, rows in curves for row in rows], column)
@@ -113,7 +113,7 @@ def _curves(table: pd.DataFrame, column: str) -> list[tuple[str, bool, list[dict
     for gpu in dict.fromkeys(table.gpu):
         of_gpu = table[table.gpu == gpu]
         for speculative in (False, True):
-            rows = of_gpu[(of_gpu.drafter != PLAIN) == speculative]
+            rows = of_gpu[(of_gpu.drafter != NO_DRAFTER) == speculative]
             kept = _kept(rows[_SPEED].to_numpy(), rows[column].to_numpy(), column)
             curves += [(gpu, speculative, rows[used].iloc[kept].to_dict("records"))] if kept.size else []
     return curves

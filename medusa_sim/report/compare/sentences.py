@@ -12,7 +12,7 @@ from medusa_sim.report.words.numbers import duration, percent, significant
 from medusa_sim.report.words.scenario import at_once, request_text
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import SURER, Measure, SetupQuestion
-from medusa_sim.setups.setup import PLAIN, SET_UP, name_of
+from medusa_sim.setups.setup import NO_DRAFTER, SET_UP, name_of
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 if TYPE_CHECKING:
@@ -105,10 +105,10 @@ def without_text(answer: Comparison) -> str:
     chosen, plain = answer.chosen, answer.chosen_plain
     if chosen is None:
         return ""
-    if chosen["drafter"] == PLAIN:
+    if chosen["drafter"] == NO_DRAFTER:
         return "no drafter does better"
     if plain is None:
-        asked = (answer.table.drafter == PLAIN).any()
+        asked = (answer.table.drafter == NO_DRAFTER).any()
         return "without speculation no set-up keeps the limits" if asked else ""
     same = all(plain[name] == chosen[name] for name in SET_UP if name != "drafter")
     where = f"{plain['gpus']} x {plain['gpu']}" if same else name_of(plain)
@@ -141,7 +141,7 @@ def _line(answer: Comparison, row: Mapping[str, Any]) -> str:
 def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
     """`eagle3 with 2 drafts at 160 requests (5 where few run)`; `no speculation, 64 requests`."""
     requests = f"{row['batch']} requests" + (" a copy" if row["replicas"] > 1 else "")
-    if row["drafter"] == PLAIN:
+    if row["drafter"] == NO_DRAFTER:
         return f"no speculation, {requests}"
     table = answer.table
     curve = table[(table[list(SET_UP)] == [row[name] for name in SET_UP]).all(axis=1)]

@@ -13,7 +13,7 @@ from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import NOTHING, percent, significant
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import SURER
-from medusa_sim.setups.setup import PLAIN, name_of
+from medusa_sim.setups.setup import NO_DRAFTER, name_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ def decision_table(answer: Comparison) -> TextTable:
             significant(float(row[f"{_SPEED}_{end}"]), 3) for end in ("low", "high")
         ),
         BY_NAME["sure"].title: lambda row: percent(float(row["sure"]), 0),
-        "rests on": lambda row: rests_on(answer.scenario(row), plain=row["drafter"] == PLAIN),
+        "rests on": lambda row: rests_on(answer.scenario(row), plain=row["drafter"] == NO_DRAFTER),
     }
     words = ("decision", BY_NAME["set_up"].title, "rests on")
     empty = (NOTHING,) * (len(cells) - 1)
