@@ -218,12 +218,12 @@ def test_a_search_whose_page_has_gone_ends_its_jobs() -> None:
         raise Gone
 
     def answer(name: str, watch: jobs.Watch) -> float:
-        return jobs.run(partial(slept, 60.0), watch, session="a")
+        return jobs.run(partial(slept, job_s), watch, session="a")
 
-    begun = time.monotonic()
+    job_s, begun = 600.0, time.monotonic()
     with pytest.raises(Gone):
         list(jobs.as_completed(("1", "2", "3"), answer, jobs.Watch(gone, lambda line: None)))
-    assert time.monotonic() - begun < 30.0
+    assert time.monotonic() - begun < job_s / 2  # processes begin slowly on a machine that others use
     assert jobs.QUEUE.running == 0
 
 
