@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,53 +20,64 @@ from medusa_sim.errors import DataError, shown
 from medusa_sim.reading.tables import csv_lines
 
 _TOP_K = re.compile(r"(?:cum_)?top_?(\d{1,9})")
-Row = Mapping[str, str]
 
 
-def _rows(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
-    """Column names, and (line number, row) of every line; strict about the number of cells."""
+class _Row(NamedTuple):
+    """A line of the table, and where it stands."""
+
+    where: str
+    cells: Mapping[str, str]
+    """By column."""
+
+    def number(self, column: str) -> float:
+        """A finite number."""
+        try:
+            value = float(self.cells[column])
+        except ValueError:
+            raise DataError(f"{self._cell(column)} is not a number") from None
+        if not math.isfinite(value):
+            raise DataError(f"{self._cell(column)} is not finite")
+        return value
+
+    def place(self, column: str) -> int:
+        """A place, counted from 0."""
+        value = self.number(column)
+        if value != int(value) or not 0 <= value < 1000:
+            raise DataError(f"{self._cell(column)} must be a whole number from 0 to 999")
+        return int(value)
+
+    def sample_size(self, column: str) -> float:
+        """A count from 1."""
+        value = self.number(column)
+        if value < 1.0:
+            advice = f"give a count from 1, or leave column {column} out where it is unknown"
+            raise DataError(f"{self._cell(column)} is no sample size; {advice}")
+        return value
+
+    @property
+    def labels(self) -> set[float]:
+        """The sample size of its head; none where the column is missing or empty."""
+        return {self.sample_size("labels")} if self.cells.get("labels") else set()
+
+    def _cell(self, column: str) -> str:
+        return f"{self.where}: {column} {shown(self.cells[column])}"
+
+
+def _rows(path: Path) -> tuple[list[str], list[_Row]]:
+    """Column names, and every line below; strict about the number of cells."""
     lines = list(csv_lines(path, "a CSV file of accuracies"))
     if len(lines) < 2:
         raise DataError(f"{path}: no rows; expected a header and at least one line below it")
     columns = [cell.strip().lower() for cell in lines[0][1]]
-    rows: list[tuple[int, Row]] = [
-        (number, dict(zip(columns, map(str.strip, cells), strict=True))) for number, cells in lines[1:]
+    return columns, [
+        _Row(f"{path} line {number}", dict(zip(columns, map(str.strip, cells), strict=True)))
+        for number, cells in lines[1:]
     ]
-    return columns, rows
-
-
-def _number(path: Path, line: int, row: Row, column: str) -> float:
-    try:
-        value = float(row[column])
-    except ValueError:
-        raise DataError(f"{path} line {line}: {column} {shown(row[column])} is not a number") from None
-    if not math.isfinite(value):
-        raise DataError(f"{path} line {line}: {column} {shown(row[column])} is not finite")
-    return value
-
-
-def _sample_size(path: Path, line: int, row: Row, column: str) -> float:
-    value = _number(path, line, row, column)
-    if value < 1.0:
-        raise DataError(
-            f"{path} line {line}: {column} {shown(row[column])} is no sample size; give a count from 1, or "
-            f"leave column {column} out where it is unknown"
-        )
-    return value
-
-
-def _index(path: Path, line: int, row: Row, column: str) -> int:
-    value = _number(path, line, row, column)
-    if value != int(value) or not 0 <= value < 1000:
-        raise DataError(
-            f"{path} line {line}: {column} {shown(row[column])} must be a whole number from 0 to 999"
-        )
-    return int(value)
 
 
 def _per_head(path: Path, counts: Mapping[int, set[float]]) -> list[float] | None:
     """One sample size per head; None where the column is empty throughout."""
-    if all(not values for values in counts.values()):
+    if not any(counts.values()):
         return None
     for head, values in counts.items():
         if len(values) != 1:
@@ -82,58 +94,50 @@ def _without_gaps(path: Path, what: str, places: Sequence[int]) -> int:
     return max(places) + 1
 
 
-def _from_long(path: Path, columns: Sequence[str], rows: Sequence[tuple[int, Row]]) -> HeadAccuracy:
+def _from_long(path: Path, rows: Sequence[_Row]) -> HeadAccuracy:
     table: dict[tuple[int, int], float] = {}
     counts: dict[int, set[float]] = {}
-    for line, row in rows:
-        head, rank = _index(path, line, row, "head"), _index(path, line, row, "rank")
-        if (head, rank) in table:
-            raise DataError(f"{path} line {line}: head {head} rank {rank} is listed twice")
-        table[head, rank] = _number(path, line, row, "accuracy")
-        labelled = "labels" in columns and row["labels"] != ""
-        counts.setdefault(head, set()).update([_sample_size(path, line, row, "labels")] if labelled else [])
     ranks: dict[int, list[int]] = {}
-    for head, rank in table:
+    for row in rows:
+        head, rank = row.place("head"), row.place("rank")
+        if (head, rank) in table:
+            raise DataError(f"{row.where}: head {head} rank {rank} is listed twice")
+        table[head, rank] = row.number("accuracy")
+        counts.setdefault(head, set()).update(row.labels)
         ranks.setdefault(head, []).append(rank)
     heads = _without_gaps(path, "head", list(ranks))
-    for head, listed in ranks.items():
-        _without_gaps(path, f"head {head}: rank", listed)
-    accuracy = np.zeros((heads, 1 + max(rank for _, rank in table)))
-    for (head, rank), value in table.items():
-        accuracy[head, rank] = value
+    accuracy = np.zeros((heads, max(_without_gaps(path, f"head {k}: rank", ranks[k]) for k in ranks)))
+    for place, value in table.items():
+        accuracy[place] = value
     return HeadAccuracy.checked(accuracy, _per_head(path, counts), where=str(path))
 
 
 def _from_cumulative(
-    path: Path, columns: Sequence[str], rows: Sequence[tuple[int, Row]], head_column: str
+    path: Path, columns: Sequence[str], rows: Sequence[_Row], head_column: str
 ) -> HeadAccuracy:
     tops = sorted((int(match[1]), column) for column in columns if (match := _TOP_K.fullmatch(column)))
     if [k for k, _ in tops] != list(range(1, len(tops) + 1)):
         raise DataError(f"{path}: cumulative columns must be top1, top2, ... without gaps")
     by_head: dict[int, list[float]] = {}
     counts: dict[int, set[float]] = {}
-    for line, row in rows:
-        head = _index(path, line, row, head_column)
+    for row in rows:
+        head = row.place(head_column)
         if head in by_head:
-            raise DataError(f"{path} line {line}: head {head} is listed twice; give one model's rows only")
-        by_head[head] = [_number(path, line, row, column) for _, column in tops]
-        labelled = "labels" in columns and row["labels"] != ""
-        counts[head] = {_sample_size(path, line, row, "labels")} if labelled else set()
-    heads = _without_gaps(path, "head", list(by_head))
-    table = [by_head[head] for head in range(heads)]
+            raise DataError(f"{row.where}: head {head} is listed twice; give one model's rows only")
+        by_head[head] = [row.number(column) for _, column in tops]
+        counts[head] = row.labels
+    table = [by_head[head] for head in range(_without_gaps(path, "head", list(by_head)))]
     return HeadAccuracy.from_cumulative(table, _per_head(path, counts), where=str(path))
 
 
-def _from_chain(path: Path, columns: Sequence[str], rows: Sequence[tuple[int, Row]]) -> HeadAccuracy:
+def _from_chain(path: Path, columns: Sequence[str], rows: Sequence[_Row]) -> HeadAccuracy:
     conditional = "conditional_rate" in columns
-    column = "conditional_rate" if conditional else "unconditional_rate"
-    ordered = sorted((_index(path, line, row, "position"), line, row) for line, row in rows)
-    if len({position for position, _, _ in ordered}) < len(ordered):
+    by_position = {row.place("position"): row for row in rows}
+    if len(by_position) < len(rows):
         raise DataError(f"{path}: a position is listed twice")
-    _without_gaps(path, "position", [position for position, _, _ in ordered])
-    rates = [_number(path, line, row, column) for _, line, row in ordered]
-    counted = "trials" in columns
-    trials = [_sample_size(path, line, row, "trials") for _, line, row in ordered] if counted else None
+    ordered = [by_position[place] for place in range(_without_gaps(path, "position", list(by_position)))]
+    rates = [row.number("conditional_rate" if conditional else "unconditional_rate") for row in ordered]
+    trials = [row.sample_size("trials") for row in ordered] if "trials" in columns else None
     return chain_accuracy(rates, trials, conditional=conditional, where=str(path))
 
 
@@ -148,13 +152,13 @@ def read_accuracies(path: Path, model: str | None = None) -> HeadAccuracy:
     """
     columns, rows = _rows(path)
     if model is not None:
-        known = sorted({row.get("model", "") for _, row in rows})
-        rows = [(line, row) for line, row in rows if row.get("model") == model]
+        known = sorted({row.cells.get("model", "") for row in rows})
+        rows = [row for row in rows if row.cells.get("model") == model]
         if not rows:
             raise DataError(f"{path}: no rows of model {model!r} (known: {', '.join(known)[:100]})")
     names = set(columns)
     if {"head", "rank", "accuracy"} <= names:
-        return _from_long(path, columns, rows)
+        return _from_long(path, rows)
     head = next((name for name in columns if name == "head" or name.startswith("head_index")), None)
     if head and "top1" in {name.removeprefix("cum_") for name in names}:
         return _from_cumulative(path, columns, rows, head)
