@@ -112,9 +112,10 @@ class RequestCycle(Requests):
 
     @cached_property
     def decoding_shares(self) -> FloatArray:
-        """(cells, 2) those that decode of requests that neither queue nor begin: without prompts, with some.
+        """(cells, 2) share that decodes of requests that neither queue nor begin: without prompts, with some.
 
-        (D - apart) / (D - apart + I + H) on average over all steps, each counted by its requests.
+        (D - apart) / (D - apart + I + H) on average over all steps, each counted by its requests. On plain
+        steps `away_on_plain` times as many are absent as on average, on the others the rest.
         """
         further_steps = self.decode_steps - self.after_prefill_steps
         mean = self.absent_steps / np.maximum(further_steps + self.absent_steps, _LEAST)

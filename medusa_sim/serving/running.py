@@ -86,36 +86,36 @@ def in_queue(
     is_whole = whole & are_read_whole(lengths, budget[:, None])
     cut = np.where(is_whole[:, None], 0.0, lengths)
 
-    def steps(rate: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """(room, full, R, W)."""
+    def queue_at(rate: FloatArray) -> Queue:
+        """Where so many prompts begin on a step: W as it then is, whatever requests that takes."""
         room = budget - asked.verified_tokens * decode_steps * rate
         full = room
         if whole:
             fitting_tokens = fitting_prompts(prompt_cv, room / prompt_tokens) * prompt_tokens
             full = np.where(is_whole, fitting_tokens, room)
         part = prompt_tokens / full
-        cycles = np.sqrt(2.0 * (other_steps + 1.0) / (part * square))
-        carried = np.maximum(square * part * cycles * _queuing(cycles * (1.0 - rate * part)) - 1.0, 0.0)
+        v = np.sqrt(2.0 * (other_steps + 1.0) / (part * square))
+        carried = np.maximum(square * part * v * _queuing(v * (1.0 - rate * part)) - 1.0, 0.0)
         queued = others * rate * part / 2.0 * carried
         if whole and prompt_cv:
-            decoding = rate * decode_steps
-            read_steps = decoding * part / np.maximum(1.0 - rate * part / 2.0, 0.5)
             held = _share_between(room / prompt_tokens, budget / prompt_tokens, prompt_cv)
-            queued = queued + is_whole * held * decoding / 6.0 * (decode_steps + read_steps)
-        return room, full, 1.0 + np.floor(cut / room[:, None]).mean(axis=1), queued
+            d, reading = rate * decode_steps, part / np.maximum(1.0 - rate * part / 2.0, 0.5)
+            queued = queued + is_whole * held * d / 6.0 * (decode_steps + d * reading)
+        read = 1.0 + np.floor(cut / room[:, None]).mean(axis=1)
+        return Queue(np.minimum(rate * (other_steps + read), requests), room, full, read, queued)
 
     def is_full(rate: FloatArray) -> BoolArray:
         """Whether so many prompts a step keep more requests than there are."""
-        *_, read, queued = steps(rate)
-        return np.asarray(rate * (other_steps + read + queued) > requests * (1.0 + _ROUNDING))
+        queue = queue_at(rate)
+        kept = rate * (other_steps + queue.read_steps + queue.queued_steps)
+        return np.asarray(kept > requests * (1.0 + _ROUNDING))
 
     most_rate = budget / (prompt_tokens + asked.verified_tokens * decode_steps)
     rate = np.minimum(most_rate, requests / (other_steps + 1.0))
     if is_full(rate).any():
         rate = _halved(is_full, rate)
-    room, full, read, _ = steps(rate)
-    running = np.minimum(rate * (other_steps + read), requests)
-    return Queue(running, room, full, read, (requests - running) / rate)
+    queue = queue_at(rate)
+    return queue._replace(queued_steps=(requests - queue.running) / rate)
 
 
 def are_read_whole(prompt_tokens: FloatArray, budget: FloatArray | int) -> BoolArray:
