@@ -12,6 +12,7 @@ from medusa_sim.models.mixers import Latent
 from medusa_sim.models.model import Model
 from medusa_sim.models.state_rules import as_served
 from medusa_sim.models.variants import in_other_forms, unpacked_where, with_dtypes
+from medusa_sim.scenario.arguments import Arguments
 from medusa_sim.units import FORMATS, FP8_ALONE, UNPACKED
 
 
@@ -39,9 +40,7 @@ def why_no_such_files(runtime: Runtime, stored: str) -> str:
     return ""
 
 
-def formats_asked(
-    published: Model, runtime: Runtime, dtype: str | None, weight_dtype: str | None
-) -> tuple[str | None, str | None]:
+def formats_asked(published: Model, runtime: Runtime, asked: Arguments) -> tuple[str | None, str | None]:
     """(dtype, weight dtype) to change a checkpoint to: none where it is asked for as it was published.
 
     A checkpoint whose experts alone are stored in a format is named by it (`Model.precision`: gpt-oss's
@@ -49,38 +48,32 @@ def formats_asked(
     Local engines have a type of file of that name.
     """
     is_named_by_experts = published.precision != published.form
-    is_stored_so = weight_dtype == FORMATS[published.precision].weight_dtype
-    if is_named_by_experts and is_stored_so and dtype in (None, published.dtype) and not runtime.local:
+    is_stored_so = asked.weight_dtype == FORMATS[published.precision].weight_dtype
+    is_computed_so = asked.dtype in (None, published.dtype)
+    if is_named_by_experts and is_stored_so and is_computed_so and not runtime.local:
         return None, None
-    return dtype, weight_dtype
+    return asked.dtype, asked.weight_dtype
 
 
-def as_run(
-    published: Model,
-    runtime: Runtime,
-    gpu: Gpu,
-    dtype: str | None,
-    weight_dtype: str | None,
-    kv_dtype: str | None,
-) -> tuple[Model, tuple[str, ...]]:
+def as_run(published: Model, runtime: Runtime, gpu: Gpu, asked: Arguments) -> tuple[Model, tuple[str, ...]]:
     """A checkpoint in the formats it runs in, and its formats that the GPU has no arithmetic for.
 
     Raises SpecError where the engine does not run on the GPU, or the GPU not in the format.
     """
     if reason := why_not_on_gpu(runtime, gpu):
         raise SpecError(reason)
-    dtype, weight_dtype = formats_asked(published, runtime, dtype, weight_dtype)
+    dtype, weight_dtype = formats_asked(published, runtime, asked)
     if dtype is not None and UNPACKED.get(dtype) == FP8_ALONE and gpu.lacks("fp8"):
         raise SpecError(
             f"{gpu.name} has no fp8 arithmetic, only {', '.join(gpu.peak_flops_per_s)}; engines unpack such "
             "weights to 16 bits: --weight-dtype fp8"
         )
-    model = with_dtypes(as_served(published, runtime.library), dtype, weight_dtype, kv_dtype)
+    model = with_dtypes(as_served(published, runtime.library), dtype, weight_dtype, asked.kv_dtype)
     if reason := why_no_such_files(runtime, model.weight_dtype):
         raise SpecError(reason)
     if runtime.local:
         return model, ()
-    if kv_dtype is None and runtime.engine is not None:
+    if asked.kv_dtype is None and runtime.engine is not None:
         model = with_dtypes(model, kv_dtype=cache_format(model, runtime.library, gpu.architecture))
     if dtype is None and weight_dtype is None:
         if runtime.engine is not None:

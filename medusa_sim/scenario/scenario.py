@@ -141,14 +141,12 @@ class Scenario:
 
     @cached_property
     def _as_run(self) -> tuple[Model, tuple[str, ...]]:
-        asked = self.arguments
-        return as_run(self.published, self.runtime, self.gpu, asked.dtype, asked.weight_dtype, asked.kv_dtype)
+        return as_run(self.published, self.runtime, self.gpu, self.arguments)
 
     @property
     def precision(self) -> str:
         """Format of the checkpoint: as published or asked for, whatever the GPU unpacks."""
-        asked = self.arguments
-        formats = formats_asked(self.published, self.runtime, asked.dtype, asked.weight_dtype)
+        formats = formats_asked(self.published, self.runtime, self.arguments)
         return with_dtypes(self.published, *formats).precision
 
     @property
