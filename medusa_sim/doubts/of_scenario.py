@@ -48,6 +48,8 @@ class Listed(NamedTuple):
     rule: Rule
     of_acceptance: bool = False
     """Plain decoding does not rest on it."""
+    of_guesses: bool = False
+    """Only what drafts as far as `Scenario.guessed_from` rests on it."""
     is_grave: bool = False
     """Its doubts may overturn an answer."""
 
@@ -63,8 +65,7 @@ def scenario_doubts(scenario: Scenario, candidates: int | None = None) -> tuple[
     return tuple(
         line
         for listed, lines in _told(scenario)
-        if not (listed.of_acceptance and drafts == 0)
-        and (listed.rule is not guessed_acceptance or reaches_guesses)
+        if not (listed.of_acceptance and drafts == 0) and (reaches_guesses or not listed.of_guesses)
         for line in lines
     )
 
@@ -224,7 +225,7 @@ RULES: tuple[Listed, ...] = (
     Listed(typed_acceptance, of_acceptance=True, is_grave=True),
     Listed(local_kernels, is_grave=True),
     Listed(unmeasured_engine, is_grave=True),
-    Listed(guessed_acceptance, of_acceptance=True),
+    Listed(guessed_acceptance, of_acceptance=True, of_guesses=True),
     Listed(acceptance_of_outputs, of_acceptance=True),
     Listed(workload_of_medusa, of_acceptance=True),
     Listed(lossless_as_given, of_acceptance=True),
