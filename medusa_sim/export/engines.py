@@ -63,35 +63,27 @@ def _settings(
     )
     allowed = engine.trees(method, known)
     tree = None if allowed is None else best_tree(answer, plan, allowed)
-    drafter_note = ""
-    if method.checkpoint and draft_path is None:
-        draft_path = published_draft(engine, answer)
-        drafter_note = f"{draft_path} drafts, a published checkpoint: --draft-path names another"
-    if method.checkpoint and draft_path is None:
-        raise UsageError(
-            f"{engine.name} needs the checkpoint of the {answer.scenario.drafting.method} draft, none is "
-            f"known for {answer.scenario.model.name}: add --draft-path FOLDER_OR_ID (draft_path= in Python)"
-        )
+    draft_path, drafter_note = _draft(engine, answer, draft_path) if method.checkpoint else (None, "")
     chosen = Chosen(
         answer=answer,
         version=known,
         method=method,
         plan=plan,
         tree=tree,
-        draft_path=draft_path if method.checkpoint else None,
+        draft_path=draft_path,
         is_default=version is None,
     )
     if tree is not None:
-        remarks = tree_notes(tree)
+        plan_notes = tree_notes(tree)
     else:
         why = too_small(plan, margin) if scheduled else method.untested or engine.why_one_number
-        remarks = (*forgone_tree(answer), *tier_notes(plan, why))
+        plan_notes = (*forgone_tree(answer), *tier_notes(plan, why))
     notes = (
         f"written for {engine.title} {known}",
         nearest,
         drafter_note,
-        *remarks,
-        *engine.remarks(chosen),
+        *plan_notes,
+        *engine.notes(chosen),
         *range_notes(plan, engine.batch_option),
         _limit_note(answer, engine, min(plan.max_batch, plan.grid.searched_to)),
         length_note(answer, engine.length_option),
@@ -125,14 +117,22 @@ def _limit_note(answer: Recommendation, engine: EngineExport, batch: int) -> str
     )
 
 
-def published_draft(engine: EngineExport, answer: Recommendation) -> str | None:
-    """A published checkpoint of the drafter that the engine loads unchanged; None where none is known."""
-    loads = bool(engine.launch_options)  # llama.cpp takes converted files alone
-    return (
-        drafter_id(answer.scenario.drafting.method, answer.scenario.model.name, engine.name)
-        if loads
-        else None
-    )
+def _draft(engine: EngineExport, answer: Recommendation, given: str | None) -> tuple[str, str]:
+    """The draft's checkpoint, as given, else a published one that the engine loads; and a note on it.
+
+    Raises UsageError where none is known.
+    """
+    if given is not None:
+        return given, ""
+    method, model = answer.scenario.drafting.method, answer.scenario.model.name
+    # llama.cpp, without options of a whole command, takes converted files alone
+    known = drafter_id(method, model, engine.name) if engine.launch_options else None
+    if known is None:
+        raise UsageError(
+            f"{engine.name} needs the checkpoint of the {method} draft, none is known for {model}: add "
+            "--draft-path FOLDER_OR_ID (draft_path= in Python)"
+        )
+    return known, f"{known} drafts, a published checkpoint: --draft-path names another"
 
 
 def engine_method(engine: EngineExport, method: str, version: str) -> EngineMethod:

@@ -36,7 +36,7 @@ class LlamaCpp(EngineExport):
             flags += ["--spec-draft-n-max", drafts, "--spec-draft-p-min", p_min]
         return f"{shlex.join(flags)}\n"
 
-    def remarks(self, chosen: Chosen) -> Iterator[str]:
+    def notes(self, chosen: Chosen) -> Iterator[str]:
         """Notes on single methods."""
         if chosen.drafter == "ngram":
             yield f"matches of {_MATCH} tokens are looked up; the engine's own default, 12, finds far fewer"

@@ -181,7 +181,7 @@ class EngineExport:
         """The settings."""
         raise NotImplementedError
 
-    def remarks(self, chosen: Chosen) -> Iterable[str]:
+    def notes(self, chosen: Chosen) -> Iterable[str]:
         """Notes on this engine alone."""
         del chosen
         return ()

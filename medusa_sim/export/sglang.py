@@ -160,7 +160,7 @@ class Sglang(EngineExport):
             f"{self.server(chosen)} {shlex.join(words(flags, chosen.draft_path))} &"
         )
 
-    def remarks(self, chosen: Chosen) -> Iterator[str]:
+    def notes(self, chosen: Chosen) -> Iterator[str]:
         """Notes on single versions and methods."""
         if chosen.version == "0.5":
             yield "steps by batch are not written before 0.5.23: scheduler and flags changed within 0.5"

@@ -192,7 +192,7 @@ class TensorrtLlm(EngineExport):
             return None
         return lambda shape: shape.depth <= shape.candidates - 1 <= shape.width * shape.depth
 
-    def remarks(self, chosen: Chosen) -> Iterator[str]:
+    def notes(self, chosen: Chosen) -> Iterator[str]:
         """Notes on single versions and methods."""
         if chosen.is_default:
             yield (

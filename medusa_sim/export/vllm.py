@@ -128,42 +128,39 @@ class Vllm(EngineExport):
         )
         yield f"{self.server(chosen)} {flag(config)} &"
 
-    def remarks(self, chosen: Chosen) -> list[str]:
+    def notes(self, chosen: Chosen) -> Iterator[str]:
         """Notes on single versions and methods."""
-        method, plan, notes = chosen.drafter, chosen.plan, []
+        method, plan = chosen.drafter, chosen.plan
         if plan.dynamic:
-            notes.append(
+            yield (
                 "a schedule by batch keeps full CUDA graphs with VLLM_USE_V2_MODEL_RUNNER=1 only, and is "
                 f"switched off with --data-parallel-size above 1 (then {plan.drafts} drafts at every batch)"
             )
         if chosen.version in chosen.method.sizes_itself and len(plan.best_schedule) > 1:
-            notes.append(
+            yield (
                 'vLLM can size every step itself: "enable_adaptive_verification": true beside '
                 f"num_speculative_tokens {max(tier.drafts for tier in plan.best_schedule)} (full CUDA graphs "
                 "needed; no LoRA, no pipeline parallelism). What is left to decide is whether to load the "
                 "drafter at all, which is what the break-even batch answers, and the most drafts"
             )
         if method == "mtp":
-            notes.append("with more MTP modules than one, K must be a multiple of their number (n_predict)")
+            yield "with more MTP modules than one, K must be a multiple of their number (n_predict)"
         if method == "medusa":
-            notes.append(
+            yield (
                 "vLLM still loads Medusa heads, but its documentation lists them no more: EAGLE-3 or DFlash "
                 "drafters are what it is tested with"
             )
         if chosen.method.parallel:
-            notes.append(
-                "parallel drafting runs in the V1 model runner (the V2 runner refuses it: vllm#43010)"
-            )
+            yield "parallel drafting runs in the V1 model runner (the V2 runner refuses it: vllm#43010)"
         if method == "suffix":
-            notes.append(
+            yield (
                 "suffix decoding needs `pip install arctic-inference`; num_speculative_tokens is the most "
                 "that a match may draft"
             )
         if chosen.answer.scenario.drafting.drafter_class.looks_up:
-            notes.append(
+            yield (
                 "a step is wider only where the prompt matches; --acceptance counts every step, others too"
             )
-        return notes
 
 
 VLLM = Vllm(

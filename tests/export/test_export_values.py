@@ -268,7 +268,7 @@ def test_llama_cpp_looks_up_three_tokens_where_its_default_is_told_to_find_fewer
         drafter=drafter, method=SimpleNamespace(name="way"), plan=SimpleNamespace(drafts=6), draft_path=None,
         answer=SimpleNamespace(scenario=scenario),
     )  # fmt: skip
-    flags, notes = LLAMA_CPP.write(chosen).split(), list(LLAMA_CPP.remarks(chosen))
+    flags, notes = LLAMA_CPP.write(chosen).split(), list(LLAMA_CPP.notes(chosen))
     if drafter == "ngram":
         assert flags[2:] == ["--spec-ngram-simple-size-n", "3", "--spec-ngram-simple-size-m", "6"]
         assert [re.findall(r"\d+", note) for note in notes] == [["3", "12"]]
@@ -491,7 +491,7 @@ def test_sglang_says_what_a_version_and_a_method_lack(version, dynamic, drafter,
     chosen = SimpleNamespace(
         version=version, plan=SimpleNamespace(dynamic=dynamic), tree=None, drafter=drafter
     )
-    assert len([*SGLANG.remarks(chosen)]) == count  # type: ignore[arg-type]
+    assert len([*SGLANG.notes(chosen)]) == count  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -584,7 +584,7 @@ def test_tensorrt_llm_says_what_a_version_and_a_method_lack(
     chosen = SimpleNamespace(
         version=version, plan=plan, tree=tree, method=SimpleNamespace(name=method), is_default=default
     )
-    assert len([*TENSORRT_LLM.remarks(chosen)]) == count  # type: ignore[arg-type]
+    assert len([*TENSORRT_LLM.notes(chosen)]) == count  # type: ignore[arg-type]
 
 
 def test_what_an_engine_is_made_to_accept_is_predicted():
