@@ -198,13 +198,13 @@ def compared(
     rows = []
     for (name, requests), drafts in product(asked.items(), (0, DRAFTS)):
         runs, table = counted(found, name, drafts), held_out(found, name, drafts, rates)
-        record = run(requests, table, limits, Fixed(drafts), spread=spread)
+        result = run(requests, table, limits, Fixed(drafts), spread=spread)
         seen = [in_seconds(np.array(row["first_token"]), np.array(row["finish"]), requests) for row in runs]
         rows.append({
             "rate_per_s": float(requests.rate_per_s) / unit_s,
             "method": runs[0]["method"],
             "measured": {key: statistics.median(one[key] for one in seen) for key in seen[0]},
-            "predicted": in_seconds(record.first_token_s, record.finish_s, requests),
+            "predicted": in_seconds(result.first_token_s, result.finish_s, requests),
             "measured_accepted": sum(row["accepted"] for row in runs) / max(sum(row["drafting"] for row in runs), 1),
             "predicted_accepted": float(rates.sum()),
         })  # fmt: skip

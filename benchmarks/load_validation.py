@@ -28,8 +28,8 @@ from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.limits import ServerSettings
 from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.metrics import Metrics
-from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.sources import Traced
 from medusa_sim.scenario.scenario import Scenario
 
@@ -121,15 +121,15 @@ def requests_of(line: Any, model: str) -> Turns:
     )
 
 
-def found_again(sent: Turns, record: Record, kv_tokens: int, once: int) -> IntArray:
+def found_again(sent: Turns, result: RunResult, kv_tokens: int, once: int) -> IntArray:
     """`found` of requests that were sent before: all, where the first one's blocks are in use or untaken.
 
     Freed blocks are taken in the order in which they were freed. once: requests that differ.
     """
-    line, found = record.timeline, sent.found.copy()
+    line, found = result.timeline, sent.found.copy()
     step_s = np.diff(line.time_s, prepend=0.0)
     taken = np.cumsum((line.prompt_tokens_per_s + line.tokens_per_s) * step_s)
-    start, left = record.first_token_s[once:], record.finish_s[:-once]
+    start, left = result.first_token_s[once:], result.finish_s[:-once]
     since = np.interp(start, line.time_s, taken) - np.interp(left, line.time_s, taken)
     free = kv_tokens - np.interp(start, line.time_s, line.kv_tokens)
     kept = (left > start) | (since < free)
@@ -157,14 +157,14 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
     )
     point = test.point(test.servers[0], None)
     for _ in range(PASSES if sent.count > once else 0):
-        found = found_again(sent, point.first_record, test.servers[0].limits.kv_tokens, once)
+        found = found_again(sent, point.first_result, test.servers[0].limits.kv_tokens, once)
         test.source = Traced(replace(sent, found=found))
         point = test.point(test.servers[0], None)
-    record, time_s = point.first_record, point.first_record.timeline.time_s
-    start = np.sort(record.first_token_s)[most - 1]
-    end = np.sort(record.finish_s)[record.finish_s.size - most - 2]
+    result, time_s = point.first_result, point.first_result.timeline.time_s
+    start = np.sort(result.first_token_s)[most - 1]
+    end = np.sort(result.finish_s)[result.finish_s.size - most - 2]
     steady = (time_s >= start) & (time_s <= end)
-    return {**point.mean, "tokens_per_s": float(record.timeline.tokens_per_s[steady].mean())}
+    return {**point.mean, "tokens_per_s": float(result.timeline.tokens_per_s[steady].mean())}
 
 
 def compared() -> tuple[pd.DataFrame, list[str]]:

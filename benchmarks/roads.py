@@ -25,7 +25,7 @@ from medusa_sim.engines.runtime import runtime_names
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.load.load_test import load_test
-from medusa_sim.load.record import Record
+from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.step_table import chains
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import US_PER_S
@@ -116,11 +116,11 @@ def differences(each: Server) -> dict[str, float]:
         prompt_tokens=traffic.prompt_tokens, output_tokens=traffic.output_tokens, length_cv=each.length_cv,
         policies=(str(each.drafts) if each.drafts else "none",), seeds=RUNS, max_num_seqs=each.users,
     )  # fmt: skip
-    records = [test.servers[0].run(test.requests(test.any_rate, seed)[0], seed) for seed in range(RUNS)]
-    table = pd.concat([_inside(record) for record in records])
+    results = [test.servers[0].run(test.requests(test.any_rate, seed)[0], seed) for seed in range(RUNS)]
+    table = pd.concat([_inside(result) for result in results])
     further, output = table.output - 1, float(table.output.mean())
     emitted, span_s = (
-        sum(getattr(record.inside, name) for record in records) for name in ("emitted", "span_s")
+        sum(getattr(result.inside, name) for result in results) for name in ("emitted", "span_s")
     )
     # of lengths as they were drawn
     asked = each.scenario.but(prompt_tokens=float(table.prompt.mean()), output_tokens=output)
@@ -129,22 +129,22 @@ def differences(each: Server) -> dict[str, float]:
     pairs = {
         "tokens/s": (cells.tokens_per_s, emitted / span_s),
         "TPOT": (seen.tpot_us / US_PER_S, table.further_s.sum() / further.sum()),
-        "ITL": (seen.itl_us / US_PER_S, np.mean([record.inside.gap_quantile_s(0.5) for record in records])),
+        "ITL": (seen.itl_us / US_PER_S, np.mean([result.inside.gap_quantile_s(0.5) for result in results])),
         "TTFT": (seen.first_token_us / US_PER_S, table.first_s.mean()),
     }
     return {name: float(values[0, 0, -1] / told) - 1.0 for name, (values, told) in pairs.items()}
 
 
-def _inside(record: Record) -> pd.DataFrame:
+def _inside(result: RunResult) -> pd.DataFrame:
     """Requests that arrive in the window of a run."""
-    asked, (start_s, end_s) = record.requests, record.window_s
+    asked, (start_s, end_s) = result.requests, result.window_s
     columns = {
         "prompt": asked.prompt_tokens,
         "output": asked.output_tokens,
-        "first_s": record.first_token_s - record.arrival_s,
-        "further_s": record.finish_s - record.first_token_s,
+        "first_s": result.first_token_s - result.arrival_s,
+        "further_s": result.finish_s - result.first_token_s,
     }
-    return pd.DataFrame(columns)[(record.arrival_s >= start_s) & (record.arrival_s <= end_s)]
+    return pd.DataFrame(columns)[(result.arrival_s >= start_s) & (result.arrival_s <= end_s)]
 
 
 def summary(table: pd.DataFrame) -> Iterator[str]:

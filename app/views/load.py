@@ -132,7 +132,7 @@ def _answer(set_up: PageArguments, answer: LoadAnswer) -> None:
     off = "never" if drafting.off_from is None else f"{drafting.off_from}"
     full = "Requests a second with the server always full; above it queues grow without end."
     fewer = "From there every step with drafts emits fewer tokens a second than a plain one."
-    within = f"Requests a second of which {percent(answer.test.goals.share, 0)} keep the limits."
+    within = f"Requests a second of which {percent(answer.test.slos.share, 0)} keep the limits."
     mean, median = f"Mean of the requests, {rate}.", f"Median of the requests, {rate}."
     show.figures(
         both("Carried within the limits", lambda each: each.largest_per_s, "/s", within),

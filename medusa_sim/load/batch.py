@@ -6,7 +6,7 @@ from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 
 from medusa_sim.load.draws import Draws
-from medusa_sim.load.request import Request
+from medusa_sim.load.request_state import RequestState
 
 
 class Batch:
@@ -24,14 +24,14 @@ class Batch:
     """
 
     def __init__(self, draws: Draws) -> None:
-        self.requests: dict[int, Request] = {}
+        self.requests: dict[int, RequestState] = {}
         self.drafts = self.step = self.tokens = self.shared = 0
         self._draws, self._found = draws, draws.found_before()
         self._before = draws.tokens_before(0)
         self._drawn_tokens = 0
         self._ends: list[tuple[int, int]] = []
 
-    def join(self, request: Request) -> None:
+    def join(self, request: RequestState) -> None:
         """Take in a request whose prompt has been read: it decodes from the next step on."""
         request.offset = self._draws.first[request.number] - self.step
         self.requests[request.number] = request
@@ -55,13 +55,13 @@ class Batch:
         self._ends = [(request.last_step, request.number) for request in requests]
         heapify(self._ends)
 
-    def _set_end(self, request: Request) -> None:
+    def _set_end(self, request: RequestState) -> None:
         """Find where a request ends, with what is left of it and the drafts of now."""
         before, place = self._before, request.offset + self.step
         request.end, request.base = before[place] + request.left, request.cached - before[place]
         request.last_step = bisect_left(before, request.end, place, place + request.left) - request.offset
 
-    def _left(self, request: Request) -> int:
+    def _left(self, request: RequestState) -> int:
         """Tokens still to emit; below 0 where the last step emitted more than was left."""
         return request.end - self._before[request.offset + self.step]
 
@@ -103,18 +103,18 @@ class Batch:
         places = [request.offset + self.step for request in self.requests.values()]
         return sum([found[place] - found[place - steps] for place in places]) / (steps * len(places))
 
-    def drop_finished(self) -> list[Request]:
+    def drop_finished(self) -> list[RequestState]:
         """Drop the requests that have emitted everything, and return them."""
         gone = []
         while self.requests and self.steps_to_an_end <= 0:
             gone.append(self._drop(self._ends[0][1]))
         return gone
 
-    def drop_last(self) -> Request:
+    def drop_last(self) -> RequestState:
         """Drop the request that was admitted last, before its end."""
         return self._drop(next(reversed(self.requests)))
 
-    def _drop(self, number: int) -> Request:
+    def _drop(self, number: int) -> RequestState:
         request = self.requests.pop(number)
         request.left = self._left(request)
         self.tokens -= request.cached

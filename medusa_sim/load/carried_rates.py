@@ -65,7 +65,7 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
     for server, saturated in zip(test.servers, full, strict=True):
         off = off_from(server.table, server.policy(), test.mean_length, requests_held(test, server))
         within, loses = LargestRate(), None
-        if has_rates and test.goals.given:
+        if has_rates and test.slos.given:
             within = largest_rate(test, server, saturated, advance)
         if has_rates and plain is not None and server is not test.servers[plain]:
             # by the first seed alone, over all rates at which both servers keep up
@@ -88,7 +88,7 @@ def find_carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carrie
 
 def usual_requests(test: LoadTest) -> int:
     """Requests that a search usually simulates, for an estimate of its time."""
-    runs = _USUAL_TRIALS * test.seeds * len(test.servers) if test.goals.given else 0
+    runs = _USUAL_TRIALS * test.seeds * len(test.servers) if test.slos.given else 0
     drafting = sum(server.table.drafts_max > 0 for server in test.servers)
     runs += 2 * USUAL_PAIRS * drafting if drafting < len(test.servers) else 0
     return search_requests(test) * runs + sum(filling_requests(test, each).count for each in test.servers)

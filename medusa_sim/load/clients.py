@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.load.request import Request
+from medusa_sim.load.request_state import RequestState
 from medusa_sim.load.requests import Requests
 
 
@@ -45,7 +45,7 @@ class Clients:
         following_s = self._following[0][0] if self._following else inf
         return min(timed_s, following_s) + self._server_s
 
-    def send(self) -> Request:
+    def send(self) -> RequestState:
         """The next request."""
         timed, following = self._timed, self._following
         is_timed = bool(timed) and not (following and following[0][0] < timed[-1][0])
@@ -54,7 +54,7 @@ class Clients:
         requests = self._requests
         output = requests.output_tokens.item(number)
         before = None if requests.session_tokens is None else requests.session_tokens.item(number)
-        return Request(number, requests.prompt_tokens.item(number), output, before, left=output)
+        return RequestState(number, requests.prompt_tokens.item(number), output, before, left=output)
 
     def send_after(self, number: int, finish_s: float) -> None:
         """Send what waits for a request that has finished: the next of its session, or of a closed loop."""

@@ -15,7 +15,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.gpus.power import Power
 from medusa_sim.grid.cells import price
-from medusa_sim.load.record import Sums
+from medusa_sim.load.run_result import Sums
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.watts import prompt_joules, sampling_joules, watts

@@ -61,7 +61,7 @@ class _Trials:
         ]
         self.first_seed[rate] = runs[0]
         self.shares[rate] = np.array([metrics["goodput_share"] for metrics in runs])
-        return float(self.shares[rate].mean()) - test.goals.share
+        return float(self.shares[rate].mean()) - test.slos.share
 
 
 class _Bracket(NamedTuple):
@@ -77,7 +77,7 @@ def largest_rate(
     test: LoadTest, server: PolicyServer, saturated: Saturation, advance: Advance | None
 ) -> LargestRate:
     """The largest rate that keeps the limits, at most that of saturation; 0 where none that is tried does."""
-    trials, wanted, full_per_s = _Trials(test, server, advance), test.goals.share, saturated.requests_per_s
+    trials, wanted, full_per_s = _Trials(test, server, advance), test.slos.share, saturated.requests_per_s
     excess = trials.excess_at(full_per_s)
     if excess >= 0.0:
         return with_interval(full_per_s, trials.first_seed[full_per_s], None, excess + wanted, saturated)

@@ -160,17 +160,17 @@ class SchedulerLimits:
 
 
 def limits_of(
-    scenario: Scenario, option: DraftOption | None, server: ServerSettings | None = None
+    scenario: Scenario, option: DraftOption | None, settings: ServerSettings | None = None
 ) -> SchedulerLimits:
     """The limits of a scenario: the KV cache has what weights, drafter and the widest step leave of the GPU.
 
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
-    server = server or ServerSettings()
-    requests, tokens = _step_limits(scenario, server, has_drafter=option is not None)
+    settings = settings or ServerSettings()
+    requests, tokens = _step_limits(scenario, settings, has_drafter=option is not None)
     drafter = drafter_memory(scenario.shard, None if option is None else option.drafter)
     room_bytes = kv_room_bytes(scenario, drafter, _verified_tokens(option), requests, tokens)
-    blocks, held = _kv_blocks(scenario, drafter, _verified_tokens(option), room_bytes, server.block_tokens)
+    blocks, held = _kv_blocks(scenario, drafter, _verified_tokens(option), room_bytes, settings.block_tokens)
     if blocks < 1:
         alone = kv_room_bytes(scenario, drafter, _verified_tokens(option), 1, tokens)
         fewer = "lower --max-num-seqs, or " if alone > 0 else ""
@@ -184,29 +184,29 @@ def limits_of(
     return SchedulerLimits(
         max_requests=requests,
         token_budget=tokens,
-        block_tokens=server.block_tokens,
-        prompt_interval=server.prompt_interval,
-        prompt_wait=prompt_wait if server.prompt_wait is None else server.prompt_wait,
+        block_tokens=settings.block_tokens,
+        prompt_interval=settings.prompt_interval,
+        prompt_wait=prompt_wait if settings.prompt_wait is None else settings.prompt_wait,
         whole_prompts=engine is not None and engine.whole_prompts,
         kv_blocks=schedulers * blocks,
         schedulers=schedulers,
         positions=scenario.model.max_seq_len,
-        prefix_hit_rate=server.prefix_hit_rate,
-        shares_prefix=server.prefix == "system",
+        prefix_hit_rate=settings.prefix_hit_rate,
+        shares_prefix=settings.prefix == "system",
         lookahead=int(drafter.kv_slots),
         held=held,
     )
 
 
-def _step_limits(scenario: Scenario, server: ServerSettings, *, has_drafter: bool) -> tuple[int, int]:
+def _step_limits(scenario: Scenario, settings: ServerSettings, *, has_drafter: bool) -> tuple[int, int]:
     """(requests, tokens) of a step: those asked for, else what the engine allows on the GPU."""
     runtime, gpu, schedulers = scenario.runtime, scenario.gpu, scenario.parallel.schedulers
     requests, _ = step_limits(runtime, gpu, schedulers=schedulers)
     if has_drafter:
         requests = drafting_requests(runtime, gpu, schedulers=schedulers)
-    requests = server.max_requests or min(requests, MOST_IN_STEP)
+    requests = settings.max_requests or min(requests, MOST_IN_STEP)
     tokens = int(step_tokens(runtime, gpu, requests, schedulers=schedulers))
-    return requests, server.token_budget or min(tokens, MOST_TOKENS)
+    return requests, settings.token_budget or min(tokens, MOST_TOKENS)
 
 
 def _kv_blocks(

@@ -15,16 +15,16 @@ from medusa_sim.errors import UsageError, shown
 from medusa_sim.grid.costs import usd_per_million_tokens
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD, MOST_SEEDS, LoadArguments
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.goals import Goals
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.limits import SchedulerLimits, ServerSettings, limits_of
 from medusa_sim.load.metrics import Metrics, metrics_of
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Policy
 from medusa_sim.load.policy_names import drafts_asked, name_here, never_drafts, policy_of
-from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.serving_loop import Advance, run
+from medusa_sim.load.slos import Slos
 from medusa_sim.load.sources import Drawn, Source, Traced
 from medusa_sim.load.step_table import StepTable, chains, step_table
 from medusa_sim.load.trace import read_trace
@@ -44,7 +44,7 @@ class PolicyServer:
     limits: SchedulerLimits
     spread: float = 0.0
 
-    def run(self, requests: Requests, seed: int, advance: Advance | None = None) -> Record:
+    def run(self, requests: Requests, seed: int, advance: Advance | None = None) -> RunResult:
         """One run from a fresh policy."""
         return run(requests, self.table, self.limits, self.policy(), seed, advance, self.spread)
 
@@ -62,7 +62,7 @@ class LoadTest:
     source: Source = field(default_factory=Drawn)
     policies: Sequence[str | Policy] = DEFAULT_POLICIES
     settings: ServerSettings = field(default_factory=ServerSettings)
-    goals: Goals = field(default_factory=Goals)
+    slos: Slos = field(default_factory=Slos)
     seeds: int = LOAD_SEEDS
     drop_long: bool = False
     cancelled: float = 0.0
@@ -182,26 +182,26 @@ class LoadTest:
         first = server.run(requests, 0, advance)
         values = [self._metrics(server, first)]
         for seed in range(1, self.seeds):
-            record = server.run(self.requests(rate_per_s, seed)[0], seed, advance)
-            values.append(self._metrics(server, record))
+            result = server.run(self.requests(rate_per_s, seed)[0], seed, advance)
+            values.append(self._metrics(server, result))
         return LoadPoint(
             policy=server.name,
             rate_per_s=rate_per_s,
             offered_per_s=requests.rate_per_s if np.isfinite(requests.rate_per_s) else np.nan,
             values=tuple(values),
-            first_record=first,
+            first_result=first,
             dropped=dropped,
         )
 
-    def _metrics(self, server: PolicyServer, record: Record) -> Metrics:
+    def _metrics(self, server: PolicyServer, result: RunResult) -> Metrics:
         """Metrics of a run, with its costs and energy."""
-        metrics = metrics_of(record, server.table, server.limits, self.goals)
+        metrics = metrics_of(result, server.table, server.limits, self.slos)
         usd = usd_per_million_tokens(
             self.scenario.usd_per_gpu_hour, self.scenario.gpus, metrics["tokens_per_s"]
         )
         watts, joules = np.nan, np.nan
         if self.energy is not None:
-            watts, joules = self.energy.watts(record.inside), self.energy.joule_per_token(record.inside)
+            watts, joules = self.energy.watts(result.inside), self.energy.joule_per_token(result.inside)
         return metrics | {"usd_per_million_tokens": float(usd), "watts": watts, "joule_per_token": joules}
 
     def points(self, rates: Iterable[float | None], advance: Advance | None = None) -> tuple[LoadPoint, ...]:
@@ -254,7 +254,7 @@ def load_test(scenario: Scenario, **given: Any) -> LoadTest:
             prefix_hit_rate=asked.prefix_hit_rate,
             prefix=asked.prefix,
         ),
-        goals=Goals(
+        slos=Slos(
             **{name: None if ms is None else ms / KILO for name, ms in limits_ms.items()}, share=asked.share
         ),
         seeds=(LOAD_SEEDS if asked.trace is None else 1) if asked.seeds is None else asked.seeds,

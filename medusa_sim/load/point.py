@@ -9,14 +9,14 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.load.metrics import Metrics
-from medusa_sim.load.record import Record
+from medusa_sim.load.run_result import RunResult
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadPoint:
     """One policy at one rate (None: the source's own), over its seeds.
 
-    values: every seed's metrics. first_record, dropped (requests that were too long): of the
+    values: every seed's metrics. first_result, dropped (requests that were too long): of the
     first seed.
     """
 
@@ -24,7 +24,7 @@ class LoadPoint:
     rate_per_s: float | None
     offered_per_s: float
     values: tuple[Metrics, ...]
-    first_record: Record
+    first_result: RunResult
     dropped: int = 0
 
     @property

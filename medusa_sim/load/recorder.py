@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.load.record import GAP_CLASSES, Record, Sums, Timeline, class_of_gap
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.run_result import GAP_CLASSES, RunResult, Sums, Timeline, class_of_gap
 
 _ROWS = 8192
 """Spans that are held before they are added up."""
@@ -49,8 +49,8 @@ class Span(NamedTuple):
 class Recorder:
     """Adds up spans as they come, some thousands at a time.
 
-    first_token_s, finish_s: as of a `Record`, filled in by the engine. in_system_s: of a `Record`, of spans;
-    the engine adds what requests that come between two spans were there for.
+    first_token_s, finish_s: as of a `RunResult`, filled in by the engine. in_system_s: as of a `RunResult`,
+    of spans; the engine adds what requests that come between two spans were there for.
     """
 
     def __init__(self, requests: Requests, drafts_max: int, requests_max: int) -> None:
@@ -152,7 +152,7 @@ class Recorder:
         time_s = np.asarray((np.arange(used) + 0.5) * self._bin_s, dtype=np.float64)
         return Timeline(time_s, *(self._bins[:, :used] / width))
 
-    def record(
+    def result(
         self,
         *,
         sent_s: FloatArray,
@@ -160,10 +160,10 @@ class Recorder:
         window_s: tuple[float, float],
         preemptions: int,
         kv_blocks_most: int,
-    ) -> Record:
+    ) -> RunResult:
         """The run from its beginning to its end. sent_s: (requests,) when each came."""
         whole = self._sums(end_s, self._requests.count)
-        return Record(
+        return RunResult(
             requests=self._requests,
             arrival_s=sent_s,
             first_token_s=self.first_token_s,

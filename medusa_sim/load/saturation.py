@@ -36,8 +36,8 @@ class Saturation(NamedTuple):
 
 def saturation(test: LoadTest, server: PolicyServer, advance: Advance | None = None) -> Saturation:
     """Output of a server with `max_num_seqs` requests always in flight, of the lengths of the source."""
-    record = server.run(filling_requests(test, server), 0, advance)
-    metrics = metrics_of(record, server.table, server.limits, test.goals)
+    result = server.run(filling_requests(test, server), 0, advance)
+    metrics = metrics_of(result, server.table, server.limits, test.slos)
     names = ("requests_per_s", "tokens_per_s", "step_slower", "step_faster")
     return Saturation(*(metrics[name] for name in names))
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from medusa_sim.load.batch import Batch
 from medusa_sim.load.cache import Cache
 from medusa_sim.load.limits import SchedulerLimits
-from medusa_sim.load.request import Request
+from medusa_sim.load.request_state import RequestState
 from medusa_sim.load.step_table import StepTable
 
 
@@ -34,8 +34,8 @@ class Scheduler:
     """
 
     def __init__(self, limits: SchedulerLimits, batch: Batch, cache: Cache, table: StepTable) -> None:
-        self.unadmitted: deque[Request] = deque()
-        self.reading: list[Request] = []
+        self.unadmitted: deque[RequestState] = deque()
+        self.reading: list[RequestState] = []
         self.batch, self.cache = batch, cache
         self.preemptions = self.steps_to_prompts = 0
         self._limits, self._table = limits, table
@@ -54,7 +54,7 @@ class Scheduler:
         return is_next and len(self.batch.requests) + len(self.reading) < self._limits.max_requests
 
     @property
-    def queued(self) -> list[Request]:
+    def queued(self) -> list[RequestState]:
         """Requests that are not admitted or read their prompt; preempted ones have begun their output."""
         return [*self.unadmitted, *self.reading]
 
@@ -82,7 +82,7 @@ class Scheduler:
             chunks.append(Chunk(tokens, request.committed - request.unread + tokens))
         return chunks
 
-    def _is_read_whole(self, request: Request) -> bool:
+    def _is_read_whole(self, request: RequestState) -> bool:
         """Whether a prompt waits for a step with room for all of it; a longer one than any has is cut."""
         return self._limits.whole_prompts and request.unread <= self._limits.token_budget
 
@@ -110,7 +110,7 @@ class Scheduler:
                 self.steps_to_prompts = 0
         return self.steps_to_prompts > 0
 
-    def _uncached(self, request: Request) -> int:
+    def _uncached(self, request: RequestState) -> int:
         """Tokens of a request that have to be computed before it decodes."""
         return request.committed - self._limits.found_tokens(request.prompt_tokens, request.session_tokens)
 
@@ -161,7 +161,7 @@ class Scheduler:
             budget -= request.unread
             slots -= 1
 
-    def complete(self, chunks: list[Chunk]) -> list[Request]:
+    def complete(self, chunks: list[Chunk]) -> list[RequestState]:
         """Count computed chunks; the requests whose prompts they end, which the caller starts."""
         ended = []
         for request, chunk in zip(self.reading, chunks, strict=False):
@@ -174,14 +174,14 @@ class Scheduler:
             self.reading = [request for request in self.reading if request.unread]
         return ended
 
-    def start(self, request: Request) -> None:
+    def start(self, request: RequestState) -> None:
         """Let a request decode whose first token has been emitted, unless that was all."""
         if request.left:
             self.batch.join(request)
         else:
             self._is_blocked = False
 
-    def drop_finished(self) -> list[Request]:
+    def drop_finished(self) -> list[RequestState]:
         """Drop the requests that have emitted everything, and return them."""
         gone = self.batch.drop_finished()
         if gone:

@@ -23,10 +23,10 @@ from medusa_sim.load.clients import Clients
 from medusa_sim.load.draws import Draws
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import Policy
-from medusa_sim.load.record import Record
 from medusa_sim.load.recorder import Recorder, Span
-from medusa_sim.load.request import Request
+from medusa_sim.load.request_state import RequestState
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.scheduler import Chunk, Scheduler
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.load.window import Window
@@ -48,8 +48,8 @@ def run(
     seed: int = 0,
     advance: Advance | None = None,
     spread: float = 0.0,
-) -> Record:
-    """Serve every request; the same arguments give the same record. spread: of their acceptance (L4).
+) -> RunResult:
+    """Serve every request; the same arguments give the same result. spread: of their acceptance (L4).
 
     Raises UsageError for a request that never fits, or a policy that returns nonsense.
     """
@@ -94,7 +94,7 @@ class ServingLoop:
         self.stalled_s, self.joined = 0.0, 0
         self.found_share = table.match_rate
 
-    def run(self, advance: Advance | None = None) -> Record:
+    def run(self, advance: Advance | None = None) -> RunResult:
         """Serve until every request has finished."""
         reported, count = 0, self.requests.count
         while self.finished < count:
@@ -108,7 +108,7 @@ class ServingLoop:
             if advance is not None and (self.finished == count or self.finished - reported >= _REPORT_EVERY):
                 advance(self.finished - reported)
                 reported = self.finished
-        return self.recorder.record(
+        return self.recorder.result(
             sent_s=self.clients.sent_s,
             end_s=self.now_s,
             window_s=(self.window.begin_s, min(self.window.end_s, self.now_s)),
@@ -254,7 +254,7 @@ class ServingLoop:
             self._start(request)
         return len(started)
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: RequestState) -> None:
         """Emit the first token of a request whose prompt is read, or its next one after a preemption."""
         if request.stopped_s is None:
             self.recorder.first_token_s[request.number] = self.now_s + self._sending_s
@@ -271,7 +271,7 @@ class ServingLoop:
         """Time until the server has sent every request its tokens of a step."""
         return self.table.server_s_per_request * len(self.batch.requests)
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: RequestState) -> None:
         """Send the last token."""
         finish_s = self.recorder.finish_s[request.number] = self.now_s + self._sending_s
         self.finished += 1

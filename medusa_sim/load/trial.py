@@ -31,5 +31,5 @@ def trial_metrics(
 ) -> Metrics:
     """Metrics of one trial at a rate."""
     requests = trial_requests(test, test.requests(rate_per_s, seed)[0])
-    record = server.run(requests.at_rate(rate_per_s), seed, advance)
-    return metrics_of(record, server.table, server.limits, test.goals)
+    result = server.run(requests.at_rate(rate_per_s), seed, advance)
+    return metrics_of(result, server.table, server.limits, test.slos)

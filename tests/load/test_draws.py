@@ -14,7 +14,7 @@ from medusa_sim.load.limits import ServerSettings
 from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Budget, Fixed
-from medusa_sim.load.record import Record
+from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.serving_loop import run
 from medusa_sim.load.sources import Drawn, closed_loop
 from medusa_sim.load.step_table import StepTable
@@ -34,7 +34,7 @@ def looked_up(runs: float, match_rate: float = 0.4) -> StepTable:
     )
 
 
-def served(table: StepTable, users: int, drafts: int = 3, count: int = 8, spread: float = 0.0) -> Record:
+def served(table: StepTable, users: int, drafts: int = 3, count: int = 8, spread: float = 0.0) -> RunResult:
     lengths = Lengths(prompt_tokens=1, output_tokens=4000, prompt_cv=0, output_cv=0)
     asked = closed_loop(users, lengths, count=count)
     return run(asked, table, limits(max_requests=users), Fixed(drafts), spread=spread)
@@ -73,8 +73,8 @@ def test_the_luck_of_a_request_depends_on_nobody_beside_it():
     table = constant_table(STEP_S, rates=(0.7, 0.5))
     asked = closed_loop(64, Lengths(prompt_tokens=1, output_tokens=60), count=300)
     alone, beside = (run(asked, table, limits(max_requests=most), Fixed(2), spread=1.0) for most in (1, 64))
-    for record in (alone, beside):
-        assert record.preemptions == 0
+    for result in (alone, beside):
+        assert result.preemptions == 0
     np.testing.assert_allclose(
         alone.finish_s - alone.first_token_s, beside.finish_s - beside.first_token_s, atol=1e-9
     )

@@ -52,14 +52,14 @@ def rows(asked: Requests) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"row": "start"}]
     for number, drafts in product(range(3), (0, DRAFTS)):
         table = table_of(steps(drafts), drafts, RATES)
-        record = run(asked, table, limits(max_requests=max(BATCHES), token_budget=4000), Fixed(drafts))
+        result = run(asked, table, limits(max_requests=max(BATCHES), token_budget=4000), Fixed(drafts))
         factor = 1.7 if number < WARM_PASSES else 1.0
         common = {"row": "load", "pass": number, "drafts": drafts, "method": "draft" if drafts else "plain",
                   "reference_us": 1e6, "steps": (steps(drafts) * [1, 1, factor]).tolist(),
                   "accepted": 9, "drafting": 10}  # fmt: skip
         found.append({"load": "ramp", **common})
-        found.append({"load": "65%", **common, "first_token": (factor * record.first_token_s).tolist(),
-                      "finish": (factor * record.finish_s).tolist()})  # fmt: skip
+        found.append({"load": "65%", **common, "first_token": (factor * result.first_token_s).tolist(),
+                      "finish": (factor * result.finish_s).tolist()})  # fmt: skip
     return found
 
 
@@ -90,14 +90,14 @@ def test_the_ramp_runs_every_batch():
     """A second for a step, with drafts too, where requests end sooner."""
     every = np.array([(batch, tokens, 1.0) for batch, tokens, _ in steps(0)])
     for drafts in (0, DRAFTS):
-        record = run(
+        result = run(
             ramp(),
             table_of(every, drafts, RATES / 2),  # 0.45 accepted, as the shipped pair
             limits(max_requests=max(BATCHES), token_budget=4000),
             Fixed(drafts),
         )
-        times = np.concatenate([record.first_token_s, record.finish_s])
-        running = np.cumsum(np.repeat([1, -1], record.finish_s.size)[np.argsort(times, kind="stable")])
+        times = np.concatenate([result.first_token_s, result.finish_s])
+        running = np.cumsum(np.repeat([1, -1], result.finish_s.size)[np.argsort(times, kind="stable")])
         assert set(range(1, max(BATCHES) + 1)) <= set(running.tolist())
 
 

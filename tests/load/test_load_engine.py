@@ -18,8 +18,8 @@ from medusa_sim.load.policies import (
     State,
     schedule_for,
 )
-from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
+from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.serving_loop import ServingLoop, run
 from medusa_sim.load.sources import closed_loop, open_loop
 from medusa_sim.scenario.defaults import LENGTH_CV
@@ -27,8 +27,8 @@ from medusa_sim.scenario.defaults import LENGTH_CV
 STEP_S = 0.01
 
 
-def latencies(record: Record) -> np.ndarray:
-    return record.finish_s - record.arrival_s
+def latencies(result: RunResult) -> np.ndarray:
+    return result.finish_s - result.arrival_s
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
@@ -156,7 +156,7 @@ def test_requests_that_differ_keep_the_mean_that_throughput_follows_and_widen_la
     assert unlike.whole.accepted / unlike.whole.speculated == pytest.approx(profile.sum(), rel=0.02)
     alike_per_s, unlike_per_s = (each.whole.emitted / each.end_s for each in (alike, unlike))
     assert unlike_per_s == pytest.approx(alike_per_s, rel=0.04)
-    slow, fast = (np.quantile(record.finish_s - record.first_token_s, 0.95) for record in (unlike, alike))
+    slow, fast = (np.quantile(result.finish_s - result.first_token_s, 0.95) for result in (unlike, alike))
     assert slow > 1.3 * fast
     again = run(asked, table, limits(max_requests=16), Fixed(3), spread=1.0)
     np.testing.assert_array_equal(again.finish_s, unlike.finish_s)

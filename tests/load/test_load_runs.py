@@ -5,11 +5,11 @@ import pytest
 from load_tables import MOST_TOKENS, constant_table, limits, prompt_times
 from tables import table
 
-from medusa_sim.load.goals import Goals
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.metrics import metrics_of
 from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, ThroughputAware
 from medusa_sim.load.serving_loop import run
+from medusa_sim.load.slos import Slos
 from medusa_sim.load.sources import closed_loop, open_loop
 from medusa_sim.load.step_table import StepTable
 
@@ -59,8 +59,8 @@ def found_of(case: str) -> dict[str, float]:
     given = policy_of(policy, whole)
     table_of = whole.upto(given.longest(len(RATES)))
     within = limits(**LIMITS[bounds])
-    record = run(asked, table_of, within, given, seed=5)
-    return metrics_of(record, table_of, within, Goals(ttft_s=0.2, tpot_s=0.02))
+    result = run(asked, table_of, within, given, seed=5)
+    return metrics_of(result, table_of, within, Slos(ttft_s=0.2, tpot_s=0.02))
 
 
 @pytest.mark.parametrize("case", RUNS)

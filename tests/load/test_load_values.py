@@ -15,16 +15,16 @@ from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.cells import price
 from medusa_sim.load import step_table
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.goals import Goals
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.metrics import _growth, _sensitivity, _shares, metrics_of
 from medusa_sim.load.point import LoadPoint, half_width
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.prompt_table import PromptTable
-from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests, checked_requests
+from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.serving_loop import run
+from medusa_sim.load.slos import Slos
 from medusa_sim.load.sources import LEAST_RATE, closed_loop, open_loop
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains
 from medusa_sim.scenario.scenario import Scenario
@@ -124,9 +124,9 @@ def test_a_tenth_of_many_drawn_requests_warms_up():
     assert open_loop((2.0, 5.0), Lengths(), count=1000).warm == 0
 
 
-def measured_once(asked: Requests, table: StepTable, drafts: int = 0, **goals: float) -> dict[str, float]:
+def measured_once(asked: Requests, table: StepTable, drafts: int = 0, **slos: float) -> dict[str, float]:
     within = limits(kv_blocks=1000)
-    return metrics_of(run(asked, table, within, Fixed(drafts)), table, within, Goals(**goals))
+    return metrics_of(run(asked, table, within, Fixed(drafts)), table, within, Slos(**slos))
 
 
 def test_metrics_of_three_requests_by_hand():
@@ -158,10 +158,10 @@ def test_requests_a_second_emit_their_tokens(arrivals, blocks, cv):
     closed, drawn = closed_loop(24, lengths, count=1500), open_loop(9.0, lengths, count=1500)
     asked = closed if arrivals == "closed" else drawn
     within = limits(kv_blocks=blocks)
-    record = run(asked, constant_table(0.1, (0.8,)), within, Fixed(1))
-    found = metrics_of(record, constant_table(0.1, (0.8,)), within, Goals())
-    start, end = record.window_s
-    tokens = asked.output_tokens[(record.finish_s > start) & (record.finish_s <= end)].mean()
+    result = run(asked, constant_table(0.1, (0.8,)), within, Fixed(1))
+    found = metrics_of(result, constant_table(0.1, (0.8,)), within, Slos())
+    start, end = result.window_s
+    tokens = asked.output_tokens[(result.finish_s > start) & (result.finish_s <= end)].mean()
     # the mean leaves out the parts at both ends: cv sqrt(2 requests in flight) / requests
     assert found["requests_per_s"] * tokens == pytest.approx(found["tokens_per_s"], rel=1e-9 + 0.01 * cv)
 
@@ -228,7 +228,7 @@ def test_what_the_time_went_to_and_how_full_the_cache_is():
 
 def point(runs: int = 2, **metrics: float) -> LoadPoint:
     return LoadPoint(
-        policy="none", rate_per_s=4.0, offered_per_s=4.0, values=(metrics,) * runs, first_record=None
+        policy="none", rate_per_s=4.0, offered_per_s=4.0, values=(metrics,) * runs, first_result=None
     )
 
 
@@ -259,7 +259,7 @@ def test_joules_are_those_of_steps_prompts_and_idle_time():
     power = load_gpu("h100-sxm").power
     assert power is not None
     asked = requests([0.0, 1.0], prompt=[100, 100], output=[11, 11])
-    record = run(asked, constant_table(0.01), limits(), Fixed(0))
+    result = run(asked, constant_table(0.01), limits(), Fixed(0))
     above_w = np.zeros((1, 257))
     above_w[0, 1] = 200.0
     energy = Energy(power=power, gpus=2, above_w=above_w, prompt_token_joule=0.01)
@@ -267,8 +267,8 @@ def test_joules_are_those_of_steps_prompts_and_idle_time():
     asked_w = idle + (200.0 * 0.2 + 0.01 * 200) / busy_s
     working = asked_w * (1.0 + (asked_w / power.limit_watts) ** 4) ** -0.25
     expected = 2 * (working * busy_s + idle * (end_s - busy_s)) / end_s
-    assert energy.watts(record.whole) == pytest.approx(expected)
-    assert energy.joule_per_token(record.whole) == pytest.approx(expected * end_s / 22)
+    assert energy.watts(result.whole) == pytest.approx(expected)
+    assert energy.joule_per_token(result.whole) == pytest.approx(expected * end_s / 22)
 
 
 def test_all_metrics_are_of_the_window_from_the_first_request_behind_the_warm_up_to_the_last():
@@ -276,7 +276,7 @@ def test_all_metrics_are_of_the_window_from_the_first_request_behind_the_warm_up
     lengths = Lengths(prompt_tokens=50, output_tokens=20, prompt_cv=0, output_cv=0)
     asked, table = open_loop(6.0, lengths, count=250, seed=1), constant_table(0.01)
     found = run(asked, table, limits(), Fixed(0))
-    metrics = metrics_of(found, table, limits(), Goals())
+    metrics = metrics_of(found, table, limits(), Slos())
     assert found.window_s == (found.arrival_s[25], found.arrival_s[-1])
     assert metrics["requests"] == 225
     came_per_s = 224 / (found.window_s[1] - found.window_s[0])
@@ -290,7 +290,7 @@ def test_all_metrics_are_of_the_window_from_the_first_request_behind_the_warm_up
 
 
 def test_first_tokens_that_come_after_a_preemption_keep_their_first_time():
-    found: Record = run(
+    found: RunResult = run(
         requests([0.0, 0.0], prompt=[15, 15], output=[20, 20]), constant_table(0.01), limits(kv_blocks=5),
         Fixed(0),
     )  # fmt: skip
@@ -437,8 +437,8 @@ def test_a_server_of_one_request_has_no_line_to_grow_along():
     step_s = np.full((1, 2, 2), 0.01)
     table = replace(constant_table(0.01, step_s=np.full((1, 257, 2), 0.01)), step_s=step_s)
     metrics = {"requests_decoding": 1.0, "share_idle": 0.0, "share_prompts": 0.25, "ttft_mean_s": 0.1}
-    record = SimpleNamespace(inside=SimpleNamespace(steps_s=np.ones((1, 2))), requests=asked)
-    assert _sensitivity(record, table, metrics)["queue_share"] == pytest.approx(0.25)
+    result = SimpleNamespace(inside=SimpleNamespace(steps_s=np.ones((1, 2))), requests=asked)
+    assert _sensitivity(result, table, metrics)["queue_share"] == pytest.approx(0.25)
 
 
 def test_a_run_is_as_sure_as_the_steps_that_most_of_its_time_went_to():
@@ -450,8 +450,8 @@ def test_a_run_is_as_sure_as_the_steps_that_most_of_its_time_went_to():
     )
     metrics = {"requests_decoding": 1.0, "share_idle": 0.0, "share_prompts": 0.25, "ttft_mean_s": 0.1}
     steps_s = np.array([[0.25, 0.25], [0.25, 0.25], [1.5, 1.5]])
-    record = SimpleNamespace(inside=SimpleNamespace(steps_s=steps_s), requests=asked)
-    assert _sensitivity(record, table, metrics)["step_slower"] == pytest.approx(0.3)
+    result = SimpleNamespace(inside=SimpleNamespace(steps_s=steps_s), requests=asked)
+    assert _sensitivity(result, table, metrics)["step_slower"] == pytest.approx(0.3)
 
 
 def drifting(count: int, *, users: int | None = None, warm: int = 1) -> Any:
@@ -464,18 +464,18 @@ def drifting(count: int, *, users: int | None = None, warm: int = 1) -> Any:
 
 def test_a_queue_grows_by_those_who_come_and_do_not_go():
     """Every other one goes; of ten that ended, two of the first three and one of the last kept the limits."""
-    record, count = drifting(200), 200
+    result, count = drifting(200), 200
     met = np.array([True, True, False, False, False, False, False, False, True, False])
     inside = np.arange(count) >= 100
-    found = _growth(record, inside, met)
+    found = _growth(result, inside, met)
     times = np.arange(100, count)
-    there = [np.sum(record.arrival_s < t) - np.sum(record.finish_s <= t) for t in times]
+    there = [np.sum(result.arrival_s < t) - np.sum(result.finish_s <= t) for t in times]
     assert found["queue_growth_per_s"] == pytest.approx(np.polyfit(times, there, 1)[0])
     assert found["queue_growth_per_s"] == pytest.approx(0.5, abs=0.01)
     assert (found["goodput_share_first"], found["goodput_share_last"]) == pytest.approx((2 / 3, 1 / 3))
-    two = _growth(record, inside, np.array([True, False]))
+    two = _growth(result, inside, np.array([True, False]))
     assert (two["goodput_share_first"], two["goodput_share_last"]) == (1.0, 0.0)
-    none = _growth(record, inside, np.array([], dtype=bool))
+    none = _growth(result, inside, np.array([], dtype=bool))
     assert np.isnan([none["goodput_share_first"], none["goodput_share_last"]]).all()
 
 
@@ -515,14 +515,14 @@ def test_a_step_of_more_requests_is_longer_by_their_share_of_it(decoding, share)
     """10 ms and 1 ms a request, of at most 256: 100 are 91 % of 110 ms; of 0.9 at most something is said."""
     step_s = (0.010 + 0.001 * np.arange(257.0))[None, :, None] * np.ones((1, 1, 2))
     table = constant_table(0.01, step_s=step_s, server_s=0.02, server_s_per_request=0.001)
-    record = SimpleNamespace(
+    result = SimpleNamespace(
         inside=SimpleNamespace(steps_s=np.ones((1, 2))), requests=SimpleNamespace(users=None)
     )
     metrics = {"requests_decoding": decoding, "share_idle": 0.0, "share_prompts": 0.0, "ttft_mean_s": 1.0}
-    found = _sensitivity(record, table, metrics)  # type: ignore[arg-type]
+    found = _sensitivity(result, table, metrics)  # type: ignore[arg-type]
     assert found["queue_share"] == pytest.approx(min(share, 0.9))
     assert found["server_share"] == pytest.approx(0.02 + 0.001 * min(max(decoding, 1.0), 256.0))
     half = {**metrics, "share_idle": 0.5, "share_prompts": 0.25}  # half of what is busy are prompts
-    assert _sensitivity(record, table, half)["queue_share"] == pytest.approx(min(0.5 * share + 0.5, 0.9))  # type: ignore[arg-type]
-    record.requests.users = 4
-    assert _sensitivity(record, table, metrics)["queue_share"] == 0.0  # type: ignore[arg-type]
+    assert _sensitivity(result, table, half)["queue_share"] == pytest.approx(min(0.5 * share + 0.5, 0.9))  # type: ignore[arg-type]
+    result.requests.users = 4
+    assert _sensitivity(result, table, metrics)["queue_share"] == 0.0  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ from medusa_sim.load.lengths import _log_normal
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import _emitted, _one_rate
 from medusa_sim.load.prompt_table import between, geometric
-from medusa_sim.load.record import Record
 from medusa_sim.load.recorder import Recorder, Span
+from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.saturation import Saturation
 from medusa_sim.load.sources import _ramp
 
@@ -23,12 +23,12 @@ def _span(start_s: float, span_s: float, requests: int, **other: object) -> Span
     return Span(start_s=start_s, span_s=span_s, requests=requests, **{**given, **other})
 
 
-def _recorded(*spans: Span) -> Record:
+def _recorded(*spans: Span) -> RunResult:
     recorder = Recorder(requests([0.0], [10], [10]), 3, 8)
     for span in spans:
         recorder.add(span)
     end_s = spans[-1].start_s + spans[-1].span_s
-    return recorder.record(
+    return recorder.result(
         sent_s=np.zeros(1), end_s=end_s, window_s=(0.0, end_s), preemptions=0, kv_blocks_most=0
     )
 

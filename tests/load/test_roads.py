@@ -114,10 +114,10 @@ def test_first_tokens_of_a_load_test_are_those_of_the_simulator(runtime, users):
     asked_at_once = Requests(
         arrival_s=np.zeros(users), prompt_tokens=lengths[0], output_tokens=lengths[1], users=users
     )
-    record = loaded(scenario, users).servers[0].run(asked_at_once, 0)
+    result = loaded(scenario, users).servers[0].run(asked_at_once, 0)
     later_s = scenario.setting.runtime.engine.load_test_us.value / US_PER_S
     predicted_s = seconds(swept(scenario, users).benchmark_first_token_us) - later_s
-    assert predicted_s == pytest.approx(float((record.first_token_s - record.arrival_s).mean()), rel=0.1)
+    assert predicted_s == pytest.approx(float((result.first_token_s - result.arrival_s).mean()), rel=0.1)
 
 
 @pytest.mark.parametrize("policy", ["none", "2"])

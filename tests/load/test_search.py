@@ -49,7 +49,7 @@ def test_the_largest_rate_keeps_the_limits_and_a_larger_one_does_not(answer):
             continue
         for factor, keeps in ((0.97, True), (1.1, False)):
             point = test.point(server, factor * found.largest_per_s)
-            assert (point.mean["goodput_share"] >= test.goals.share) is keeps
+            assert (point.mean["goodput_share"] >= test.slos.share) is keeps
     assert drafting.gpus_for(50.0, 1) == int(np.ceil(50.0 / drafting.largest_per_s))
     each = replace(drafting, largest_per_s=0.7)
     assert 2.1 / 0.7 > 3.0  # as floats
@@ -60,9 +60,9 @@ def test_policies_are_compared_on_the_same_requests(answer):
     for rate in (4.0, 12.0):
         plain, drafting = (point for point in answer.points if point.rate_per_s == rate)
         np.testing.assert_array_equal(
-            plain.first_record.requests.prompt_tokens, drafting.first_record.requests.prompt_tokens
+            plain.first_result.requests.prompt_tokens, drafting.first_result.requests.prompt_tokens
         )
-        np.testing.assert_array_equal(plain.first_record.arrival_s, drafting.first_record.arrival_s)
+        np.testing.assert_array_equal(plain.first_result.arrival_s, drafting.first_result.arrival_s)
         ratio, low, high = drafting.ratio_to(plain, "e2e_mean_s")
         assert low < ratio < high < 1.0
         assert plain.half_width("tpot_mean_s") > 0.0
@@ -282,7 +282,7 @@ def drifting(growth: float, rate: float) -> LoadPoint:
     mean = {"queue_growth_per_s": growth, "requests": 900.0, "goodput_share_first": 0.99,
             "goodput_share_last": 1.0, "preemptions": 0.0}  # fmt: skip
     return LoadPoint(
-        policy="K=3", rate_per_s=rate, offered_per_s=rate, values=(mean, mean), first_record=None
+        policy="K=3", rate_per_s=rate, offered_per_s=rate, values=(mean, mean), first_result=None
     )
 
 
@@ -290,7 +290,7 @@ def drifting(growth: float, rate: float) -> LoadPoint:
 def test_a_run_is_called_growing_by_a_number_that_grows(growth, rate):
     """A falling queue is not told as a rising one, a share that rises not as one that falls."""
     point = drifting(growth, rate)
-    told = _unsteady(point, 1.91, has_goals=True)
+    told = _unsteady(point, 1.91, has_slos=True)
     assert ("more requests wait every second" in told) == (not point.is_steady)
     if not point.is_steady:
         assert point.mean["queue_growth_per_s"] > 0.0

@@ -81,7 +81,7 @@ def test_the_answer_says_that_sessions_keep_their_order(tmp_path):
         "1 of 2 requests follow another in their session: each is sent when that has finished, not before "
         "its own time; latencies count from then"
     ]
-    first = test.point(test.servers[0], None).first_record
+    first = test.point(test.servers[0], None).first_result
     assert first.arrival_s[1] == first.finish_s[0]
 
 

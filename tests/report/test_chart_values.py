@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.arrays import evenly
-from medusa_sim.load.goals import Goals
+from medusa_sim.load.slos import Slos
 from medusa_sim.report.charts.chart import (
     MAP_STOPS,
     Bar,
@@ -35,13 +35,13 @@ def point(policy: str, rate: float, half: float, **mean: float) -> Any:
     return SimpleNamespace(policy=policy, arrivals_per_s=rate, mean=told, half_width=lambda metric: half)
 
 
-def load_answer(points: list[Any], goals: Goals | None = None) -> Any:
+def load_answer(points: list[Any], slos: Slos | None = None) -> Any:
     policy = points[0].policy
     carried = (
         SimpleNamespace(policy=policy, largest_per_s=3.0, saturated_per_s=5.0),
         SimpleNamespace(policy=policy, largest_per_s=None, saturated_per_s=6.0),
     )
-    return SimpleNamespace(test=SimpleNamespace(goals=goals or Goals()), points=points, carried=carried)
+    return SimpleNamespace(test=SimpleNamespace(slos=slos or Slos()), points=points, carried=carried)
 
 
 def test_times_are_milliseconds_with_their_interval_and_medians_beside():
@@ -50,7 +50,7 @@ def test_times_are_milliseconds_with_their_interval_and_medians_beside():
         point("none", rate, 0.025, tpot_at_share_s=time_s, tpot_p50_s=time_s / 2)
         for rate, time_s in ((1.0, 0.020), (2.0, 0.030))
     ]
-    chart = rate_chart(load_answer(points, Goals(tpot_s=0.04, ttft_s=2.0)), "tpot_at_share_s")
+    chart = rate_chart(load_answer(points, Slos(tpot_s=0.04, ttft_s=2.0)), "tpot_at_share_s")
     line, medians = chart.series
     assert line.x.tolist() == [1.0, 2.0]
     assert line.y == pytest.approx([20.0, 30.0])
@@ -63,7 +63,7 @@ def test_times_are_milliseconds_with_their_interval_and_medians_beside():
     assert [(limit.x, limit.y, limit.line) for limit in chart.limits] == [
         (None, 40.0, "-"), (3.0, None, "--"), (5.0, None, ":"), (6.0, None, ":"),
     ]  # fmt: skip
-    assert rate_chart(load_answer(points, Goals(ttft_s=2.0)), "tpot_at_share_s").limits[0].y is None
+    assert rate_chart(load_answer(points, Slos(ttft_s=2.0)), "tpot_at_share_s").limits[0].y is None
 
 
 def test_goodput_is_no_more_than_what_comes_which_is_a_line_of_its_own():
@@ -89,7 +89,7 @@ def test_a_share_is_told_in_per_cent():
 @pytest.mark.parametrize(("count", "every"), [(1, 1), (400, 1), (799, 1), (800, 2), (2000, 5)])
 def test_a_run_over_time_has_some_four_hundred_points(count, every):
     run = SimpleNamespace(time_s=np.arange(count) / 10.0, requests=np.arange(count) * 2)
-    one = SimpleNamespace(policy="none", first_record=SimpleNamespace(timeline=run))
+    one = SimpleNamespace(policy="none", first_result=SimpleNamespace(timeline=run))
     (line,) = time_chart([one], "requests").series
     assert line.x.tolist() == (np.arange(count) / 10.0)[::every].tolist()
     assert line.rows[-1]["value"] == line.y[-1] == 2 * ((count - 1) // every * every)

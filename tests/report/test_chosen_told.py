@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from told import numbers
 
-from medusa_sim.load.goals import Goals
+from medusa_sim.load.slos import Slos
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.verdict import Stretch
 from medusa_sim.report.check.screen import next_text
@@ -206,7 +206,7 @@ def test_the_policy_that_carries_most_is_told(order, rates, told):
     )  # fmt: skip
     answer = SimpleNamespace(
         carried=(plain, *drafting[::order]), last=None,
-        test=SimpleNamespace(goals=Goals(tpot_s=0.02, share=0.9)),
+        test=SimpleNamespace(slos=Slos(tpot_s=0.02, share=0.9)),
     )  # fmt: skip
     assert numbers(answer_lines(answer)[0]) == told
 

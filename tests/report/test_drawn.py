@@ -130,7 +130,7 @@ def test_a_load_is_drawn_in_milliseconds_against_the_rates_that_came():
     assert line.x.tolist() == [2.0, 4.0]
     assert line.y.tolist() == pytest.approx([1e3 * point.mean["tpot_at_share_s"] for point in answer.points])
     assert medians.y.tolist() == pytest.approx([1e3 * point.mean["tpot_p50_s"] for point in answer.points])
-    run = answer.points[0].first_record.timeline
+    run = answer.points[0].first_result.timeline
     (over,) = time_chart(answer.points[:1], "requests").series
     assert (over.x[0], over.y[0]) == (run.time_s[0], run.requests[0])
 

@@ -97,7 +97,7 @@ def test_a_load_hands_out_a_row_a_policy_and_rate_with_means_over_its_seeds():
     line = timeline_arrow(found.answer).to_pandas()
     assert found.timeline.equals(line)
     assert (np.diff(line.time_s) > 0.0).all()
-    assert line.time_s.iloc[-1] == pytest.approx(point.first_record.end_s, rel=0.02)
+    assert line.time_s.iloc[-1] == pytest.approx(point.first_result.end_s, rel=0.02)
     assert set(line.rate_per_s) == {4.0}
 
 

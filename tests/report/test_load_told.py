@@ -11,7 +11,7 @@ import pytest
 from told import numbers
 
 from medusa_sim.load.carried_rates import SURELY_STEADY
-from medusa_sim.load.goals import Goals
+from medusa_sim.load.slos import Slos
 from medusa_sim.report.blocks import Picture
 from medusa_sim.report.load import page as load_page
 from medusa_sim.report.load import screen as loaded
@@ -41,7 +41,7 @@ def run(
 
 def test_a_queue_that_grows_is_told_with_its_rise_its_shares_and_where_it_would_end():
     sure = f"{SURELY_STEADY:g}"
-    text = _unsteady(run(), 5.0, has_goals=True)
+    text = _unsteady(run(), 5.0, has_slos=True)
     assert numbers(text) == [
         "2.00",
         "0.50",
@@ -53,9 +53,9 @@ def test_a_queue_that_grows_is_told_with_its_rise_its_shares_and_where_it_would_
         sure,
         f"{5 * SURELY_STEADY:.2f}",
     ]
-    assert numbers(_unsteady(run(half=math.nan), None, has_goals=False)) == ["2.00", "0.50"]
-    assert "90 %" not in _unsteady(run(goodput_share_last=0.9), 5.0, has_goals=True)
-    steady = numbers(_unsteady(run(steady=True), 5.0, has_goals=True))
+    assert numbers(_unsteady(run(half=math.nan), None, has_slos=False)) == ["2.00", "0.50"]
+    assert "90 %" not in _unsteady(run(goodput_share_last=0.9), 5.0, has_slos=True)
+    steady = numbers(_unsteady(run(steady=True), 5.0, has_slos=True))
     assert steady == ["2.00", "5.00", sure, f"{5 * SURELY_STEADY:.2f}"]
 
 
@@ -89,7 +89,7 @@ def answered(*every: Any, points: list[Any] | None = None) -> Any:
     last = points or [run()]
     return SimpleNamespace(
         carried=every, last=last, points=last, at_rate_of=lambda point: last,
-        test=SimpleNamespace(goals=Goals(tpot_s=0.02, share=0.9)),
+        test=SimpleNamespace(slos=Slos(tpot_s=0.02, share=0.9)),
     )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def test_a_run_is_doubted_at_the_most_requests_that_decoded_and_lost_caches_are_
         answer = SimpleNamespace(
             points=points, is_steady=lambda point: True, full_per_s={},
             test=SimpleNamespace(
-                scenario="it", drafts_max=3, mean_length=511.6, servers=[], goals=Goals(share=0.9, **limits)
+                scenario="it", drafts_max=3, mean_length=511.6, servers=[], slos=Slos(share=0.9, **limits)
             ),
         )  # fmt: skip
         return load_warnings.warnings(answer)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def test_a_page_of_a_load_draws_rates_where_there_are_several_and_time_at_the_la
     monkeypatch.setattr(load_page, "_title", lambda answer: "made")
     points = [run(rate=rate) for rate in rates]
     answer = SimpleNamespace(
-        points=points, last=points[-1:], test=SimpleNamespace(goals=SimpleNamespace(given=limits))
+        points=points, last=points[-1:], test=SimpleNamespace(slos=SimpleNamespace(given=limits))
     )
     blocks = load_page._plots(answer)  # type: ignore[arg-type]
     assert [block.name for block in blocks if isinstance(block, Picture)] == names

@@ -15,7 +15,7 @@ from medusa_sim.engines.accuracy_groups import Group, groups
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.load.carried_rates import CarriedRates
-from medusa_sim.load.goals import Goals
+from medusa_sim.load.slos import Slos
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.check import CheckedPart, EngineCheck, MeasuredRun
 from medusa_sim.plan.recommend import recommend
@@ -170,14 +170,14 @@ def carried(policy: str, largest: float, **more: float) -> CarriedRates:
 
 def within_limits(plain: float, *drafting: float) -> list[str]:
     """The numbers of the headline."""
-    goals = Goals(tpot_s=0.02, share=0.9)
+    slos = Slos(tpot_s=0.02, share=0.9)
     every = [
         carried("none", plain, best_share=0.3),
         *(carried("3", each, best_share=0.7) for each in drafting),
     ]
     point = SimpleNamespace(mean={"e2e_mean_s": 0.5, "tpot_mean_s": 0.011})
     answer = SimpleNamespace(
-        test=SimpleNamespace(goals=goals), points=[point], at_rate_of=lambda first: [first]
+        test=SimpleNamespace(slos=slos), points=[point], at_rate_of=lambda first: [first]
     )
     return re.findall(r"[\d.]*\d", " ".join(_within_limits(answer, every[0], every)))
 

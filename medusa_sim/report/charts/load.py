@@ -47,11 +47,11 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
 
     metric: of `AGAINST_RATE`. Of times that a share keeps, the medians are thin lines.
     """
-    goals, unit = answer.test.goals, 1.0 if metric.endswith("_per_s") else KILO
-    limit_s = {"tpot_at_share_s": goals.tpot_s, "ttft_at_share_s": goals.ttft_s}.get(metric)
+    slos, unit = answer.test.slos, 1.0 if metric.endswith("_per_s") else KILO
+    limit_s = {"tpot_at_share_s": slos.tpot_s, "ttft_at_share_s": slos.ttft_s}.get(metric)
     policies = list(dict.fromkeys(point.policy for point in answer.points))
     places = {policy: place for place, policy in enumerate(policies)}
-    y_title = metric_title(metric, goals.share)
+    y_title = metric_title(metric, slos.share)
     series: list[Series] = []
     for policy, place in places.items():
         points = [point for point in answer.points if point.policy == policy]
@@ -103,7 +103,7 @@ def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> Line
     """The first seed of each policy over the seconds of its run. field: of `load.quantities.OVER_TIME`."""
     series = []
     for place, point in enumerate(points):
-        run = point.first_record.timeline
+        run = point.first_result.timeline
         step = max(1, run.time_s.size // _MOST_POINTS)
         x, y = run.time_s[::step], getattr(run, field)[::step]
         rows = [

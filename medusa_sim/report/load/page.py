@@ -81,7 +81,7 @@ def _plots(answer: LoadAnswer) -> list[Block]:
                 "the thin one; grey: the limits; dashed: what is carried within them; dotted: full.",
             ),
         ]
-        if answer.test.goals.given:
+        if answer.test.slos.given:
             blocks += [
                 Heading("Goodput against rate"),
                 Picture(

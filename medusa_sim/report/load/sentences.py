@@ -36,16 +36,16 @@ def answer_lines(answer: LoadAnswer) -> tuple[str, ...]:
 def _within_limits(
     answer: LoadAnswer, plain: CarriedRates | None, every: Sequence[CarriedRates]
 ) -> tuple[str, ...]:
-    goals = answer.test.goals
+    slos = answer.test.slos
     best = max(every, key=lambda each: each.largest_per_s or 0.0)
-    limits = {"to the first token": goals.ttft_s, "a token": goals.tpot_s, "in all": goals.e2e_s}
+    limits = {"to the first token": slos.ttft_s, "a token": slos.tpot_s, "in all": slos.e2e_s}
     within = " and ".join(
         f"{significant(KILO * limit, 3)} ms {what}" for what, limit in limits.items() if limit is not None
     )
     if not best.largest_per_s:
         nearest = max(every, key=lambda each: each.best_share or 0.0)
         return (
-            f"No policy keeps {within} for {percent(goals.share, 0)} of the requests at any rate: at the "
+            f"No policy keeps {within} for {percent(slos.share, 0)} of the requests at any rate: at the "
             f"lowest, {percent(nearest.best_share or 0.0)} keep it with {policy_text(nearest.policy)}.",
         )
     drafting = [each for each in every if each is not plain]

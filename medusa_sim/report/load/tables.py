@@ -30,7 +30,7 @@ def load_table(answer: LoadAnswer) -> TextTable:
     columns = {
         name: [quantity_text(name, row[name]) for row in rows] for name in rows[0] if BY_NAME[name].title
     }
-    if not answer.test.goals.given:
+    if not answer.test.slos.given:
         del columns["goodput_share"]
     title = "times in ms: TTFT, ITL median, TPOT mean"
     if set(columns["rate_per_s"]) != {NOTHING}:

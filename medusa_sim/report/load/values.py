@@ -75,7 +75,7 @@ def timeline_arrow(answer: LoadAnswer) -> pa.Table:
 
     tables = []
     for point in answer.points:
-        line = point.first_record.timeline
+        line = point.first_result.timeline
         columns = {field.name: getattr(line, field.name) for field in dataclasses.fields(line)}
         rate = point.arrivals_per_s
         same = {"policy": [point.policy] * line.time_s.size, "rate_per_s": [rate] * line.time_s.size}

@@ -29,10 +29,10 @@ def warnings(answer: LoadAnswer) -> list[str]:
     for point in points:
         if not answer.is_steady(point):
             limit = answer.full_per_s.get(point.policy)
-            lines.append(_unsteady(point, limit, has_goals=answer.test.goals.given))
+            lines.append(_unsteady(point, limit, has_slos=answer.test.slos.given))
     lines += scenario_doubts(scenario, 1 + answer.test.drafts_max)
     lines += answer_doubts(scenario, round(answer.test.mean_length), (1, most))
-    if answer.test.goals.ttft_s is not None or answer.test.goals.e2e_s is not None:
+    if answer.test.slos.ttft_s is not None or answer.test.slos.e2e_s is not None:
         lines += first_token_doubts(scenario)
     for point in points:
         if point.mean["preemptions"]:
@@ -78,7 +78,7 @@ def _crowded_out(answer: LoadAnswer) -> list[str]:
     return lines
 
 
-def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) -> str:
+def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_slos: bool) -> str:
     """Says that a run is not steady, and by which sign: its queue or its rate."""
     mean, parts = point.mean, []
     if not point.is_steady:
@@ -87,7 +87,7 @@ def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) ->
         rise = significant(mean["queue_growth_per_s"], 2)
         parts.append(f"{rise} more requests wait every second{interval}")
         first, last = (mean[f"goodput_share_{part}"] for part in ("first", "last"))
-        if has_goals and last < first:
+        if has_slos and last < first:
             kept = f"{percent(first, 0)} of the first third keep the limits and {percent(last, 0)}"
             parts.append(f"{kept} of the last")
     if full_per_s is not None:

@@ -1,4 +1,4 @@
-"""Record of a run in bounded memory: times of every request, sums with a histogram of gaps, a timeline.
+"""Result of a run in bounded memory: times of every request, sums with a histogram of gaps, a timeline.
 
 Metrics are measured in a window, in which the server is neither filling nor running empty (`load.window`).
 """
@@ -83,7 +83,7 @@ class Sums:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Record:
+class RunResult:
     """One run of a scheduler.
 
     whole, inside: sums of all of the run, and of its window. first_token_s, finish_s: (requests,) moments.

@@ -1,4 +1,4 @@
-"""Request: one of those of a run, from when it is sent until its last token."""
+"""State of one request of a run, from when it is sent until its last token."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class RequestState:
     """One request and how far it is.
 
-    number: its place in `Requests`. session_tokens: of its session before it, None without sessions. left:
+    number: its index in `Requests`. session_tokens: of its session before it, None without sessions. left:
     tokens still to emit, as of when it joined or left the batch. stopped_s: when it was preempted, None while
     it is not. While its prompt is read, unread: tokens still to compute, after a preemption also those that
     it had emitted; blocks: KV blocks reserved for it, without `shared` ones that others hold too. While it

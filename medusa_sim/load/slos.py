@@ -1,4 +1,4 @@
-"""Goals: the limits on latency that requests must keep, and how many of them must."""
+"""SLOs: the limits on latency that requests must keep, and how many of them must."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from medusa_sim.scenario.defaults import LOAD_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goals:
+class Slos:
     """Limits on latency that a request must keep to count as goodput.
 
     ttft_s: longest time to its first token; tpot_s: longest mean time per token after it; e2e_s: longest
