@@ -35,7 +35,6 @@ from medusa_sim.models.named import load_model
 from medusa_sim.plan import tree_answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.scenario.arguments import words_of
@@ -187,14 +186,14 @@ def planned(set_up: PageArguments) -> Recommendation:
 
 def row_at(set_up: PageArguments, batch: int) -> ScheduleRow:
     """The schedule's row at one batch."""
-    return scheduled_row_at(planned(set_up), batch, set_up.seq_len)
+    return planned(set_up).scheduled_row_at(batch, set_up.seq_len)
 
 
 def drafts_at(set_up: PageArguments, batch: int) -> int:
     """Drafts in a row that are recommended at a batch; where none are, the best that fit, or 1."""
     answer = planned(set_up)
     batch = min(batch, answer.question.batch_max)
-    if drafts := scheduled_row_at(answer, batch, set_up.seq_len).drafts:
+    if drafts := answer.scheduled_row_at(batch, set_up.seq_len).drafts:
         return drafts
     best = max(answer.by_drafts, key=lambda each: each.speedup, default=None)
     return 1 if best is None else best.drafts
@@ -227,7 +226,7 @@ def operators(set_up: PageArguments, answer: Recommendation, batch: int) -> tupl
     Rows: op, launches, plain_us, speculative_us (all launches of a step), bound, source; the longest first.
     Drafting passes are one row an operator.
     """
-    both = steps_at(answer, batch, set_up.seq_len, scheduled=True)
+    both = answer.steps_at(batch, set_up.seq_len, scheduled=True)
     frames = [breakdown(both.setting, batch, set_up.seq_len, each) for each in (1, both.candidates)]
     table: dict[str, dict[str, Any]] = {}
     for frame, column in zip(frames, ("plain_us", "speculative_us"), strict=True):
@@ -269,7 +268,7 @@ def changes(
 
     def at(other: PageArguments, size: int) -> ScheduleRow:
         question = Question(batch_min=size, batch_max=size, request=other.request or request)
-        return scheduled_row_at(recommendation(other, question), size, other.seq_len)
+        return recommendation(other, question).scheduled_row_at(size, other.seq_len)
 
     row = at(set_up, batch)
     bars: list[dict[str, float | int | str]] = [

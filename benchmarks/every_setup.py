@@ -51,7 +51,6 @@ from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.models.named import load_model, model_names
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter import drafter_class, drafter_names
@@ -179,7 +178,7 @@ SAME = 1e-9
 def contradictions(found: Recommendation, asked: SetUp) -> Iterator[str]:
     """Where `sweep`, `compare` and the app give other numbers than `recommend` at its first batch."""
     batch, (length,) = found.question.batch_min, found.question.seq_len
-    row = scheduled_row_at(found, batch, length)
+    row = found.scheduled_row_at(batch, length)
     if not row.fits_memory:
         return
     ours = {name: getattr(row, name) for name in NUMBERS}
@@ -252,7 +251,7 @@ def _shown_by_the_app(found: Recommendation, asked: SetUp) -> dict[str, float]:
         inputs,
         Question(batch_min=question.batch_min, batch_max=question.batch_max, request=asked.request),
     )
-    row = scheduled_row_at(answer, question.batch_min, length)
+    row = answer.scheduled_row_at(question.batch_min, length)
     return {name: getattr(row, name) for name in NUMBERS}
 
 

@@ -93,7 +93,7 @@ HOUSE = (
         in_order(
             "verdict measured_run check surprises count_curves coarse_search "
             "break_even shortfall sweep_answer batch_ranges schedule_row sensitivity alternatives quantities "
-            "schedule capacity recommendation recommendation_at recommend tree_answer"
+            "schedule capacity recommendation recommend tree_answer"
         ),
     ),
     Room(

@@ -22,7 +22,6 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.sweep import count_table
 from medusa_sim.models.checkpoints import drafter_id
-from medusa_sim.plan.recommendation_at import request_at, rows_at, scheduled_row_at, steps_at
 from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
@@ -104,8 +103,8 @@ def _at_a_batch(set_up: PageArguments, question: Question, words: list[str]) -> 
         of_batch = Input("batch", "Requests at once (batch)", "Decoded together in one step.")
         batch = inputs.at_once(st, of_batch, question.batch_max)
         answer = answers.recommendation(set_up, question)
-        row = scheduled_row_at(answer, batch, set_up.seq_len)
-        whole = request_at(answer, batch, set_up.seq_len)
+        row = answer.scheduled_row_at(batch, set_up.seq_len)
+        whole = answer.request_at(batch, set_up.seq_len)
         with headline:
             verdict_of(set_up, answer, row)
             if row.fits_memory:
@@ -228,7 +227,7 @@ def _schedule(answer: Recommendation, words: list[str], set_up: PageArguments) -
 
 
 def _gains(answer: Recommendation, row: ScheduleRow, words: list[str]) -> None:
-    rows = gains_by_batch(rows_at(answer, row.seq_len))
+    rows = gains_by_batch(answer.rows_at(row.seq_len))
     show.chart(
         batch_chart(rows, row.batch_max, chains=answer.chains),
         name="batches",
@@ -251,7 +250,7 @@ def _detail(answer: Recommendation, row: ScheduleRow, set_up: PageArguments, wor
 
 
 def _counts(answer: Recommendation, row: ScheduleRow, words: list[str], *, is_map: bool) -> None:
-    recommended = scheduled_counts(rows_at(answer, row.seq_len))
+    recommended = scheduled_counts(answer.rows_at(row.seq_len))
     word, command = count_word(answer.chains), show.command([*words, "--by-count", "--format", "csv"])
     named = _MAP_BATCHES if is_map else _SHOWN
     batches = sorted({row.batch_max if not is_map else max(recommended), *named} & recommended.keys())
@@ -333,7 +332,7 @@ def _tornado(answer: Recommendation, row: ScheduleRow, set_up: PageArguments) ->
 
 def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: PageArguments) -> None:
     st.subheader("Where the time of a step goes", anchor=False)
-    both = steps_at(answer, row.batch_max, set_up.seq_len, scheduled=True)
+    both = answer.steps_at(row.batch_max, set_up.seq_len, scheduled=True)
     plain, speculative, count = both.plain, both.speculative, both.candidates
     steps = [("plain", plain), ("speculative", speculative)]
     words = ["sweep", *set_up.options, "--batch", str(row.batch_max), "--candidates", str(count)]

@@ -17,7 +17,6 @@ from chosen import POINT, PageArguments, set_up_of
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import gains_by_batch
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, colour_of
@@ -70,7 +69,7 @@ def page(set_up: PageArguments) -> None:
         rows=lambda: [
             {"side": side.name, **row}
             for side in sides
-            for row in gains_by_batch(rows_at(side.answer, side.set_up.seq_len))
+            for row in gains_by_batch(side.answer.rows_at(side.set_up.seq_len))
         ],
         alt="Speedup against the batch, one line for each of the two",
     )  # fmt: skip
@@ -101,7 +100,7 @@ def _side(name: str, words: str) -> Side:
     typed = said.get("batch", "1")
     batches = answer.cells.surface.batch
     batch = int(batches[np.argmin(np.abs(batches - (int(typed) if typed.isdecimal() else 1)))])
-    return Side(name=name, set_up=set_up, answer=answer, row=scheduled_row_at(answer, batch, set_up.seq_len))
+    return Side(name=name, set_up=set_up, answer=answer, row=answer.scheduled_row_at(batch, set_up.seq_len))
 
 
 def verdict(one: Side, other: Side) -> str:
@@ -168,7 +167,7 @@ def curves(one: Side, other: Side) -> LineChart:
     """Speedup of both by batch with their bands."""
     series = []
     for place, side in enumerate((one, other)):
-        rows = gains_by_batch(rows_at(side.answer, side.set_up.seq_len))
+        rows = gains_by_batch(side.answer.rows_at(side.set_up.seq_len))
         rows = [row for row in rows if row["fits_memory"] and not row["no_room_to_draft"]]
         if not rows:
             continue

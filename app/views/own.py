@@ -30,7 +30,6 @@ from medusa_sim.gpus.local import runtimes_of
 from medusa_sim.grid.sweep import count_table
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.models.named import load_model, model_names
-from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.reading.files import held
 from medusa_sim.report.charts.sweep import speedup_chart
@@ -163,7 +162,7 @@ def _draft_model(where: Any, target: Model) -> str:
 
 def _answer(asked: PageArguments, rows: LocalRows | None) -> None:
     answer = answers.recommendation(asked, Question(batch_max=1))
-    row = scheduled_row_at(answer, 1, asked.seq_len)
+    row = answer.scheduled_row_at(1, asked.seq_len)
     verdict_of(asked, answer, row)
     if not row.fits_memory:
         return
@@ -212,7 +211,7 @@ def _flag(answer: Recommendation, asked: PageArguments, row: ScheduleRow) -> Non
 
 
 def _counts(answer: Recommendation, asked: PageArguments) -> None:
-    recommended = scheduled_counts(rows_at(answer, asked.seq_len))
+    recommended = scheduled_counts(answer.rows_at(asked.seq_len))
     view = view_of(answer.cells.by_count, asked.seq_len, [*range(1, 17), *recommended.values()], recommended)
     rows = count_table(answer.cells.by_count)
     words = [Path(word).name if word == asked.bench else word for word in asked.options]

@@ -20,7 +20,6 @@ from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.quantities import values
 from medusa_sim.outside.escaping import paragraph
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.verdict import LOSES, PAYS, verdict_codes
 from medusa_sim.report.recommend.python import RecommendResult
 from medusa_sim.report.recommend.screen import recommend_screen
@@ -71,7 +70,7 @@ def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
     ):
         said = {
             "the crossings": pays_somewhere and any(first <= batch <= last for first, last in paid),
-            "the row at the batch": scheduled_row_at(found, batch, length).candidates > 1,
+            "the row at the batch": found.scheduled_row_at(batch, length).candidates > 1,
         }
         if code in (LOSES, PAYS):
             said["the best speedup"] = gain > 1.0

@@ -19,7 +19,6 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths
-from medusa_sim.plan.recommendation_at import rows_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.plan.verdict import runs_of_equals
 
@@ -87,7 +86,7 @@ def chain_grid(answer: Recommendation) -> ChainGrid:
             "is what engines run; give accuracies per head and rank, or per position, with --acceptance FILE"
         )
     depths = sorted(chains)
-    columns = [0, *(configurations.places[chains[depth]].start for depth in depths)]
+    columns = [0, *(configurations.option_slices[chains[depth]].start for depth in depths)]
     log_speedup = np.log(cells.speedup[..., columns]).mean(axis=1)
     fits = cells.fits[..., columns].all(axis=(1, 2))
     if not fits.any():
@@ -286,7 +285,7 @@ def chain_plan(
 
 def speculates(answer: Recommendation, batch: IntArray) -> BoolArray:
     """(B,) whether the answer's schedule drafts at each searched batch, at any length."""
-    counts = [scheduled_counts(rows_at(answer, length)) for length in answer.cells.surface.seq_len.tolist()]
+    counts = [scheduled_counts(answer.rows_at(length)) for length in answer.cells.surface.seq_len.tolist()]
     return np.array([any(each[size] > 1 for each in counts) for size in batch.tolist()])
 
 

@@ -16,7 +16,7 @@ from medusa_sim.step.memory import MemoryParts
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cell:
-    """A view of cells at the places `b` (batch), `s` (length) and `k`, whose attributes are quantities."""
+    """A view of cells at the indices `b` (batch), `s` (length) and `k`, whose attributes are quantities."""
 
     cells: Cells
     b: int

@@ -164,13 +164,13 @@ class Cells:
 
         Plain decoding where none fits.
         """
-        places = self.best_places(worth)
-        index = np.take_along_axis(self.spread(self.index), places[..., None], axis=-1)
+        best = self.best_k(worth)
+        index = np.take_along_axis(self.spread(self.index), best[..., None], axis=-1)
         none_fits = ~self.spread(self.fits).any(axis=-1, keepdims=True)
         return self.with_index(np.where(none_fits, PLAIN, index))
 
-    def best_places(self, worth: FloatArray | None = None) -> IntArray:
-        """(batches, lengths) places of `best` among the cells, 0 where none fits."""
+    def best_k(self, worth: FloatArray | None = None) -> IntArray:
+        """(batches, lengths) index k of `best` among the cells, 0 where none fits."""
         values = self.spread(self.speedup if worth is None else worth)
         fits = self.spread(self.fits)
         return np.asarray(np.argmax(np.where(fits, values, -np.inf), axis=-1))

@@ -30,7 +30,7 @@ class Configurations:
 
     @cached_property
     def option(self) -> IntArray:
-        """(configurations,) place in `options`, -1 for plain decoding."""
+        """(configurations,) index in `options`, -1 for plain decoding."""
         return self.of_options(
             [-1], [np.full(each.candidates.size, i) for i, each in enumerate(self.options)]
         )
@@ -77,7 +77,7 @@ class Configurations:
 
     @cached_property
     def column(self) -> IntArray:
-        """(configurations,) place of each configuration's number of candidates in `counts`."""
+        """(configurations,) index of each configuration's number of candidates in `counts`."""
         return np.searchsorted(self.counts, self.candidates)
 
     @cached_property
@@ -85,9 +85,7 @@ class Configurations:
         """(counts, most of any) configurations of each count; rows are filled up with their first."""
         members = [np.flatnonzero(self.column == column) for column in range(self.counts.size)]
         width = max(map(len, members))
-        return np.stack(
-            [np.concatenate([places, np.full(width - places.size, places[0])]) for places in members]
-        )
+        return np.stack([np.concatenate([row, np.full(width - row.size, row[0])]) for row in members])
 
     @property
     def several_a_count(self) -> bool:
@@ -95,7 +93,7 @@ class Configurations:
         return bool(self.with_count.shape[1] > 1)
 
     @cached_property
-    def places(self) -> tuple[slice, ...]:
+    def option_slices(self) -> tuple[slice, ...]:
         """The configurations of each option, as a slice."""
         ends = np.cumsum([1, *(option.candidates.size for option in self.options)]).tolist()
         return tuple(map(slice, ends[:-1], ends[1:]))
@@ -117,7 +115,7 @@ class Configurations:
         """The configuration of an option (None: plain decoding) with a count."""
         if option is None:
             return PLAIN
-        first: int = self.places[self.options.index(option)].start
+        first: int = self.option_slices[self.options.index(option)].start
         return first + int(np.searchsorted(option.candidates, count))
 
     def sizes_of(self, configuration: int) -> IntArray:

@@ -35,8 +35,8 @@ class Serving:
     @property
     def _every_cell(self) -> ServedCells:
         b, s = np.ix_(*map(np.arange, self.steps.surface.shape))
-        places = b[..., None], s[..., None], self.steps.index
-        return self._cells(places, self.steps.time_us, self.steps.attention_us)
+        indices = b[..., None], s[..., None], self.steps.index
+        return self._cells(indices, self.steps.time_us, self.steps.attention_us)
 
     @property
     def _traffic(self) -> Traffic | None:
@@ -44,8 +44,8 @@ class Serving:
 
     def server_at(self, b: int, s: int) -> Server:
         """(cells,) `server` at one batch and length."""
-        places = np.asarray(b), np.asarray(s), self.steps.spread(self.steps.index)[b, s]
-        cells = self._cells(places, self.steps.time_us[b, s], self.steps.attention_us[b, s])
+        indices = np.asarray(b), np.asarray(s), self.steps.spread(self.steps.index)[b, s]
+        cells = self._cells(indices, self.steps.time_us[b, s], self.steps.attention_us[b, s])
         return in_server(cells, self._traffic)
 
     def server_if(
@@ -55,21 +55,21 @@ class Serving:
 
         emission_chances: (..., X) probabilities that a step emits at least 1, 2, ... X tokens.
         """
-        places = np.asarray(b), np.asarray(s), np.asarray(self.steps.spread(self.steps.index)[b, s, k])
+        indices = np.asarray(b), np.asarray(s), np.asarray(self.steps.spread(self.steps.index)[b, s, k])
         attention_us = self.steps.attention_us[b, s, k]
         return in_server(
-            self._cells(places, as_float(step_us), attention_us, emission_chances), self._traffic
+            self._cells(indices, as_float(step_us), attention_us, emission_chances), self._traffic
         )
 
     def _cells(
         self,
-        places: tuple[IntArray, IntArray, IntArray],
+        indices: tuple[IntArray, IntArray, IntArray],
         step_us: FloatArray,
         attention_us: FloatArray,
         emission_chances: FloatArray | None = None,
     ) -> ServedCells:
-        """Steps as a server has them. places: batch, length and configuration of each."""
-        surface, (b, s, configuration) = self.steps.surface, places
+        """Steps as a server has them. indices: batch, length and configuration of each."""
+        surface, (b, s, configuration) = self.steps.surface, indices
         configurations, traffic, batch = surface.configurations, self._traffic, surface.batch[b]
         tokens, decode_steps = configurations.tokens_per_step[configuration], None
         if emission_chances is not None:
@@ -95,18 +95,18 @@ class Serving:
         requests: FloatArray,
         step_us: FloatArray,
         attention_us: FloatArray,
-        places: tuple[IntArray, IntArray],
+        indices: tuple[IntArray, IntArray],
         running: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
         """Steps of `requests` and their attention where fewer run: as much shorter as steps of `_fewer`.
 
-        places: of each one's length and configuration there.
+        indices: length and configuration of each there.
         """
         sizes = self._fewer.surface.batch
 
         def share(values_us: FloatArray) -> FloatArray:
             each_us = self._fewer.spread(values_us)
-            return _between(sizes, each_us, running, places) / _between(sizes, each_us, requests, places)
+            return _between(sizes, each_us, running, indices) / _between(sizes, each_us, requests, indices)
 
         return step_us * share(self._fewer.time_us), attention_us * share(self._fewer.attention_us)
 
@@ -135,10 +135,10 @@ class Serving:
 
 
 def _between(
-    sizes: IntArray, values: FloatArray, some: FloatArray, places: tuple[IntArray, IntArray]
+    sizes: IntArray, values: FloatArray, some: FloatArray, indices: tuple[IntArray, IntArray]
 ) -> FloatArray:
     """Values at `some` requests, between those at two sizes."""
     above = np.clip(np.searchsorted(sizes, some), 1, sizes.size - 1)
     part = (np.maximum(some, sizes[0]) - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
-    low, high = values[above - 1, *places], values[above, *places]
+    low, high = values[above - 1, *indices], values[above, *indices]
     return np.asarray(low + part * (high - low))

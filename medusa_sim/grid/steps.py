@@ -76,13 +76,13 @@ class Steps:
             return np.zeros(())
         lead = np.broadcast_shapes(*(value.shape[:-1] for value in values))
         table = np.zeros((*lead, configurations.candidates.size))
-        for value, place in zip(values, configurations.places, strict=True):
-            table[..., place] = along(value, configurations.column[place])
+        for value, counts in zip(values, configurations.option_slices, strict=True):
+            table[..., counts] = along(value, configurations.column[counts])
         return picked(table, self.index)
 
     @cached_property
     def _column(self) -> IntArray:
-        """Place of each cell among the columns of verification."""
+        """Index of each cell among the columns of verification."""
         columns = self.surface.configurations.column[self.index]
         first = columns[:1, :1]
         return first if np.array_equal(np.broadcast_to(first, columns.shape), columns) else columns

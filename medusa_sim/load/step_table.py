@@ -288,6 +288,6 @@ def _drafting_share(cells: Cells, options: Sequence[DraftOption]) -> FloatArray:
         if drafting is None:
             continue
         own_us = np.broadcast_to(drafting.time_us[..., -1:], (*cells.shape[:2], 1))[:, middle, 0]
-        whole_us = cells.steps.time_us[:, middle, cells.configurations.places[index].start]
+        whole_us = cells.steps.time_us[:, middle, cells.configurations.option_slices[index].start]
         share[option.depth] = np.minimum(own_us / whole_us, 1.0)
     return share

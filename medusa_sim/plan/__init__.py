@@ -10,9 +10,8 @@ From an answer down to a row, the order in which to read:
                        which batches it is asked
     `capacity`         the best throughput of all batches that fit; `shortfall` what does not fit
 
-`recommendation_at` reads a recommendation at one batch and length. `sweep_answer`, `check` (of a
-`measured_run`) and `tree_answer` are what other commands answer. `surprises` are steps that need explaining;
-`count_curves` reads curves over counts.
+`sweep_answer`, `check` (of a `measured_run`) and `tree_answer` are what other commands answer. `surprises`
+are steps that need explaining; `count_curves` reads curves over counts.
 """
 
 from medusa_sim.plan import quantities  # declared for whoever prints an answer of this room

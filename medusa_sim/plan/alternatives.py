@@ -58,7 +58,7 @@ def best_ends_profile(row: ScheduleRow) -> bool:
 
 def _best_by_batch(row: ScheduleRow) -> IntArray:
     """Place among the counts of the best that fits, at each of the row's batches."""
-    return row.every.by_count.best_places()[row.places, row.s]
+    return row.every.by_count.best_k()[row.batch_slice, row.s]
 
 
 # The best chain.
@@ -79,7 +79,7 @@ def chain_speedup(row: ScheduleRow) -> float | None:
 def _best_chain(row: ScheduleRow) -> int | None:
     """The chain that gains most of those that fit; None where none does, or shapes are unknown."""
     configurations = row.every.configurations
-    chains = [place for place, option in enumerate(configurations.options) if option.chain]
+    chains = [i for i, option in enumerate(configurations.options) if option.chain]
     fits = row.every.fits[row.b, row.s]
     members = np.flatnonzero(np.isin(configurations.option, chains) & fits)
     return int(members[np.argmax(row.speedups[members])]) if members.size else None
@@ -140,18 +140,18 @@ def quicker_larger(row: ScheduleRow) -> tuple[tuple[int, int], ...]:
     return tuple(count_curves.quicker_pairs(*_steps_by_count(row)))
 
 
-def _alike(row: ScheduleRow) -> IntArray:
+def _same_way(row: ScheduleRow) -> IntArray:
     """Configurations that draft as the row does, or would, by count."""
     return row.every.configurations.sizes_of(row.speculative)
 
 
 def _larger(row: ScheduleRow) -> IntArray:
     """Those of them with more candidates than the row's."""
-    alike = _alike(row)
-    return np.asarray(alike[row.every.configurations.candidates[alike] > row.candidates])
+    members = _same_way(row)
+    return np.asarray(members[row.every.configurations.candidates[members] > row.candidates])
 
 
 def _steps_by_count(row: ScheduleRow) -> tuple[IntArray, FloatArray]:
     """Counts of plain decoding and of the row's way of drafting, and the time of their steps."""
-    places = np.concatenate([[PLAIN], _alike(row)])
-    return row.every.configurations.candidates[places], row.steps_us[places]
+    compared = np.concatenate([[PLAIN], _same_way(row)])
+    return row.every.configurations.candidates[compared], row.steps_us[compared]

@@ -203,7 +203,7 @@ def break_even_context(
 
     coded = Coded(lengths, codes_at(lengths))
     if searched is not None:
-        searched_lengths, places = np.unique(searched.surface.seq_len, return_index=True)
-        every_count = Coded(searched_lengths.astype(np.int64), verdict_codes(searched)[-1, places])
+        searched_lengths, first = np.unique(searched.surface.seq_len, return_index=True)
+        every_count = Coded(searched_lengths.astype(np.int64), verdict_codes(searched)[-1, first])
         coded = coded.merged(every_count.within(start, end))
     return find_break_even(coded, codes_at)

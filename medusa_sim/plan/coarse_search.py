@@ -72,12 +72,11 @@ def coarse_searches(
     every = tried[~np.isin(tried, searched)]
     found: list[CoarseSearch] = []
     for group in in_groups(seq_len.size):
-        places = range(seq_len.size)[group]
         asked = np.unique(np.concatenate([every[every <= largest[group].max()], *more[group]]))
         asked = asked[~np.isin(asked, searched)]
         cells = Cells.every(surface_at(scenario, asked, seq_len[group], few).with_batch_edges)
         found += [
             CoarseSearch(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
-            for at, s in enumerate(places)
+            for at, s in enumerate(range(seq_len.size)[group])
         ]
     return tuple(found)

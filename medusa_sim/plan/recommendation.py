@@ -1,7 +1,4 @@
-"""A recommendation: a schedule, where speculation stops paying, what it gains and costs.
-
-`plan.recommendation_at` asks it about one of the batches and lengths that were searched.
-"""
+"""A recommendation: a schedule, where speculation stops paying, what it gains and costs."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from medusa_sim.errors import UsageError
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
@@ -23,8 +21,21 @@ from medusa_sim.plan.schedule import kept_rows, ranges_over, schedule_rows, wher
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import request_length
-from medusa_sim.scenario.question import Question
+from medusa_sim.scenario.question import EVERY_BATCH_TO, Question
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.pass_times import PassTimes
+from medusa_sim.step.setting import Setting
+from medusa_sim.step.step import decode_step, speculative_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoSteps:
+    """A plain step and a speculative one at a batch and length, part by part; setting: of the latter."""
+
+    setting: Setting
+    candidates: int
+    plain: PassTimes
+    speculative: PassTimes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,9 +94,9 @@ class Recommendation:
         depth = np.where(self.cells.fits[0, 0], self.cells.configurations.depth, -1)
         depth[PLAIN] = 0
         members = [np.flatnonzero(depth == drafts) for drafts in np.unique(depth[depth >= 0])]
-        best = np.asarray([places[np.argmax(speedup[places])] for places in members], dtype=np.int64)
+        best = np.asarray([deep[np.argmax(speedup[deep])] for deep in members], dtype=np.int64)
         chosen = self.cells.with_index(best[None, None, :])
-        return tuple(Cell(cells=chosen, b=0, s=0, k=place) for place in range(1, best.size))
+        return tuple(Cell(cells=chosen, b=0, s=0, k=k) for k in range(1, best.size))
 
     @cached_property
     def where_it_fits(self) -> tuple[ScheduleRow, ...]:
@@ -99,10 +110,10 @@ class Recommendation:
             return ()
         s = int(np.argmin(np.abs(self.cells.surface.seq_len - request_length(*self.question.request))))
         fitting = np.flatnonzero(self.cells.fits[:, s, PLAIN]).tolist()
-        found = (self.request_latency(b, s) for b in dict.fromkeys(fitting[:1] + fitting[-1:]))
+        found = (self._request_latency(b, s) for b in dict.fromkeys(fitting[:1] + fitting[-1:]))
         return tuple(request for request in found if request is not None)
 
-    def request_latency(self, b: int, s: int) -> RequestLatency | None:
+    def _request_latency(self, b: int, s: int) -> RequestLatency | None:
         """A request with what is scheduled at one batch and length; None where none was asked about."""
         if self.question.request is None:
             return None
@@ -192,14 +203,69 @@ class Recommendation:
             free[batch] = min(count, free.get(batch, count))
         return free
 
+    # One of the batches and lengths that were searched; UsageError for another.
+
+    def scheduled_row_at(self, batch: int, seq_len: int) -> ScheduleRow:
+        """The schedule's row at one batch and length of the question, with its figures at that very batch.
+
+        `best_candidates` and `near_best` of the row say what that batch alone would take.
+        """
+        b, s = self._indices(batch, seq_len)
+        row = next(row for row in self.schedule if row.s == s and row.batches.first <= b <= row.batches.last)
+        return replace(row, b=b, batches=replace(row.batches, first=b, last=b))
+
+    def rows_at(self, seq_len: int) -> list[ScheduleRow]:
+        """The schedule's rows at one length."""
+        _, s = self._indices(int(self.cells.surface.batch[0]), seq_len)
+        return [row for row in self.schedule if row.s == s]
+
+    def request_at(self, batch: int, seq_len: int) -> RequestLatency | None:
+        """One of `batch` requests with what the schedule runs there; None where none was asked about."""
+        return self._request_latency(*self._indices(batch, seq_len))
+
+    def steps_at(self, batch: int, seq_len: int, *, scheduled: bool = False) -> TwoSteps:
+        """Both steps at one batch and length of the question, whether speculating pays there or not.
+
+        The speculative one is the best there; scheduled: the schedule's, where that speculates.
+        """
+        cells, (b, s) = self.cells, self._indices(batch, seq_len)
+        chosen = configuration_at(self.ranges[s], b) if scheduled else PLAIN
+        best = 1 + int(np.argmax(cells.speedup_at(b, s)[1:])) if chosen == PLAIN else chosen
+        option = cells.configurations.option_of(best)
+        assert option is not None  # noqa: S101  # it speculates
+        setting = replace(self.scenario.setting, drafter=option.drafter)
+        count = int(cells.configurations.candidates[best])
+        return TwoSteps(
+            setting=setting,
+            candidates=count,
+            plain=decode_step(setting, batch, seq_len),
+            speculative=speculative_step(setting, batch, seq_len, count),
+        )
+
+    def _indices(self, batch: int, seq_len: int) -> tuple[int, int]:
+        """(b, s) of a batch and length among those searched."""
+        surface = self.cells.surface
+        b, s = np.flatnonzero(surface.batch == batch), np.flatnonzero(surface.seq_len == seq_len)
+        if not b.size or not s.size:
+            above = int(np.searchsorted(surface.batch, batch))
+            asked = f"{surface.batch[0]}..{surface.batch[-1]}"
+            if not b.size and 0 < above < surface.batch.size:
+                nearest = f"{surface.batch[above - 1]} or {surface.batch[above]}"
+                asked = f"{nearest} (of {asked} every one to {EVERY_BATCH_TO} was, every 2 % beyond)"
+            raise UsageError(
+                f"batch {batch}, length {seq_len} was not searched; ask for batch {asked} at length "
+                f"{' or '.join(map(str, surface.seq_len))}"
+            )
+        return int(b[0]), int(s[0])
+
 
 def schedule_all_lengths(answer: Recommendation) -> tuple[ScheduleRow, ...]:
     """One schedule for all lengths, as engines that do not look at the context take it.
 
     Each row stands at the length that it helps least.
     """
-    places = range(len(answer.question.seq_len))
-    ranges = ranges_over(places, answer.cells, answer.question, answer.break_even_batches)
+    every_length = range(len(answer.question.seq_len))
+    ranges = ranges_over(every_length, answer.cells, answer.question, answer.break_even_batches)
     rows = schedule_rows(answer.cells, 0, ranges, answer.question)
     return tuple(
         replace(row, s=int(np.argmin(row.cells.speedup[row.batches.last, :, row.k]))) for row in rows

@@ -18,30 +18,30 @@ from medusa_sim.scenario.scenario import Scenario
 
 
 def ranges_over(
-    places: Sequence[int], cells: Cells, question: Question, break_evens: Sequence[BreakEven]
+    length_indices: Sequence[int], cells: Cells, question: Question, break_evens: Sequence[BreakEven]
 ) -> tuple[BatchRange, ...]:
     """Ranges that share a configuration over some lengths: by the geometric mean of its speedups.
 
     Drafts are made at a batch where `break_evens` say so of every length; where lengths disagree, if their
     mean gains there; nowhere if the mean gains at no batch. Batches that do not fit, or keep no limit of
     latency, stand apart; where no configuration keeps it the fastest runs all the same.
-    places: of the lengths; break_evens: of every length.
+    length_indices: which lengths; break_evens: of every length.
     """
     contenders = cells.contenders
-    speedup = np.exp(np.log(contenders.speedup[:, places]).mean(axis=1))
-    fits = np.asarray(contenders.fits[:, places].all(axis=1))
+    speedup = np.exp(np.log(contenders.speedup[:, length_indices]).mean(axis=1))
+    fits = np.asarray(contenders.fits[:, length_indices].all(axis=1))
     limit_us = np.inf if question.max_latency_us is None else question.max_latency_us
-    kept = fits & (contenders.served.tpot_us[:, places] <= limit_us).all(axis=1)
+    kept = fits & (contenders.served.tpot_us[:, length_indices] <= limit_us).all(axis=1)
     late = np.asarray(~kept.any(axis=1))
     gains = np.where(fits, speedup, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
-    is_drafting = np.asarray([break_evens[s].is_drafting(cells.surface.batch) for s in places])
+    is_drafting = np.asarray([break_evens[s].is_drafting(cells.surface.batch) for s in length_indices])
     merged = merge_batches(
         speedup,
         np.where(late[:, None], fits, kept),
         question.switching_gain,
         groups=late + 2 * ~fits[:, PLAIN],
         drafted=(is_drafting.all(axis=0) & gains.any()) | (is_drafting.any(axis=0) & gains),
-        halves=contenders.log_speedup_half[:, places].mean(axis=1),
+        halves=contenders.log_speedup_half[:, length_indices].mean(axis=1),
     )
     configurations = contenders.index[0, 0]
     return tuple(replace(span, configuration=int(configurations[span.configuration])) for span in merged)
@@ -57,10 +57,10 @@ def schedule_rows(
 ) -> list[ScheduleRow]:
     """The rows of these ranges of batches at the `s`-th length of a search."""
     cells = every.contenders
-    places = np.searchsorted(cells.index[0, 0], [batches.configuration for batches in ranges]).tolist()
+    columns = np.searchsorted(cells.index[0, 0], [batches.configuration for batches in ranges]).tolist()
     return [
         ScheduleRow(cells=cells, b=batches.last, s=s, k=k, every=every, batches=batches, question=question)
-        for k, batches in zip(places, ranges, strict=True)
+        for k, batches in zip(columns, ranges, strict=True)
     ]
 
 
@@ -80,13 +80,13 @@ def where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tuple
         batches = np.unique([largest[s] for s in lengths])
         fitting = price(scenario, batches, surface.seq_len[lengths], cells.configurations.options)
         for at, s in enumerate(lengths):
-            place = int(np.searchsorted(batches, largest[s]))
-            fits = fitting.fits[place, at, 1:]
-            speedup = np.where(fits, fitting.speedup_at(place, at)[1:], -np.inf)
+            b = int(np.searchsorted(batches, largest[s]))
+            fits = fitting.fits[b, at, 1:]
+            speedup = np.where(fits, fitting.speedup_at(b, at)[1:], -np.inf)
             if speedup.max() <= 1.0:  # no reason to run fewer
                 continue
             best = 1 + int(np.argmax(speedup))
-            alone = BatchRange(first=place, last=place, configuration=best, begins_at_first=True)
+            alone = BatchRange(first=b, last=b, configuration=best, begins_at_first=True)
             rows += schedule_rows(fitting, at, (alone,), question)
     return tuple(rows)
 

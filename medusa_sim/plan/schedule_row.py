@@ -36,7 +36,7 @@ class ScheduleRow(Cell):
     Speedups, rates and times per token are the step's, and with the scenario's traffic those of its server.
 
     cells: configurations that are the best of their count somewhere, the row's at `k`; every: all of them.
-    batches: the row's places among those searched.
+    batches: its range of those searched.
     """
 
     every: Cells
@@ -59,14 +59,14 @@ class ScheduleRow(Cell):
     # Its batches.
 
     @property
-    def places(self) -> slice:
-        """Places of its batches among those searched."""
+    def batch_slice(self) -> slice:
+        """Its batches among those searched."""
         return slice(self.batches.first, self.batches.last + 1)
 
     @property
     def searched(self) -> IntArray:
         """Its batches that were searched, one after another."""
-        return self.surface.batch[self.places]
+        return self.surface.batch[self.batch_slice]
 
     @property
     def batch_min(self) -> int:
@@ -131,7 +131,7 @@ class ScheduleRow(Cell):
 
     @cached_property
     def _speedup_by_batch(self) -> FloatArray:
-        return np.asarray(self.cells.speedup[self.places, self.s, self.k])
+        return np.asarray(self.cells.speedup[self.batch_slice, self.s, self.k])
 
     @property
     def speedup_lowest(self) -> float:
@@ -165,7 +165,7 @@ class ScheduleRow(Cell):
 
     def _ends_by_batch(self, cell: Cell) -> list[FloatArray]:
         """Both ends of the interval of the speedup at each of the row's batches, with the cell's drafts."""
-        return [cell.cells.spread(end)[self.places, self.s, cell.k] for end in cell.cells.speedup_band]
+        return [cell.cells.spread(end)[self.batch_slice, self.s, cell.k] for end in cell.cells.speedup_band]
 
     # What speculates: the row's configuration, or of a plain row the best that could.
 

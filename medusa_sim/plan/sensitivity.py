@@ -68,10 +68,10 @@ def _speedup_if(row: ScheduleRow, times_as_long: float, emission_chances: FloatA
     emission_chances: (..., tokens) probabilities that a step emits at least 1, 2, ... tokens.
     """
     cell = row.speculative_cell
-    cells, place = cell.cells, (cell.b, cell.s, cell.k)
-    step_us = float(cells.serving.steps.time_us[place]) * times_as_long
+    cells, indices = cell.cells, (cell.b, cell.s, cell.k)
+    step_us = float(cells.serving.steps.time_us[indices]) * times_as_long
     plain_us = cells.first(cells.baseline.served.token_us)[cell.b, cell.s, 0]
-    return np.asarray(plain_us / cells.serving.server_if(*place, step_us, emission_chances).token_us)
+    return np.asarray(plain_us / cells.serving.server_if(*indices, step_us, emission_chances).token_us)
 
 
 def factor_to_break_even(speedup_if: Callable[[FloatArray], FloatArray], most: float) -> float | None:

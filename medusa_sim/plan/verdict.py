@@ -93,14 +93,11 @@ def with_edges_found(coded: Coded, codes_at: CodesAt) -> Coded:
     """With numbers between them, until every change of code is found to the whole number."""
     while True:
         values, codes = coded
-        places = np.flatnonzero((codes[1:] != codes[:-1]) & (values[1:] - values[:-1] > 1))
-        if not places.size:
+        changes = np.flatnonzero((codes[1:] != codes[:-1]) & (values[1:] - values[:-1] > 1))
+        if not changes.size:
             return coded
         between = np.unique(
-            [
-                np.linspace(values[place], values[place + 1], _POINTS + 2).astype(np.int64)[1:-1]
-                for place in places
-            ]
+            [np.linspace(values[i], values[i + 1], _POINTS + 2).astype(np.int64)[1:-1] for i in changes]
         )
         between = between[~np.isin(between, values)]
         coded = coded.merged(Coded(between, codes_at(between)))

@@ -15,7 +15,6 @@ from medusa_sim import __version__
 from medusa_sim.errors import UsageError
 from medusa_sim.outside.escaping import for_figure
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import gains_by_batch
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.figures.canvas import look
@@ -87,9 +86,8 @@ def card_figure(answer: Recommendation, batch: int | None = None, *, dark: bool 
     from matplotlib.figure import Figure
 
     inks = _DARK if dark else _LIGHT
-    row = scheduled_row_at(
-        answer, answer.question.batch_min if batch is None else batch, answer.question.seq_len[0]
-    )
+    batch = answer.question.batch_min if batch is None else batch
+    row = answer.scheduled_row_at(batch, answer.question.seq_len[0])
     told, (title, run) = short_answer(answer, row), title_lines(answer, row)
     with look():
         figure = Figure(figsize=(SIZE[0] / DPI, SIZE[1] / DPI), facecolor=inks.page)
@@ -139,7 +137,7 @@ def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, to
     axis.tick_params(colors=inks.quiet, labelsize=8.5)
     for side in ("left", "bottom"):
         axis.spines[side].set_color(FAINT)
-    drawn = [each for each in gains_by_batch(rows_at(answer, row.seq_len)) if each["fits_memory"]]
+    drawn = [each for each in gains_by_batch(answer.rows_at(row.seq_len)) if each["fits_memory"]]
     axis.axhline(1.0, color=FAINT, linewidth=1.0, linestyle="--")
     axis.set_xlabel("requests at once", color=inks.quiet)
     axis.set_title("Speedup over decoding without drafts", color=inks.text, fontsize=9.2)

@@ -85,7 +85,7 @@ def view_of(
     lines = np.flatnonzero(np.isin(surface.batch, list(recommended or surface.batch)))
     if recommended is None:
         worth = None if among is None else np.where(np.isin(counts, among), by_count.speedup, -np.inf)
-        best = by_count.best_places(worth)[lines, s]
+        best = by_count.best_k(worth)[lines, s]
     else:
         best = np.searchsorted(counts, [recommended[int(size)] for size in surface.batch[lines]])
     asked_for = np.isin(counts, asked)

@@ -20,7 +20,6 @@ from pages_read import charts as drawn
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.sweep import count_table
-from medusa_sim.plan.recommendation_at import request_at, rows_at, scheduled_row_at, steps_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps
 from medusa_sim.report.length_view import view_of
@@ -33,7 +32,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 
 def test_the_answer_is_the_packages_and_its_schedule_shows_both_plain_rates(opened: Opened) -> None:
     page, answer = opened("answer", batch=4), answers.planned(set_up())
-    row, shown = scheduled_row_at(answer, 4, 1024), metrics(page)
+    row, shown = answer.scheduled_row_at(4, 1024), metrics(page)
     assert shown["Candidates"] == str(row.candidates)
     assert shown["Speedup"] == f"{row.speedup:.2f}x"
     assert shown["Free candidates"] == str(row.free_candidates)
@@ -49,14 +48,14 @@ def test_the_answer_is_the_packages_and_its_schedule_shows_both_plain_rates(open
         assert line[BY_NAME[name].title] == quantity_text(name, getattr(first, name))
     assert line["heads"] == str(first.drafts)
     breakdown = next(line for line in commands(page) if line.startswith("medusa-sim sweep"))
-    step, both = csv_rows(printed(breakdown))[0], steps_at(answer, 4, 1024, scheduled=True)
+    step, both = csv_rows(printed(breakdown))[0], answer.steps_at(4, 1024, scheduled=True)
     assert step["candidates"] == str(both.candidates) == shown["Candidates"]
     assert float(step["decode_step_us"]) == pytest.approx(float(both.plain.time_us))
     assert float(step["verify_step_us"]) == pytest.approx(float(both.speculative.time_us))
     page.select_slider(key="batch").set_value(48).run()  # a slider that moves is followed
     assert not page.exception
     assert metrics(page) != shown
-    assert metrics(page)["Speedup"] == f"{scheduled_row_at(answer, 48, 1024).speedup:.2f}x"
+    assert metrics(page)["Speedup"] == f"{answer.scheduled_row_at(48, 1024).speedup:.2f}x"
 
 
 @pytest.mark.parametrize(
@@ -174,11 +173,11 @@ def test_a_typed_rate_answers(opened: Opened) -> None:
 def test_a_request_stands_beside_the_decoding_gain(opened: Opened) -> None:
     page = opened("answer", prompt=2000, output_tokens=300, batch=2, batch_max=8)
     answer = answers.recommendation(set_up(seq_len=2150), Question(batch_max=8, request=(2000, 300)))
-    told = request_at(answer, 2, 2150)
+    told = answer.request_at(2, 2150)
     assert told is not None
     assert "2,000 in, 300 out" in page.success[0].value
     assert metrics(page)["End to end"] == f"{told.request_speedup:.2f}x"
-    row = scheduled_row_at(answer, 2, 2150)  # the request half way through its output
+    row = answer.scheduled_row_at(2, 2150)  # the request half way through its output
     assert metrics(page)["Speedup"] == f"{row.speedup:.2f}x"  # of a server that reads such prompts
     assert max(told.request_speedup, row.speedup) < row.step_speedup
 
@@ -308,7 +307,7 @@ def test_an_own_config_is_read_strictly() -> None:
 )  # fmt: skip
 def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> None:
     answer = answers.recommendation(set_up(**chosen), Question(batch_max=16))
-    counts = scheduled_counts(rows_at(answer, 1024))
+    counts = scheduled_counts(answer.rows_at(1024))
     assert set(counts) == set(range(1, 17))
     shown = {batch: counts[batch] for batch in (1, 16)}
     view = view_of(answer.cells.by_count, 1024, sorted(set(counts.values())), shown)
@@ -317,7 +316,7 @@ def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> Non
     cells = heat_map(view, "", chains=answer.chains).cells
     framed = {cell.batch: cell.count for cell in cells if cell.is_best}
     for batch, ring in zip((1, 16), (each for each in lines.series if each.marker == "o"), strict=True):
-        row = scheduled_row_at(answer, batch, 1024)
+        row = answer.scheduled_row_at(batch, 1024)
         named = row.drafts if answer.chains else row.candidates
         assert list(ring.x) == [framed[batch]] == [named]
         assert list(ring.y) == pytest.approx([row.speedup])
@@ -341,7 +340,7 @@ def test_the_breakdown_adds_up() -> None:
 
 def test_the_map_marks_where_speculation_begins_to_lose() -> None:
     answer = answers.planned(set_up(runtime="cuda-graph"))
-    counts = scheduled_counts(rows_at(answer, 1024))
+    counts = scheduled_counts(answer.rows_at(1024))
     shown = {batch: counts[batch] for batch in (1, 8, 64)}
     chart = heat_map(view_of(answer.cells.by_count, 1024, [1, 2, 4, 8, 16, 32, 64], shown), "")
     below, beside = chart.crossings

@@ -44,7 +44,6 @@ from medusa_sim.gpus.inheritance import fitted_kernels
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.lab.reproduce import TARGETS
 from medusa_sim.lab.reproduce.charts import published_chart
-from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at, steps_at
 from medusa_sim.plan.schedule import gains_by_batch, scheduled_counts
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart
@@ -58,7 +57,7 @@ VIEWS = ("answer", "load", "tree", "compare", "evidence")
 def test_the_named_operators_add_up_to_both_steps(opened: Opened) -> None:
     answer = answers.recommendation(set_up(), Question(batch_max=64))
     count, found = answers.operators(set_up(), answer, 8)
-    both = steps_at(answer, 8, 1024, scheduled=True)
+    both = answer.steps_at(8, 1024, scheduled=True)
     assert count == both.candidates
     for name, step in (("plain_us", both.plain), ("speculative_us", both.speculative)):
         assert sum(row[name] for row in found) == pytest.approx(float(step.time_us))
@@ -81,7 +80,7 @@ def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> 
         answer = answers.recommendation(
             other, Question(batch_max=batch, request=other.request or usual, batch_min=batch)
         )
-        speedup = scheduled_row_at(answer, batch, other.seq_len).speedup
+        speedup = answer.scheduled_row_at(batch, other.seq_len).speedup
         assert changes[name] == pytest.approx(speedup), name
     assert changes["acceptance -10 %"] < changes["acceptance +10 %"]
     page = opened("answer", look="what would change it", **EIGHT_B, batch=8)
@@ -210,7 +209,7 @@ def test_charts_are_valid_specifications() -> None:
     drawn(lines_spec(roofline_chart(points, load_gpu("a40"), "fp16")))
     chosen = PageArguments(**EIGHT_B)  # whose changes another test asks for
     drawn(answer.tornado_chart(answers.changes(chosen, 8, answers.usual_request(chosen)), 2.0))
-    rows = gains_by_batch(rows_at(answers.recommendation(set_up(), Question(batch_max=8)), 1024))
+    rows = gains_by_batch(answers.recommendation(set_up(), Question(batch_max=8)).rows_at(1024))
     drawn(answer.batch_chart(rows, 4, chains=False))
     heads = load_acceptance("medusa1-vicuna-7b").heads
     assert heads is not None
@@ -235,10 +234,10 @@ def test_charts_are_valid_specifications() -> None:
 def test_no_count_of_the_schedule_is_missing_from_the_chart() -> None:
     chosen = PageArguments(gpu="l40s", model="qwen3-8b", drafter="eagle3", runtime="sglang-0.5")
     found = answers.recommendation(chosen, Question(batch_max=256))
-    rows, room = gains_by_batch(rows_at(found, 1024)), scheduled_row_at(found, 64, 1024).max_batch_with
+    rows, room = gains_by_batch(found.rows_at(1024)), found.scheduled_row_at(64, 1024).max_batch_with
     spec = answer.batch_chart(rows, 64, chains=True)
     ribbon = next(each for each in spec["layer"] if "x2" in each["encoding"])["data"]["values"]
-    counts, drawn_rows = scheduled_counts(rows_at(found, 1024)), spec["data"]["values"]
+    counts, drawn_rows = scheduled_counts(found.rows_at(1024)), spec["data"]["values"]
     last = drawn_rows[-1]["batch"]
     for batch in range(1, last + 1):
         (own,) = [each["text"] for each in ribbon if each["batch"] <= batch][-1:]
@@ -305,11 +304,11 @@ def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -
     shown = set_up()
     answer = answers.recommendation(shown, Question(batch_max=64))
     text = notes.report_html(shown, answer, "x")
-    scheduled = scheduled_counts(rows_at(answer, shown.seq_len))
+    scheduled = scheduled_counts(answer.rows_at(shown.seq_len))
     (view,) = views
     marked = dict(zip(view.batch.tolist(), view.counts[view.best].tolist(), strict=True))
     assert marked == {size: scheduled[size] for size in marked}
-    own = {size: scheduled_row_at(answer, size, shown.seq_len).best_candidates for size in marked}
+    own = {size: answer.scheduled_row_at(size, shown.seq_len).best_candidates for size in marked}
     assert own != marked
     assert "what is recommended" in text
     assert "best count of the grid" not in text

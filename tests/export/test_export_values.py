@@ -212,9 +212,9 @@ def test_many_spans_of_batches_are_told_as_their_ends_and_number():
 def test_a_schedule_speculates_where_it_drafts_at_any_length(monkeypatch):
     """By length, candidates with the root: one draft is two."""
     of_length = {512: {1: 2, 8: 1, 64: 1}, 4096: {1: 1, 8: 3, 64: 1}}
-    monkeypatch.setattr(chains, "rows_at", lambda answer, length: of_length[length])
     monkeypatch.setattr(chains, "scheduled_counts", lambda rows: rows)
-    answer = SimpleNamespace(cells=SimpleNamespace(surface=SimpleNamespace(seq_len=np.array([512, 4096]))))
+    surface = SimpleNamespace(seq_len=np.array([512, 4096]))
+    answer = SimpleNamespace(cells=SimpleNamespace(surface=surface), rows_at=of_length.__getitem__)
     assert chains.speculates(answer, np.array([1, 8, 64])).tolist() == [True, True, False]  # type: ignore[arg-type]
 
 

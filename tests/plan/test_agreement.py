@@ -26,7 +26,6 @@ from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import count_table, sweep
 from medusa_sim.models.named import load_model
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation_at import scheduled_row_at, steps_at
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.scenario.acceptance import constant_rate, mean_length, rates_by_position
 from medusa_sim.scenario.question import Question
@@ -105,7 +104,7 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
     of_sweep = sweep_answer(scenario, Grid.of(BATCHES, LENGTHS, [1]))
     swept_near, free = of_sweep.near_best, of_sweep.free.whole
     for case, (batch, seq_len) in enumerate(product(BATCHES, LENGTHS)):
-        row = scheduled_row_at(found, batch, seq_len)
+        row = found.scheduled_row_at(batch, seq_len)
         assert same(row.best_speedup, best[batch, seq_len])
         assert row.near_best[0] <= row.best_candidates <= row.near_best[1]
         # kept within the price of a switch, or within the doubt about the two (R12)
@@ -128,7 +127,7 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
                 assert same(getattr(row, prefix + name), written[name][count]), (name, count)
         if monotone:
             assert row.required_tokens_per_step >= 1.0
-        assert same(steps_at(found, batch, seq_len).plain.time_us, row.decode_step_us)
+        assert same(found.steps_at(batch, seq_len).plain.time_us, row.decode_step_us)
     if monotone:
         assert all(row.required_tokens_per_step >= 1.0 for row in found.schedule)
 

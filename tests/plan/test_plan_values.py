@@ -19,7 +19,6 @@ from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.coarse_search import CoarseSearch, coarse_searches
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import rows_at, scheduled_row_at
 from medusa_sim.plan.schedule import gains_by_batch, ranges_over, scheduled_counts
 from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
 from medusa_sim.plan.surprises import slower_with_more
@@ -205,12 +204,12 @@ def test_the_longest_context_is_the_last_that_fits():
 
 def test_gains_batch_by_batch_are_those_of_the_schedule():
     answer = recommend(SMALL, Question(batch_min=3, batch_max=12, seq_len=(LONG,)))
-    rows, counts = gains_by_batch(rows_at(answer, LONG)), scheduled_counts(rows_at(answer, LONG))
+    rows, counts = gains_by_batch(answer.rows_at(LONG)), scheduled_counts(answer.rows_at(LONG))
     assert [row["batch"] for row in rows] == list(range(3, 13)) == list(counts)
     held = int(answer.cells.surface.max_batch[0, 0])
     assert 3 < held < 12
     for row in rows:
-        one = scheduled_row_at(answer, int(row["batch"]), LONG)
+        one = answer.scheduled_row_at(int(row["batch"]), LONG)
         assert row["candidates"] == one.candidates == counts[int(row["batch"])]
         assert row["drafts"] == one.drafts == row["candidates"] - 1  # a chain
         assert row["speedup"] == pytest.approx(one.speedup)
@@ -230,7 +229,7 @@ def test_a_row_says_what_other_acceptance_gives_and_what_it_needs():
     """A step that takes r plain ones breaks even at r tokens; 2.5 tokens become 2.254 and 2.766."""
     scenario = SMALL.but(runtime="cuda-graph", max_drafts=3)
     answer = recommend(scenario, Question(batch_min=4, batch_max=4, seq_len=(1024,)))
-    row = scheduled_row_at(answer, 4, 1024)
+    row = answer.scheduled_row_at(4, 1024)
     assert (row.drafts, row.candidates, row.verdict) == (3, 4, "pays")
     ratio = row.overhead
     assert row.speedup == pytest.approx(2.5 / ratio)
@@ -301,7 +300,7 @@ def test_a_request_is_timed_at_the_nearest_length_of_the_smallest_and_largest_ba
     answer = SimpleNamespace(
         question=SimpleNamespace(request=request_), cells=cells, scenario=None, ranges=[(0, 1, 2), (3, 4, 5)]
     )
-    answer.request_latency = partial(Recommendation.request_latency, answer)
+    answer._request_latency = partial(Recommendation._request_latency, answer)
     requests_of, first = Recommendation.request_latencies.func, 3 * nearest
     sizes = dict(zip(("prompt_tokens", "output_tokens"), request_, strict=True))
     assert requests_of(answer) == (

@@ -20,7 +20,6 @@ from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.plan.break_even import BreakEven, find_break_even
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.sensitivity import factor_to_break_even
 from medusa_sim.plan.verdict import LOSES, PAYS, Coded, Stretch
 from medusa_sim.scenario.question import EVERY_BATCH_TO, Question
@@ -297,12 +296,12 @@ def test_a_batch_between_two_searched_ones_is_answered_with_both():
     length, searched = answer.question.seq_len[0], set(answer.cells.surface.batch.tolist())
     missing = next(batch for batch in range(EVERY_BATCH_TO, 300) if batch not in searched)
     with pytest.raises(UsageError) as refused:
-        scheduled_row_at(answer, missing, length)
+        answer.scheduled_row_at(missing, length)
     named = {int(each) for each in re.findall(r"\d+", str(refused.value).split("(")[0])}
     below, above = max(each for each in searched if each < missing), min(searched - set(range(missing)))
     assert named == {missing, length, below, above}
     with pytest.raises(UsageError, match=r"256\.\.300"):
-        scheduled_row_at(answer, 301, length)
+        answer.scheduled_row_at(301, length)
 
 
 def test_width_options_of_layer_drafters_keep_that_many_children():

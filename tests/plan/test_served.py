@@ -21,7 +21,6 @@ from medusa_sim.grid.quantities import BY_COUNT, OF_SCENARIO, SWEEP
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.sweep import count_table, sweep
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.quantity_table import quantity_text
 from medusa_sim.report.recommend.sentences import step_text
@@ -163,7 +162,7 @@ def test_a_recommendation_with_prompts_is_that_of_the_server_and_names_the_step(
     every = every.set_index(["seq_len", "batch", "candidates"])
     for length, batch in product(lengths, (1, 16, 64)):
         rows = every.loc[length]
-        row = scheduled_row_at(found, batch, length)
+        row = found.scheduled_row_at(batch, length)
         swept_row, plain = rows.loc[(batch, row.candidates)], rows.loc[(batch, 1)]
         for name in (
             "speedup", "speedup_low", "speedup_high", "server_speedup", "step_speedup", "tpot_us", "itl_us",

@@ -26,7 +26,6 @@ from medusa_sim.models.named import load_model, model_names
 from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.report.recommend.screen import facts
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.defaults import SWITCHING_GAIN
@@ -68,7 +67,7 @@ def check(found: Recommendation) -> None:
         ends = (speedup[inside].min(), speedup[inside].max())
         assert (row.speedup_lowest, row.speedup_highest) == pytest.approx(ends, rel=1e-12)  # of other sums
         for batch in (row.batch_min, row.batch_max):
-            one = scheduled_row_at(found, batch, question.seq_len[0])
+            one = found.scheduled_row_at(batch, question.seq_len[0])
             assert (one.candidates, one.drafts) == (row.candidates, row.drafts)
             assert row.speedup_low <= one.speedup_low <= one.speedup <= one.speedup_high <= row.speedup_high
     edge = next((row.batch_max for row in found.schedule), LAST)

@@ -284,7 +284,7 @@ def test_a_view_has_every_count_of_the_trees_up_to_the_best(swept):
     view = length_view(trees, Grid.of([1], [512], [1, 2]), 512)
     best = price(trees, [1], [512], trees.options(256)).by_count
     counts = best.configurations.counts
-    assert view.counts[-1] == counts[best.best_places()[0, 0]] > 2
+    assert view.counts[-1] == counts[best.best_k()[0, 0]] > 2
     assert view.speedup[0, -1] == pytest.approx(best.speedup.max())
     assert length_view(scenario, Grid.of([1], [512], [1, 4]), 512).batch.tolist() == [1]
 

@@ -302,14 +302,13 @@ GAINS = {1: (2.0, 1.8), 20: (1.2, 0.9), 33: (1.49, 1.3), 64: (1.5, 1.4)}
         ),
     ],
 )  # fmt: skip
-def test_a_gain_is_told_at_both_ends_and_where_it_is_least(monkeypatch, rows, gains, told):
-    def cell(answer: Any, batch: int, length: int) -> Any:
+def test_a_gain_is_told_at_both_ends_and_where_it_is_least(rows, gains, told):
+    def cell(batch: int, length: int) -> Any:
         speedup, low = (GAINS | gains)[batch]
         return schedule_row(batch, batch, speedup=speedup, speedup_low=low)
 
-    monkeypatch.setattr(sentences, "scheduled_row_at", cell)
-    assert numbers(sentences._gain(recommended(*rows))) == told
-    several = sentences._gain(recommended(*rows, lengths=(512, 1024)))
+    assert numbers(sentences._gain(recommended(*rows, scheduled_row_at=cell))) == told
+    several = sentences._gain(recommended(*rows, lengths=(512, 1024), scheduled_row_at=cell))
     assert several.count(" of length 512") == several.count(" at batch ")
 
 

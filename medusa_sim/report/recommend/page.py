@@ -6,7 +6,6 @@ import numpy as np
 
 from medusa_sim.grid.axes import Grid
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import rows_at
 from medusa_sim.plan.schedule import scheduled_counts
 from medusa_sim.report.blocks import Block, Folded, Picture
 from medusa_sim.report.length_view import length_view
@@ -32,7 +31,7 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
     batch = batch[np.isin(batch, powers) | (batch == batch[-1])] if batch.size else batch
     grid = Grid.of((int(surface.batch[0]),), (length,), DEFAULT_CANDIDATES)
     if batch.size:
-        recommended = scheduled_counts(rows_at(answer, length))
+        recommended = scheduled_counts(answer.rows_at(length))
         chosen = {int(size): recommended[int(size)] for size in batch}
         grid = Grid.of(tuple(chosen), (length,), sorted({*DEFAULT_CANDIDATES, *chosen.values()}))
         view = length_view(scenario, grid, length, chosen)

@@ -63,10 +63,8 @@ class RecommendResult:
         `candidates`, `drafts`: what to run, the number that every page and export shows; `near_best`: which
         counts are as good at that batch alone. Raises UsageError for a batch or length that was not searched.
         """
-        from medusa_sim.plan.recommendation_at import scheduled_row_at
-
         answer = self.answer
-        return scheduled_row_at(answer, batch, answer.question.seq_len[0] if seq_len is None else seq_len)
+        return answer.scheduled_row_at(batch, answer.question.seq_len[0] if seq_len is None else seq_len)
 
     @property
     def by_count(self) -> pd.DataFrame:

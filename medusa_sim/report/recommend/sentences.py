@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from medusa_sim.plan.count_curves import NEAR_BEST
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.recommendation_at import scheduled_row_at
 from medusa_sim.plan.schedule import kept_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.surprises import activated_experts
@@ -142,7 +141,7 @@ def _gain(answer: Recommendation) -> str:
     rows = [row for row in kept_rows(answer.schedule) if row.candidates > 1]
     first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
     begin, end = (
-        scheduled_row_at(answer, batch, row.seq_len)
+        answer.scheduled_row_at(batch, row.seq_len)
         for row, batch in ((first, int(first.searched[0])), (last, last.batch_max))
     )
     if last is first and last.batch_max == first.batch_min:
@@ -150,7 +149,7 @@ def _gain(answer: Recommendation) -> str:
     parts = [f"{_gain_at(answer, begin, first.batch_min)} with {_drafted_text(answer, first)}"]
     least = min(rows, key=lambda row: row.speedup_lowest)
     if least.speedup_lowest < min(begin.speedup, end.speedup) * (1.0 - NEAR_BEST):
-        lowest = scheduled_row_at(answer, least.batch_lowest, least.seq_len)
+        lowest = answer.scheduled_row_at(least.batch_lowest, least.seq_len)
         parts.append(f"as little as {_gain_at(answer, lowest, lowest.batch_max)}")
     at = at_place(answer, last.batch_max, last.seq_len)
     parts.append(f"{times(end.speedup)} {_band_text(end)} at {at} with {_drafted_text(answer, last)}")

@@ -28,7 +28,7 @@ class ShortAnswer:
 
 
 def short_answer(answer: Recommendation, row: ScheduleRow) -> ShortAnswer:
-    """The answer of a row (`scheduled_row_at`) in a few words."""
+    """The answer of a row (`Recommendation.scheduled_row_at`) in a few words."""
     if not row.fits_memory:
         needed, room = (
             with_prefix(size, "B") for size in (row.memory_bytes, answer.scenario.usable_memory_bytes)

@@ -14,7 +14,6 @@ from medusa_sim.grid.request_latency import REQUEST
 from medusa_sim.plan.capacity import Capacity
 from medusa_sim.plan.quantities import BY_DRAFTS, POINT, ROW, STREAM
 from medusa_sim.plan.recommendation import Recommendation, schedule_all_lengths
-from medusa_sim.plan.recommendation_at import steps_at
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.formats import json_value
 from medusa_sim.report.recommend.sentences import sentence
@@ -94,7 +93,7 @@ def _capacity_values(capacity: Capacity) -> dict[str, Any]:
 def _steps_values(answer: Recommendation) -> dict[str, Any]:
     """Times of both steps at the smallest batch and the first length: microseconds by part of both steps."""
     batch, seq_len = answer.question.batch_min, answer.question.seq_len[0]
-    both = steps_at(answer, batch, seq_len)
+    both = answer.steps_at(batch, seq_len)
     return {
         "batch": batch,
         "seq_len": seq_len,
