@@ -50,9 +50,9 @@ HOUSE = (
         ("step",),
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
         in_order(
-            "names expert_union launch workload mixer_layers attention latent sparse recurrent "
+            "expert_union launch workload mixer_layers attention latent sparse recurrent "
             "residual feed_forward fusions exchange accepting last_logits network kernels pass_work "
-            "timed_kernels graphs host compose pass_times verified drafter setting pass_time drafting "
+            "timed_kernels graphs host compose pass_times verified drafter setting pass_cost drafting "
             "prompt_kernels prompts step sampling memory rows breakdown"
         ),
     ),

@@ -45,7 +45,7 @@ from medusa_sim.scenario.local_rows import LocalRow
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.drafting import drafting_cost
-from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_cost import timed_pass
 from medusa_sim.step.step import decode_step, verification_step
 from medusa_sim.step.workload import verify
 

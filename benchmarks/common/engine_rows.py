@@ -41,7 +41,7 @@ from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
 from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.host import drafting_pass_us, drafting_us, pieces_us, split_host
-from medusa_sim.step.pass_time import has_whole_graph
+from medusa_sim.step.pass_cost import has_whole_graph
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.sampling import filter_us, sampled
 from medusa_sim.step.setting import Setting

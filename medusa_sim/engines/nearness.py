@@ -26,7 +26,7 @@ on an H100. Two groups are near; the spread of vLLM is 0.67 for steps and 1.0 fo
 
 The model is dense, so the second group widens the band least: by 3.4 % of the step. If layers of experts took
 half of the step, it would widen it by sqrt(0.034^2 + (0.5 x 0.157)^2) = 8.6 %, and the first group by 8.5:
-then the first would count. `step/pass_time.py` adds the half-width in quadrature to the other two.
+then the first would count. `step/pass_cost.py` adds the half-width in quadrature to the other two.
 """
 
 from __future__ import annotations

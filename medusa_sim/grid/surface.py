@@ -26,7 +26,7 @@ from medusa_sim.serving.traffic import served_length
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafting import drafting_times_of
-from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_cost import timed_pass
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, decode_work, verification_step

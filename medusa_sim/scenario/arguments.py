@@ -44,7 +44,7 @@ from medusa_sim.scenario.defaults import (
     RUNS_CHAINS,
     Baseline,
 )
-from medusa_sim.step.names import OverlapName, Scope
+from medusa_sim.step import OverlapName, Scope
 
 if TYPE_CHECKING:
     from medusa_sim.data import DataDir

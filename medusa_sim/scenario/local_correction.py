@@ -22,7 +22,7 @@ from medusa_sim.latency.local import LocalLatency
 from medusa_sim.models.model import Model
 from medusa_sim.scenario.local_rows import LocalRow
 from medusa_sim.step.last_logits import last_logits
-from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_cost import timed_pass
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, verification_work

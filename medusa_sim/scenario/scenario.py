@@ -47,11 +47,11 @@ from medusa_sim.scenario.drafting_asked import drafting_asked
 from medusa_sim.scenario.kernel_fits import KernelFits
 from medusa_sim.scenario.latency_asked import latency_asked
 from medusa_sim.serving.traffic import Traffic, longest_prompt
+from medusa_sim.step import Scope
 from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import CHAIN, OVERLAPS, TREE, Overlap
 from medusa_sim.step.memory import usable_memory_bytes
-from medusa_sim.step.names import Scope
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.verified import Verified
 

@@ -11,7 +11,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.step.compose import Cost
 from medusa_sim.step.drafter.base import PassDrafter
 from medusa_sim.step.host import drafting_us
-from medusa_sim.step.pass_time import setup_half_us, timed_pass
+from medusa_sim.step.pass_cost import setup_half_us, timed_pass
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.workload import Workload, of_fullest, verify

@@ -26,7 +26,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Size
-from medusa_sim.step.names import OverlapName
+from medusa_sim.step import OverlapName
 
 _NEARLY_ALL = 1.0 - 1e-12
 

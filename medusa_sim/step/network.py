@@ -24,13 +24,13 @@ from medusa_sim.models.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.models.sparse import BlockSparse, Compressed
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.operator import Size
+from medusa_sim.step import Scope
 from medusa_sim.step.attention import grouped_launches
 from medusa_sim.step.exchange import exchange_launches
 from medusa_sim.step.feed_forward import feed_forward_launches
 from medusa_sim.step.fusions import fused
 from medusa_sim.step.launch import PARTS, Launch, elementwise_launch, head_launch
 from medusa_sim.step.mixer_layers import MixerLayers
-from medusa_sim.step.names import Scope
 from medusa_sim.step.recurrent import recurrent_launches
 from medusa_sim.step.residual import residual_launches
 from medusa_sim.step.sparse import block_sparse_launches, compressed_launches, sparse_latent_launches

@@ -20,7 +20,7 @@ from medusa_sim.step.timed_kernels import WAITS, TimedKernels, at_last, mean_of_
 class PassTimes:
     """Passes that run one after another and what they take together, microseconds, for every shape of a grid.
 
-    One pass (`pass_time.timed_pass`), those of a drafter (`drafting.drafting_times`), or a whole step
+    One pass (`pass_cost.timed_pass`), those of a drafter (`drafting.drafting_times`), or a whole step
     (`step.step`), which is the sum of its passes: they add with `+`.
     """
 

@@ -36,7 +36,7 @@ from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import INDEPENDENT
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
-from medusa_sim.step.pass_time import device_us, timed_pass
+from medusa_sim.step.pass_cost import device_us, timed_pass
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting

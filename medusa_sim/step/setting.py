@@ -10,9 +10,9 @@ from medusa_sim.latency.model import LatencyModel
 from medusa_sim.models.model import Model
 from medusa_sim.models.parallel import ONE, Parallel
 from medusa_sim.models.variants import on_one_gpu
+from medusa_sim.step import Scope
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import CHAIN, Overlap
-from medusa_sim.step.names import Scope
 from medusa_sim.step.verified import Verified
 
 

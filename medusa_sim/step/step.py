@@ -22,7 +22,7 @@ from medusa_sim.step.graphs import padded_tokens
 from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import step_launches
-from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_cost import timed_pass
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.prompt_kernels import drafter_works

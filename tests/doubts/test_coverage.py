@@ -28,7 +28,7 @@ from medusa_sim.engines.nearness import nearness
 from medusa_sim.engines.served_groups import known_kinds
 from medusa_sim.errors import SpecError
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.pass_time import setup_half_us
+from medusa_sim.step.pass_cost import setup_half_us
 from medusa_sim.step.step import decode_step
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from medusa_sim.engines.served_groups import longest_tokens
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.costs import joule_band
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.pass_time import setup_half_us
+from medusa_sim.step.pass_cost import setup_half_us
 
 KNOWN = longest_tokens()
 SET_UPS: tuple[dict[str, Any], ...] = (

@@ -14,7 +14,7 @@ from medusa_sim.grid.surface import surface_at
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter import drafter_class
 from medusa_sim.step.last_logits import last_logits
-from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_cost import timed_pass
 from medusa_sim.step.step import decode_step, verification_step, verification_work
 from medusa_sim.step.verified import drafted_tokens
 from medusa_sim.step.workload import verify

@@ -10,7 +10,7 @@ from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.watts import launch_joules
 from medusa_sim.step.compose import COST_FIELDS
 from medusa_sim.step.drafting import drafting_times_of
-from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_cost import timed_pass
 from medusa_sim.step.workload import verify
 
 BATCH, LENGTH = np.array([[[1]], [[24]]]), np.array([[[700], [9000]]])

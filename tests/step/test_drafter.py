@@ -24,7 +24,7 @@ from medusa_sim.step.drafter.parallel import DFlash, DSpark, Pard, PEagle
 from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.expert_union import union
 from medusa_sim.step.memory import step_memory_bytes
-from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_cost import timed_pass
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step, prefill_step
 from medusa_sim.step.workload import prefill, verify

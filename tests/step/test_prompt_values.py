@@ -16,7 +16,7 @@ from medusa_sim.step.host import overlapped_us
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
-from medusa_sim.step.pass_time import device_us
+from medusa_sim.step.pass_cost import device_us
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.prompt_kernels import (
     decode_linear_us,

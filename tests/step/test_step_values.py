@@ -34,7 +34,7 @@ from medusa_sim.step.kernels import argmax_us, kernel_time, launch_time
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.memory import profiled_bytes, usable_memory_bytes
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.pass_time import pass_cost
+from medusa_sim.step.pass_cost import pass_cost
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting

@@ -17,7 +17,7 @@ from medusa_sim.models.hf_config import model_from_config
 from medusa_sim.models.model import Model, of_dtype
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.launch import elementwise_launch
-from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_cost import timed_pass
 from medusa_sim.step.pass_times import PassTimes
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.setting import Setting

@@ -20,7 +20,7 @@ from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.lab.decoder.model_drafter import TreeDrafter
 from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter, continuation
 from medusa_sim.lab.validate.operators import scores
-from medusa_sim.step.pass_time import timed_pass
+from medusa_sim.step.pass_cost import timed_pass
 from medusa_sim.step.step import decode_step
 
 

@@ -113,13 +113,13 @@ def _target_in_engine(
     hidden_us, exposed = split_host(engine, requests, work.layers)
     exposed = exposed.plus(pieces)
     launching = launching_us(engine, work.layers, _in_graph(engine, work.workload, requests))
-    ahead_us = launches_us + hidden_us + launching.time_us
+    host_us = launches_us + hidden_us + launching.time_us
     # a plain step of as many requests may be in a graph: what launching adds is not what both steps share
     launching_half_us = np.zeros(())
     if launching.half_us.any():
-        launching_half_us = host_share(ahead_us, overlapped_us(device_us, ahead_us)) * launching.half_us
+        launching_half_us = host_share(host_us, overlapped_us(device_us, host_us)) * launching.half_us
     return Cost(
-        host_us=ahead_us,
+        host_us=host_us,
         exposed_us=exposed.time_us,
         step_square=np.asarray(exposed.half_us**2),
         draft_square=np.asarray(launching_half_us**2),
