@@ -157,8 +157,8 @@ class Bands:
         at_edges = self._at_batch_edges if axis == _BATCHES else self._at_length_edges
         there = here if at_edges is None else halves_of(at_edges)
         steps = self.steps if at_edges is None else at_edges.steps
-        asked, known = ((at.batch, at.asked_len)[axis] for at in (surface, steps.surface))
-        places = [np.flatnonzero(known == edge)[0] for edge in edges]
+        asked, searched = ((at.batch, at.asked_len)[axis] for at in (surface, steps.surface))
+        places = [np.flatnonzero(searched == edge)[0] for edge in edges]
 
         def at_least(half: FloatArray, half_there: FloatArray) -> FloatArray:
             on_edges = steps.spread(half_there).take(places, axis=axis)

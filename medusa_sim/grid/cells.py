@@ -282,7 +282,7 @@ class Cells:
         """`memory` at other batches, which broadcast with the cells."""
         shard = self.scenario.shard
         added = self.configurations.drafter_memory(shard)
-        drafters = DrafterMemory(*(picked(each, self.index) for each in map(np.asarray, added)))
+        drafters = DrafterMemory(*(picked(size, self.index) for size in map(np.asarray, added)))
         return memory_parts(shard, drafters, batch, self.surface.served_len[None, :, None], self.candidates)
 
     @cached_property

@@ -32,7 +32,7 @@ class Configurations:
     def option(self) -> IntArray:
         """(configurations,) index in `options`, -1 for plain decoding."""
         return self.of_options(
-            [-1], [np.full(each.candidates.size, i) for i, each in enumerate(self.options)]
+            [-1], [np.full(option.candidates.size, i) for i, option in enumerate(self.options)]
         )
 
     @cached_property
@@ -128,11 +128,11 @@ class Configurations:
             raise ValueError("plain decoding has one size")
         if option.candidates.size > 1:
             return np.flatnonzero(self.option == self.option[configuration])
-        alike = [
+        same_way = [
             i for i, other in enumerate(self.options)
             if other.candidates.size == 1 and (other.chain, other.width) == (option.chain, option.width)
         ]  # fmt: skip
-        members = np.flatnonzero(np.isin(self.option, alike))
+        members = np.flatnonzero(np.isin(self.option, same_way))
         return members[np.argsort(self.candidates[members], kind="stable")]
 
     def drafter_memory(self, shard: Model) -> DrafterMemory:

@@ -77,7 +77,7 @@ _LISTED: set[str] = set()
 def declare(*quantities: Quantity) -> tuple[Quantity, ...]:
     """Take quantities into the catalogue, with the ends of their intervals."""
     for quantity in quantities:
-        BY_NAME.update({each.name: each for each in (quantity, *quantity.end_quantities)})
+        BY_NAME.update({named.name: named for named in (quantity, *quantity.end_quantities)})
     return quantities
 
 

@@ -58,7 +58,7 @@ class Steps:
     def target(self, number_of: NumberOf) -> npt.NDArray[Any]:
         """A number of the target's pass: of the plain step, or of verification."""
         columns = self.surface.configurations.counts.size
-        plain, verify = (np.asarray(number_of(each)) for each in (self.surface.decode, self.surface.verify))
+        plain, verify = (np.asarray(number_of(times)) for times in (self.surface.decode, self.surface.verify))
         if columns == 1 or (plain.size == verify.size == 1 and plain.flat[0] == verify.flat[0]):
             return plain
         shape = np.broadcast_shapes(plain.shape, verify.shape, (columns,))
@@ -120,13 +120,13 @@ class Steps:
     def parts_us(self) -> dict[Part, FloatArray]:
         """Kernels by what they are for, spread, in the order in which they stack; launch gaps apart."""
         passes = (self.surface.decode, self.surface.verify, *self.surface.drafting)
-        known = {"drafter", *(part for times in passes if times is not None for part in times.parts_us)}
+        parts = {"drafter", *(part for times in passes if times is not None for part in times.parts_us)}
 
         def time_us(part: Part) -> FloatArray:
             read = self.whole if part == "drafter" else self.target
             return self.spread(read(part_us(part)))
 
-        return {part: time_us(part) for part in PARTS if part in known}
+        return {part: time_us(part) for part in PARTS if part in parts}
 
     @cached_property
     def bound(self) -> CodeArray:
@@ -150,15 +150,15 @@ class Steps:
         power = gpu.power
         if power is None:
             return np.full((), np.nan)
-        known: dict[int, FloatArray] = {}  # passes that were timed together have their kernels in common
+        joules_of: dict[int, FloatArray] = {}  # passes that were timed together have their kernels in common
 
         def joules(times: PassTimes) -> FloatArray:
             total = np.zeros(())
             for kernels in times.passes:
                 launches = kernels.work.launches
-                if id(launches) not in known:
-                    known[id(launches)] = launch_joules(gpu, power, launches)
-                total = total + kernels.share * kernels.alone(known[id(launches)])
+                if id(launches) not in joules_of:
+                    joules_of[id(launches)] = launch_joules(gpu, power, launches)
+                total = total + kernels.share * kernels.alone(joules_of[id(launches)])
             return total
 
         return self.whole(joules)

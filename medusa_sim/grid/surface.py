@@ -121,8 +121,8 @@ class Surface:
         if engine is None or not engine.chain_only or not np.array_equal(counts, its_counts):
             return False
         waits = [setting.drafter_name in engine.synchronous_drafters for setting in settings]
-        alike = [(setting.overlap, setting.verified) for setting in settings]
-        return waits[0] == waits[1] and alike[0] == alike[1]
+        verified = [(setting.overlap, setting.verified) for setting in settings]
+        return waits[0] == waits[1] and verified[0] == verified[1]
 
     # The same steps elsewhere.
 

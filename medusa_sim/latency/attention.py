@@ -165,14 +165,14 @@ class AttentionRun:
             return self.by_path(path)
         split = self.by_path(msgspec.structs.replace(path, split_above=0))
         if keys.ndim != 3 or keys.shape[1] == 1:
-            whole = self.by_path(path)
-            return chosen_parts(split.time_us < whole.time_us, split, whole)
+            unsplit = self.by_path(path)
+            return chosen_parts(split.time_us < unsplit.time_us, split, unsplit)
         # on a grid few lengths are as short; beyond them both are one walk
         short = np.flatnonzero((keys <= path.split_above).any(axis=(0, 2)))
         take = partial(_of_lengths, short)
-        whole = replace(self, operator=operator.mapped(take)).by_path(path)
-        own = KernelParts(*map(take, split))
-        faster = chosen_parts(own.time_us < whole.time_us, own, whole)
+        unsplit = replace(self, operator=operator.mapped(take)).by_path(path)
+        split_short = KernelParts(*map(take, split))
+        faster = chosen_parts(split_short.time_us < unsplit.time_us, split_short, unsplit)
 
         def put(values: FloatArray | float, of_short: FloatArray | float) -> FloatArray:
             every = np.broadcast_to(values, split.time_us.shape).copy()
@@ -256,8 +256,8 @@ def _turns(turns: FloatArray, batch: FloatArray, splits: FloatArray, *, plans: b
     even = np.maximum(turns, 1.0)
     if plans:
         return even
-    whole = np.clip(2.0 - splits, 0.0, 1.0)
-    return even + whole * (turns_unplanned(turns, batch, _LENGTH_SPREAD) - even)
+    unsplit_share = np.clip(2.0 - splits, 0.0, 1.0)
+    return even + unsplit_share * (turns_unplanned(turns, batch, _LENGTH_SPREAD) - even)
 
 
 def _whole_blocks(spread: FloatArray) -> FloatArray:
@@ -277,10 +277,10 @@ def _whole_blocks(spread: FloatArray) -> FloatArray:
 def _whole_integral(ends: FloatArray) -> FloatArray:
     """F of (A8); `ends` is used up."""
     ends = np.asarray(ends)
-    whole = np.floor(ends)
-    ends -= 0.5 * whole
-    whole += 1.0
-    ends *= whole
+    floor = np.floor(ends)
+    ends -= 0.5 * floor
+    floor += 1.0
+    ends *= floor
     return ends
 
 

@@ -103,13 +103,13 @@ class CachedLatency:
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, as the model that is asked gives it."""
         off_axes, axes = operator.key, operator.axes
-        is_line = len(axes) == 1 and not any(isinstance(each, np.ndarray) and each.ndim for each in off_axes)
+        is_line = len(axes) == 1 and not any(isinstance(axis, np.ndarray) and axis.ndim for axis in off_axes)
         if not is_line and sum(map(np.size, axes)) > _LARGEST:
             return self._latency.time(operator)
-        own, place = tuple(map(_hashable, off_axes)), tuple(map(_hashable, axes))
-        if own not in self._keys:
-            self._keys[own] = (self._whose(operator) if self._whose else None, own)
-        key = self._keys[own]
+        off_key, place = tuple(map(_hashable, off_axes)), tuple(map(_hashable, axes))
+        if off_key not in self._keys:
+            self._keys[off_key] = (self._whose(operator) if self._whose else None, off_key)
+        key = self._keys[off_key]
         time = self._known.times.get((key, place))
         if time is None:
             time = self._along(operator, key, place) if is_line else self._latency.time(operator)
@@ -119,19 +119,19 @@ class CachedLatency:
     def _along(self, operator: Operator, key: Hashable, place: Hashable) -> OperatorTime:
         """An operator with one axis; the model is asked for sizes along it that are not known."""
         sizes, index = self._distinct_sizes(operator.axes[0], place)
-        known, time = self._known.lines.get(key, (np.empty(0), None))
-        places = np.searchsorted(known, sizes)
-        if time is None or (known.take(places, mode="clip") != sizes).any():
+        timed, time = self._known.lines.get(key, (np.empty(0), None))
+        places = np.searchsorted(timed, sizes)
+        if time is None or (timed.take(places, mode="clip") != sizes).any():
             new = wanted = self._known.wanted(operator.AXES[0], sizes)
             if time is not None:
-                new = wanted[known.take(np.searchsorted(known, wanted), mode="clip") != wanted]
+                new = wanted[timed.take(np.searchsorted(timed, wanted), mode="clip") != wanted]
             more = self._latency.time(operator.with_columns(**{operator.AXES[0]: new})).broadcast()
             time = more if time is None else time.joined(more)
-            known = np.concatenate([known, new])
-            order = np.argsort(known, kind="stable")  # merges two rising runs
-            known, time = known[order], time.every(lambda values: values[order])
-            self._known.keep_line(key, known, time)
-            places = np.searchsorted(known, sizes)
+            timed = np.concatenate([timed, new])
+            order = np.argsort(timed, kind="stable")  # merges two rising runs
+            timed, time = timed[order], time.every(lambda values: values[order])
+            self._known.keep_line(key, timed, time)
+            places = np.searchsorted(timed, sizes)
         at = places[index]
         return time.every(lambda values: values[at])
 

@@ -142,9 +142,9 @@ class CalibratedLatency:
 
         Weights that are unpacked take the engine's own kernels (Marlin in vLLM), where the GPU has any.
         """
-        own = self.gpu.kernels.get(self.asked.library)
+        library_set = self.gpu.kernels.get(self.asked.library)
         is_unpacked = isinstance(operator, Gemm) and operator.unpacks and not self.asked.engine
-        if is_unpacked and own is not None and operator.form in own.linear:
+        if is_unpacked and library_set is not None and operator.form in library_set.linear:
             return replace(self.asked, set_name=self.asked.library)
         if KIND_OF[operator.kind] is not COLLECTIVE or WIDE not in self.gpu.kernels:
             return self.asked
@@ -154,8 +154,8 @@ class CalibratedLatency:
     def _unfused(self, operator: Attention) -> OperatorTime:
         """QK^T or PV, of the one kernel that a set has for both."""
         unfused = self.kernel_set.unfused
-        known = {} if unfused is None else {"qk": unfused, "pv": unfused}
-        kernel = self._kernel("unfused", known, operator.kind)
+        kernels = {} if unfused is None else {"qk": unfused, "pv": unfused}
+        kernel = self._kernel("unfused", kernels, operator.kind)
         return unfused_attention_time(self.gpu, kernel, operator, cold=self.cold)
 
     def _fused(self, operator: Attention) -> OperatorTime:
@@ -204,8 +204,8 @@ class CalibratedLatency:
         )
 
 
-def _over(base: KernelSet | None, own: KernelSet) -> KernelSet:
+def _over(base: KernelSet | None, engine_set: KernelSet) -> KernelSet:
     """An engine's set, with the sections of the runtime's where it has none."""
-    if base is None or base is own:
-        return own
-    return KernelSet(**{name: getattr(own, name) or getattr(base, name) for name in SECTIONS})
+    if base is None or base is engine_set:
+        return engine_set
+    return KernelSet(**{name: getattr(engine_set, name) or getattr(base, name) for name in SECTIONS})

@@ -186,8 +186,8 @@ def choose(gpu: Gpu, operator: Operator, asked: Asked) -> Choice:
     found = list(search.found(tables, (rows_of, *operator.forms) if rows_of else operator.forms))
     if not found:
         raise search.nothing_found(tables)
-    own_forms = {each.form for each in found if not _is_lent(each.kernel)}
-    best = min(found, key=lambda each: search.against(each, own_forms))
+    own_forms = {choice.form for choice in found if not _is_lent(choice.kernel)}
+    best = min(found, key=lambda choice: search.against(choice, own_forms))
     is_asked = best.is_named and asked.engine in ("", best.set_name)
     is_asked = is_asked and (not kind.is_exact or best.form == operator.form)
     choice = Choice(
@@ -203,11 +203,11 @@ def choose(gpu: Gpu, operator: Operator, asked: Asked) -> Choice:
     return _multiplying_as(choice, products)
 
 
-def _computing_as_own(choice: Choice, own: Kernel | None, form: str) -> Choice:
+def _computing_as_own(choice: Choice, format_kernel: Kernel | None, form: str) -> Choice:
     """The choice of a linear layer, computing as the set's kernel of its own format does, if it has one."""
-    if not isinstance(choice.kernel, GemmKernel) or not isinstance(own, GemmKernel):
+    if not isinstance(choice.kernel, GemmKernel) or not isinstance(format_kernel, GemmKernel):
         return choice
-    stands_in = computing_as(choice.kernel, own)
+    stands_in = computing_as(choice.kernel, format_kernel)
     return replace(choice, form=form, kernel=stands_in, is_asked=False, error=TRANSFER_ERROR_ALIKE)
 
 
@@ -251,8 +251,8 @@ def _in_order(kernels: Mapping[str, Kernel], form: str, name: str) -> Iterator[t
 
 
 def _is_named(key: str, kernel: object, name: str) -> bool:
-    own = getattr(kernel, "name", "") or key.partition(NAME_MARK)[2]
-    return not name or not own or _says(kernel, name) or name == own
+    kernel_name = getattr(kernel, "name", "") or key.partition(NAME_MARK)[2]
+    return not name or not kernel_name or _says(kernel, name) or name == kernel_name
 
 
 def _says(kernel: object, name: str) -> bool:

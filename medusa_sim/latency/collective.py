@@ -100,7 +100,7 @@ def _banded_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, co
         few = operator.with_columns(ranks=np.minimum(ranks, kernel.most_ranks))
         found = _times(gpu, kernel, few, cold=cold)
         growth = _growth(kernel, found.time_us, ranks)
-        start_us, time_us = (growth * each for each in found)
+        start_us, time_us = (growth * part_us for part_us in found)
     else:
         start_us, time_us = _times(gpu, kernel, operator, cold=cold)
     parts = KernelParts(time_us, start_us, time_us - start_us, np.zeros(start_us.shape))
@@ -143,7 +143,7 @@ def _by_regime(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold
     message, ranks = np.broadcast_arrays(as_float(operator.message_bytes), as_float(operator.ranks))
     lines = (_line(gpu, kernel, regime, operator) for regime in kernel.regimes)
     start_us, time_us = (
-        np.stack([np.broadcast_to(each, message.shape) for each in own]) for own in zip(*lines, strict=True)
+        np.stack([np.broadcast_to(us, message.shape) for us in part]) for part in zip(*lines, strict=True)
     )
     ends = np.stack([largest_message(regime, ranks) for regime in kernel.regimes])
     if cold:
@@ -155,11 +155,11 @@ def _by_regime(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, *, cold
     # nobody measured where a library changes among more ranks: it keeps no slower regime
     fastest = np.argmin(np.where(serves, time_us, np.inf), axis=0)
     serving = np.where(ranks <= _ENDS_KNOWN_TO, np.argmax(serves, axis=0), fastest)[None]
-    served = _Times(*(np.take_along_axis(each, serving, axis=0)[0] for each in (start_us, time_us)))
+    served = _Times(*(np.take_along_axis(values, serving, axis=0)[0] for values in (start_us, time_us)))
     if cold:
         served = _with_asked_shots(gpu, kernel, operator, served)
     several = ranks > 1.0
-    return _Times(*(np.where(several, each, 0.0) for each in served))
+    return _Times(*(np.where(several, values, 0.0) for values in served))
 
 
 def _with_asked_shots(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, served: _Times) -> _Times:

@@ -66,8 +66,8 @@ def verify_in_window(model: KernelTimes, operator: WindowAttention) -> OperatorT
     several = replace(plain, kind="verify_attention", q_len=operator.q_len, kv_len=operator.kv_len)
     base, grown = model.time(one), model.time(several)
     growth = np.maximum(grown.time_us / model.time(plain).time_us, 1.0)
-    below = np.hypot(*(np.log(each.time_us / each.low_us) for each in (base, grown)))
-    above = np.hypot(*(np.log(each.high_us / each.time_us) for each in (base, grown)))
+    below = np.hypot(*(np.log(time.time_us / time.low_us) for time in (base, grown)))
+    above = np.hypot(*(np.log(time.high_us / time.time_us) for time in (base, grown)))
     time_us = base.time_us * growth
     return OperatorTime(
         time_us=time_us,
@@ -101,10 +101,10 @@ def _replayed(model: KernelTimes, operator: Sparse, time: OperatorTime) -> Opera
     others. Published steps through vLLM leave less than either: the band reaches down to that, and half
     of the way up to the library's own rows.
     """
-    gpu, own, shortest = model.gpu, model.choice(operator), time
+    gpu, chosen, shortest = model.gpu, model.choice(operator), time
     for name in gpu.kernels:
         asked = Asked(set_name=name, library=name, in_step=True)
-        if name == own.set_name or own.form not in SPARSE.table(gpu.kernels[name]):
+        if name == chosen.set_name or chosen.form not in SPARSE.table(gpu.kernels[name]):
             continue
         other = choose(gpu, operator, asked)
         if other.set_name == name and isinstance(other.kernel, StreamKernel):

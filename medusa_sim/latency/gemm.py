@@ -147,8 +147,8 @@ def _best(
 
     def cost(index: IntArray, place: IntArray | slice) -> FloatArray:
         """(G10)."""
-        own: Any = tuple(size[place] if size.ndim else size for size in sizes)
-        time_us = _Layer.of(gpu, kernel, operator, own).parts(every, index).time_us
+        picked_sizes: Any = tuple(size[place] if size.ndim else size for size in sizes)
+        time_us = _Layer.of(gpu, kernel, operator, picked_sizes).parts(every, index).time_us
         return time_us * taken(every.selection_penalty, index)
 
     return cheapest(bound, cost)

@@ -54,15 +54,15 @@ def latent_time(
     time_us = np.maximum(parts.time_us, roofline_time_us(gpu, alone)) if cold else parts.time_us
     fixed_us, memory_us, work_us = parts.fixed_us, parts.memory_us, parts.work_us
     if kernel.projections is not None and operator.projections:
-        linear = [_linear_us(gpu, kernel.projections, each) for each in operator.projections]
+        linear = [_linear_us(gpu, kernel.projections, projection) for projection in operator.projections]
         memory_us = memory_us + sum(memory for memory, _ in linear)
         work_us = work_us + sum(work for _, work in linear)
         token_us = kernel.projections.token_us + kernel.projections.head_us * as_float(operator.heads)
         around_us = kernel.projections.launch_us + token_us * operator.size
         fixed_us = fixed_us + around_us
-        time_us = time_us + around_us + sum(in_quadrature(*each) for each in linear)
-    whole = KernelParts(time_us, fixed_us, memory_us, work_us)
-    time = calibrated_time(gpu, [(kernel.fit, operator)], whole)
+        time_us = time_us + around_us + sum(in_quadrature(*times) for times in linear)
+    kernel_parts = KernelParts(time_us, fixed_us, memory_us, work_us)
+    time = calibrated_time(gpu, [(kernel.fit, operator)], kernel_parts)
     if not operator.is_absorbed:
         return time
     several = as_float(operator.q_len) > 1.0

@@ -170,8 +170,8 @@ class LocalLatency:
         self, matrix: MatrixLaw, kind: TypeLaw, weights: FloatArray, read: FloatArray, columns: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """(memory, arithmetic) of the columns of whole tiles, or of their mean: linear in them (local 2)."""
-        own = kind.tiles * self.law.matrix_of.get(self.target, 1.0)
-        work = weights * (own * matrix.unpack + (columns - matrix.tile) * matrix.column) / self.ops_per_us
+        tiles = kind.tiles * self.law.matrix_of.get(self.target, 1.0)
+        work = weights * (tiles * matrix.unpack + (columns - matrix.tile) * matrix.column) / self.ops_per_us
         if matrix.peak:
             work = work + 2.0 * weights * columns / (
                 matrix.peak * self.clock * self.gpu.peak("fp16") / US_PER_S
@@ -181,7 +181,7 @@ class LocalLatency:
     def _experts(self, operator: Experts) -> OperatorTime:
         """Routed experts of a layer (local 3): gate and up, then down."""
         law = self.law
-        rows, hit, tokens = (as_float(each) for each in (operator.rows, operator.hit, operator.tokens))
+        rows, hit, tokens = (as_float(size) for size in (operator.rows, operator.hit, operator.tokens))
         columns = operator.padded_rows(law.grouped.tile) / np.maximum(np.minimum(hit, rows), _NOTHING)
         hidden, inter = as_float(operator.hidden), as_float(operator.inter)
         products: list[_Product] = []
@@ -218,8 +218,8 @@ class LocalLatency:
         memory = operator.bytes / (self.bytes_per_us * law.attention_share)
         pairs = as_float(operator.batch) * as_float(operator.heads) * operator.attended_pairs
         left = as_float(operator.head_dim) % law.attention_step
-        each = law.attention_ops * (operator.head_dim - left) + law.attention_left_ops * left
-        work = pairs * 2.0 * each / self.ops_per_us
+        ops = law.attention_ops * (operator.head_dim - left) + law.attention_left_ops * left
+        work = pairs * 2.0 * ops / self.ops_per_us
         parts = _one_after_another([(memory, np.maximum(work, 1e-12), law.overlap)], law.attention_us)
         return self._timed(parts, operator.size, is_product=False)
 
@@ -247,12 +247,12 @@ class LocalLatency:
             np.where(memory >= parts.work_us, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE)),
         )
         source = Source.CALIBRATED if self.law.measured else Source.BORROWED
-        beside = 1.0 - np.minimum(memory / time_us, 1.0)
+        compute_share = 1.0 - np.minimum(memory / time_us, 1.0)
         band = np.full_like(size, self.law.band)
         if self.law.beyond is not None:
             columns, wider = self.law.beyond
             band = np.where(size > columns, wider, band)
-        half = np.hypot(band, np.minimum(BESIDE_READING * band, MOST_BESIDE) * beside)
+        half = np.hypot(band, np.minimum(BESIDE_READING * band, MOST_BESIDE) * compute_share)
         return OperatorTime(
             time_us=time_us,
             low_us=time_us * np.exp(-half),

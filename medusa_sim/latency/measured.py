@@ -68,9 +68,9 @@ def load_profile(name: str, data_dir: str | os.PathLike[str] | None = None) -> P
     folder = data.find(OPERATOR_PROFILES, name, data_dir)
     paths = sorted(folder.glob("*.csv")) if folder is not None else []
     if not paths:
-        known = ", ".join(profile_names(data_dir)) or "none"
+        profiles = ", ".join(profile_names(data_dir)) or "none"
         raise SpecError(
-            f"no measured rows for {name!r} (profiles: {known}); measure the device with "
+            f"no measured rows for {name!r} (profiles: {profiles}); measure the device with "
             "`medusa-sim measure`, or use --latency calibrated"
         )
     check_meta(paths[0].parent, [path.name for path in paths])

@@ -56,8 +56,8 @@ def experts_time(
     by_rule = bool(kernel.default_tiles) and (not form or same_form(form, operator.form))
     chosen = _chosen(kernel, computed, products, by_rule=by_rule)[None]
     product_us, memory_us, work_us = (
-        np.take_along_axis(np.broadcast_to(each, products.shape), chosen, axis=0)[0]
-        for each in (products, memory, work)
+        np.take_along_axis(np.broadcast_to(values, products.shape), chosen, axis=0)[0]
+        for values in (products, memory, work)
     )
     if cold and by_rule:
         product_us = np.minimum(product_us, _next_us(gpu, kernel, computed, products, chosen))
@@ -155,11 +155,11 @@ def _next_us(
 def _end_tokens(tile: ExpertTile, operator: Experts, shape: tuple[int, ...]) -> FloatArray:
     """Most tokens that the rule takes the tile for; infinity where it has no end."""
     experts = as_float(operator.local_experts)
-    each = as_float(operator.rows) / as_float(operator.tokens)
+    rows_per_token = as_float(operator.rows) / as_float(operator.tokens)
     ends = (
         np.asarray(tile.tokens_max or np.inf),
         (tile.tokens_per_expert_max or np.inf) * experts,
-        (tile.rows_per_expert_max or np.inf) * experts / each,
+        (tile.rows_per_expert_max or np.inf) * experts / rows_per_token,
     )
     return np.broadcast_to(np.minimum(np.minimum(*ends[:2]), ends[2]), shape)
 

@@ -128,8 +128,8 @@ def stream_time(gpu: Gpu, kernel: StreamKernel, operator: Stream, *, cold: bool 
     if cold:  # coefficients fitted on one chip may be less than another's peak or memory allows
         time_us = np.maximum(time_us, roofline_time_us(gpu, operator))
     memory_us, work_us, turns_us = (np.broadcast_to(part, time_us.shape) for part in parts)
-    whole = KernelParts(time_us, kernel.ramp_us + turns_us, memory_us, work_us)
-    time = calibrated_time(gpu, [(kernel.fit, operator)], whole)
+    kernel_parts = KernelParts(time_us, kernel.ramp_us + turns_us, memory_us, work_us)
+    time = calibrated_time(gpu, [(kernel.fit, operator)], kernel_parts)
     if not cold and kernel.host_us and kernel.fit.is_borrowed(gpu.name):  # a host belongs to no GPU
         is_other = (kernel.fit.lender in GRACE) != (gpu.name in GRACE)
         waits = is_host_bound(gpu, kernel, operator)

@@ -30,14 +30,14 @@ class KnownChoices:
         if np.max(steps, initial=0.0) > _STEPS_KEPT:
             new, index = np.unique(steps, return_inverse=True)
             return self._find(new)[index].reshape(steps.shape)
-        place, known = steps.astype(np.int64), self._known
-        if (more := np.max(place, initial=0) + 1 - known.size) > 0:
-            known = np.concatenate([known, np.full(more, -1, np.int16)])
-        if (unknown := place[known.take(place) < 0]).size:
+        place, found = steps.astype(np.int64), self._known
+        if (more := np.max(place, initial=0) + 1 - found.size) > 0:
+            found = np.concatenate([found, np.full(more, -1, np.int16)])
+        if (unknown := place[found.take(place) < 0]).size:
             asked = np.flatnonzero(np.bincount(unknown))
-            known[asked] = self._find(asked.astype(np.float64))
-        self._known = known  # at last: other threads ask too
-        return known.take(place).astype(np.int64)
+            found[asked] = self._find(asked.astype(np.float64))
+        self._known = found  # at last: other threads ask too
+        return found.take(place).astype(np.int64)
 
 
 def cheapest(bound: FloatArray, cost: Callable[[IntArray, IntArray | slice], FloatArray]) -> IntArray:

@@ -120,15 +120,15 @@ def whole_attention_time(
     )
     one_row = operator.with_columns(q_len=1)
     run = AttentionRun(gpu=gpu, operator=operator, cold=cold, plans=False)
-    plain, whole = replace(run, operator=one_row).by_kernel(decode), run.by_path(path)
+    plain, verify = replace(run, operator=one_row).by_kernel(decode), run.by_path(path)
     if splits:
         _, tiles, _ = row_tiles(path, operator)
         keys = as_float(operator.kv_len) * run.key_us(path) / fraction
         walk = SPLIT_MARGIN * tiles * keys / gpu.sms
         fixed = np.full(walk.shape, path.ramp_us + path.split_us)
-        whole = KernelParts(fixed + np.hypot(walk, whole.memory_us), fixed, whole.memory_us, walk)
+        verify = KernelParts(fixed + np.hypot(walk, verify.memory_us), fixed, verify.memory_us, walk)
     several = as_float(operator.q_len) > 1.0
-    parts = chosen_parts(several, whole, plain)
+    parts = chosen_parts(several, verify, plain)
     time = time_of_parts(gpu, [(decode.fit, one_row)], operator, parts, cold=cold)
     return less_certain(time, WHOLE_ERROR, Source.BORROWED, several)
 

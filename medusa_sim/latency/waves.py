@@ -109,7 +109,7 @@ def turns_unplanned(turns: FloatArray, requests: FloatArray, spread: float) -> F
     at_least = np.maximum(turns, 1.0)
     late = requests * (1.0 - 1.0 / at_least)
     left = (1.0 + spread**2 / 3.0) / 2.0
-    longest, of_late = (1.0 + spread * (each - 1.0) / (each + 1.0) for each in (requests, late))
+    longest, of_late = (1.0 + spread * (count - 1.0) / (count + 1.0) for count in (requests, late))
     return np.maximum(longest, at_least - left + of_late)
 
 

@@ -91,17 +91,17 @@ def usual_requests(test: LoadTest) -> int:
     runs = _USUAL_TRIALS * test.seeds * len(test.servers) if test.slos.given else 0
     drafting = sum(server.table.drafts_max > 0 for server in test.servers)
     runs += 2 * USUAL_PAIRS * drafting if drafting < len(test.servers) else 0
-    return search_requests(test) * runs + sum(filling_requests(test, each).count for each in test.servers)
+    return search_requests(test) * runs + sum(filling_requests(test, server).count for server in test.servers)
 
 
-def rates_to_try(full_per_s: float, known: Sequence[CarriedRates] = ()) -> tuple[float, ...]:
+def rates_to_try(full_per_s: float, carried: Sequence[CarriedRates] = ()) -> tuple[float, ...]:
     """Rates below and above what each policy carries, and half of the least, with two digits.
 
     Where no limits were asked for, a quarter to nine tenths of what the first policy is full at. A policy
     that keeps its limits until it is full has no rate above: its last is the last that is surely steady.
     """
     rates = [share * full_per_s for share in (0.25, 0.5, 0.75, SURELY_STEADY)]
-    knees = [policy for policy in known if policy.largest_per_s]
+    knees = [policy for policy in carried if policy.largest_per_s]
     if knees:
         rates = [0.5 * min(policy.largest_per_s or 0.0 for policy in knees)]
         for policy in knees:

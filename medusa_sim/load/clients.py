@@ -22,14 +22,14 @@ class Clients:
 
     def __init__(self, requests: Requests, server_s: float) -> None:
         self._requests, self._server_s = requests, server_s
-        known, before = requests.count, requests.before
+        sent_first, before = requests.count, requests.before
         if requests.users is not None:
-            known, before = min(requests.users, requests.count), np.full_like(before, -1)
+            sent_first, before = min(requests.users, requests.count), np.full_like(before, -1)
         self.sent_s: FloatArray = np.full(requests.count, np.nan)
-        self.sent_s[:known] = requests.arrival_s[:known]
-        self.pending = requests.count - known
+        self.sent_s[:sent_first] = requests.arrival_s[:sent_first]
+        self.pending = requests.count - sent_first
         self.sent = 0
-        leads = np.flatnonzero(before[:known] < 0)
+        leads = np.flatnonzero(before[:sent_first] < 0)
         self._timed: list[tuple[float, int]] = list(
             zip(requests.arrival_s[leads].tolist(), leads.tolist(), strict=True)
         )

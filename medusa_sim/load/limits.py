@@ -121,9 +121,9 @@ class SchedulerLimits:
         Schedulers take whole requests: their caches are not full where one has a request more than others.
         prompt_tokens: of which every cache holds the shared ones once.
         """
-        own = self.kv_blocks // self.schedulers - self.shared_blocks(prompt_tokens)
+        blocks = self.kv_blocks // self.schedulers - self.shared_blocks(prompt_tokens)
         fullest = max(-(-requests // self.schedulers), 1)
-        return own * max(requests, 1) // fullest
+        return blocks * max(requests, 1) // fullest
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks that one request of so many tokens holds, with the slots of a step without drafts."""

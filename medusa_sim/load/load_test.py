@@ -103,9 +103,9 @@ class LoadTest:
         named = [policy for policy in self.policies if isinstance(policy, str)]
         if len(named) == len(self.policies) and never_drafts(named):
             return 0
-        known = len(chains(self.scenario))
-        asked = drafts_asked(named, known)
-        return known if len(named) < len(self.policies) else asked
+        longest = len(chains(self.scenario))
+        asked = drafts_asked(named, longest)
+        return longest if len(named) < len(self.policies) else asked
 
     def limits(self, drafts: int) -> SchedulerLimits:
         """Limits of a server whose drafter makes so many drafts; 0: no drafter is loaded."""

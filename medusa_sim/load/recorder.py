@@ -127,7 +127,7 @@ class Recorder:
             start,
             span,
             np.stack(
-                [requests, not_decoding, kv, drafts, *(each / lasting_s for each in (emitted, prompted))]
+                [requests, not_decoding, kv, drafts, *(tokens / lasting_s for tokens in (emitted, prompted))]
             ),
         )
 

@@ -79,8 +79,8 @@ class Requests:
         """(requests,) tokens of each one's session up to the answer before it; None without sessions."""
         if self.session is None:
             return None
-        whole = self.prompt_tokens + self.output_tokens
-        return np.where(self.before < 0, 0, whole[self.before])
+        tokens = self.prompt_tokens + self.output_tokens
+        return np.where(self.before < 0, 0, tokens[self.before])
 
     @property
     def completes(self) -> BoolArray:
@@ -162,9 +162,9 @@ class Requests:
         Raises UsageError naming the first that the model's positions or the GPU's KV cache cannot hold,
         unless drop_long.
         """
-        whole = self.prompt_tokens + self.output_tokens
+        tokens = self.prompt_tokens + self.output_tokens
         most = limits.longest_request(drafts)
-        too_long = whole > most
+        too_long = tokens > most
         if not too_long.any():
             return self, 0
         first = int(np.argmax(too_long))

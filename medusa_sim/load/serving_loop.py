@@ -74,8 +74,8 @@ class ServingLoop:
         spread: float,
     ) -> None:
         if limits.whole_prompts:
-            whole = bool(are_read_whole(as_float(requests.prompt_tokens), limits.token_budget))
-            limits = replace(limits, whole_prompts=whole)
+            all_whole = bool(are_read_whole(as_float(requests.prompt_tokens), limits.token_budget))
+            limits = replace(limits, whole_prompts=all_whole)
         self.requests, self.table, self.limits = requests, table, limits
         self.clients = Clients(requests, table.server_s)
         self.batch = Batch(Draws(table, requests.output_tokens, seed, spread))

@@ -191,7 +191,7 @@ def step_table(
     starts = range(_TOGETHER, limits.max_requests, _TOGETHER)
     batches = np.split(np.arange(1, limits.max_requests + 1), starts)
     pieces = [_piece(price(scenario, batch, lengths, options), options) for batch in batches]
-    whole = _Piece(*(np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True)))
+    joined = _Piece(*(np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True)))
     setting = scenario.setting
     drafter, drafts = (options[-1].drafter, options[-1].depth) if options else (None, 0)
     prompts = prompt_table(setting, drafter, drafts, limits, longest)
@@ -199,23 +199,23 @@ def step_table(
     # a step of prompts alone is a plain one of one request, less its token's linear layers and attention
     token_s = float(decode_linear_s[0, 1] + prompts.attention_of_s(1, 1))
     prompts_alone = np.full(
-        (len(options) + 1, 1, lengths.size), max(whole.step_s.item(0, 0, 0) - token_s, 0.0)
+        (len(options) + 1, 1, lengths.size), max(joined.step_s.item(0, 0, 0) - token_s, 0.0)
     )
     if not prompts.terms.are_apart:  # drafting follows at once
-        prompts_alone[:, 0] += (whole.drafting_share[:, 0] * whole.step_s[:, 0, 0])[:, None]
+        prompts_alone[:, 0] += (joined.drafting_share[:, 0] * joined.step_s[:, 0, 0])[:, None]
     engine = setting.runtime.engine
     ahead = 0 if engine is None else round(engine.steps_ahead.value)
     method = scenario.drafting.method
     is_synchronous = engine is not None and bool(options) and method in engine.synchronous_drafters
     return StepTable(
         lengths=lengths.astype(np.float64),
-        step_s=np.concatenate([prompts_alone, whole.step_s], axis=1),
+        step_s=np.concatenate([prompts_alone, joined.step_s], axis=1),
         prompts=prompts,
         acceptance_rates=acceptance_rates(options),
         match_rate=setting.verified.match_rate if options else 1.0,
         match_runs=(scenario.profile.match_runs or MATCHES_RUN) if options else 1.0,
-        drafting_share=_with_none(whole.drafting_share, 0.0),
-        idle_share=_with_none(whole.idle_share, 0.0)[0],
+        drafting_share=_with_none(joined.drafting_share, 0.0),
+        idle_share=_with_none(joined.idle_share, 0.0)[0],
         steps_ahead=0 if is_synchronous else ahead,
         plain_steps_ahead=ahead,
         server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
@@ -223,8 +223,8 @@ def step_table(
         server_band=0.0 if engine is None else engine.server_us.band,
         decode_linear_s=decode_linear_s,
         sharing_s=sharing_s,
-        faster=_with_none(whole.faster),
-        slower=_with_none(whole.slower),
+        faster=_with_none(joined.faster),
+        slower=_with_none(joined.slower),
     )
 
 

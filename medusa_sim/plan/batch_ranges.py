@@ -80,16 +80,16 @@ def merge_batches(
     top = log_speedup[:, 1:].max(axis=1, initial=-np.inf)
     pays = top > 0.0 if drafted is None else drafted & np.isfinite(top)
     best = np.where(pays, 1 + _first_of_largest(log_speedup[:, 1:], top), 0)
-    alike = pays[1:] == pays[:-1] if groups is None else (pays[1:] == pays[:-1]) & (groups[1:] == groups[:-1])
+    joins = pays[1:] == pays[:-1] if groups is None else (pays[1:] == pays[:-1]) & (groups[1:] == groups[:-1])
     ranges: list[BatchRange] = []
     first = 0
     while first < best.size:
         configuration, last = int(best[first]), first
         stands = _stands(log_speedup, configuration, best, switching_gain, halves)
-        while last + 1 < best.size and alike[last] and stands[last + 1]:
+        while last + 1 < best.size and joins[last] and stands[last + 1]:
             last += 1
         start = first
-        if ranges and alike[first - 1]:
+        if ranges and joins[first - 1]:
             start = _earliest_switch(ranges[-1], configuration, log_speedup, best)
             ranges[-1] = replace(ranges[-1], last=start - 1)
         ranges.append(BatchRange(start, last, configuration))

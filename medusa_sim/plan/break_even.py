@@ -80,8 +80,8 @@ def find_break_even(coded: Coded, codes_at: CodesAt) -> BreakEven:
     codes_at: of the numbers between them.
     """
     values, codes = with_edges_found(coded, codes_at)
-    known = stretches(values, codes)
-    spans = drafting_spans(values, codes, known)
+    found = stretches(values, codes)
+    spans = drafting_spans(values, codes, found)
     first, last = int(values[0]), int(values[-1])
     # where drafts begin or end, from the second value on
     edges = sorted({edge for span in spans for edge in (span[0], span[1] + 1) if first < edge <= last})
@@ -90,7 +90,7 @@ def find_break_even(coded: Coded, codes_at: CodesAt) -> BreakEven:
         direction = "pays from" if spans[-1][1] == last else "loses from"
     return BreakEven(
         at=edges[-1] if edges else None, direction=direction, searched_from=first, searched_to=last,
-        spans=spans, known=known,
+        spans=spans, known=found,
     )  # fmt: skip
 
 

@@ -103,8 +103,8 @@ def _batches_near(point: Cell | None, largest: int) -> IntArray:
 
 def most_tokens_per_s(*points: Cell | None) -> Cell | None:
     """The point of the largest throughput; None where none is known."""
-    known = [point for point in points if point is not None]
-    return max(known, key=lambda point: point.tokens_per_s, default=None)
+    given = [point for point in points if point is not None]
+    return max(given, key=lambda point: point.tokens_per_s, default=None)
 
 
 def best_of_lengths(cells: Cells, max_latency_us: float | None, *, speculate: bool) -> Cell | None:

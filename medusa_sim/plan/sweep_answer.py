@@ -163,8 +163,8 @@ def _free(by_count: Cells) -> FreeBudgets:
     counts, surface = by_count.configurations.counts, by_count.surface
     alone = by_count.spread(surface.verify.time_us / by_count.steps.decode_us).copy()
     alone[..., 0] = 1.0
-    whole, verification = (free_count(counts, overhead).ravel() for overhead in (by_count.overhead, alone))
-    return FreeBudgets(whole=whole, verification=verification, largest=int(counts[-1]))
+    step, verification = (free_count(counts, overhead).ravel() for overhead in (by_count.overhead, alone))
+    return FreeBudgets(whole=step, verification=verification, largest=int(counts[-1]))
 
 
 def in_engine(scenario: Scenario, batch: IntArray, seq_len: IntArray) -> Cells | None:

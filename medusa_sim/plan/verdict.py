@@ -84,8 +84,8 @@ class Coded(NamedTuple):
         """Those of both, with the other's code where both have one."""
         values = np.union1d(self.values, other.values)
         codes = np.zeros(values.size, dtype=np.int64)
-        for each in (self, other):
-            codes[np.searchsorted(values, each.values)] = each.codes
+        for part in (self, other):
+            codes[np.searchsorted(values, part.values)] = part.codes
         return Coded(values, codes)
 
 
@@ -118,18 +118,18 @@ def stretches(values: IntArray, codes: IntArray) -> tuple[Stretch, ...]:
 
 
 def drafting_spans(
-    values: IntArray, codes: IntArray, known: Sequence[Stretch]
+    values: IntArray, codes: IntArray, found: Sequence[Stretch]
 ) -> tuple[tuple[int, int], ...]:
     """Every (first, last) in which drafts are made, one range where stretches adjoin."""
-    verdicts = [None, *(stretch.verdict for stretch in known), None]
-    paying = [(stretch.first, stretch.last) for stretch in known if stretch.verdict == "pays"]
+    verdicts = [None, *(stretch.verdict for stretch in found), None]
+    paying = [(stretch.first, stretch.last) for stretch in found if stretch.verdict == "pays"]
     gaining = [(first, last) for code, first, last in runs_of_equals(values, codes.tolist()) if code == GAIN]
     if not paying:
-        unsure = [stretch for stretch in known if stretch.verdict == "uncertain"]
+        unsure = [stretch for stretch in found if stretch.verdict == "uncertain"]
         runs = [run for run in gaining if any(one.first <= run[0] <= one.last for one in unsure)]
         return (max(runs, key=lambda run: (run[1] + 1) / run[0]),) if runs else ()
     spans = list(paying)
-    for stretch, before, after in zip(known, verdicts, verdicts[2:], strict=False):
+    for stretch, before, after in zip(found, verdicts, verdicts[2:], strict=False):
         if stretch.verdict != "uncertain":
             continue
         from_left = [run for run in gaining if before == "pays" and run[0] == stretch.first]

@@ -88,25 +88,25 @@ def card_figure(answer: Recommendation, batch: int | None = None, *, dark: bool 
     inks = _DARK if dark else _LIGHT
     batch = answer.question.batch_min if batch is None else batch
     row = answer.scheduled_row_at(batch, answer.question.seq_len[0])
-    told, (title, run) = short_answer(answer, row), title_lines(answer, row)
+    short, (title, run) = short_answer(answer, row), title_lines(answer, row)
     with look():
         figure = Figure(figsize=(SIZE[0] / DPI, SIZE[1] / DPI), facecolor=inks.page)
         quiet: dict[str, Any] = {"color": inks.quiet, "va": "top"}
         _fitted(figure, title, 0.93, 19.0, _RIGHT - _LEFT, color=inks.text, weight="bold")
         _fitted(figure, run, 0.835, 10.0, _RIGHT - _LEFT, **quiet)
         figure.text(
-            _LEFT, 0.70, told.figure, color=inks.by_kind[told.kind], fontsize=44, weight="bold", va="top"
+            _LEFT, 0.70, short.figure, color=inks.by_kind[short.kind], fontsize=44, weight="bold", va="top"
         )
-        _fitted(figure, told.action, 0.465, 14.0, _MIDDLE - _LEFT, color=inks.text, weight="bold", va="top")
-        _fitted(figure, told.more, 0.395, 10.5, _MIDDLE - _LEFT, **quiet)
+        _fitted(figure, short.action, 0.465, 14.0, _MIDDLE - _LEFT, color=inks.text, weight="bold", va="top")
+        _fitted(figure, short.more, 0.395, 10.5, _MIDDLE - _LEFT, **quiet)
         for place, line in enumerate(_basis(answer)):
             figure.text(_LEFT, 0.315 - 0.042 * place, for_figure(line), fontsize=7.6, **quiet)
-        said = f"{date.today():%Y-%m-%d}"
+        made_on = f"{date.today():%Y-%m-%d}"
         figure.text(_LEFT, 0.045, f"medusa-sim {__version__}", fontsize=9, weight="bold", color=inks.text)
-        figure.text(_RIGHT, 0.045, f"predicted {said}", fontsize=9, color=inks.quiet, ha="right")
+        figure.text(_RIGHT, 0.045, f"predicted {made_on}", fontsize=9, color=inks.quiet, ha="right")
         figure.add_artist(_rule(inks))
         axis = figure.add_axes((_MIDDLE + 0.085, 0.235, _RIGHT - _MIDDLE - 0.085, 0.465))
-        _curve(axis, answer, row, inks, told)
+        _curve(axis, answer, row, inks, short)
     return figure
 
 
@@ -130,14 +130,14 @@ def _basis(answer: Recommendation) -> list[str]:
     return wrap(rests_text(answer.scenario), _LETTERS, max_lines=_MOST_LINES, placeholder=" ...")
 
 
-def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, told: ShortAnswer) -> None:
+def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, short: ShortAnswer) -> None:
     """Speedup of the schedule by batch with its band, the batch of the answer ringed."""
     axis.set_facecolor(inks.page)
     axis.grid(color=inks.grid)
     axis.tick_params(colors=inks.quiet, labelsize=8.5)
     for side in ("left", "bottom"):
         axis.spines[side].set_color(FAINT)
-    drawn = [each for each in gains_by_batch(answer.rows_at(row.seq_len)) if each["fits_memory"]]
+    drawn = [gain for gain in gains_by_batch(answer.rows_at(row.seq_len)) if gain["fits_memory"]]
     axis.axhline(1.0, color=FAINT, linewidth=1.0, linestyle="--")
     axis.set_xlabel("requests at once", color=inks.quiet)
     axis.set_title("Speedup over decoding without drafts", color=inks.text, fontsize=9.2)
@@ -145,7 +145,7 @@ def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, to
         axis.set(xticks=[], yticks=[])
         return
     batch, low, high, gain = (
-        [each[name] for each in drawn] for name in ("batch", "speedup_low", "speedup_high", "speedup")
+        [gain[name] for gain in drawn] for name in ("batch", "speedup_low", "speedup_high", "speedup")
     )
     axis.fill_between(batch, low, high, color=inks.line, alpha=0.18, linewidth=0)
     axis.plot(batch, gain, color=inks.line, linewidth=2.4, marker="o" if len(batch) == 1 else None)
@@ -155,11 +155,11 @@ def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, to
         every = -(-len(ticks) // 8)
         axis.set_xticks(ticks[::every] or [batch[0]], [f"{tick:,}" for tick in ticks[::every] or [batch[0]]])
         axis.minorticks_off()
-    here = next((each for each in drawn if each["batch"] == row.batch_max), None)
+    here = next((gain for gain in drawn if gain["batch"] == row.batch_max), None)
     if here is not None:
         ring: dict[str, Any] = {"markersize": 12, "markerfacecolor": "none", "markeredgewidth": 2.4}
         axis.plot(
-            [here["batch"]], [here["speedup"]], "o", color=inks.by_kind[told.kind], clip_on=False, **ring
+            [here["batch"]], [here["speedup"]], "o", color=inks.by_kind[short.kind], clip_on=False, **ring
         )
     axis.set_ylim(bottom=min(0.9, *low) if min(low) < 1.0 else 0.9, top=max(1.15, 1.04 * max(high)))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")

@@ -42,8 +42,8 @@ def _no_formulas(table: pa.Table) -> pa.Table:
             texts = coded.dictionary.to_pylist()
             written = list(map(for_csv, texts))
             if written != texts:
-                told = pa.DictionaryArray.from_arrays(coded.indices, pa.array(written, column.type))
-                table = table.set_column(place, table.column_names[place], told.cast(column.type))
+                escaped = pa.DictionaryArray.from_arrays(coded.indices, pa.array(written, column.type))
+                table = table.set_column(place, table.column_names[place], escaped.cast(column.type))
     return table
 
 

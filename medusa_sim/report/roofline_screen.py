@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 def roofline_screen(points: pa.Table, scenario: Scenario, asked: str) -> Screen:
     """Where the roof bends, what each phase waits for and reaches, its operators with the most work."""
-    said = _sentences(points, scenario.gpu, scenario.shard.dtype)
+    sentences = _sentences(points, scenario.gpu, scenario.shard.dtype)
     rows = points.to_pylist()
-    most = [row for row in rows if row["batch"] == max(each["batch"] for each in rows)]
+    most = [row for row in rows if row["batch"] == max(other["batch"] for other in rows)]
     last = {(row["phase"], row["op"]): row for row in sorted(most, key=lambda row: row["query_tokens"])}
     heaviest = list(last.values())
     heaviest.sort(key=lambda row: (list(PHASE_TITLES).index(row["phase"]), -row["time_us"]))
@@ -35,7 +35,7 @@ def roofline_screen(points: pa.Table, scenario: Scenario, asked: str) -> Screen:
             f"{asked}: {scenario.model.name} {scenario.model.numbers} on {scenario.gpus_text}, "
             f"{scenario.runtime.name}"
         ),
-        answer=tuple(said),
+        answer=tuple(sentences),
         tables=(_table(heaviest, title),),
         details=(_table(rows, "every operator"),),
         facts=(

@@ -64,8 +64,8 @@ def screen_blocks(screen: Screen) -> tuple[list[Block], list[Block]]:
     first: list[Block] = [Text(line, "lead") for line in screen.answer]
     first += [Text(screen.asked, "soft"), *screen.tables]
     # `Next` is of the command, not of the answer
-    told = tuple((fact.label, fact.text) for fact in screen.facts if fact.label != "Next")
-    return first, [*_details(screen, told), *_warnings("Warnings", screen.warnings)]
+    facts = tuple((fact.label, fact.text) for fact in screen.facts if fact.label != "Next")
+    return first, [*_details(screen, facts), *_warnings("Warnings", screen.warnings)]
 
 
 def _details(screen: Screen, facts: tuple[tuple[str, str], ...]) -> list[Block]:

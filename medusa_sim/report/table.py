@@ -149,10 +149,10 @@ class TextTable:
                 if len({NOTHING if cell_text(name, value) == NOTHING else value for value in values}) == 1
             }
             columns = {name: values for name, values in columns.items() if name not in same}
-            told = {name: cell_text(name, value) for name, value in same.items()}
-            told = {name: text for name, text in told.items() if text != NOTHING}
+            named = {name: cell_text(name, value) for name, value in same.items()}
+            named = {name: text for name, text in named.items() if text != NOTHING}
             title = "  ".join(
-                [*([title] if title else []), *(f"{name}={text}" for name, text in told.items())]
+                [*([title] if title else []), *(f"{name}={text}" for name, text in named.items())]
             )
         cells = [[cell_text(name, value) for value in values] for name, values in columns.items()]
         return cls(

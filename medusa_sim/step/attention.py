@@ -96,13 +96,13 @@ def _product(mixer: Grouped, layers: MixerLayers[Grouped]) -> Launch:
 def _attention(mixer: Grouped, kind: AttentionKind, layers: MixerLayers[Grouped], **sizes: Size) -> Launch:
     # one width for both products: that at which they are as large as they are
     width = mixer.head_dim if mixer.v_dim is None else (mixer.head_dim + mixer.v_dim) / 2
-    whole = {
+    usual = {
         "kv_len": layers.workload.kv_len,
         "heads": mixer.heads,
         "kv_heads": mixer.kv_heads,
         "head_dim": width,
     }
-    return layers.attention(Attention, kind, kind=kind, kv_dtype=layers.model.kv_dtype, **whole | sizes)
+    return layers.attention(Attention, kind, kind=kind, kv_dtype=layers.model.kv_dtype, **usual | sizes)
 
 
 def _in_window(mixer: Grouped, layers: MixerLayers[Grouped]) -> dict[str, Size]:

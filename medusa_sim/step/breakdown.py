@@ -52,8 +52,8 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
     rest["high_us"] = rest["time_us"] + added_us
     rest = rest[(rest["time_us"] > 0.0) | (rest["high_us"] > rest["time_us"])]
     rest = rest.assign(**{"pass": "", "part": ""})
-    whole = frame if rest.empty else pd.concat([frame, rest[list(frame.columns)]], ignore_index=True)
-    return whole.assign(share=whole["time_us"] / float(step.time_us))
+    every_part = frame if rest.empty else pd.concat([frame, rest[list(frame.columns)]], ignore_index=True)
+    return every_part.assign(share=every_part["time_us"] / float(step.time_us))
 
 
 def _kernels(step: PassTimes) -> Iterator[dict[str, object]]:

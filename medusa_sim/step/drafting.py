@@ -54,9 +54,9 @@ def drafting_times_of(
             passes[index] = tuple(timed_pass(setting.latency, work) for work in works)
     for indices in together.values():
         timed = _timed_together([settings[index] for index in indices], workload)
-        for index, each in zip(indices, timed, strict=True):
-            passes[index] = each
-    return [_in_a_step(setting, batch, each) for setting, each in zip(settings, passes, strict=True)]
+        for index, times in zip(indices, timed, strict=True):
+            passes[index] = times
+    return [_in_a_step(setting, batch, times) for setting, times in zip(settings, passes, strict=True)]
 
 
 def _timed_together(settings: Sequence[Setting], workload: Workload) -> list[tuple[PassTimes, ...]]:
@@ -71,14 +71,14 @@ def _timed_together(settings: Sequence[Setting], workload: Workload) -> list[tup
     runtime, latency = settings[0].runtime, settings[0].latency
     asked = settings[0].shard, workload.mapped(lambda sizes: sizes[..., None]), runtime
     depths = np.asarray([drafter.depth for drafter in drafters])
-    own = [timed_pass(latency, work) for work in longest.own_work(*asked, depths)]
+    passes = [timed_pass(latency, work) for work in longest.own_work(*asked, depths)]
     levels: dict[int, PassTimes] = {}
     for is_first in (True, False):  # the first reads one token, each other as many as a level drafts
         if some := [level for level in longest.levels(runtime) if (level == 0) == is_first]:
             together = timed_pass(latency, longest.level_work(*asked, np.asarray(some)))
             levels |= {level: together.one_of(index) for index, level in enumerate(some)}
     return [
-        (*(together.one_of(index) for together in own), *(levels[level] for level in drafter.levels(runtime)))
+        (*(times.one_of(index) for times in passes), *(levels[level] for level in drafter.levels(runtime)))
         for index, drafter in enumerate(drafters)
     ]
 
@@ -92,7 +92,7 @@ def _in_a_step(setting: Setting, batch: Size, passes: tuple[PassTimes, ...]) -> 
         reading = 1 + runtime.draft_reads_back
         further = np.cumprod(sure_shares)[: max(len(passes) - reading, 0)].tolist()
         always = len(passes) - len(further)
-        reached = (each.in_share(share) for each, share in zip(passes[always:], further, strict=True))
+        reached = (times.in_share(share) for times, share in zip(passes[always:], further, strict=True))
         passes = (*passes[:always], *reached)
     added = drafting_cost(
         runtime,
@@ -118,8 +118,8 @@ def drafting_cost(
         square = np.asarray((EAGER_BAND * waits) ** 2)
         return Cost(exposed_us=np.asarray(waits), draft_square=square) if waits else None
     added = drafting_us(runtime.engine, batch, looks_up=looks_up, width=width)
-    own = runtime.engine.lookup_gain_share if looks_up else runtime.engine.gain_share
-    gain = max(own.value, runtime.engine.far_gain_share.value)
+    gain_share = runtime.engine.lookup_gain_share if looks_up else runtime.engine.gain_share
+    gain = max(gain_share.value, runtime.engine.far_gain_share.value)
     return Cost(
         exposed_us=added.time_us,
         draft_square=np.asarray(added.half_us**2),

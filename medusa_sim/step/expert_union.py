@@ -89,14 +89,14 @@ def union(
     return woken
 
 
-def of_busiest(whole: Size, ranks: int, held: Size = np.inf) -> FloatArray:
+def of_busiest(of_all: Size, ranks: int, held: Size = np.inf) -> FloatArray:
     """Of so many experts or pairs of all ranks those of the busiest one, an expectation (X7).
 
     held: the most that one rank can have. Never below an even share.
     """
     from statistics import NormalDist
 
-    mean = as_float(whole) / ranks
+    mean = as_float(of_all) / ranks
     spread = np.sqrt(mean * (1.0 - 1.0 / ranks) * np.maximum(1.0 - mean / held, 0.0))
     largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
     busiest: FloatArray = np.minimum(mean + largest * spread, held)
@@ -108,7 +108,7 @@ def union_band(
 ) -> tuple[FloatArray, FloatArray]:
     """(low, high) of `union` over the spread of the exponent."""
     if overlap.beta is None:
-        whole = union(experts, topk, batch, query_tokens, overlap)
-        return whole, whole
+        hit = union(experts, topk, batch, query_tokens, overlap)
+        return hit, hit
     low, high = (union(experts, topk, batch, query_tokens, beta) for beta in (overlap.low, overlap.high))
     return low, high

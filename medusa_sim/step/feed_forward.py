@@ -55,11 +55,11 @@ def _mlp(model: Model, mlp: Mlp, runtime: Runtime, m: Size, count: int) -> list[
 
 def _fuses_shared(experts: MoE, runtime: Runtime) -> bool:
     """Whether the kernel of the routed experts runs the shared one as one more that every token takes."""
-    alike = (
+    same_kernel = (
         experts.shared == experts.inter and experts.shared_form == experts.form and not experts.shared_gate
     )
     is_whole = experts.held == experts.experts
-    return runtime.engine is not None and bool(runtime.engine.fuses_shared) and alike and is_whole
+    return runtime.engine is not None and bool(runtime.engine.fuses_shared) and same_kernel and is_whole
 
 
 def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime: Runtime) -> list[Launch]:
@@ -72,7 +72,7 @@ def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime
     ranks = experts.experts // experts.held
     routing = (experts.experts, experts.topk, workload.batch, workload.query_tokens, workload.overlap)
     hit, few, many = (
-        of_busiest(each, ranks, experts.held) for each in (union(*routing), *union_band(*routing))
+        of_busiest(hit, ranks, experts.held) for hit in (union(*routing), *union_band(*routing))
     )
     pairs = of_busiest(np.asarray(workload.rows) * experts.topk, ranks)
     stored = model.in_form(experts.form)

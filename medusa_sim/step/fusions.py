@@ -37,8 +37,8 @@ def _merged(launches: list[Launch], names: tuple[str, ...]) -> list[Launch]:
     """With linear layers of one input as one product, where all are there, as often and of one format."""
     parts = {launch.operator.name: launch for launch in launches if launch.operator.name in names}
     products = [part.operator for part in parts.values() if isinstance(part.operator, Gemm)]
-    alike = {(part.count, part.operator.form) for part in parts.values()}
-    if not names or len(products) != len(names) or len(alike) != 1:
+    kinds = {(part.count, part.operator.form) for part in parts.values()}
+    if not names or len(products) != len(names) or len(kinds) != 1:
         return launches
     width = sum(np.asarray(product.n) for product in products)
     first = products[0].name

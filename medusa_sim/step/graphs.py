@@ -48,28 +48,34 @@ def _filled_tokens(
     engine: Engine, batch: Size, query_tokens: Size, graph_tokens: Size | None = None
 ) -> FloatArray:
     """Tokens of the least graph that holds a step, by the list that applies; infinite where none does."""
-    requests, each = _floats(batch), _floats(query_tokens)
-    width = each if graph_tokens is None else _floats(graph_tokens)
-    filled = _filled_to(engine, engine.graph_sizes, requests, each, width)
+    requests, per_request = _floats(batch), _floats(query_tokens)
+    width = per_request if graph_tokens is None else _floats(graph_tokens)
+    filled = _filled_to(engine, engine.graph_sizes, requests, per_request, width)
     if not engine.plain_graph_sizes:
         return filled
-    return np.where(width == 1.0, _filled_to(engine, engine.plain_graph_sizes, requests, each, width), filled)
+    return np.where(
+        width == 1.0, _filled_to(engine, engine.plain_graph_sizes, requests, per_request, width), filled
+    )
 
 
 def _filled_to(
-    engine: Engine, captured: tuple[int, ...], requests: FloatArray, each: FloatArray, width: FloatArray
+    engine: Engine,
+    captured: tuple[int, ...],
+    requests: FloatArray,
+    per_request: FloatArray,
+    width: FloatArray,
 ) -> FloatArray:
     """Tokens of the least of these sizes that holds a step; infinite where none does.
 
-    each: tokens of a request, on average; width: of one that drafts. Sizes of 496 and 512 tokens in
+    per_request: tokens of one, on average; width: of one that drafts. Sizes of 496 and 512 tokens in
     `multiples` of 3 are one of 498: 513 is more than the largest, so that vLLM leaves it out. A step of 166
     requests is in a graph, one of 167 is not. vLLM rounds its list once, by the most drafts of a request: a
     step in which only some find drafts is filled up to one of the same sizes.
     """
-    sizes, tokens = np.asarray(captured, dtype=np.float64), requests * each
+    sizes, tokens = np.asarray(captured, dtype=np.float64), requests * per_request
     match engine.graph_unit:
         case "requests":
-            return _next_size(sizes, requests) * each
+            return _next_size(sizes, requests) * per_request
         case "tokens":
             return _next_size(sizes, tokens)
         case "multiples":

@@ -146,5 +146,5 @@ def sum_of_terms(
 
 def requests_beyond(term: Term, requests: FloatArray) -> FloatArray:
     """Requests beyond those that a term was measured with."""
-    known = None if term.measured is None else term.measured.requests
-    return np.zeros(()) if known is None else np.maximum(requests - known, 0.0)
+    measured = None if term.measured is None else term.measured.requests
+    return np.zeros(()) if measured is None else np.maximum(requests - measured, 0.0)

@@ -73,13 +73,13 @@ def _argmax_time(latency: LatencyModel, engine: Engine, operator: Elementwise) -
     """(N4) with its band."""
     time_us = argmax_us(engine, latency.gpu, operator.m, int(np.max(operator.n)))
     band = engine.sampling_bytes_per_logit.band
-    known = Source.ROOFLINE if latency.name == "roofline" else Source.CALIBRATED
+    source = Source.ROOFLINE if latency.name == "roofline" else Source.CALIBRATED
     return OperatorTime(
         time_us=time_us,
         low_us=time_us / (1.0 + band),
         high_us=time_us * (1.0 + band),
         bound=np.asarray(Bound.MEMORY, dtype=np.int8),
-        source=np.asarray(known, dtype=np.int8),
+        source=np.asarray(source, dtype=np.int8),
     )
 
 

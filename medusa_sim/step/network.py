@@ -123,19 +123,19 @@ def mixer_launches(
 
     unfused_keys: keys of unfused products, those of the workload unless given.
     """
-    alike: dict[Mixer, list[tuple[int, Mixer]]] = {}
+    variants_of: dict[Mixer, list[tuple[int, Mixer]]] = {}
     for count, mixer in model.blocks(Mixer):
-        alike.setdefault(mixer.unwindowed(), []).append((count, mixer))
+        variants_of.setdefault(mixer.unwindowed(), []).append((count, mixer))
     launches = []
-    for whole, variants in alike.items():
+    for mixer_kind, variants in variants_of.items():
         layers = MixerLayers(
-            model=model.in_form(whole.form),
+            model=model.in_form(mixer_kind.form),
             variants=tuple(variants),
             workload=workload,
             runtime=runtime,
             unfused_keys=workload.kv_len if unfused_keys is None else unfused_keys,
         )
-        launches += _MIXERS[type(whole)](whole, layers)
+        launches += _MIXERS[type(mixer_kind)](mixer_kind, layers)
     return sorted(launches, key=_in_order)
 
 

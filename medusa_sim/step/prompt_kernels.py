@@ -152,8 +152,8 @@ def _distinct(*columns: FloatArray) -> tuple[tuple[FloatArray, ...], IntArray]:
     """Rows of a table of these columns that differ, and the place of each row among them."""
     places = np.zeros(columns[0].size, dtype=np.int64)
     for column in columns:
-        values, each = np.unique(column, return_inverse=True)
-        places = places * values.size + each.ravel()
+        values, index = np.unique(column, return_inverse=True)
+        places = places * values.size + index.ravel()
     _, first, places = np.unique(places, return_index=True, return_inverse=True)
     return tuple(np.asarray(column.ravel()[first], dtype=np.float64) for column in columns), places
 

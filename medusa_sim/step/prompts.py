@@ -192,8 +192,8 @@ def prompt_host(setting: Setting, candidates: float) -> PromptHost:
 
 def prompt_hosts(setting: Setting, candidates: FloatArray) -> PromptHost:
     """`prompt_host` of several servers, (cells,)."""
-    each, place = np.unique(candidates, return_inverse=True)
-    hosts = (prompt_host(setting, tokens) for tokens in each.tolist())
+    distinct, place = np.unique(candidates, return_inverse=True)
+    hosts = (prompt_host(setting, tokens) for tokens in distinct.tolist())
     return PromptHost(*(np.asarray(values)[place] for values in zip(*hosts, strict=True)))
 
 

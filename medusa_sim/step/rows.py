@@ -80,10 +80,10 @@ def predicted_rows(
             continue
         place = time.place or (kernel_set if latency == "calibrated" else latency)
         found.append((index, replace(time, place=place)))
-    whole = _with_times(frame, found, says_kernels=bool(columns))
+    predicted = _with_times(frame, found, says_kernels=bool(columns))
     if not refused:
-        return whole
-    return whole.drop(index=whole.index[np.concatenate(refused)]).reset_index(drop=True)
+        return predicted
+    return predicted.drop(index=predicted.index[np.concatenate(refused)]).reset_index(drop=True)
 
 
 def launched(runtime: Runtime, kernel: OperatorTime) -> OperatorTime:

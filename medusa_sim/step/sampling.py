@@ -30,14 +30,14 @@ def sampled(setting: Setting, batch: Size, candidates: Size, tokens_per_step: Si
     engine = setting.runtime.engine
     if engine is None or setting.scope == "block":
         return NOTHING_ADDED
-    own = of_fullest(batch, setting.parallel.schedulers)
-    rows = own * setting.verified.mean_tokens(candidates)
+    requests = of_fullest(batch, setting.parallel.schedulers)
+    rows = requests * setting.verified.mean_tokens(candidates)
     model = setting.model
     filtered_us = filter_us(
         engine, setting.latency.gpu, rows, model.filtered_vocab, top_k=model.samples_top_k
     )
     band = max(engine.filter_us.band, engine.filter_bytes_per_logit.band, engine.filter_us_per_million.band)
-    sent = own * tokens_per_step
+    sent = requests * tokens_per_step
     return Added(
         np.asarray(filtered_us + engine.host_us_per_token.value * sent),
         np.hypot(band * filtered_us, engine.host_us_per_token.half_width * sent),

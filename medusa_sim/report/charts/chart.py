@@ -96,20 +96,20 @@ class LineChart:
     def names(self) -> dict[str, Series]:
         """Name -> the series that gives it its look, in order."""
         names: dict[str, Series] = {}
-        for each in self.series:
-            if each.name:
-                names.setdefault(each.name, each)
+        for series in self.series:
+            if series.name:
+                names.setdefault(series.name, series)
         return names
 
     @property
     def ticks(self) -> dict[str, Sequence[float]]:
         """Where `x` and `y` are labelled; nothing where that is left to who draws."""
         reached: dict[str, list[FloatArray | IntArray]] = {"x": [], "y": []}
-        for each in self.series:
-            reached["x"].append(each.x)
-            reached["y"].append(each.y)
-            if each.outline:
-                across, up = np.array(each.outline).T
+        for series in self.series:
+            reached["x"].append(series.x)
+            reached["y"].append(series.y)
+            if series.outline:
+                across, up = np.array(series.outline).T
                 reached["x"].append(across)
                 reached["y"].append(up)
         axes = {"x": self.x, "y": self.y}
@@ -121,12 +121,12 @@ class LineChart:
     @property
     def texts_above(self) -> bool:
         """Whether texts stand above their points, where no line goes on: below them where all lines rise."""
-        return any(each.y[0] > each.y[-1] for each in self.series if each.line and each.name)
+        return any(series.y[0] > series.y[-1] for series in self.series if series.line and series.name)
 
     @property
     def legend_names(self) -> list[str]:
         """Names that the legend has."""
-        return [name for name, each in self.names.items() if each.in_legend]
+        return [name for name, series in self.names.items() if series.in_legend]
 
 
 def spoken_ticks(*reached: FloatArray | IntArray) -> list[float]:
@@ -269,8 +269,6 @@ class HeatMap:
             return {one, other} <= loses.keys() and loses[one] != loses[other]
 
         batches, counts = self.batches, self.counts
-        below = [(b, c) for b in batches for c, d in pairwise(counts)
-                 if differ((b, c), (b, d))]  # fmt: skip
-        beside = [(a, c) for c in counts for a, b in pairwise(batches)
-                  if differ((a, c), (b, c))]  # fmt: skip
-        return below, beside
+        between_counts = [(b, c) for b in batches for c, d in pairwise(counts) if differ((b, c), (b, d))]
+        between_batches = [(a, c) for c in counts for a, b in pairwise(batches) if differ((a, c), (b, c))]
+        return between_counts, between_batches

@@ -80,11 +80,11 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
     if metric == "goodput_per_s":
         ends = np.array([0.0, max(point.arrivals_per_s for point in answer.points)])
         series.append(Series(name="", x=ends, y=ends, line="-", width=0.9))
-    for each in answer.carried:
-        colour = colour_of(places[each.policy])
-        if each.largest_per_s:
-            limits.append(ReferenceLine(x=each.largest_per_s, colour=colour, line="--"))
-        limits.append(ReferenceLine(x=each.saturated_per_s, colour=colour, line=":"))
+    for rates in answer.carried:
+        colour = colour_of(places[rates.policy])
+        if rates.largest_per_s:
+            limits.append(ReferenceLine(x=rates.largest_per_s, colour=colour, line="--"))
+        limits.append(ReferenceLine(x=rates.saturated_per_s, colour=colour, line=":"))
     return LineChart(
         title=title,
         x=Axis(title=BY_NAME["rate_per_s"].on_axis),

@@ -38,8 +38,8 @@ def roofline_chart(points: pa.Table, gpu: Gpu, dtype: str, group: str | None = N
 
     points: as `medusa_sim.grid.roofline.roofline_points` gives them.
     """
-    whole = points.to_pylist()
-    given = [row for row in whole if group is None or (row["part"] == "attention") == (group == "attention")]
+    every = points.to_pylist()
+    given = [row for row in every if group is None or (row["part"] == "attention") == (group == "attention")]
     series = []
     for place, (phase, name) in enumerate(PHASE_TITLES.items()):
         rows = [
@@ -58,7 +58,7 @@ def roofline_chart(points: pa.Table, gpu: Gpu, dtype: str, group: str | None = N
         x = np.array([row["operational_intensity"] for row in given if row["phase"] == phase])
         y = np.array([row["tflops"] for row in rows])
         series.append(point_series(name, place, x, y, size=6.0, rows=rows))
-    title = f"{group or 'operators'} of {whole[0]['model']} on {gpu.name}, {dtype}"
+    title = f"{group or 'operators'} of {every[0]['model']} on {gpu.name}, {dtype}"
     intensity = np.array([row["operational_intensity"] for row in given])
     return on_roof(title, gpu, dtype, intensity, series, _TIPS)
 
@@ -69,7 +69,7 @@ def on_roof(
     """Series of TFLOP/s under the datasheet's roof, over the range of these intensities."""
     roof = roof_of(gpu, dtype)
     x = np.array([min(_LOWEST, intensity.min() / 2), roof.ridge, max(4 * roof.ridge, intensity.max() * 2)])
-    y = np.array([roof.flops_per_s(each) / TERA for each in x.tolist()])
+    y = np.array([roof.flops_per_s(intensity) / TERA for intensity in x.tolist()])
     bandwidth = with_prefix(roof.bandwidth_bytes_per_s, "B/s", 4)
     peak = with_prefix(roof.peak_flops_per_s, "FLOP/s", 4)
     return LineChart(

@@ -139,8 +139,8 @@ def banded(answer: Comparison) -> str:
 
 def left_out(answer: Comparison, column: str) -> str:
     """A sentence that names the GPUs that have no curve of a column, with a space before it; or nothing."""
-    known = answer.table[column].notna().groupby(answer.table.gpu, sort=False).any()
-    missing = [str(gpu) for gpu in known.index[~known]]
+    has_value = answer.table[column].notna().groupby(answer.table.gpu, sort=False).any()
+    missing = [str(gpu) for gpu in has_value.index[~has_value]]
     lacks = "price" if column == "usd_per_million_tokens" else "power limit"
     return f" Not drawn, as no {lacks} is known: {', '.join(missing)}." if missing else ""
 
@@ -172,7 +172,7 @@ def _curve(
         name=gpu if speculative else f"{gpu}, no speculation", x=x, y=y, colour=colour, marker=marker,
         line="-" if speculative else ":", filled=speculative, in_legend=in_legend,
         outline=[(float(across), float(up)) for across, up in ends] if banded and len(rows) > 1 else (),
-        texts=[_label(row) if any(row is each for each in named) else "" for row in rows],
+        texts=[_label(row) if any(row is other for other in named) else "" for row in rows],
         rows=[_tip(row) for row in rows],
     )  # fmt: skip
 
@@ -212,9 +212,9 @@ def _named(rows: Sequence[Mapping[Any, Any]], column: str) -> list[Mapping[Any, 
     return [rows[i] for i in kept]
 
 
-def measured_chart(beside: NearestFigure) -> LineChart:
+def measured_chart(nearest: NearestFigure) -> LineChart:
     """tokens/s a user by batch as predicted for a measured set-up, with its band, and the measurement."""
-    curve, figure = beside.curve, beside.figure
+    curve, figure = nearest.curve, nearest.figure
     colour, _ = look_of(figure.set_up["gpu"])
     speed = figure.tokens_per_s_per_user
     return LineChart(

@@ -90,7 +90,7 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
             if chains
             else "candidates in one step (root included)",
             base=0 if few else 2,
-            ticks=counts.tolist() if few else [each for each in POWERS if each <= counts[-1]],
+            ticks=counts.tolist() if few else [power for power in POWERS if power <= counts[-1]],
         ),
         y=Axis(title=SPEEDUP),
         series=series,

@@ -53,12 +53,12 @@ def sentence(check: EngineCheck) -> str:
 
 def answer_lines(check: EngineCheck) -> tuple[str, ...]:
     """Whether it is inside its band, with the time per token, then a line for each part that is off."""
-    whole = (
+    token = (
         f"{duration(check.run.time_us)} a token, predicted {duration(check.predicted_us)} (80 %: "
         f"{duration(check.low_us)} to {duration(check.high_us)})"
     )
     parts = (f"{capitalised(_part_text(check, part))}." for part in check.off)
-    return (f"{_inside(check)}: {whole}.", *parts)
+    return (f"{_inside(check)}: {token}.", *parts)
 
 
 def _inside(check: EngineCheck) -> str:

@@ -42,10 +42,10 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     used = [answer.scenario(row) for row in rows] or list(answer.scenarios.values())[:1]
     *sources, made = closing(used, _TRUST, command)
     decided = decision_table(answer)
-    said = [fact for fact in screen.facts if fact.label not in OF_THE_DECISION]
+    facts = [fact for fact in screen.facts if fact.label not in OF_THE_DECISION]
     return answer_page(
         f"Which set-up for {Path(answer.model.name).name}?",
-        replace(screen, tables=(decided, *screen.tables), facts=tuple(said)),
+        replace(screen, tables=(decided, *screen.tables), facts=tuple(facts)),
         numbers=_cards(answer),
         picture=_picture(answer, answer.column),
         sure=_sure(answer),

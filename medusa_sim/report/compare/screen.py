@@ -70,7 +70,7 @@ def facts(answer: Comparison, fleets: Sequence[Loaded] = ()) -> Iterator[Fact]:
             f"{many} intervals that reach it; first {name_of(first)}, {drafting_text(answer, first)}: "
             f"{measure_text(answer, first)}",
         )
-    yield from (Fact("Under load", loaded_line(each)) for each in fleets)
+    yield from (Fact("Under load", loaded_line(fleet)) for fleet in fleets)
     yield Fact("Measured", measured_text(answer))
     refused = refused_lines(answer)
     if refused:

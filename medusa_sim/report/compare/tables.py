@@ -106,5 +106,5 @@ def _apart(names: list[str]) -> tuple[list[str], str]:
     (['1 x h100-sxm', '2 x h100-sxm, TP 2'], 'fp8, vllm')
     """
     parts = [name.split(", ") for name in names]
-    shared = [way for way in parts[0][1:] if all(way in each for each in parts)] if len(parts) > 1 else []
-    return [", ".join(way for way in each if way not in shared) for each in parts], ", ".join(shared)
+    shared = [way for way in parts[0][1:] if all(way in ways for ways in parts)] if len(parts) > 1 else []
+    return [", ".join(way for way in ways if way not in shared) for ways in parts], ", ".join(shared)

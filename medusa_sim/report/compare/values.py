@@ -40,14 +40,14 @@ def compare_values(
         "launch": launch_text(answer, draft_path),
         "under_load": [
             {
-                **{name: json_row(each.row)[name] for name in (*SET_UP, "drafts", "batch")},
-                "gpus": each.gpus,
-                "replicas": each.replicas,
-                "goodput_share": each.share,
-                "usd_per_million_tokens": json_value(each.usd_per_million_tokens),
-                "metrics": {name: json_value(value) for name, value in each.point.mean.items()},
+                **{name: json_row(fleet.row)[name] for name in (*SET_UP, "drafts", "batch")},
+                "gpus": fleet.gpus,
+                "replicas": fleet.replicas,
+                "goodput_share": fleet.share,
+                "usd_per_million_tokens": json_value(fleet.usd_per_million_tokens),
+                "metrics": {name: json_value(value) for name, value in fleet.point.mean.items()},
             }
-            for each in fleets
+            for fleet in fleets
         ],
         "measured": as_sentence(measured_text(answer)),
         "measure": answer.measure,

@@ -91,12 +91,12 @@ def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
         if scale.base:
             axis.set(**{f"{side}scale": "log"})
         axis.set(**{f"{side}label": _folded(scale.title, slim)})
-    for each in chart.series:
-        if each.low is not None and each.high is not None:
-            axis.fill_between(each.x, each.low, each.high, color=each.colour, alpha=0.10, linewidth=0)
-        if each.outline:
-            axis.fill(*zip(*each.outline, strict=True), color=each.colour, alpha=0.10, linewidth=0)
-        _series(axis, each, above=chart.texts_above)
+    for series in chart.series:
+        if series.low is not None and series.high is not None:
+            axis.fill_between(series.x, series.low, series.high, color=series.colour, alpha=0.10, linewidth=0)
+        if series.outline:
+            axis.fill(*zip(*series.outline, strict=True), color=series.colour, alpha=0.10, linewidth=0)
+        _series(axis, series, above=chart.texts_above)
     for limit in chart.limits:
         drawn: Look = {"color": limit.colour, "linewidth": 0.9, "linestyle": limit.line, "zorder": 1}
         if limit.x is not None:
@@ -241,9 +241,9 @@ def map_figure(chart: HeatMap, *, slim: bool = False) -> Figure:
         frames = centres + 0.47 * np.asarray([(-1, -1), (1, -1), (1, 1), (-1, 1)])
         inks = [cell.ink for cell in best]
         axis.add_collection(PolyCollection(list(frames), facecolor="none", edgecolor=inks, linewidth=1.4))
-        below, beside = chart.crossings
-        ends = [[(across[b] + x, down[c] + 0.5) for x in (-0.5, 0.5)] for b, c in below]
-        ends += [[(across[b] + 0.5, down[c] + y) for y in (-0.5, 0.5)] for b, c in beside]
+        between_counts, between_batches = chart.crossings
+        ends = [[(across[b] + x, down[c] + 0.5) for x in (-0.5, 0.5)] for b, c in between_counts]
+        ends += [[(across[b] + 0.5, down[c] + y) for y in (-0.5, 0.5)] for b, c in between_batches]
         lines = LineCollection(ends, color=_CROSSING, linewidth=2.2, capstyle="projecting")
         axis.add_collection(lines, autolim=False)
         axis.grid(visible=False)

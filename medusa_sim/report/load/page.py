@@ -54,12 +54,12 @@ def _title(answer: LoadAnswer) -> str:
 def _cards(answer: LoadAnswer) -> tuple[tuple[str, str, str], ...]:
     """Rate that each policy carries."""
     cards = []
-    for each in answer.carried:
-        if each.largest_per_s is None:
-            carried, remark = each.saturated_per_s, "with the server always full"
+    for rates in answer.carried:
+        if rates.largest_per_s is None:
+            carried, remark = rates.saturated_per_s, "with the server always full"
         else:
-            carried, remark = each.largest_per_s, f"saturates at {significant(each.saturated_per_s, 3)}"
-        cards.append((policy_text(each.policy), f"{significant(carried, 3)} requests/s", remark))
+            carried, remark = rates.largest_per_s, f"saturates at {significant(rates.saturated_per_s, 3)}"
+        cards.append((policy_text(rates.policy), f"{significant(carried, 3)} requests/s", remark))
     return tuple(cards)
 
 

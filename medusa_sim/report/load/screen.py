@@ -110,7 +110,7 @@ def facts(answer: LoadAnswer) -> Iterator[Fact]:
         )
     yield from (Fact("Sessions", line) for line in sessions_text(answer.test))
     yield from (Fact("By context", line) for line in context_text(answer))
-    if any(each.off_from is not None for each in answer.carried):
+    if any(rates.off_from is not None for rates in answer.carried):
         yield Fact(
             "Off from",
             "from so many requests in flight a step with drafts emits fewer tokens/s than a plain one",

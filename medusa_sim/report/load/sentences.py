@@ -24,11 +24,11 @@ def answer_text(answer: LoadAnswer) -> str:
 
 def answer_lines(answer: LoadAnswer) -> tuple[str, ...]:
     """Gain of speculation under this load: the rates that are carried, or the times at a rate."""
-    every = sorted(answer.carried, key=lambda each: each.policy == NO_DRAFTS)
-    plain = next((each for each in every if each.policy == NO_DRAFTS), None)
+    every = sorted(answer.carried, key=lambda rates: rates.policy == NO_DRAFTS)
+    plain = next((rates for rates in every if rates.policy == NO_DRAFTS), None)
     if not every:
         return (_compared(answer.last),)
-    if any(each.largest_per_s is not None for each in every):
+    if any(rates.largest_per_s is not None for rates in every):
         return _within_limits(answer, plain, every)
     return (*_saturated(plain, every), _compared(answer.last))
 
@@ -37,22 +37,22 @@ def _within_limits(
     answer: LoadAnswer, plain: CarriedRates | None, every: Sequence[CarriedRates]
 ) -> tuple[str, ...]:
     slos = answer.test.slos
-    best = max(every, key=lambda each: each.largest_per_s or 0.0)
+    best = max(every, key=lambda rates: rates.largest_per_s or 0.0)
     limits = {"to the first token": slos.ttft_s, "a token": slos.tpot_s, "in all": slos.e2e_s}
     within = " and ".join(
         f"{significant(KILO * limit, 3)} ms {what}" for what, limit in limits.items() if limit is not None
     )
     if not best.largest_per_s:
-        nearest = max(every, key=lambda each: each.best_share or 0.0)
+        nearest = max(every, key=lambda rates: rates.best_share or 0.0)
         return (
             f"No policy keeps {within} for {percent(slos.share, 0)} of the requests at any rate: at the "
             f"lowest, {percent(nearest.best_share or 0.0)} keep it with {policy_text(nearest.policy)}.",
         )
-    drafting = [each for each in every if each is not plain]
+    drafting = [rates for rates in every if rates is not plain]
     if not drafting or plain is None:
         sustained = f"{rate_text(best.largest_per_s)} requests/s within {within}"
         return (f"With {policy_text(best.policy)} the server sustains {sustained}.",)
-    named = max(drafting, key=lambda each: each.largest_per_s or 0.0)
+    named = max(drafting, key=lambda rates: rates.largest_per_s or 0.0)
     if carries_no_more(named, plain):
         fewer = (named.largest_per_s or 0.0) < (1.0 - SAME) * (plain.largest_per_s or 0.0)
         return (
@@ -86,8 +86,8 @@ def _losing(carried: CarriedRates) -> str:
 
 def _saturated(plain: CarriedRates | None, every: Sequence[CarriedRates]) -> tuple[str, ...]:
     parts = [
-        f"{rate_text(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
-        for i, each in enumerate(every)
+        f"{rate_text(full.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(full.policy)}"
+        for i, full in enumerate(every)
     ]
     text, first = f"The server saturates at {', '.join(parts)}.", every[0]
     if plain is None or first is plain or not first.searched:

@@ -55,8 +55,8 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     """Table of the rates that policies carry."""
     rate, gpus = answer.target_rate, answer.test.scenario.gpus
 
-    def never(each: CarriedRates, value: str | None) -> str:
-        return NOTHING if each.policy == NO_DRAFTS else "never" if value is None else value
+    def never(rates: CarriedRates, value: str | None) -> str:
+        return NOTHING if rates.policy == NO_DRAFTS else "never" if value is None else value
 
     def banded(rate_per_s: float, low: float | None, high: float | None) -> str:
         """`19.1 (17.4-20.9)`: a rate with its 80 % interval."""
@@ -64,29 +64,29 @@ def carried_table(answer: LoadAnswer) -> TextTable:
             return rate_text(rate_per_s)
         return f"{rate_text(rate_per_s)} ({rate_text(low)}-{rate_text(high)})"
 
-    def saturated(each: CarriedRates) -> str:
-        return banded(each.saturated_per_s, each.saturated_low_per_s, each.saturated_high_per_s)
+    def saturated(rates: CarriedRates) -> str:
+        return banded(rates.saturated_per_s, rates.saturated_low_per_s, rates.saturated_high_per_s)
 
-    def within(each: CarriedRates) -> str:
-        if each.largest_per_s is None:
+    def within(rates: CarriedRates) -> str:
+        if rates.largest_per_s is None:
             return NOTHING
-        return banded(each.largest_per_s, each.largest_low_per_s, each.largest_high_per_s)
+        return banded(rates.largest_per_s, rates.largest_low_per_s, rates.largest_high_per_s)
 
-    def slower(each: CarriedRates) -> str:
-        return NOTHING if each.loses is None else never(each, rates_text(each.loses) or None)
+    def slower(rates: CarriedRates) -> str:
+        return NOTHING if rates.loses is None else never(rates, rates_text(rates.loses) or None)
 
     columns: dict[str, Callable[[CarriedRates], str]] = {
-        "policy": lambda each: each.policy,
+        "policy": lambda rates: rates.policy,
         "saturated_per_s": saturated,
-        "tokens_per_s": lambda each: quantity_text("tokens_per_s", each.saturated_tokens_per_s),
+        "tokens_per_s": lambda rates: quantity_text("tokens_per_s", rates.saturated_tokens_per_s),
         "largest_per_s": within,
     }
-    if any(each.searched for each in answer.carried):
+    if any(rates.searched for rates in answer.carried):
         columns["loses"] = slower
-    columns["off_from"] = lambda each: never(each, None if each.off_from is None else str(each.off_from))
+    columns["off_from"] = lambda rates: never(rates, None if rates.off_from is None else str(rates.off_from))
     if rate is not None:
-        columns["gpus_needed"] = lambda each: str(each.gpus_for(rate, gpus) or NOTHING)
-    cells = {name: [cell(each) for each in answer.carried] for name, cell in columns.items()}
+        columns["gpus_needed"] = lambda rates: str(rates.gpus_for(rate, gpus) or NOTHING)
+    cells = {name: [cell(rates) for rates in answer.carried] for name, cell in columns.items()}
     has_intervals = any("(" in cell for name in ("saturated_per_s", "largest_per_s") for cell in cells[name])
     title = "rates in requests/s" + ", in brackets their 80 % intervals" * has_intervals
     if set(cells["off_from"]) != {NOTHING}:

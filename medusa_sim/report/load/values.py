@@ -54,10 +54,10 @@ def load_arrow(answer: LoadAnswer) -> pa.Table:
 
 def carried_values(answer: LoadAnswer) -> list[dict[str, Any]]:
     """Rate that each policy carries, and the GPUs needed for the target rate."""
-    rows = [json_row(dataclasses.asdict(each)) for each in answer.carried]
+    rows = [json_row(dataclasses.asdict(rates)) for rates in answer.carried]
     if (target := answer.target_rate) is not None:
-        for row, each in zip(rows, answer.carried, strict=True):
-            row["gpus_needed"] = json_value(each.gpus_for(target, answer.test.scenario.gpus))
+        for row, policy_rates in zip(rows, answer.carried, strict=True):
+            row["gpus_needed"] = json_value(policy_rates.gpus_for(target, answer.test.scenario.gpus))
     return rows
 
 

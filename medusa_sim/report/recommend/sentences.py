@@ -72,23 +72,23 @@ def _where_to_enable(answer: Recommendation) -> str:
     rows = [row for row in kept_rows(answer.schedule) if row.candidates > 1]
     question = answer.question
     if not rows:
-        said = f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}"
+        sentence = f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}"
         if not answer.where_it_fits:
             unsure = [
                 row for row in kept_rows(answer.schedule) if row.fits_memory and row.verdict == "uncertain"
             ]
             if not unsure:
-                return said
+                return sentence
             if all(row.speculative_speedup <= 1.0 for row in unsure):
-                return f"{said}: a loss is predicted there, though not certain"
-            return f"{said}: no gain is certain there"
+                return f"{sentence}: a loss is predicted there, though not certain"
+            return f"{sentence}: no gain is certain there"
         fits = "; ".join(
             f"{row.batch_max} requests fit"
             + (f" at length {row.seq_len:,}" if len(question.seq_len) > 1 else "")
             + f", which gives {times(row.speedup)} ({counted(row.candidates, answer.chains)})"
             for row in answer.where_it_fits
         )
-        return f"{said}: {fits}"
+        return f"{sentence}: {fits}"
     lengths = question.seq_len
     parts = [
         f"batch {_batches(there)}{_remarks(seq_len if len(lengths) > 1 else None, there)}"
@@ -103,11 +103,11 @@ def _where_to_enable(answer: Recommendation) -> str:
 
 def _remarks(length: int | None, rows: Sequence[ScheduleRow]) -> str:
     """` (length 512, gain uncertain at 161..256)`: what is to be known of rows of one length."""
-    told = [] if length is None else [f"length {length:,}"]
+    remarks = [] if length is None else [f"length {length:,}"]
     if doubtful := [row.uncertain for row in rows if row.uncertain is not None]:
-        whole = all(row.uncertain == (row.batch_min, row.batch_max) for row in rows)
-        told.append("gain uncertain" if whole else f"gain uncertain at {spans_text(doubtful)}")
-    return in_brackets(", ".join(told))
+        all_uncertain = all(row.uncertain == (row.batch_min, row.batch_max) for row in rows)
+        remarks.append("gain uncertain" if all_uncertain else f"gain uncertain at {spans_text(doubtful)}")
+    return in_brackets(", ".join(remarks))
 
 
 def _throughput_decision(answer: Recommendation) -> str:
@@ -214,24 +214,25 @@ def by_batch(answer: Recommendation) -> list[str]:
     With the best count of each batch: said where a row, which runs one count at all of its batches, is
     uncertain at others.
     """
-    told = []
+    texts = []
     for length, found in zip(answer.question.seq_len, answer.break_even_batches, strict=True):
         rows = [
             row for row in kept_rows(answer.schedule)
             if row.seq_len == length and row.candidates > 1 and row.uncertain is not None
         ]  # fmt: skip
         best = [
-            (max(each.first, row.batch_min), min(each.last, row.batch_max))
+            (max(stretch.first, row.batch_min), min(stretch.last, row.batch_max))
             for row in rows
-            for each in found.known
-            if each.verdict == "uncertain" and each.first <= row.batch_max and each.last >= row.batch_min
+            for stretch in found.known
+            if stretch.verdict == "uncertain"
+            if stretch.first <= row.batch_max and stretch.last >= row.batch_min
         ]
-        own = [row.uncertain for row in rows if row.uncertain is not None]
-        apart = spans_text(sorted(best)) != spans_text(own)
-        told.append(f"{break_even_text(found, 'batch')}{', with the best count of each batch' * apart}")
-    if len(set(told)) == 1:
-        return told[:1]
-    return [f"{text} at length {n:,}" for n, text in zip(answer.question.seq_len, told, strict=True)]
+        uncertain = [row.uncertain for row in rows if row.uncertain is not None]
+        apart = spans_text(sorted(best)) != spans_text(uncertain)
+        texts.append(f"{break_even_text(found, 'batch')}{', with the best count of each batch' * apart}")
+    if len(set(texts)) == 1:
+        return texts[:1]
+    return [f"{text} at length {n:,}" for n, text in zip(answer.question.seq_len, texts, strict=True)]
 
 
 def by_length(answer: Recommendation) -> str:

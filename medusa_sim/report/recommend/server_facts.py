@@ -67,12 +67,12 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
             if row.fits_memory
         },
     )
-    told = [
+    requests = [
         request
         for request in answer.request_latencies
         if any(row.batch_min <= request.batch <= row.batch_max for row in kept_rows(answer.schedule))
     ]
-    for place, request in enumerate(told):
+    for place, request in enumerate(requests):
         yield Fact("Latency", partial(request_latency_text, request), detail=place > 0)
 
 

@@ -71,7 +71,9 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "best_with_speculation": best and best.quantities(POINT),
         "best_without_speculation": plain and plain.quantities(POINT),
         "memory": [_capacity_values(capacity) for capacity in answer.capacities],
-        "requests": [{name: getattr(each, name) for name in REQUEST} for each in answer.request_latencies],
+        "requests": [
+            {name: getattr(request, name) for name in REQUEST} for request in answer.request_latencies
+        ],
         "does_not_fit": _shortfall_values(answer),
         "where_it_fits": [row_values(row) for row in answer.where_it_fits],
         "warnings": warnings(answer),

@@ -89,11 +89,11 @@ def gpu_rows(gpu: Gpu) -> list[SpecRow]:
     values |= _flat("peak_flops_per_s", gpu.peak_flops_per_s)
     values |= _flat("paper_peak_flops_per_s", gpu.paper_peak_flops_per_s)
     if gpu.local is not None:
-        told = {
+        numbers = {
             key: getattr(gpu.local, key)
             for key in ("vector_ops_per_s", "bandwidth_share", "board_watts", "gpu_memory_share")
         }
-        values |= {f"local.{key}": number.value for key, number in told.items() if number is not None}
+        values |= {f"local.{key}": number.value for key, number in numbers.items() if number is not None}
     if gpu.power is None:
         return facts_of(values, gpu.sources, gpu.notes)
     values["power.limit_watts"] = gpu.power.limit_watts
@@ -117,7 +117,7 @@ def kernel_rows(gpu: Gpu) -> list[SpecRow]:
         for place, kernel in fitted_kernels(kernels).items():
             fit, parameters = kernel.fit, msgspec.structs.asdict(kernel)
             del parameters["fit"]
-            values = {"fit": {each: getattr(fit, each) for each in _FIT}, **parameters}
+            values = {"fit": {field: getattr(fit, field) for field in _FIT}, **parameters}
             note = f"inherited from {fit.inherited_from}" if fit.inherited_from else ""
             rows += facts_of(dict(_flat(f"kernels.{name}.{place}", values)), fit.source, note)
     return rows
@@ -271,9 +271,9 @@ def _modelled(profile: str) -> str:
 
     prefixes = [prefix for kind in drafters().values() for prefix in kind.profiles]
     model = profile.removeprefix(next(filter(profile.startswith, prefixes), ""))
-    known = [name for name in model_names() if model.startswith(name)]
-    if known:
-        return max(known, key=len)
+    models = [name for name in model_names() if model.startswith(name)]
+    if models:
+        return max(models, key=len)
     return "" if (what := unmodelled(model)) is None else f"none; not modelled: {what}"
 
 

@@ -65,13 +65,13 @@ def detail_table(entry: SpecEntry) -> TextTable:
 
 def entry_sentence(entry: SpecEntry) -> str:
     """How much is known of it: of a GPU its speed and memory; how many facts, from how many sources."""
-    told = f"{len(entry.rows)} facts from {len({row.source for row in entry.rows})} sources"
+    counts = f"{len(entry.rows)} facts from {len({row.source for row in entry.rows})} sources"
     shown = {row.key: shown_value(row) for row in entry.rows}
     named = {
         "peak_flops_per_s.bf16": "in bf16", "bandwidth_bytes_per_s": "from memory", "memory_bytes": "of it"
     }  # fmt: skip
     speeds = [f"{shown[key]} {what}" for key, what in named.items() if key in shown]
-    return f"{'; '.join([*([', '.join(speeds)] if speeds else []), told])}."
+    return f"{'; '.join([*([', '.join(speeds)] if speeds else []), counts])}."
 
 
 def entry_screen(entry: SpecEntry) -> Screen:

@@ -126,7 +126,7 @@ def best_card(answer: SweepAnswer, b: int) -> tuple[str, str, str]:
 
 def pays_at(break_even: BreakEven) -> str:
     """The batches whose gain is certain: `batch 1..288`."""
-    certain = [(known.first, known.last) for known in break_even.known if known.verdict == "pays"]
+    certain = [(stretch.first, stretch.last) for stretch in break_even.known if stretch.verdict == "pays"]
     return f"batch {spans_text(certain)}" if certain else "no batch"
 
 

@@ -52,14 +52,14 @@ def sweep_screen(answer: SweepAnswer, warned: Sequence[str] = (), *, several: bo
         return Screen(
             asked=asked, answer=(missing_text(shortfall),), facts=lacking, warnings=(*doubts, *warned)
         )
-    told = [*lacking, *facts(answer)]
+    shown = [*lacking, *facts(answer)]
     if several:
-        told = [replace(fact, detail=fact.detail or fact.label in _OF_ONE) for fact in told]
+        shown = [replace(fact, detail=fact.detail or fact.label in _OF_ONE) for fact in shown]
     return Screen(
         asked=asked,
         answer=(answer_text(answer),),
         tables=(best_table(answer),),
-        facts=tuple(told),
+        facts=tuple(shown),
         warnings=tuple(dict.fromkeys((*doubts, *warned, *warnings(answer)))),
     )
 

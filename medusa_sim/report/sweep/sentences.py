@@ -47,12 +47,12 @@ def better_text(answer: SweepAnswer) -> str:
     best, counts = answer.best_of_all, answer.column("candidates").tolist()
     gains = answer.column(answer.gain, best).tolist()
     chains = best.configurations.are_chains
-    told = [
+    better = [
         f"{counted(count, chains)} at {place_text(answer, place)} ({times(gains[place])})"
         for place, count in enumerate(answer.column("candidates", best).tolist())
         if answer.fits[place] and count != counts[place]
     ]
-    return f"of all counts the best is {' and '.join(ends_of(told))}" if told else ""
+    return f"of all counts the best is {' and '.join(ends_of(better))}" if better else ""
 
 
 def engine_text(best: Cells) -> str:

@@ -52,10 +52,10 @@ def best_table(answer: SweepAnswer) -> TextTable:
         if name in left_out or not BY_NAME[name].title:
             continue
         cells = worded.get(name) or [quantity_text(name, value) for value in answer.column(name).tolist()]
-        known = name in ("batch", "seq_len", "fits_memory")
+        is_always_shown = name in ("batch", "seq_len", "fits_memory")
         is_heads = name == "drafts" and not answer.best.configurations.are_chains
         columns[unit if is_heads else name] = [
-            cell if here or known else NOTHING for cell, here in zip(cells, fits, strict=True)
+            cell if here or is_always_shown else NOTHING for cell, here in zip(cells, fits, strict=True)
         ]
     return quantity_table(columns, words=("bound", "fits_memory"), expendable=_EXPENDABLE)
 

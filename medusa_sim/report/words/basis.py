@@ -75,26 +75,26 @@ def rests_on(scenario: Scenario, *, plain: bool = False) -> str:
 
 def rests_text(scenario: Scenario, *, plain: bool = False) -> str:
     """The basis as a sentence."""
-    known = rests_on(scenario, plain=plain)
-    return "Kernels, engine and acceptance measured." if known == MEASURED else f"Rests on {known}."
+    basis = rests_on(scenario, plain=plain)
+    return "Kernels, engine and acceptance measured." if basis == MEASURED else f"Rests on {basis}."
 
 
 def _acceptance(scenario: Scenario) -> Iterator[Basis]:
     name, first = scenario.profile.name, scenario.guessed_from
-    known = "" if first is None else "1 draft" if first == 2 else f"{first - 1} drafts"
-    beyond = f"; a guess beyond {known}" if known else ""
-    only = f"measured to {known}" if known else ""
+    measured_to = "" if first is None else "1 draft" if first == 2 else f"{first - 1} drafts"
+    beyond = f"; a guess beyond {measured_to}" if measured_to else ""
+    only = f"measured to {measured_to}" if measured_to else ""
     if name.startswith(TYPICAL):
-        told = f"assumed: nobody measured {scenario.drafting.method} on {scenario.model.name}"
+        source = f"assumed: nobody measured {scenario.drafting.method} on {scenario.model.name}"
         short = "an assumed acceptance"
     elif scenario.profile.borrowed:
-        told = f"borrowed from another model: {name}"
+        source = f"borrowed from another model: {name}"
         short = f"another model's acceptance{f', {only}' if only else ''}"
     elif scenario.profile.source == GIVEN:
-        told, short = f"given: {name}", "a given acceptance"
+        source, short = f"given: {name}", "a given acceptance"
     else:
-        told, short = f"{MEASURED}: {name}", f"acceptance {only}" if only else ""
-    yield Basis("Acceptance", f"{told}{beyond}", short)
+        source, short = f"{MEASURED}: {name}", f"acceptance {only}" if only else ""
+    yield Basis("Acceptance", f"{source}{beyond}", short)
 
 
 def _kernels(scenario: Scenario) -> Iterator[Basis]:
@@ -115,8 +115,8 @@ def _fitted_kernels(scenario: Scenario) -> Basis:
     if not fits.lenders:
         return Basis("Kernels", f"fitted to rows of {scenario.gpu.name}{off}")
     names = (lender.split(":") for lender in fits.lenders)
-    own = scenario.gpu.name
-    lenders = " and ".join(dict.fromkeys(":".join(name[: 1 + (name[0] == own)]) for name in names))
+    gpu = scenario.gpu.name
+    lenders = " and ".join(dict.fromkeys(":".join(name[: 1 + (name[0] == gpu)]) for name in names))
     share = sum(borrowed_shares(scenario).values())
     part = f"{percent(share, 0)} of a plain step" if share else "what a plain step does not call"
     return Basis("Kernels", f"{part} borrowed from {lenders}{off}", "borrowed kernels")

@@ -20,24 +20,24 @@ def break_even_text(break_even: BreakEven, what: str) -> str:
     """
     if break_even.direction == "does not fit":
         return f"does not fit at any {what}"
-    known = list(break_even.known)
-    if len(known) == 1:
+    stretches = list(break_even.known)
+    if len(stretches) == 1:
         searched = f"every {what} that fits, {break_even.searched_from:,} to {break_even.searched_to:,}"
-        return f"{_SAYS[known[0].verdict]} at {searched}{in_brackets(_gain_in(known[0], break_even))}"
-    *others, end = known
+        return f"{_SAYS[stretches[0].verdict]} at {searched}{in_brackets(_gain_in(stretches[0], break_even))}"
+    *others, end = stretches
     if len(others) > 1 and end.last - end.first < _SLIVER * end.last:
-        known = others
-    *before, last = known
+        stretches = others
+    *before, last = stretches
     searched = f"searched to {last.last:,}"
-    if {stretch.verdict for stretch in known} == {"pays", "loses"} and len(known) == 2:
+    if {stretch.verdict for stretch in stretches} == {"pays", "loses"} and len(stretches) == 2:
         return f"{last.verdict} from {what} {last.first:,} on{in_brackets(searched)}"
-    told = [
+    parts = [
         f"{_SAYS[stretch.verdict]} up to {'' if place else f'{what} '}{stretch.last:,}"
         + in_brackets(_gain_in(stretch, break_even))
         for place, stretch in enumerate(before)
     ]
     ends = in_brackets(_gain_in(last, break_even), searched)
-    return f"{', '.join(told)} and {_SAYS[last.verdict]} above{ends}"
+    return f"{', '.join(parts)} and {_SAYS[last.verdict]} above{ends}"
 
 
 def break_even_values(break_even: BreakEven) -> dict[str, Any]:

@@ -39,8 +39,8 @@ def _beside_plain(name: str, costs: Costs, sign: str = "") -> str:
     """`$0.213 a million tokens at batch 44 (plain $0.302), $0.167 at batch 256 (plain $0.173)`."""
     texts: list[str] = []
     for where, cost in costs.items():
-        known = (cost[name], cost[f"plain_{name}"])
-        value, plain = (NOTHING if each is None else significant(each, 3) for each in known)
+        amounts = (cost[name], cost[f"plain_{name}"])
+        value, plain = (NOTHING if amount is None else significant(amount, 3) for amount in amounts)
         shown = f"{sign}{value}" if texts else BY_NAME[name].phrase.format(value)
         texts.append(f"{shown} at {where} (plain {sign}{plain})")
     return ", ".join(texts)

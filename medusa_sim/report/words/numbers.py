@@ -71,7 +71,7 @@ def with_prefix(value: float, unit: str, digits: int = 3) -> str:
 def capitalised(line: str) -> str:
     """The line as a sentence begins; a name with figures (sglang-0.5) or capitals (vLLM) keeps its case."""
     word = line.split(" ", 1)[0]
-    return line if any(each.isdigit() or each.isupper() for each in word) else f"{line[:1].upper()}{line[1:]}"
+    return line if any(c.isdigit() or c.isupper() for c in word) else f"{line[:1].upper()}{line[1:]}"
 
 
 def percent(fraction: float, digits: int = 1, *, signed: bool = False) -> str:

@@ -51,9 +51,9 @@ def standing_fact(scenario: Scenario) -> Iterator[Fact]:
     if scenario.scope != "model" or scenario.runtime.engine is None:
         return
     found = standing(scenario)
-    known = f"80 % of plain steps lie within {percent(found.half_width)}"
+    within = f"80 % of plain steps lie within {percent(found.half_width)}"
     yield Fact(
-        "How sure", known if found.expected is None else f"{WHAT_IS_NEW[found.kind]}{expected_text(found)}"
+        "How sure", within if found.expected is None else f"{WHAT_IS_NEW[found.kind]}{expected_text(found)}"
     )
 
 

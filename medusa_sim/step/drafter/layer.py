@@ -40,9 +40,9 @@ As in config.json of Qwen3-30B-A3B, whose EAGLE-3 and DFlash drafters take its i
 def _dense(model: Model, layers: int, width: int, vocab: int | None, inputs: int) -> Model:
     """Draft layers of a model, the same in all passes. inputs: rows that the first reads side by side."""
     draft = model.dense(layers, width).resized(vocab=vocab)
-    (alike,) = draft.groups
-    first = tuple(msgspec.structs.replace(mixer, inputs=inputs) for mixer in alike.mixers)
-    groups = (replace(alike, count=1, mixers=first), replace(alike, count=layers - 1))
+    (draft_layers,) = draft.groups
+    first = tuple(msgspec.structs.replace(mixer, inputs=inputs) for mixer in draft_layers.mixers)
+    groups = (replace(draft_layers, count=1, mixers=first), replace(draft_layers, count=layers - 1))
     return replace(draft, groups=grouped(group for group in groups if group.count))
 
 

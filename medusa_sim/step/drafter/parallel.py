@@ -50,14 +50,14 @@ class PEagle(Eagle3):
         self, model: Model, workload: Workload, runtime: Runtime, depth: Size
     ) -> tuple[PassWork, ...]:
         """One pass; logits of the `depth` rows that propose."""
-        whole = self._pass(
+        work = self._pass(
             self._network(model),
             masked(workload, depth),
             runtime,
             fused=verified_tokens(workload, depth),
             logit_rows=np.asarray(depth) * np.asarray(workload.batch),
         )
-        return (replace(whole, reads_accepted=True),)
+        return (replace(work, reads_accepted=True),)
 
     def kv_slots(self) -> int:
         """The masks."""
@@ -79,8 +79,8 @@ class Pard(DraftModel):
         self, model: Model, workload: Workload, runtime: Runtime, depth: Size
     ) -> tuple[PassWork, ...]:
         """One pass of the draft model over the new tokens and the masks; its logits on all of them."""
-        whole = self._pass(model, masked(workload, depth), self.runtime or runtime)
-        return (replace(whole, reads_accepted=True),)
+        work = self._pass(model, masked(workload, depth), self.runtime or runtime)
+        return (replace(work, reads_accepted=True),)
 
     def kv_slots(self) -> int:
         """The masks, and the target's own token, which a model of its own has not seen."""
@@ -197,8 +197,8 @@ class DSpark(DFlash):
 
     def weight_bytes(self, model: Model) -> float:
         """As DFlash, with both sides of the Markov head and the confidence's row."""
-        own = self.rank * (model.whole_vocab + self._network(model).vocab) + model.hidden + self.rank
-        return DFlash.weight_bytes(self, model) + BYTES_PER_ELEMENT[model.activation_dtype] * own
+        head_weights = self.rank * (model.whole_vocab + self._network(model).vocab) + model.hidden + self.rank
+        return DFlash.weight_bytes(self, model) + BYTES_PER_ELEMENT[model.activation_dtype] * head_weights
 
     def kv_slots(self) -> int:
         """The masks of the block, which starts at an accepted token."""
