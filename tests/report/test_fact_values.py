@@ -81,7 +81,11 @@ def test_counts_are_listed_where_there_are_others(monkeypatch, counts):
     [
         ([[True], [True], [True]], [512], ["1.10x", "batch 1,", "1.30x", "batch 64"]),
         ([[False], [True], [True]], [512], ["1.30x", "batch 64"]),
-        ([[True] * 2] * 3, [512, 1024], ["1.10x", "batch 1, length 512", "1.35x", "batch 64, length 1,024"]),
+        (
+            [[True] * 2] * 3,
+            [512, 1024],
+            ["1.10x", "batch 1 of length 512", "1.35x", "batch 64 of length 1,024"],
+        ),
     ],
 )
 def test_an_engines_chain_is_told_at_the_first_and_the_last_batch(fits, lengths, told):

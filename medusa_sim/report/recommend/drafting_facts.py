@@ -10,7 +10,7 @@ import numpy as np
 from medusa_sim.plan.count_curves import near_best
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.recommend.sentences import at_place, step_text
+from medusa_sim.report.recommend.sentences import place_text, step_text
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.numbers import counted, percent, span, times
 
@@ -22,7 +22,7 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
     first, last = rows[0], rows[-1]
     reasons: dict[str, list[str]] = {}
     for row in dict.fromkeys((first, last)):
-        reasons.setdefault(_held_by(answer, row), []).append(at_place(answer, row.batch_max, row.seq_len))
+        reasons.setdefault(_held_by(answer, row), []).append(place_text(answer, row.batch_max, row.seq_len))
     for why, places in reasons.items():
         yield Fact("Why not more", f"at {' and '.join(places)}, {why}", detail=True)
     if len(answer.by_drafts) > 1:
@@ -34,7 +34,7 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
         yield Fact(
             "Heads",
             f"run on the accepted row alone, not on all candidates: {times(on_accepted)} instead of "
-            f"{times(first.speedup)} at {at_place(answer, first.batch_max, first.seq_len)}",
+            f"{times(first.speedup)} at {place_text(answer, first.batch_max, first.seq_len)}",
             detail=True,
         )
     if first.chain_speedup is not None and first.chain_candidates is not None and not first.chain:
@@ -42,13 +42,13 @@ def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Itera
             "Tree",
             f"{percent(first.speedup / first.chain_speedup - 1.0, 0)} faster than the best chain "
             f"({first.chain_candidates} candidates, {times(first.chain_speedup)}) at "
-            f"{at_place(answer, first.batch_max, first.seq_len)}",
+            f"{place_text(answer, first.batch_max, first.seq_len)}",
         )
     if last.option is not None:
         yield Fact(
             "Acceptance ±10 %",
             f"10 % lower gives {times(last.speedup_acceptance_minus_10_percent)} at "
-            f"{at_place(answer, last.batch_max, last.seq_len)}, 10 % higher "
+            f"{place_text(answer, last.batch_max, last.seq_len)}, 10 % higher "
             f"{times(last.speedup_acceptance_plus_10_percent)}",
         )
     yield Fact("Acceptance ±10 %", partial(_breaks_even, last), detail=True)
@@ -101,7 +101,7 @@ def _guess(answer: Recommendation, row: ScheduleRow) -> str:
     if not measured or beyond is None or row.drafts < beyond or row is not answer.schedule[0]:
         return ""
     best = max(measured, key=lambda entry: entry.speedup)
-    more, at = row.speedup_at_batch_min / best.speedup - 1.0, at_place(answer, row.batch_min, row.seq_len)
+    more, at = row.speedup_at_batch_min / best.speedup - 1.0, place_text(answer, row.batch_min, row.seq_len)
     return (
         f"the best that was measured, {counted(best.candidates, answer.chains)}, gives {times(best.speedup)} "
         f"at {at}; {counted(row.candidates, answer.chains)} give {percent(more)} more if the guess holds"
@@ -117,7 +117,7 @@ def _drafts(answer: Recommendation) -> str:
     gains = np.asarray([entry.speedup for entry in answer.by_drafts])
     named = [f"{times(gain)} with {count}" for gain, count in zip(gains, counts, strict=True)]
     named[0] += f" {unit}" if counts[0] == 1 else f" {unit}s"
-    text = f"at {at_place(answer, batch, row.seq_len)}: {', '.join(named)}; the schedule takes "
+    text = f"at {place_text(answer, batch, row.seq_len)}: {', '.join(named)}; the schedule takes "
     if not row.drafts:
         return f"{text}none"
     best = int(np.argmax(gains))

@@ -11,7 +11,16 @@ from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.surprises import activated_experts
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import as_sentence, guessed_text
-from medusa_sim.report.words.numbers import counted, duration, in_brackets, percent, span, spans_text, times
+from medusa_sim.report.words.numbers import (
+    batch_text,
+    counted,
+    duration,
+    in_brackets,
+    percent,
+    span,
+    spans_text,
+    times,
+)
 
 
 def sentence(answer: Recommendation) -> str:
@@ -32,16 +41,16 @@ def answer_text(answer: Recommendation) -> str:
     return " ".join(lines)
 
 
-def at_place(answer: Recommendation, batch: int, seq_len: int) -> str:
-    """`batch 64`; `batch 64 of length 1,024` where several lengths were asked about."""
-    return f"batch {batch}" + (f" of length {seq_len:,}" if len(answer.question.seq_len) > 1 else "")
+def place_text(answer: Recommendation, batch: int, seq_len: int) -> str:
+    """`batch_text` of one batch and length of the question."""
+    return batch_text(batch, seq_len, several=len(answer.question.seq_len) > 1)
 
 
 def _decision(answer: Recommendation) -> list[str]:
     question = answer.question
     if not kept_rows(answer.schedule) and (fastest := answer.fastest_stream) is not None:
         how = counted(fastest.candidates, answer.chains) if fastest.candidates > 1 else "no drafts"
-        at = at_place(answer, fastest.batch, fastest.seq_len)
+        at = place_text(answer, fastest.batch, fastest.seq_len)
         return [
             f"No batch stays within {question.max_latency_ms:g} ms a token, with or without speculation: the "
             f"least is {duration(fastest.tpot_us)}, at {at} with {how}."
@@ -120,14 +129,14 @@ def _throughput_decision(answer: Recommendation) -> str:
         return (
             f"Enable speculation: without it no batch stays within {within}, with it the largest "
             f"throughput is {best.tokens_per_s:,.0f} tokens/s ("
-            f"{at_place(answer, best.batch, best.seq_len)}, {counted(best.candidates, answer.chains)})."
+            f"{place_text(answer, best.batch, best.seq_len)}, {counted(best.candidates, answer.chains)})."
         )
     verb = "Enable speculation" if answer.enable else "Do not enable speculation"
-    at = at_place(answer, best.batch, best.seq_len)
+    at = place_text(answer, best.batch, best.seq_len)
     return (
         f"{verb}: the largest throughput with it is {best.tokens_per_s:,.0f} tokens/s ({at}, "
         f"{counted(best.candidates, answer.chains)}), without it "
-        f"{plain.tokens_per_s:,.0f} ({at_place(answer, plain.batch, plain.seq_len)})."
+        f"{plain.tokens_per_s:,.0f} ({place_text(answer, plain.batch, plain.seq_len)})."
     )
 
 
@@ -151,7 +160,7 @@ def _gain(answer: Recommendation) -> str:
     if least.speedup_lowest < min(begin.speedup, end.speedup) * (1.0 - NEAR_BEST):
         lowest = answer.scheduled_row_at(least.batch_lowest, least.seq_len)
         parts.append(f"as little as {_gain_at(answer, lowest, lowest.batch_max)}")
-    at = at_place(answer, last.batch_max, last.seq_len)
+    at = place_text(answer, last.batch_max, last.seq_len)
     parts.append(f"{times(end.speedup)} {_band_text(end)} at {at} with {_drafted_text(answer, last)}")
     return ", ".join(parts)
 
@@ -159,7 +168,7 @@ def _gain(answer: Recommendation) -> str:
 def _gain_at(answer: Recommendation, cell: ScheduleRow, batch: int) -> str:
     """`1.09x at batch 1`, with its interval where that holds no gain as well."""
     band = "" if cell.speedup_low > 1.0 else f" {_band_text(cell)}"
-    return f"{times(cell.speedup)}{band} at {at_place(answer, batch, cell.seq_len)}"
+    return f"{times(cell.speedup)}{band} at {place_text(answer, batch, cell.seq_len)}"
 
 
 def _band_text(cell: ScheduleRow) -> str:
@@ -174,7 +183,7 @@ def step_text(answer: Recommendation, row: ScheduleRow) -> str:
         parts.append(f"{times(row.step_speedup)} without prompts between steps")
     if row.kernels_speedup is not None:
         parts.append(f"{times(row.kernels_speedup)} with the kernels alone")
-    return f"{', '.join(parts)}, at {at_place(answer, row.batch_max, row.seq_len)}" if parts else ""
+    return f"{', '.join(parts)}, at {place_text(answer, row.batch_max, row.seq_len)}" if parts else ""
 
 
 def shape_text(answer: Recommendation, row: ScheduleRow) -> str:
@@ -192,7 +201,7 @@ def _drafted_text(answer: Recommendation, row: ScheduleRow) -> str:
 
 def _need(answer: Recommendation) -> str:
     row = max(answer.schedule, key=lambda row: row.speculative_speedup)
-    at = at_place(answer, row.batch_max, row.seq_len)
+    at = place_text(answer, row.batch_max, row.seq_len)
     best = (
         f"The best it could do is {times(row.speculative_speedup)} at {at} "
         f"({counted(row.speculative_candidates, answer.chains)})"

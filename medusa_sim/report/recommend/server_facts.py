@@ -8,7 +8,7 @@ from functools import partial
 from medusa_sim.grid.request_latency import RequestLatency
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import kept_rows
-from medusa_sim.report.recommend.sentences import at_place
+from medusa_sim.report.recommend.sentences import place_text
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.cost import COST_COLUMNS, cost_facts
 from medusa_sim.report.words.memory import memory_text
@@ -24,15 +24,15 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
         points = (("with speculation", answer.best_with), ("without", answer.best_without))
         parts = [
             f"no batch {name}"
-            if point is None
-            else f"{point.tokens_per_s:,.0f} tokens/s {name} ({at_place(answer, point.batch, point.seq_len)})"
-            for name, point in points
+            if best is None
+            else f"{best.tokens_per_s:,.0f} tokens/s {name} ({place_text(answer, best.batch, best.seq_len)})"
+            for name, best in points
         ]
         yield Fact("Within limit", f"{', '.join(parts)}, at {limit:g} ms a token")
     hints = []
     for row in kept_rows(answer.schedule):
         near = [pair for pair in row.quicker_larger if pair[1] <= 2 * max(row.candidates, 32)]
-        at = f"({at_place(answer, row.batch_max, row.seq_len)})"
+        at = f"({place_text(answer, row.batch_max, row.seq_len)})"
         hints += [
             f"{counted(more, answer.chains)} take less time than {counted(less, answer.chains)} {at}"
             for less, more in near[-1:]
@@ -62,7 +62,7 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
     yield from cost_facts(
         answer.scenario,
         {
-            at_place(answer, row.batch_max, row.seq_len): row.quantities(COST_COLUMNS)
+            place_text(answer, row.batch_max, row.seq_len): row.quantities(COST_COLUMNS)
             for row in kept_rows(answer.schedule)
             if row.fits_memory
         },

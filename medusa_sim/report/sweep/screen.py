@@ -12,7 +12,6 @@ from medusa_sim.plan.sweep_answer import SweepAnswer
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.sweep.sentences import (
     answer_text,
-    batch_text,
     better_text,
     by_batch,
     engine_text,
@@ -22,7 +21,7 @@ from medusa_sim.report.sweep.tables import best_table, free_text
 from medusa_sim.report.sweep.warnings import warnings
 from medusa_sim.report.words.cost import COST_COLUMNS, cost_facts
 from medusa_sim.report.words.memory import memory_text, missing_text, shortfall_facts
-from medusa_sim.report.words.numbers import counted, percent
+from medusa_sim.report.words.numbers import batch_text, counted, percent
 from medusa_sim.report.words.scenario import (
     acceptance_facts,
     asked_text,

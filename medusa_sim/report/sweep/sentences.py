@@ -8,7 +8,7 @@ from typing import TypeVar
 from medusa_sim.grid.cells import Cells
 from medusa_sim.plan.sweep_answer import SweepAnswer
 from medusa_sim.report.words.break_even import break_even_text
-from medusa_sim.report.words.numbers import counted, drafts_text, times
+from medusa_sim.report.words.numbers import batch_text, counted, drafts_text, times
 
 T = TypeVar("T")
 
@@ -75,11 +75,6 @@ def place_text(answer: SweepAnswer, place: int) -> str:
     return batch_text(
         int(answer.grid.batch[b]), int(answer.grid.seq_len[s]), several=answer.grid.seq_len.size > 1
     )
-
-
-def batch_text(batch: int, seq_len: int, *, several: bool) -> str:
-    """`batch 8`, or `batch 8, length 512` where there are several lengths."""
-    return f"batch {batch}" + (f", length {seq_len:,}" if several else "")
 
 
 def ends_of(several: Sequence[T]) -> list[T]:

@@ -31,6 +31,11 @@ def span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
 
 
+def batch_text(batch: int, seq_len: int, *, several: bool) -> str:
+    """`batch 64`; `batch 64 of length 1,024` where several lengths were asked about."""
+    return f"batch {batch}" + (f" of length {seq_len:,}" if several else "")
+
+
 def drafts_text(candidates: int) -> str:
     """Candidates of a chain as engines count them: 4 candidates are `3 drafts` (num_speculative_tokens)."""
     return {1: "no drafts", 2: "1 draft"}.get(candidates, f"{candidates - 1} drafts")
