@@ -44,7 +44,7 @@ class AskedPolicy:
         return self._asked_at_step + self._policy.hold_steps - self._batch.step
 
     def _state(self, now_s: float, requests: int, unadmitted: int) -> State:
-        """State that the policy is told."""
+        """The state that the policy sees."""
         return State(
             now_s=now_s,
             requests=requests,

@@ -15,7 +15,7 @@ class Batch:
     drafts: of every request in a step. step: steps made so far. tokens: in the KV cache, of all requests;
     shared: KV blocks that they share with others, summed over them.
 
-    A request is at place `offset + step` of `Draws`. With before[place] the tokens of all draws before it,
+    A request is at index `offset + step` of `Draws`. With before[place] the tokens of all draws before it,
 
         tokens of it in the KV cache = base + before[offset + step]
         it has emitted everything where before[offset + step] >= end, first in step `last_step`
@@ -56,7 +56,7 @@ class Batch:
         heapify(self._ends)
 
     def _set_end(self, request: RequestState) -> None:
-        """Find where a request ends, with what is left of it and the drafts of now."""
+        """Find where a request ends, from what is left of it and the current drafts."""
         before, place = self._before, request.offset + self.step
         request.end, request.base = before[place] + request.left, request.cached - before[place]
         request.last_step = bisect_left(before, request.end, place, place + request.left) - request.offset

@@ -36,7 +36,7 @@ _EDGE = 1e-9
 
 
 class Draws:
-    """Draws of every request. first: (requests,) the place of each one's first step.
+    """Draws of every request. first: (requests,) the index of each one's first step.
 
     output_tokens: (requests,) tokens to emit; spread: that of (L4). Where a request's first draft is accepted
     more often than drafts are found, they are found as often as it is accepted.

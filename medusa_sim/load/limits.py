@@ -36,7 +36,7 @@ def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Settings of the engine, as `SchedulerLimits` explains them; None: its own default on the GPU.
+    """Settings of the engine, explained in `SchedulerLimits`; None: its default on the GPU.
 
     prefix: who owns the cached part of a prompt.
     """

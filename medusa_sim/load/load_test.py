@@ -53,7 +53,7 @@ class PolicyServer:
 class LoadTest:
     """A scenario, its server and where its requests come from: what every run shares.
 
-    policies: names (`policy_names.NAMES`) or objects of one's own. drop_long: leave out requests that do not
+    policies: names (`policy_names.NAMES`) or your own objects. drop_long: leave out requests that do not
     fit. cancelled: share of them that the client cancels, which are no goodput.
     Raises UsageError for what makes no sense, SpecError or CoverageError from the scenario.
     """
@@ -99,7 +99,7 @@ class LoadTest:
 
     @cached_property
     def drafts_max(self) -> int:
-        """Longest draft of any policy; for policies of one's own, the longest that the scenario describes."""
+        """Longest draft of any policy; for your own policies, the longest that the scenario describes."""
         named = [policy for policy in self.policies if isinstance(policy, str)]
         if len(named) == len(self.policies) and never_drafts(named):
             return 0

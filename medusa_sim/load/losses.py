@@ -1,7 +1,7 @@
 """Where drafts lose against plain decoding: from how many requests in flight, and in which spans of rates.
 
-Drafts of a mixture may lose, win and lose again as the rate grows, since they wake experts that are awake
-anyway in a full step.
+Drafts of a mixture may lose, win and lose again as the rate grows, since they activate experts that a full
+step activates anyway.
 """
 
 from __future__ import annotations

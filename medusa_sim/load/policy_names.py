@@ -53,7 +53,7 @@ def name_here(name: str) -> str:
 
 
 def drafts_asked(names: Sequence[str], known: int) -> int:
-    """Longest draft that policies of these names may run, of `known` that the scenario describes.
+    """Longest draft that policies of these names may run, of the `known` ones of the scenario.
 
     Raises UsageError for a name that means nothing, or that asks for more drafts.
     """

@@ -181,6 +181,6 @@ def geometric(low: int, high: int, ratio: float, first: int | None = None) -> In
 
 
 def between(nodes: list[float], value: float) -> tuple[int, float]:
-    """(the place of the node below, the share of the way to the next); beyond the ends along the last two."""
+    """(the index of the node below, the share of the way to the next); beyond the ends along the last two."""
     place = bisect_right(nodes, value, 1, len(nodes) - 1) - 1
     return place, (value - nodes[place]) / (nodes[place + 1] - nodes[place])

@@ -113,6 +113,6 @@ class RunResult:
 
 
 def class_of_gap(gap_s: FloatArray) -> IntArray:
-    """Place of gaps in the histogram."""
+    """Classes of gaps in the histogram."""
     place = np.floor(np.log2(np.maximum(gap_s, _SHORTEST_GAP_S) / _SHORTEST_GAP_S) * _PER_DOUBLING)
     return np.asarray(np.minimum(place, GAP_CLASSES - 1), dtype=np.int64)

@@ -33,7 +33,7 @@ class Slos:
 
     @property
     def given(self) -> bool:
-        """Whether there is any limit."""
+        """Whether any limit is set."""
         return any(limit is not None for limit in (self.ttft_s, self.tpot_s, self.e2e_s))
 
     def are_met(self, ttft_s: FloatArray, tpot_s: FloatArray, e2e_s: FloatArray) -> BoolArray:

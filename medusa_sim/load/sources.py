@@ -35,7 +35,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """Drawn requests. ramp_to: times the first rate that the last one is. users: of a closed loop."""
+    """Drawn requests. ramp_to: the last rate over the first one. users: of a closed loop."""
 
     lengths: Lengths = field(default_factory=Lengths)
     count: int = LOAD_REQUESTS

@@ -143,7 +143,7 @@ class StepTable:
         return int((tokens / requests - 1.0) / self.match_rate + _ROUNDING)
 
     def nearest(self, length: float) -> int:
-        """The place in `lengths` of the one that is nearest."""
+        """The index in `lengths` of the nearest one."""
         j, part = between(self._lists[0], length)
         return j + int(part > 0.5)
 

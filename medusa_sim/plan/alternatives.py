@@ -33,7 +33,7 @@ class NextCount:
 
 
 def best_candidates(row: ScheduleRow) -> int:
-    """The best count at the fullest batch, which the row gives up where other batches share it."""
+    """The best count at the fullest batch alone; the row may run another, for its other batches."""
     return int(row.every.configurations.counts[_best_by_batch(row)[-1]])
 
 
@@ -57,7 +57,7 @@ def best_ends_profile(row: ScheduleRow) -> bool:
 
 
 def _best_by_batch(row: ScheduleRow) -> IntArray:
-    """Place among the counts of the best that fits, at each of the row's batches."""
+    """Index of the best count that fits, at each of the row's batches."""
     return row.every.by_count.best_k()[row.batch_slice, row.s]
 
 

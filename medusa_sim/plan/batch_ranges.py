@@ -1,6 +1,6 @@
 """Batches -> few ranges that share one configuration, because engines pay for switching.
 
-The smallest batch of a range takes what a question about that batch alone would be answered with.
+The smallest batch of a range runs what the answer for that batch alone would run.
 The batches after it keep that as long as another configuration gains no more than a switch is worth: a
 tolerance, or the doubt about the two where that is larger. Two counts of one set-up share most of what is
 uncertain: the larger one makes the same first guesses, and its kernels take the rows of the smaller one and
@@ -59,14 +59,14 @@ def merge_batches(
 
     speedup: (batches, configurations), column 0 plain decoding (1.0). allowed: the same shape, False where
     a configuration does not fit in memory; plain decoding is allowed where nothing else is. groups:
-    (batches,) numbers of which a range has one only. drafted: (batches,) where drafts are made; None: where
-    an allowed configuration gives more than 1. A range never crosses its ends. halves: of the interval of
-    each speedup, on the logarithm; None: known exactly.
+    (batches,) a range never spans two of them. drafted: (batches,) where drafts are made, and a range never
+    crosses an end of that; None: where an allowed configuration gives more than 1. halves: half-widths of
+    the speedups' intervals, on the logarithm; None: known exactly.
 
     A configuration stands as long as it gains wherever another does, and the best one gains over it
     - less than `switching_gain`, or
     - no more than the doubt about the two.
-    Where it no longer stands a range ends, and the next one begins as early as nothing is lost by it.
+    Where it no longer stands the range ends; the next begins at the first batch where that loses nothing.
 
     Raises UsageError for a switching gain outside [0, 1).
     """

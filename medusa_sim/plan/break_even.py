@@ -77,7 +77,7 @@ NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, sea
 def find_break_even(coded: Coded, codes_at: CodesAt) -> BreakEven:
     """The stretches of whole numbers in which drafts pay, with exact ends.
 
-    codes_at: of the numbers between them.
+    codes_at: gives the codes of numbers between them.
     """
     values, codes = with_edges_found(coded, codes_at)
     found = stretches(values, codes)
@@ -147,7 +147,7 @@ def _every_count_between(searched: Cells, s: int, beyond: CodesAt, batch: IntArr
 def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:
     """Mean committed tokens up to which a batch with some drafting fits in memory; 0 if it never does.
 
-    Requests in flight are longer. ENDLESS_CONTEXT where every layer keeps no more than a window.
+    Requests in flight are longer than that. ENDLESS_CONTEXT where every layer keeps no more than a window.
     """
     model, usable = scenario.shard, scenario.usable_memory_bytes
     lengths = [0.0]

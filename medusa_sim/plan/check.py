@@ -56,7 +56,7 @@ class CheckedPart:
 
     @property
     def is_off(self) -> bool:
-        """Outside the band, by what is worth a word."""
+        """Whether it lies outside the band by enough to mention."""
         tolerance_us = NOTICEABLE * self.predicted_us
         return not (
             min(self.low_us, self.predicted_us - tolerance_us)
@@ -204,7 +204,7 @@ def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed
 
 
 def _plain(cells: Cells, timed_by: TimedBy = "tpot") -> _Band:
-    """Plain decoding, as if it alone was run."""
+    """Plain decoding, as if nothing else had been run."""
     return _Band(*(_per_token_us(cells, step_us, 1, 1.0, timed_by) for step_us in _step_us(cells, 0)))
 
 

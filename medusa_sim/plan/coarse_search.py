@@ -36,7 +36,7 @@ class CoarseSearch:
 
     batches: those at which break-even is looked for. cells: the few counts there, at batches that were asked
     for besides (`coarse_searches`) and at those that bands need (`Surface.with_batch_edges`); the length has
-    place s in them. largest: the largest batch that fits with any drafting, at most BATCHES_SEARCHED or what
+    index s in them. largest: the largest batch that fits with any drafting, at most BATCHES_SEARCHED or what
     was asked.
     """
 

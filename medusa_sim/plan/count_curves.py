@@ -54,7 +54,7 @@ def quicker_pairs(candidates: IntArray, step_us: FloatArray) -> list[tuple[int, 
 def near_best(counts: IntArray, speedup: FloatArray, fits: BoolArray, best: int) -> tuple[int, int]:
     """(smallest, largest) count around the `best` one whose speedups all lie within NEAR_BEST of it.
 
-    counts ascending, speedup and fits by count; best: its place. Plain decoding stands alone.
+    counts ascending, speedup and fits by count; best: its index. Plain decoding stands alone.
     """
     good = (speedup >= speedup[best] * (1.0 - NEAR_BEST)) & fits & (counts > 1)
     if not good[best]:

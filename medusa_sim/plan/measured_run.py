@@ -26,8 +26,8 @@ class MeasuredRun:
     token of a request; timed_by: the mean after the first token, the rate of all requests, or the
     median gap between chunks over the tokens of a step. accepted: share of the steps in which each draft was
     accepted, () where unknown. plain_us: per token without drafts, after the first. undescribed: the
-    acceptance that describes fewer drafts, so that what was measured stands for it. untold: what its result
-    does not say, a sentence.
+    acceptance that describes fewer drafts, so that what was measured stands for it. untold: a sentence on
+    what its result leaves out.
     """
 
     batch: int

@@ -100,7 +100,7 @@ class Recommendation:
 
     @cached_property
     def where_it_fits(self) -> tuple[ScheduleRow, ...]:
-        """For each length at which speculation pays but has no room at some batch: the largest that gains."""
+        """For each length where speculation pays but does not fit at some batch: the largest that gains."""
         return where_it_fits(self.scenario, self.cells, self.question)
 
     @cached_property
@@ -170,7 +170,7 @@ class Recommendation:
 
     @property
     def largest_count(self) -> int | None:
-        """The largest count that a row makes, or of a plain row the best that could; None where none fits."""
+        """The largest count that a row runs, or, if it is plain, would run; None where nothing fits."""
         return max((row.speculative_candidates for row in self.schedule if row.fits_memory), default=None)
 
     @property
@@ -186,7 +186,7 @@ class Recommendation:
 
     @cached_property
     def free_candidates(self) -> tuple[tuple[int, int, int], ...]:
-        """(batch, seq_len, count) of each batch and length, up to which candidates are free."""
+        """(batch, seq_len, count): up to that count candidates are free at each batch and length."""
         surface, counts = self.cells.surface, self.cells.configurations.counts
         free = free_count(counts, self.cells.by_count.overhead, self.question.free_within)
         return tuple(

@@ -22,9 +22,9 @@ def ranges_over(
 ) -> tuple[BatchRange, ...]:
     """Ranges that share a configuration over some lengths: by the geometric mean of its speedups.
 
-    Drafts are made at a batch where `break_evens` say so of every length; where lengths disagree, if their
-    mean gains there; nowhere if the mean gains at no batch. Batches that do not fit, or keep no limit of
-    latency, stand apart; where no configuration keeps it the fastest runs all the same.
+    Drafts are made at a batch where `break_evens` say so for every length; where lengths disagree, if their
+    mean gains there; nowhere if the mean gains at no batch. Batches that do not fit, or exceed the limit of
+    latency, have ranges of their own; where every configuration exceeds it the fastest runs all the same.
     length_indices: which lengths; break_evens: of every length.
     """
     contenders = cells.contenders
@@ -48,7 +48,7 @@ def ranges_over(
 
 
 def kept_rows(rows: Iterable[ScheduleRow]) -> list[ScheduleRow]:
-    """Those that keep the limit of latency, all where there is none."""
+    """Rows that keep the limit of latency; all of them where there is no limit."""
     return [row for row in rows if row.meets_latency is not False]
 
 
@@ -65,7 +65,7 @@ def schedule_rows(
 
 
 def where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tuple[ScheduleRow, ...]:
-    """A row for each length with a batch where speculation pays but has no room: the largest that gains."""
+    """A row for each length where speculation pays but does not fit at some batch: the largest that gains."""
     largest, surface = {}, cells.surface
     for s in range(surface.seq_len.size):
         pays = (cells.contenders.speedup[:, s, 1:] > 1.0).any(axis=-1)

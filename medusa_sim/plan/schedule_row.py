@@ -32,7 +32,7 @@ class ScheduleRow(Cell):
 
     Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every batch
     was searched, the sizes between two rows belong to the later one. A `plain_` figure is without
-    speculation, a `speculative_` one with what the row drafts, of a plain row with the best that it could.
+    speculation, a `speculative_` one with what the row drafts, or would draft if it is plain.
     Speedups, rates and times per token are the step's, and with the scenario's traffic those of its server.
 
     cells: configurations that are the best of their count somewhere, the row's at `k`; every: all of them.
@@ -171,7 +171,7 @@ class ScheduleRow(Cell):
 
     @cached_property
     def speculative(self) -> int:
-        """The row's configuration, or of a plain row the one that gains most of those that draft."""
+        """The row's configuration; if that is plain, the one that gains most of those that draft."""
         plain = self.configuration == PLAIN
         return 1 + int(np.argmax(self.speedups[1:])) if plain else self.configuration
 

@@ -1,6 +1,6 @@
 """Speedups of a row of a schedule under another acceptance or another step than assumed.
 
-Whatever differs, the server is priced anew with it (`Serving.server_if`), as if it had been asked for.
+Each time the server is priced anew (`Serving.server_if`), as if that had been asked about.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def speedup_heads_on_accepted_row(row: ScheduleRow) -> float | None:
 
 
 def required_acceptance_factor(row: ScheduleRow) -> float | None:
-    """The factor on every accuracy at which the row, or of a plain row the best, breaks even.
+    """The factor on every accuracy at which the row breaks even, or, if it is plain, the best it could draft.
 
     0 where a step pays without its drafts; None where no acceptance breaks even.
     """

@@ -89,7 +89,7 @@ def _shorter(
 
 
 def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[Change | None]]:
-    """Each kind of change with its alternatives, the least first; None: it would not do."""
+    """Each kind of change with its alternatives, the least first; None: not enough."""
 
     def tried(option: str, size: int = batch, length: int = seq_len, **changes: Any) -> Change | None:
         try:

@@ -7,7 +7,7 @@ uncertain between. What a range says follows from its ends:
 - elsewhere it stays uncertain. Drafts are made in it from a side that pays up to the last batch before the
   predicted gain ends; where nothing pays, in the widest run of predicted gains (by the ratio of its ends).
 
-A gain smaller than its uncertainty starts no range, such a loss ends none.
+A gain smaller than its uncertainty starts no range; a loss smaller than its uncertainty ends none.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Coded(NamedTuple):
 
 
 def with_edges_found(coded: Coded, codes_at: CodesAt) -> Coded:
-    """With numbers between them, until every change of code is found to the whole number."""
+    """The same with more numbers between them: every change of code is found to the whole number."""
     while True:
         values, codes = coded
         changes = np.flatnonzero((codes[1:] != codes[:-1]) & (values[1:] - values[:-1] > 1))
@@ -145,7 +145,7 @@ def drafting_spans(
 
 
 def runs_of_equals(values: IntArray, codes: Sequence[T]) -> Iterator[tuple[T, int, int]]:
-    """(code, first, last) of neighbours that are alike."""
+    """(code, first, last) of neighbours with one code."""
     for code, group in groupby(zip(values.tolist(), codes, strict=True), key=lambda pair: pair[1]):
         members = [value for value, _ in group]
         yield code, members[0], members[-1]
