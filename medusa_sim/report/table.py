@@ -134,7 +134,7 @@ class TextTable:
         )
 
     @classmethod
-    def of(
+    def by_column(
         cls, table: Mapping[str, Sequence[Any]], title: str = "", *, fold_constants: bool = False
     ) -> TextTable:
         """Rounded cells of columns, under their names.

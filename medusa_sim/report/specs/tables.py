@@ -87,9 +87,9 @@ def names_screen(entries: Sequence[SpecEntry]) -> Screen:
     """The names of everything, by kind."""
     names: dict[str, list[str]] = {}
     for entry in entries:
-        # the one table of prices is told by its GPUs
-        told = dict.fromkeys(row.key for row in entry.rows) if entry.kind == "price" else (entry.name,)
-        names.setdefault(_LISTED[entry.kind], []).extend(told)
+        # the one table of prices is listed by its GPUs
+        names_of_it = dict.fromkeys(row.key for row in entry.rows) if entry.kind == "price" else (entry.name,)
+        names.setdefault(_LISTED[entry.kind], []).extend(names_of_it)
     count = ", ".join(
         f"{len(listed)} {label if label == 'GPUs' else label.lower()}"
         for label, listed in names.items()

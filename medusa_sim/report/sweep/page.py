@@ -169,4 +169,4 @@ def rows_table(scenario: Scenario, grid: Grid) -> TextTable:
     """The rows of the sweep with the columns that differ, at most _MOST_ROWS of them."""
     rows = next(sweep([scenario], grid)).lists(_ROW_COLUMNS, _MOST_ROWS)
     title = "" if grid.rows <= _MOST_ROWS else f"the first {_MOST_ROWS} of {grid.rows} rows"
-    return TextTable.of(rows, title)
+    return TextTable.by_column(rows, title)
