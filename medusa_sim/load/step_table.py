@@ -287,7 +287,8 @@ def _drafting_share(cells: Cells, options: Sequence[DraftOption]) -> FloatArray:
         drafting = cells.surface.drafting[index]
         if drafting is None:
             continue
-        own_us = np.broadcast_to(drafting.time_us[..., -1:], (*cells.shape[:2], 1))[:, middle, 0]
+        last_us = np.atleast_1d(drafting.time_us)[..., -1:]  # a number where no size changes it
+        own_us = np.broadcast_to(last_us, (*cells.shape[:2], 1))[:, middle, 0]
         whole_us = cells.steps.time_us[:, middle, cells.configurations.option_slices[index].start]
         share[option.depth] = np.minimum(own_us / whole_us, 1.0)
     return share

@@ -284,3 +284,15 @@ def test_a_server_that_looks_drafts_up_has_one_list_of_graphs_on_both_roads(requ
     assert float(np.ravel(law.host.most_rows)[-1]) == table.prompts.host.most_rows == 500.0
     decode_s = float(table.decode_linear_s[4, round(float(law.cycle.running[-1]))])
     assert law.full_decode_us[-1] == pytest.approx(1e6 * decode_s, rel=0.03)
+
+
+@pytest.mark.parametrize("runtime", ["hf-eager", "cuda-graph", "vllm"])
+@pytest.mark.parametrize("drafter", ["ngram", "suffix"])
+def test_looking_drafts_up_is_a_share_of_the_step_whatever_launches_it(runtime, drafter):
+    """Without an engine a look-up takes as long at every size."""
+    scenario = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", runtime=runtime, drafter=drafter, acceptance="0.6,0.4"
+    )
+    found = step_table(scenario, chains(scenario), LIMITS, longest=1024)
+    assert (found.drafting_share[0] == 0.0).all()
+    assert ((found.drafting_share >= 0.0) & (found.drafting_share < 0.5)).all()
