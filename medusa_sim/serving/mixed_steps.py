@@ -100,7 +100,7 @@ def mixed_step_law(
 
     present_us = decode_linear_us(setting, present, present_tokens, present_rows, linear_of_us(present_rows))
     different, place = np.unique(cycle.prompt_tokens, return_inverse=True)
-    lengths = different[:, None] * log_normal(np.full(1, traffic.prompt_cv))
+    lengths = np.maximum(different[:, None] * log_normal(np.full(1, traffic.prompt_cv)), 1.0)
     return MixedStepLaw(
         setting=setting,
         traffic=traffic,
