@@ -91,7 +91,7 @@ def _eighth(more: str, base: str) -> Shares:
 
 def _mix(base: str | Shares, **roles: str | Shares) -> Mix:
     told: dict[str, str | Shares] = {"linear": base, **roles}
-    return {role: ((of, 1.0),) if isinstance(of, str) else of for role, of in told.items()}
+    return {role: ((given, 1.0),) if isinstance(given, str) else given for role, given in told.items()}
 
 
 FILES: dict[str, Mix] = {
@@ -174,7 +174,7 @@ def bytes_per_weight(file: str, role: Role) -> float:
     """Of the matrices of a role, on average over layers; of experts without a type: gate, up and down."""
     if role == "experts" and role not in FILES[file]:
         return (2.0 * bytes_per_weight(file, "linear") + bytes_per_weight(file, "down")) / 3.0
-    return sum(TYPES[of] * share for of, share in shares(file, role))
+    return sum(TYPES[name] * share for name, share in shares(file, role))
 
 
 def mean_bytes(file: str) -> float:

@@ -86,7 +86,9 @@ class _Lines:
         """
         chart, has_lines = self.chart, self.has_lines
         scales = {"stroke": "color", **({"fill": "color", "strokeDash": "strokeDash"} if has_lines else {})}
-        symbols = {name: {"value": {"expr": f"scale('{of}', datum.value)"}} for name, of in scales.items()}
+        symbols = {
+            name: {"value": {"expr": f"scale('{scale}', datum.value)"}} for name, scale in scales.items()
+        }
         legend: Spec = {
             "symbolStrokeWidth": 2.0 if has_lines else 2.5,
             "symbolOpacity": 1.0,

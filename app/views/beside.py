@@ -123,10 +123,10 @@ def differences(one: Side, other: Side) -> list[dict[str, str]]:
     """What was asked otherwise, a row each."""
 
     def said(side: Side) -> dict[str, Any]:
-        of, request = side.set_up, answers.usual_request(side.set_up)
-        asked = {each.label: getattr(of, each.name) for each in ARGUMENTS.values() if each.label}
+        page, request = side.set_up, answers.usual_request(side.set_up)
+        asked = {each.label: getattr(page, each.name) for each in ARGUMENTS.values() if each.label}
         asked["Request"] = "none" if request is None else f"{request[0]:,} in, {request[1]:,} out"
-        return {**asked, "Context": f"{of.seq_len:,}", "Requests at once": side.row.batch_max}
+        return {**asked, "Context": f"{page.seq_len:,}", "Requests at once": side.row.batch_max}
 
     first, second = said(one), said(other)
     return [

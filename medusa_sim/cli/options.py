@@ -190,7 +190,8 @@ def scenario(
 ) -> Decorator:
     """Options of a scenario as one dictionary, some left out; lists: types of those that take many."""
     changes = {
-        name: {"type": of, "help": f"{ARGUMENTS[name].help}{lists_say}"} for name, of in (lists or {}).items()
+        name: {"type": value_type, "help": f"{ARGUMENTS[name].help}{lists_say}"}
+        for name, value_type in (lists or {}).items()
     }
     return arguments(
         parameter, ARGUMENTS, *(name for name in ARGUMENTS if name not in without), changes=changes

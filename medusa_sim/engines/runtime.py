@@ -358,7 +358,7 @@ def _runtime(name: str, content: object, where: str, key: str, known: dict[str, 
     below = f"{key}." if key else ""
     if isinstance(content, dict) and "inherits" in content:
         relative = convert(content, _Relative, where, key=key)
-        engines = {name: of.engine for name, of in known.items() if of.engine is not None}
+        engines = {name: one.engine for name, one in known.items() if one.engine is not None}
         if relative.inherits not in engines:
             raise SpecError(f"{where}: {below}inherits: {unknown_name('engine', relative.inherits, engines)}")
         lender = known[relative.inherits]

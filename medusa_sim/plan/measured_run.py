@@ -56,7 +56,7 @@ class MeasuredRun:
         drafts = drafts if drafts is not None else len(accepted) or None
         if batch is None or drafts is None:
             asked = {"--batch (requests in flight)": batch, "--drafts (0: none)": drafts}
-            raise UsageError(f"give {' and '.join(name for name, of in asked.items() if of is None)}")
+            raise UsageError(f"give {' and '.join(name for name, value in asked.items() if value is None)}")
         tokens = given.tokens_per_step or _tokens(accepted, drafts, tpot_ms, itl_ms)
         if tokens > drafts + 1.0 + _ROUNDING:
             raise UsageError(

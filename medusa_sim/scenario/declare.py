@@ -118,7 +118,9 @@ class Argument:
         what, engine = self.called, str(getattr(runtime, "name", runtime or ""))
         also = {name: named_file(name) for name in self.others}
         if known := [name for name in self.others if name in read_by(engine)]:
-            return unknown_name(what, value, known, {name: of for name, of in also.items() if of in known})
+            return unknown_name(
+                what, value, known, {name: alias for name, alias in also.items() if alias in known}
+            )
         local = f"; a local --runtime takes {', '.join(self.others[:4])}, ... too" if self.others else ""
         return unknown_name(what, value, self.choices, {} if engine else also) + local * (not engine)
 

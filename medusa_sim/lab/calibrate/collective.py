@@ -102,7 +102,10 @@ def _search(rows: Rows[Collective], gpu: Gpu) -> CollectiveKernel:
     for low, high, low_most, high_most in ways:
         regime = part(low, high, low_most, high_most).regime
         if high < len(sizes[0]):
-            ends = [np.sqrt(of[end - 1] * of[end]) for of, end in zip(sizes, (high, high_most), strict=True)]
+            ends = [
+                np.sqrt(bytes_[end - 1] * bytes_[end])
+                for bytes_, end in zip(sizes, (high, high_most), strict=True)
+            ]
             growth = np.log(ends[1] / ends[0]) / np.log(most / fewest) if most > fewest else 0.0
             largest = ends[0] / (fewest / FEWEST_RANKS) ** growth
             regime = replace(regime, bytes_max=float(largest), growth=float(growth))

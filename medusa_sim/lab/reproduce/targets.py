@@ -152,8 +152,8 @@ PREDICTED = {
     "table7": Predicted(table7, table_charts),
     "table8": Predicted(_TABLE8, table_charts, _table_scores("batch")),
     **{
-        f"figure{number}": Predicted(partial(operator_figure, *of), operator_charts)
-        for number, of in enumerate(_OPERATORS, 9)
+        f"figure{number}": Predicted(partial(operator_figure, *operators), operator_charts)
+        for number, operators in enumerate(_OPERATORS, 9)
     },
     "figure18": Predicted(lambda data_dir: points(_TABLE6(data_dir)), point_charts),
     "figure19": Predicted(lambda data_dir: points(table7(data_dir)), point_charts),
