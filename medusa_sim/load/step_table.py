@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -281,14 +282,10 @@ def acceptance_rates(options: Sequence[DraftOption]) -> FloatArray:
 
 def _drafting_share(cells: Cells, options: Sequence[DraftOption]) -> FloatArray:
     """(1 + drafts, requests) of a step that drafts, at the middle length. options: of the cells, chains."""
-    middle = cells.shape[1] // 2
+    middle, steps = cells.shape[1] // 2, cells.steps
+    drafting_us, whole_us = steps.spread(steps.drafting(attrgetter("time_us"))), steps.time_us
     share = np.zeros((len(options) + 1, cells.shape[0]))
-    for index, option in enumerate(options):
-        drafting = cells.surface.drafting[index]
-        if drafting is None:
-            continue
-        last_us = np.atleast_1d(drafting.time_us)[..., -1:]  # a number where no size changes it
-        own_us = np.broadcast_to(last_us, (*cells.shape[:2], 1))[:, middle, 0]
-        whole_us = cells.steps.time_us[:, middle, cells.configurations.option_slices[index].start]
-        share[option.depth] = np.minimum(own_us / whole_us, 1.0)
+    for option, columns in zip(options, cells.configurations.option_slices, strict=True):
+        own_us = drafting_us[:, middle, columns.start]
+        share[option.depth] = np.minimum(own_us / whole_us[:, middle, columns.start], 1.0)
     return share
