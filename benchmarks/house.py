@@ -83,7 +83,7 @@ HOUSE = (
         ("grid",),
         "scenario -> surface (the only thing that prices steps) -> cells and every quantity of them",
         in_order(
-            "axes roofline extrapolation configurations surface steps serving bands cells "
+            "axes roofline cached_or_self extrapolation configurations surface steps serving bands cells "
             "costs quantity quantities cell single_step request_latency sweep"
         ),
     ),

@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import Band, FloatArray, Halves, IntArray
+from medusa_sim.grid.cached_or_self import cached_or_self
 from medusa_sim.grid.extrapolation import widest_below
 from medusa_sim.grid.serving import Serving
 from medusa_sim.grid.steps import Steps, picked
@@ -55,14 +56,10 @@ class Bands:
         serving = Serving.of(steps)
         return cls(steps, serving, serving)
 
-    @property
+    @cached_or_self
     def in_flight(self) -> Bands:
         """Those of the steps of the requests in flight."""
-        return self if self.steps is self.serving.steps else self._in_flight
-
-    @cached_property
-    def _in_flight(self) -> Bands:
-        return replace(self, steps=self.serving.steps)
+        return self if self.steps is self.serving.steps else replace(self, steps=self.serving.steps)
 
     @cached_property
     def step(self) -> Halves:
@@ -155,8 +152,7 @@ class Bands:
         if not edges.size:
             return here
         at_edges = self._at_batch_edges if axis == _BATCHES else self._at_length_edges
-        there = here if at_edges is None else halves_of(at_edges)
-        steps = self.steps if at_edges is None else at_edges.steps
+        there, steps = here if at_edges is self else halves_of(at_edges), at_edges.steps
         asked, searched = ((at.batch, at.asked_len)[axis] for at in (surface, steps.surface))
         places = [np.flatnonzero(searched == edge)[0] for edge in edges]
 
@@ -167,17 +163,17 @@ class Bands:
 
         return Halves(at_least(here.down, there.down), at_least(here.up, there.up))
 
-    @cached_property
-    def _at_batch_edges(self) -> Bands | None:
+    @cached_or_self
+    def _at_batch_edges(self) -> Bands:
         surface = self.steps.surface
         has_them = self._has_every(surface.batch_edges, surface.batch)
-        return None if has_them else Bands.every(surface.at_batch_edges)
+        return self if has_them else Bands.every(surface.at_batch_edges)
 
-    @cached_property
-    def _at_length_edges(self) -> Bands | None:
+    @cached_or_self
+    def _at_length_edges(self) -> Bands:
         surface = self.steps.surface
         has_them = self._has_every(surface.length_edges, surface.asked_len)
-        return None if has_them else Bands.every(surface.at_length_edges)
+        return self if has_them else Bands.every(surface.at_length_edges)
 
     def _has_every(self, edges: IntArray, asked: IntArray | FloatArray) -> bool:
         """Whether these are of every configuration, with the edges among what is asked."""

@@ -1,4 +1,4 @@
-"""One cell: every quantity of the catalogue by its name, at one batch and length."""
+"""One cell: every quantity of the catalogue by its name, at one batch and length; the best of many."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.quantities import values
 from medusa_sim.grid.quantity import BY_NAME
@@ -45,3 +46,14 @@ class Cell:
     def quantities(self, names: Iterable[str]) -> dict[str, Any]:
         """Some quantities by name."""
         return {name: getattr(self, name) for name in names}
+
+
+def best_cell(cells: Cells, allowed: BoolArray, worth: FloatArray, s: int | None = None) -> Cell | None:
+    """The allowed cell of most worth, at one length or (None) at any; None where none is allowed."""
+    lengths = slice(s, None if s is None else s + 1)
+    inside = cells.spread(allowed)[:, lengths]
+    if not inside.any():
+        return None
+    values = np.where(inside, cells.spread(worth)[:, lengths], -np.inf)
+    b, place, k = map(int, np.unravel_index(int(np.argmax(values)), values.shape))
+    return Cell(cells=cells, b=b, s=(s or 0) + place, k=k)

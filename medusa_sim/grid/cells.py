@@ -3,9 +3,6 @@
 A number of cells is an array (batches, lengths, cells) in which what is the same along an axis may stand once
 (`Cells.spread` repeats it). All configurations are `Cells.every`, the best of each number of candidates
 `by_count`, the best of these `best`.
-
-None keeps itself, as a circle would live until the garbage collector runs, which may be long after the last
-use where arrays are few and large: what may be the object itself is a property of something kept.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, NumberT, as_float
 from medusa_sim.grid.bands import Bands
+from medusa_sim.grid.cached_or_self import cached_or_self
 from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.serving import Serving
 from medusa_sim.grid.steps import Steps, picked
@@ -132,32 +130,24 @@ class Cells:
         """Cells of which the first is plain decoding: these, or that alone."""
         return self.plain if (self.index[..., 0] != PLAIN).any() else self
 
-    @property
+    @cached_or_self
     def by_count(self) -> Cells:
         """For each count (1 first: plain decoding) its best configuration at each batch and length.
 
         The fastest of those that fit; where none fits, the fastest.
         """
-        return self._by_count or self
-
-    @cached_property
-    def _by_count(self) -> Cells | None:
-        return self._others(self._best_of_counts())
-
-    def _best_of_counts(self) -> IntArray:
-        """(batches, lengths, counts) index of `by_count`."""
         configurations = self.configurations
         members = configurations.with_count
-        every = self if self.index.shape[-1] == configurations.candidates.size else Cells.every(self.surface)
         if members.shape[1] == 1:
-            return members[None, None, :, 0]
+            return self.with_index(members[None, None, :, 0])
+        every = self if self.index.shape[-1] == configurations.candidates.size else Cells.every(self.surface)
         per_token = every.steps.time_us * (
             (1.0 + _TIE * configurations.option) / configurations.tokens_per_step
         )
         if not every.fits.all():
             per_token = np.where(every.fits, per_token, _ALWAYS_LAST * per_token)
         fastest = np.argmin(per_token[..., members.T], axis=-2)
-        return np.asarray(members[np.arange(len(members)), fastest])
+        return self.with_index(members[np.arange(len(members)), fastest])
 
     def best(self, worth: FloatArray | None = None) -> Cells:
         """At each batch and length the cell of most worth (None: speedup) that fits, the first of equals.
@@ -175,19 +165,10 @@ class Cells:
         fits = self.spread(self.fits)
         return np.asarray(np.argmax(np.where(fits, values, -np.inf), axis=-1))
 
-    @property
+    @cached_or_self
     def contenders(self) -> Cells:
         """Configurations that are the best of their count somewhere, at every batch and length."""
-        return self._contenders or self
-
-    @cached_property
-    def _contenders(self) -> Cells | None:
-        return self._others(np.unique(self.by_count.index.ravel())[None, None, :])
-
-    def _others(self, index: IntArray) -> Cells | None:
-        """Other configurations; None where they are the same."""
-        others = self.with_index(index)
-        return None if others is self else others
+        return self.with_index(np.unique(self.by_count.index)[None, None, :])
 
     @cached_property
     def with_kernels_alone(self) -> Cells | None:
@@ -294,6 +275,10 @@ class Cells:
     def fits(self) -> BoolArray:
         """Whether the batch fits in memory."""
         return np.asarray(self.batch <= self.max_batch)
+
+    def fits_in_time(self, max_latency_us: float | None) -> BoolArray:
+        """Whether it fits and a token takes no longer than `max_latency_us` (None: no limit)."""
+        return self.fits if max_latency_us is None else self.fits & (self.served.tpot_us <= max_latency_us)
 
 
 def price(

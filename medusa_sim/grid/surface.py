@@ -17,6 +17,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, Halves, IntArray
 from medusa_sim.engines.served_groups import longest_tokens
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.cached_or_self import cached_or_self
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.grid.extrapolation import edges_below
 from medusa_sim.scenario.draft_options import DraftOption
@@ -139,13 +140,11 @@ class Surface:
             return None
         return np.maximum(traffic.prompt_tokens + self.asked_len - self.grown_from, 1.0)
 
-    @property
+    @cached_or_self
     def in_flight(self) -> Surface:
         """Steps of the requests in flight; this surface if their lengths are the same."""
-        return self if np.array_equal(self.served_len, self.seq_len) else self._in_flight
-
-    @cached_property
-    def _in_flight(self) -> Surface:
+        if np.array_equal(self.served_len, self.seq_len):
+            return self
         return replace(self, seq_len=self.served_len, sibling=None)
 
     @cached_property

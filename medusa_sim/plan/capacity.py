@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from medusa_sim.arrays import IntArray, every_to
-from medusa_sim.grid.cell import Cell
+from medusa_sim.grid.cell import Cell, best_cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import in_groups
@@ -50,15 +49,15 @@ def batches_tried(largest: int) -> IntArray:
 def capacities(
     coarse: Sequence[CoarseSearch], searched: Cells, max_latency_us: float | None = None
 ) -> tuple[Capacity, ...]:
-    """For each length of `searched` the best operating points among all batches that fit.
+    """For each length of `searched` the largest throughput among all batches that fit.
 
     coarse: the coarse search of each length, with the batches of `batches_tried` that were not searched.
     Batches around the best, and those that were searched, are looked at with every count. max_latency_us:
     longest time per output token of one user.
     """
     surface = searched.surface
-    plain, speculating = (
-        _best_points(coarse, searched, max_latency_us, speculate=speculate) for speculate in (False, True)
+    plain, drafting = (
+        _best_of_lengths(coarse, searched, max_latency_us, drafts=drafts) for drafts in (False, True)
     )
     return tuple(
         Capacity(
@@ -68,75 +67,51 @@ def capacities(
             without_speculation=without,
             with_speculation=best,
         )
-        for s, (without, best) in enumerate(zip(plain, speculating, strict=True))
+        for s, (without, best) in enumerate(zip(plain, drafting, strict=True))
     )
 
 
-def _best_points(
-    coarse: Sequence[CoarseSearch], searched: Cells, max_latency_us: float | None, *, speculate: bool
+def _best_of_lengths(
+    coarse: Sequence[CoarseSearch], searched: Cells, max_latency_us: float | None, *, drafts: bool
 ) -> list[Cell | None]:
-    """The best operating point of each length: of the batches tried, then of every batch around that one."""
-    surface, best = searched.surface, partial(best_operating_point, speculate=speculate)
-    points, near = [], []
-    for s, search in enumerate(coarse):
-        largest = int(surface.max_batch[s, PLAIN])
-        tried = best(search.cells, search.s, max_latency_us, among=batches_tried(largest))
-        points.append(most_tokens_per_s(tried, best(searched, s, max_latency_us)))
-        near.append(_batches_near(points[s], largest))
-    options = searched.configurations.options if speculate else ()
-    for group in in_groups(len(points)):
-        batches = np.unique(np.concatenate(near[group]))
-        fine = price(searched.scenario, batches, surface.seq_len[group], options)
-        for at, s in enumerate(range(len(points))[group]):
-            if near[s].size:
-                around = best(fine, at, max_latency_us, among=near[s])
-                points[s] = most_tokens_per_s(points[s], around)
-    return points
+    """The best cell of each length: of the batches tried and searched, then of every batch around that one.
 
-
-def _batches_near(point: Cell | None, largest: int) -> IntArray:
-    """Every batch around that of a point, up to the largest; none without a point."""
-    if point is None:
-        return np.empty(0, dtype=np.int64)
-    return np.arange(max(1, point.batch - _NEAR), min(largest, point.batch + _NEAR) + 1)
-
-
-def most_tokens_per_s(*points: Cell | None) -> Cell | None:
-    """The point of the largest throughput; None where none is known."""
-    given = [point for point in points if point is not None]
-    return max(given, key=lambda point: point.tokens_per_s, default=None)
-
-
-def best_of_lengths(cells: Cells, max_latency_us: float | None, *, speculate: bool) -> Cell | None:
-    """The largest throughput of the cells that fit and keep the latency, at any length; None if none does."""
-    return most_tokens_per_s(
-        *(
-            best_operating_point(cells, s, max_latency_us, speculate=speculate)
-            for s in range(cells.surface.seq_len.size)
-        )
-    )
-
-
-def best_operating_point(
-    every: Cells,
-    s: int,
-    max_latency_us: float | None,
-    *,
-    speculate: bool,
-    among: IntArray | None = None,
-) -> Cell | None:
-    """The largest throughput at one length of the cells that fit and keep the latency; None if none does.
-
-    among: batches that count; None: all.
+    drafts: of the cells that draft, or of those that do not.
     """
-    counts, by_count = slice(1, None) if speculate else slice(0, 1), every.by_count
-    allowed = by_count.fits[:, s, counts]
-    if among is not None:
-        allowed = allowed & np.isin(every.surface.batch, among)[:, None]
-    if max_latency_us is not None:
-        allowed = allowed & (by_count.served.tpot_us[:, s, counts] <= max_latency_us)
-    if not allowed.any():
-        return None
-    rate = by_count.tokens_per_s[:, s, counts]
-    b, k = np.unravel_index(int(np.argmax(np.where(allowed, rate, -np.inf))), rate.shape)
-    return Cell(cells=by_count, b=int(b), s=s, k=int(k) + int(speculate))
+
+    def best(cells: Cells, s: int, batches: IntArray) -> Cell | None:
+        by_count = cells.by_count
+        asked = np.isin(by_count.batch, batches) & ((by_count.candidates > 1) == drafts)
+        allowed = asked & by_count.fits_in_time(max_latency_us)
+        return best_cell(by_count, allowed, by_count.tokens_per_s, s)
+
+    surface, options = searched.surface, searched.configurations.options if drafts else ()
+    largest = surface.max_batch[:, PLAIN].tolist()
+    found: list[Cell | None] = []
+    for group in in_groups(len(coarse)):
+        tried = [
+            _most_tokens_per_s(
+                best(search.cells, search.s, batches_tried(largest[s])), best(searched, s, surface.batch)
+            )
+            for s, search in enumerate(coarse[group], group.start)
+        ]
+        near = [_batches_near(cell, most) for cell, most in zip(tried, largest[group], strict=True)]
+        fine = price(searched.scenario, np.unique(np.concatenate(near)), surface.seq_len[group], options)
+        found += [
+            _most_tokens_per_s(cell, best(fine, place, batches)) if batches.size else cell
+            for place, (cell, batches) in enumerate(zip(tried, near, strict=True))
+        ]
+    return found
+
+
+def _batches_near(cell: Cell | None, largest: int) -> IntArray:
+    """Every batch around that of a cell, up to the largest; none without a cell."""
+    if cell is None:
+        return np.empty(0, dtype=np.int64)
+    return np.arange(max(1, cell.batch - _NEAR), min(largest, cell.batch + _NEAR) + 1)
+
+
+def _most_tokens_per_s(*cells: Cell | None) -> Cell | None:
+    """The cell of the largest throughput; None where none is known."""
+    known = [cell for cell in cells if cell is not None]
+    return max(known, key=lambda cell: cell.tokens_per_s, default=None)

@@ -7,14 +7,15 @@ from functools import cached_property
 
 import numpy as np
 
+from medusa_sim.arrays import BoolArray
 from medusa_sim.errors import UsageError
-from medusa_sim.grid.cell import Cell
+from medusa_sim.grid.cell import Cell, best_cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.request_latency import RequestLatency, request_latency
 from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_searched
-from medusa_sim.plan.capacity import Capacity, best_of_lengths, capacities
+from medusa_sim.plan.capacity import Capacity, capacities
 from medusa_sim.plan.coarse_search import CoarseSearch
 from medusa_sim.plan.count_curves import free_count
 from medusa_sim.plan.schedule import kept_rows, ranges_over, schedule_rows, where_it_fits
@@ -69,23 +70,24 @@ class Recommendation:
     @cached_property
     def best_with(self) -> Cell | None:
         """The largest throughput with speculation among the batches that fit and keep the latency."""
-        return best_of_lengths(self.cells, self.question.max_latency_us, speculate=True)
+        by_count = self.cells.by_count
+        return best_cell(by_count, self._in_time & (by_count.candidates > 1), by_count.tokens_per_s)
 
     @cached_property
     def best_without(self) -> Cell | None:
         """The largest throughput without speculation."""
-        return best_of_lengths(self.cells, self.question.max_latency_us, speculate=False)
+        by_count = self.cells.by_count
+        return best_cell(by_count, self._in_time & (by_count.candidates == 1), by_count.tokens_per_s)
+
+    @property
+    def _in_time(self) -> BoolArray:
+        return self.cells.by_count.fits_in_time(self.question.max_latency_us)
 
     @cached_property
     def fastest_stream(self) -> Cell | None:
         """The shortest time per token of a request among the cells that fit; None where none does."""
         by_count = self.cells.by_count
-        fits = by_count.spread(by_count.fits)
-        if not fits.any():
-            return None
-        tpot_us = np.where(fits, by_count.served.tpot_us, np.inf)
-        b, s, k = map(int, np.unravel_index(int(np.argmin(tpot_us)), tpot_us.shape))
-        return Cell(cells=by_count, b=b, s=s, k=k)
+        return best_cell(by_count, by_count.fits, -by_count.served.tpot_us)
 
     @cached_property
     def by_drafts(self) -> tuple[Cell, ...]:

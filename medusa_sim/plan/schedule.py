@@ -30,8 +30,8 @@ def ranges_over(
     contenders = cells.contenders
     speedup = np.exp(np.log(contenders.speedup[:, length_indices]).mean(axis=1))
     fits = np.asarray(contenders.fits[:, length_indices].all(axis=1))
-    limit_us = np.inf if question.max_latency_us is None else question.max_latency_us
-    kept = fits & (contenders.served.tpot_us[:, length_indices] <= limit_us).all(axis=1)
+    in_time = contenders.fits_in_time(question.max_latency_us)[:, length_indices]
+    kept = np.asarray(in_time.all(axis=1))
     late = np.asarray(~kept.any(axis=1))
     gains = np.where(fits, speedup, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
     is_drafting = np.asarray([break_evens[s].is_drafting(cells.surface.batch) for s in length_indices])

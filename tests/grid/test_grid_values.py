@@ -394,9 +394,9 @@ def test_of_ways_of_drafting_that_give_the_same_the_first_is_taken():
         cells = SimpleNamespace(
             configurations=configurations, index=np.zeros((1, 1, 3)), surface=None,
             steps=SimpleNamespace(time_us=np.array([[step_us]], dtype=float)),
-            fits=np.array([[fits]], dtype=bool),
+            fits=np.array([[fits]], dtype=bool), with_index=lambda index: index,
         )  # fmt: skip
-        assert Cells._best_of_counts(cells).tolist() == [[[0, taken]]]
+        assert Cells.by_count.__get__(cells, Cells).tolist() == [[[0, taken]]]
 
 
 def test_plain_decoding_alone_emits_one_token():

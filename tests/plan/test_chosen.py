@@ -7,6 +7,8 @@ import pytest
 
 from medusa_sim.arrays import Band
 from medusa_sim.errors import CoverageError
+from medusa_sim.grid.cell import best_cell
+from medusa_sim.grid.cells import Cells
 from medusa_sim.plan import break_even, capacity, schedule
 from medusa_sim.plan.count_curves import CLIFF, cliffs
 from medusa_sim.plan.measured_run import MeasuredRun, with_known_acceptance
@@ -151,11 +153,13 @@ def test_the_best_point_has_the_largest_rate_of_those_that_fit_in_time(
         fits=np.stack([fits[:, counts]] * 2, axis=1),
         served=SimpleNamespace(tpot_us=np.stack([tpot[:, counts]] * 2, axis=1)),
         tokens_per_s=np.stack([rate[:, counts] * share for share in lengths], axis=1),
+        spread=lambda values: np.broadcast_to(values, (3, 2, 3)),
     )  # fmt: skip
-    every = SimpleNamespace(by_count=by_count, surface=SimpleNamespace(batch=np.array([2, 3, 5])))
-    found = capacity.best_operating_point(
-        every, lengths.index(1), limit_us, speculate=speculate, among=np.array([2, 3, 5])[np.array(rows)]
-    )
+    asked = np.broadcast_to(rows, 3)[:, None, None] & ((np.arange(3) > 0) == speculate)
+    allowed = asked & Cells.fits_in_time(by_count, limit_us)
+    found = best_cell(by_count, allowed, by_count.tokens_per_s, lengths.index(1))
+    assert (found and (found.b, by_count.tokens_per_s[found.b, found.s, found.k])) == best
+    found = best_cell(by_count, allowed, by_count.tokens_per_s)  # at the faster of both lengths
     assert (found and (found.b, by_count.tokens_per_s[found.b, found.s, found.k])) == best
 
 
@@ -168,8 +172,8 @@ def test_batches_near_a_point_end_at_one_and_at_what_fits():
     assert capacity._batches_near(SimpleNamespace(batch=100), 100)[-1] == 100
     points = [SimpleNamespace(tokens_per_s=rate) for rate in (3.0, 5.0, 4.0)]
     assert (
-        capacity.most_tokens_per_s(None, *points)
-        is capacity.most_tokens_per_s(*points[::-1], None)
+        capacity._most_tokens_per_s(None, *points)
+        is capacity._most_tokens_per_s(*points[::-1], None)
         is points[1]
     )
-    assert capacity.most_tokens_per_s(None) is None
+    assert capacity._most_tokens_per_s(None) is None

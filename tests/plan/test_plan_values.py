@@ -362,7 +362,8 @@ def shared_ranges(
         tpot_us[b, 2, k] = 30.0
     halves = np.full(speedup.shape, half) * np.array([0.0, 1.0, 2.0])
     contenders = SimpleNamespace(
-        speedup=speedup, fits=fits, served=SimpleNamespace(tpot_us=tpot_us), log_speedup_half=halves,
+        speedup=speedup, fits=fits, log_speedup_half=halves,
+        fits_in_time=lambda limit_us: fits & (tpot_us <= (limit_us or np.inf)),
         index=np.array([[[0, 7, 5]]]),
     )  # fmt: skip
     cells = SimpleNamespace(contenders=contenders, surface=SimpleNamespace(batch=np.arange(len(first))))
