@@ -93,7 +93,7 @@ def _bands(found: Recommendation) -> Iterator[str]:
         if not (np.isfinite(ends).all() and (ends[0] <= ends[1]).all() and (ends[1] <= ends[2]).all()):
             yield f"{name} step outside its band"
     for row in found.schedule:
-        numbers = (row.speedup_low, row.speedup_lowest, row.speedup_highest, row.speedup_high)
+        numbers = (row.interval_low, row.speedup_lowest, row.speedup_highest, row.interval_high)
         if not all(map(math.isfinite, numbers)) or sorted(numbers) != list(numbers):
             yield f"batch {row.batch_min}..{row.batch_max}: {numbers} do not rise"
         if not row.speedup_lowest <= row.speedup <= row.speedup_highest:

@@ -154,13 +154,13 @@ class ScheduleRow(Cell):
         return int(self.searched[np.argmin(self._speedup_by_batch)])
 
     @property
-    def speedup_low(self) -> float:
-        """The lowest end of the 80 % intervals over the row's batches."""
+    def interval_low(self) -> float:
+        """The lowest end of the speedup's 80 % intervals over the row's batches."""
         return float(self._ends_by_batch(self)[0].min())
 
     @property
-    def speedup_high(self) -> float:
-        """The highest end of the 80 % intervals over the row's batches."""
+    def interval_high(self) -> float:
+        """The highest end of the speedup's 80 % intervals over the row's batches."""
         return float(self._ends_by_batch(self)[1].max())
 
     def _ends_by_batch(self, cell: Cell) -> list[FloatArray]:

@@ -69,7 +69,7 @@ def check(found: Recommendation) -> None:
         for batch in (row.batch_min, row.batch_max):
             one = found.scheduled_row_at(batch, question.seq_len[0])
             assert (one.candidates, one.drafts) == (row.candidates, row.drafts)
-            assert row.speedup_low <= one.speedup_low <= one.speedup <= one.speedup_high <= row.speedup_high
+            assert row.interval_low <= one.speedup_low <= one.speedup <= one.speedup_high <= row.interval_high
     edge = next((row.batch_max for row in found.schedule), LAST)
     for batch in {edge, min(edge + 1, question.batch_max)}:
         one = recommend(found.scenario, replace(question, batch_min=batch, batch_max=batch))

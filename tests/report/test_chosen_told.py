@@ -34,7 +34,7 @@ UNSURE = BreakEven(
 def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
     given = {
         "seq_len": 512, "candidates": 1, "fits_memory": True, "meets_latency": None, "verdict": "loses",
-        "uncertain": None, "speedup_low": 0.5, "speculative_speedup": 0.9, "speculative_speedup_low": 0.8,
+        "uncertain": None, "interval_low": 0.5, "speculative_speedup": 0.9, "speculative_speedup_low": 0.8,
         "speculative_speedup_high": 1.1, "speculative_candidates": 4, "max_batch_without": 0,
         "required_acceptance_factor": None,
     }  # fmt: skip
@@ -77,8 +77,8 @@ def test_warnings_tell_the_best_of_what_loses_and_the_worst_of_what_is_uncertain
         schedule_row(5, 6, verdict="pays"), schedule_row(7, 7, verdict="pays"),
         schedule_row(8, 9, verdict="uncertain", speculative_speedup=1.01),
         schedule_row(10, 12, verdict="uncertain", speculative_speedup=1.02),
-        schedule_row(13, 14, candidates=4, uncertain=(13, 13), speedup_low=0.97),
-        schedule_row(15, 20, candidates=4, uncertain=(17, 20), speedup_low=0.93),
+        schedule_row(13, 14, candidates=4, uncertain=(13, 13), interval_low=0.97),
+        schedule_row(15, 20, candidates=4, uncertain=(17, 20), interval_low=0.93),
         schedule_row(21, 25, fits_memory=False, max_batch_without=20, meets_latency=False),
         schedule_row(26, 30, fits_memory=False, meets_latency=False),
     ]  # fmt: skip

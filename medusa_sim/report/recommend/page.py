@@ -55,5 +55,5 @@ def _sure(answer: Recommendation) -> list[tuple[str, str]]:
     row = rows[0] if rows else answer.schedule[0]
     gain = times_between(row.speedup_lowest, row.speedup_highest)
     number = f"{gain} at batch {span(row.batch_min, row.batch_max)}"
-    ends = f"{times(row.speedup_low)} to {times(row.speedup_high)}" if rows else ""
+    ends = f"{times(row.interval_low)} to {times(row.interval_high)}" if rows else ""
     return how_sure(answer.scenario, number, ends, seq_len=row.seq_len)

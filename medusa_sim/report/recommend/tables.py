@@ -49,7 +49,7 @@ def schedule_table(answer: Recommendation) -> TextTable:
             drafts_told(row, row.drafts) if chains else str(row.drafts) if row.candidates > 1 else NOTHING
         ),
         "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
-        "interval": lambda row: f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
+        "interval": lambda row: f"{row.interval_low:.2f}-{row.interval_high:.2f}",
         "free_candidates": lambda row: str(row.free_candidates - chains),
         "max_batch_with": lambda row: " -> ".join(
             dict.fromkeys((str(row.max_batch_without), str(row.max_batch_with)))

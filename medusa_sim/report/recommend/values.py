@@ -124,8 +124,12 @@ def schedule_arrow(answer: Recommendation) -> pa.Table:
 
 
 def row_values(row: ScheduleRow) -> dict[str, Any]:
-    """One row of a schedule; paths as lists, pairs as objects, nothing infinite."""
+    """One row of a schedule; paths as lists, pairs as objects, nothing infinite.
+
+    speedup_low, speedup_high span the row's batches, as `speedup_lowest` and `speedup_highest` do.
+    """
     fields = row.quantities(with_unlisted(ROW))
+    fields |= {"speedup_low": row.interval_low, "speedup_high": row.interval_high}
     fields["paths"] = None if row.paths is None else [list(path) for path in row.paths]
     fields["next_count"] = row.next_count and dataclasses.asdict(row.next_count)
     fields["quicker_larger"] = [

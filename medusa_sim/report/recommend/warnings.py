@@ -60,7 +60,7 @@ def _uncertain(rows: Sequence[ScheduleRow]) -> str:
     """Says how low the drafts of some rows of one length may go."""
     return (
         "the gain of the row's drafts is not certain: its 80 % interval includes a loss "
-        f"(down to {min(row.speedup_low for row in rows):.2f})"
+        f"(down to {min(row.interval_low for row in rows):.2f})"
     )
 
 
