@@ -94,18 +94,17 @@ def _table(records: Sequence[dict[str, Any]]) -> TextTable:
         """Nothing where prefill alone ended the text."""
         return NOTHING if value is None else significant(value, 3)
 
-    return TextTable.by_row(
-        records,
+    return TextTable.by_column(
         {
-            "method": lambda record: str(record["method"]),
-            "rule": lambda record: cell_text("rule", record["rule"]),
-            "tree": lambda record: cell_text("tree", record["tree"]),
-            "new tokens": lambda record: str(record["new_tokens"]),
-            "steps": lambda record: str(record["steps"]),
-            "tokens/step": lambda record: rate(record["tokens_per_step"]),
-            "tokens/s": lambda record: rate(record["tokens_per_s"]),
-            "prefill": lambda record: duration(record["prefill_s"] * US_PER_S),
-            "decode": lambda record: duration(record["decode_s"] * US_PER_S),
+            "method": [str(record["method"]) for record in records],
+            "rule": [cell_text("rule", record["rule"]) for record in records],
+            "tree": [cell_text("tree", record["tree"]) for record in records],
+            "new tokens": [str(record["new_tokens"]) for record in records],
+            "steps": [str(record["steps"]) for record in records],
+            "tokens/step": [rate(record["tokens_per_step"]) for record in records],
+            "tokens/s": [rate(record["tokens_per_s"]) for record in records],
+            "prefill": [duration(record["prefill_s"] * US_PER_S) for record in records],
+            "decode": [duration(record["decode_s"] * US_PER_S) for record in records],
         },
         words=("method", "rule", "tree"),
     )

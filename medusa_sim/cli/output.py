@@ -97,7 +97,7 @@ class Output:
             case "parquet":
                 self._write(lambda file: formats.write_parquet(chunks, file))
             case _:
-                table = TextTable.by_column(_whole(chunks).to_pydict(), fold_constants=True)
+                table = TextTable.rounded(_whole(chunks).to_pydict(), fold_constants=True)
                 others = [name for name in table.headers[1:] if name not in expendable]
                 narrow = replace(table, expendable=(*expendable, *reversed(others)))
                 if not self.is_wide:

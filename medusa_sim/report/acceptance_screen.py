@@ -16,21 +16,20 @@ def acceptance_screen(profile: AcceptanceProfile, columns: Mapping[str, Any], no
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     last = rows[-1]
     shown = {
-        BY_NAME["candidates"].title: lambda row: str(row["candidates"]),
-        BY_NAME["tokens_per_step"].title: lambda row: f"{row['tokens_per_step']:.3f}",
-        BY_NAME["interval"].title: lambda row: (
-            f"{row['tokens_per_step_low']:.3f}-{row['tokens_per_step_high']:.3f}"
-        ),
+        "candidates": [str(row["candidates"]) for row in rows],
+        "tokens_per_step": [f"{row['tokens_per_step']:.3f}" for row in rows],
+        "interval": [f"{row['tokens_per_step_low']:.3f}-{row['tokens_per_step_high']:.3f}" for row in rows],
     }
+    table = {BY_NAME[name].title: cells for name, cells in shown.items()}
     if "depth" in columns:
-        shown["depth"] = lambda row: str(row["depth"])
-        shown["heads worth running"] = lambda row: str(row["heads_worth_running"])
+        table["depth"] = [str(row["depth"]) for row in rows]
+        table["heads worth running"] = [str(row["heads_worth_running"]) for row in rows]
     return Screen(
         asked=f"acceptance {profile.name}: {profile.title}",
         answer=(
             f"A step of {last['candidates']} candidates emits {last['tokens_per_step']:.2f} tokens on "
             f"average (80 %: {last['tokens_per_step_low']:.2f} to {last['tokens_per_step_high']:.2f}).",
         ),
-        tables=(TextTable.by_row(rows, shown),),
+        tables=(TextTable.by_column(table),),
         facts=(Fact("Source", profile.source), *(Fact("Note", line) for line in notes)),
     )

@@ -93,7 +93,7 @@ def json_row(row: Mapping[Any, Any]) -> dict[str, Any]:
 def markdown_parts(tables: Iterable[pa.Table]) -> Iterator[bytes]:
     """A Markdown table with rounded cells."""
     for number, table in enumerate(tables):
-        text = markdown(TextTable.by_column(table.to_pydict()))
+        text = markdown(TextTable.rounded(table.to_pydict()))
         yield (text if number == 0 else text.split("\n", 2)[2]).encode()
 
 

@@ -55,10 +55,9 @@ def quantity_table(
     one first.
     """
     kept = {name: cells for name, cells in columns.items() if set(cells) - {NOTHING}}
-    return TextTable(
-        headers=titles(*kept),
-        rows=tuple(zip(*kept.values(), strict=True)),
-        right=tuple(name not in words for name in kept),
+    return TextTable.by_column(
+        dict(zip(titles(*kept), kept.values(), strict=True)),
+        words=titles(*(name for name in words if name in kept)),
         title=title,
         expendable=titles(*(name for name in expendable if name in kept)),
     )

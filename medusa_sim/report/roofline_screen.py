@@ -73,21 +73,20 @@ def _sentences(points: pa.Table, gpu: Gpu, dtype: str) -> list[str]:
 def _table(rows: Sequence[Mapping[str, Any]], title: str) -> TextTable:
     """A line for each operator: work in GFLOP and GB, FLOP/byte, time, TFLOP/s predicted and allowed."""
     lengths = len({row["seq_len"] for row in rows}) > 1
-    return TextTable.by_row(
-        rows,
+    return TextTable.by_column(
         {
-            "op": lambda row: str(row["op"]),
-            "phase": lambda row: str(row["phase"]),
-            "batch": lambda row: str(row["batch"]),
-            **({"length": lambda row: str(row["seq_len"])} if lengths else {}),
-            "tokens": lambda row: str(row["query_tokens"]),
-            "GFLOP": lambda row: significant(row["flops"] / GIGA, 4),
-            "GB": lambda row: significant(row["bytes"] / GIGA, 3),
-            "FLOP/byte": lambda row: significant(row["operational_intensity"], 3),
-            "time": lambda row: duration(row["time_us"]),
-            "TFLOP/s": lambda row: significant(row["flops_per_s"] / TERA, 3),
-            "allowed": lambda row: significant(row["roofline_flops_per_s"] / TERA, 3),
-            BY_NAME["bound"].title: lambda row: str(row["bound"]),
+            "op": [str(row["op"]) for row in rows],
+            "phase": [str(row["phase"]) for row in rows],
+            "batch": [str(row["batch"]) for row in rows],
+            **({"length": [str(row["seq_len"]) for row in rows]} if lengths else {}),
+            "tokens": [str(row["query_tokens"]) for row in rows],
+            "GFLOP": [significant(row["flops"] / GIGA, 4) for row in rows],
+            "GB": [significant(row["bytes"] / GIGA, 3) for row in rows],
+            "FLOP/byte": [significant(row["operational_intensity"], 3) for row in rows],
+            "time": [duration(row["time_us"]) for row in rows],
+            "TFLOP/s": [significant(row["flops_per_s"] / TERA, 3) for row in rows],
+            "allowed": [significant(row["roofline_flops_per_s"] / TERA, 3) for row in rows],
+            BY_NAME["bound"].title: [str(row["bound"]) for row in rows],
         },
         words=("op", "phase", BY_NAME["bound"].title),
         title=title,

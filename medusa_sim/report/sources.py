@@ -39,7 +39,9 @@ def closing(scenarios: Sequence[Scenario], trust: tuple[str, ...], command: str)
     tables = [
         Folded(
             f"{name}: {len(facts)} source{'s' if len(facts) > 1 else ''}",
-            TextTable(("number", "source"), tuple(facts.items()), (False, False)),
+            TextTable.by_column(
+                {"number": list(facts), "source": list(facts.values())}, words=("number", "source")
+            ),
         )
         for name, facts in sources(scenarios).items()
     ]

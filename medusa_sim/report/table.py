@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any
 
 from medusa_sim.outside.escaping import for_markdown, printable
 from medusa_sim.report.words.numbers import NOTHING, significant, with_prefix
@@ -40,9 +40,6 @@ def is_number(values: Sequence[object]) -> bool:
     return all(isinstance(v, int | float) for v in values if v is not None) and any(
         v is not None and not isinstance(v, bool) for v in values
     )
-
-
-_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +112,28 @@ class TextTable:
         )
 
     @classmethod
-    def by_row(
+    def by_column(
         cls,
-        rows: Iterable[_Row],
-        columns: Mapping[str, Callable[[_Row], str]],
+        columns: Mapping[str, Sequence[str]],
         *,
         words: Sequence[str] = (),
         title: str = "",
-        expendable: tuple[str, ...] = (),
+        expendable: Sequence[str] = (),
     ) -> TextTable:
-        """A line for each of `rows`. columns: header -> the cell of a row; words: headers of left columns."""
+        """A table of columns: header -> its cells. words: headers of left columns."""
         return cls(
             headers=tuple(columns),
-            rows=tuple(tuple(shown(row) for shown in columns.values()) for row in rows),
+            rows=tuple(zip(*columns.values(), strict=True)),
             right=tuple(name not in words for name in columns),
             title=title,
-            expendable=expendable,
+            expendable=tuple(expendable),
         )
 
     @classmethod
-    def by_column(
+    def rounded(
         cls, table: Mapping[str, Sequence[Any]], title: str = "", *, fold_constants: bool = False
     ) -> TextTable:
-        """Rounded cells of columns, under their names.
+        """A table of values, rounded, under the names of their columns.
 
         fold_constants: what is the same in every row stands once, in the title.
         """
@@ -154,11 +150,9 @@ class TextTable:
             title = "  ".join(
                 [*([title] if title else []), *(f"{name}={text}" for name, text in named.items())]
             )
-        cells = [[cell_text(name, value) for value in values] for name, values in columns.items()]
-        return cls(
-            headers=tuple(columns),
-            rows=tuple(zip(*cells, strict=True)),
-            right=tuple(is_number(values) for values in columns.values()),
+        return cls.by_column(
+            {name: [cell_text(name, value) for value in values] for name, values in columns.items()},
+            words=[name for name, values in columns.items() if not is_number(values)],
             title=title,
         )
 

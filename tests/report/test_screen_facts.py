@@ -113,7 +113,7 @@ def test_a_table_of_rows_says_where_it_ends(monkeypatch, batches, cut):
     asked = []
     rows = SimpleNamespace(lists=lambda names, most: asked.append(most) or {"batch": [1, 2]})
     monkeypatch.setattr(swept, "sweep", lambda items, grid: iter([rows]))
-    monkeypatch.setattr(swept.TextTable, "by_column", lambda rows, title: title)
+    monkeypatch.setattr(swept.TextTable, "rounded", lambda rows, title: title)
     title = swept.rows_table(None, Grid.of(range(1, batches + 1), [512], [1]))
     assert numbers(title) == ([str(swept._MOST_ROWS), str(batches)] if cut else [])
     assert asked == [swept._MOST_ROWS]

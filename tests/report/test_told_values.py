@@ -438,9 +438,9 @@ def test_a_narrow_table_leaves_out_what_it_may_and_folds_words_to_sixteen():
 
 
 def test_what_is_the_same_in_every_row_stands_in_the_title():
-    table = TextTable.by_column({"gpu": ["a", "a"], "x": [1, 2], "y": [None, None]}, "t", fold_constants=True)
+    table = TextTable.rounded({"gpu": ["a", "a"], "x": [1, 2], "y": [None, None]}, "t", fold_constants=True)
     assert (table.headers, table.title, table.right) == (("x",), "t  gpu=a", (True,))
-    assert TextTable.by_column({"gpu": ["a"]}, fold_constants=True).headers == ("gpu",)
+    assert TextTable.rounded({"gpu": ["a"]}, fold_constants=True).headers == ("gpu",)
 
 
 def test_requests_beyond_which_throughput_falls_are_told_in_order(monkeypatch):

@@ -27,16 +27,15 @@ def score_screen(scores: pd.DataFrame, targets: Sequence[str]) -> Screen:
             f"{worst['quantity']}).",
         ),
         tables=(
-            TextTable.by_row(
-                rows,
+            TextTable.by_column(
                 {
-                    "target": lambda row: str(row["target"]),
-                    "quantity": lambda row: str(row["quantity"]),
-                    "baseline": lambda row: str(row["baseline"] or NOTHING),
-                    "cells": lambda row: str(row["cells"]),
-                    "mean": lambda row: _error(row, "mean_error"),
-                    "worst": lambda row: _error(row, "worst_error"),
-                    "worst cell": lambda row: str(row["worst_cell"]),
+                    "target": [str(row["target"]) for row in rows],
+                    "quantity": [str(row["quantity"]) for row in rows],
+                    "baseline": [str(row["baseline"] or NOTHING) for row in rows],
+                    "cells": [str(row["cells"]) for row in rows],
+                    "mean": [_error(row, "mean_error") for row in rows],
+                    "worst": [_error(row, "worst_error") for row in rows],
+                    "worst cell": [str(row["worst_cell"]) for row in rows],
                 },
                 words=("target", "quantity", "baseline", "worst cell"),
             ),

@@ -36,7 +36,7 @@ def target_screen(result: Reproduction) -> Screen | None:
         "predicted": [_value_text(published, value) for value in frame[predicted]],
         "error": [f"{100.0 * error:+.1f} %" for error in errors],
     }
-    table = TextTable.by_column({**keys, **results}, quantity_of(published), fold_constants=True)
+    table = TextTable.rounded({**keys, **results}, quantity_of(published), fold_constants=True)
     are_right = [right or name in results for name, right in zip(table.headers, table.right, strict=True)]
     return Screen(
         asked=result.title,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from medusa_sim.lab.validate.comparison import ALLOWANCE, CountChoice, Deviation
 from medusa_sim.lab.validate.operators import Score
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 def score_table(scores: Sequence[Score], file: str) -> TextTable:
     """One line for each group of rows, errors in per cent."""
-    columns: dict[str, Callable[[Score], str]] = {
-        "operator": lambda score: score.op,
-        "dtype": lambda score: score.kernels if ":" in score.kernels else score.dtype,
-        "size": lambda score: score.size,
-        "rows": lambda score: str(score.rows),
-        "mean": lambda score: percent(score.mean),
-        "median": lambda score: percent(score.median),
-        "p90": lambda score: percent(score.p90),
-        "worst": lambda score: percent(score.worst, 0),
-        "bias": lambda score: NOTHING if math.isnan(score.bias) else f"{100.0 * score.bias:+.1f} %",
-        "T(m)/T(1)": lambda score: percent(score.ratio),
-        "in band": lambda score: percent(score.within_band, 0),
-        "worst row": lambda score: score.worst_at,
+    columns: dict[str, list[str]] = {
+        "operator": [score.op for score in scores],
+        "dtype": [score.kernels if ":" in score.kernels else score.dtype for score in scores],
+        "size": [score.size for score in scores],
+        "rows": [str(score.rows) for score in scores],
+        "mean": [percent(score.mean) for score in scores],
+        "median": [percent(score.median) for score in scores],
+        "p90": [percent(score.p90) for score in scores],
+        "worst": [percent(score.worst, 0) for score in scores],
+        "bias": [NOTHING if math.isnan(score.bias) else f"{100.0 * score.bias:+.1f} %" for score in scores],
+        "T(m)/T(1)": [percent(score.ratio) for score in scores],
+        "in band": [percent(score.within_band, 0) for score in scores],
+        "worst row": [score.worst_at for score in scores],
     }
     words = ("operator", "dtype", "size", "worst row")
     title = f"{file}: error of the predicted time"
-    return TextTable.by_row(
-        scores, columns, words=words, title=title, expendable=("T(m)/T(1)", "median", "bias", "dtype")
+    return TextTable.by_column(
+        columns, words=words, title=title, expendable=("T(m)/T(1)", "median", "bias", "dtype")
     )
 
 
@@ -50,16 +50,16 @@ def tree_table(summary: Mapping[str, Mapping[str, float]], comparison: pd.DataFr
         run = f"{worst['draft']}, {worst['growmap']}, T {worst['temperature']:g}"
         return f"{run}: {worst['predicted']:.3f} for {worst['measured']:.3f}"
 
-    columns: dict[str, Callable[[str], str]] = {
-        "trees": lambda kind: kind,
-        "runs": lambda kind: f"{summary[kind]['runs']:.0f}",
-        "signed mean": lambda kind: f"{100.0 * summary[kind]['signed_mean']:+.1f} %",
-        "mean": lambda kind: percent(summary[kind]["mean_absolute"]),
-        "worst": lambda kind: percent(summary[kind]["worst"]),
-        "worst run": worst_run,
+    columns: dict[str, list[str]] = {
+        "trees": list(summary),
+        "runs": [f"{summary[kind]['runs']:.0f}" for kind in summary],
+        "signed mean": [f"{100.0 * summary[kind]['signed_mean']:+.1f} %" for kind in summary],
+        "mean": [percent(summary[kind]["mean_absolute"]) for kind in summary],
+        "worst": [percent(summary[kind]["worst"]) for kind in summary],
+        "worst run": [worst_run(kind) for kind in summary],
     }
     title = "error of the predicted tokens per step"
-    return TextTable.by_row(summary, columns, words=("trees", "worst run"), title=title)
+    return TextTable.by_column(columns, words=("trees", "worst run"), title=title)
 
 
 def served_sentence(runs: pd.DataFrame) -> str:
@@ -75,39 +75,39 @@ def served_sentence(runs: pd.DataFrame) -> str:
 
 def served_table(runs: pd.DataFrame) -> TextTable:
     """A line a run."""
-    columns: dict[str, Callable[[Mapping[Any, Any]], str]] = {
-        "gpu": lambda run: str(run["gpu"]),
-        "GPUs": lambda run: f"{float(run['tp'] or 1):.0f}",
-        "model": lambda run: str(run["model"]),
-        "weights": lambda run: str(run["weights"]),
-        "runtime": lambda run: str(run["runtime"]),
-        "requests": lambda run: f"{run['concurrency']:g}",
-        "tokens": lambda run: f"{run['prompt']:g} + {run['output']:g}",
-        "measured": lambda run: f"{run['measured_ms']:.2f} ms",
-        "predicted": lambda run: f"{run['predicted_ms']:.2f} ms",
-        "80 %": lambda run: f"{run['low_ms']:.2f} to {run['high_ms']:.2f}",
-        "error": lambda run: f"{100.0 * run['error']:+.1f} %",
-        "in band": lambda run: "yes" if run["held"] else "no",
-        "class": lambda run: str(run["class"]),
-        "expected": lambda run: percent(run["expected_error"]) if run["expected_error"] else NOTHING,
+    rows = runs.astype(object).where(runs.notna(), None).to_dict("records")
+    columns: dict[str, list[str]] = {
+        "gpu": [str(run["gpu"]) for run in rows],
+        "GPUs": [f"{float(run['tp'] or 1):.0f}" for run in rows],
+        "model": [str(run["model"]) for run in rows],
+        "weights": [str(run["weights"]) for run in rows],
+        "runtime": [str(run["runtime"]) for run in rows],
+        "requests": [f"{run['concurrency']:g}" for run in rows],
+        "tokens": [f"{run['prompt']:g} + {run['output']:g}" for run in rows],
+        "measured": [f"{run['measured_ms']:.2f} ms" for run in rows],
+        "predicted": [f"{run['predicted_ms']:.2f} ms" for run in rows],
+        "80 %": [f"{run['low_ms']:.2f} to {run['high_ms']:.2f}" for run in rows],
+        "error": [f"{100.0 * run['error']:+.1f} %" for run in rows],
+        "in band": ["yes" if run["held"] else "no" for run in rows],
+        "class": [str(run["class"]) for run in rows],
+        "expected": [percent(run["expected_error"]) if run["expected_error"] else NOTHING for run in rows],
     }
     words = ("gpu", "model", "weights", "runtime", "in band", "class")
-    rows = runs.astype(object).where(runs.notna(), None).to_dict("records")
-    return TextTable.by_row(rows, columns, words=words, title="time per token of your server")
+    return TextTable.by_column(columns, words=words, title="time per token of your server")
 
 
 def regret_table(regrets: Sequence[Regret]) -> TextTable:
     """Speedup given away, one line a model."""
-    columns: dict[str, Callable[[Regret], str]] = {
-        "model": lambda regret: regret.model,
-        "batches": lambda regret: str(regret.cases),
-        "mean": lambda regret: percent(regret.mean),
-        "worst": lambda regret: percent(regret.worst),
-        "chosen for best": lambda regret: regret.worst_at,
-        "always 64": lambda regret: percent(regret.always_64, 0),
+    columns: dict[str, list[str]] = {
+        "model": [regret.model for regret in regrets],
+        "batches": [str(regret.cases) for regret in regrets],
+        "mean": [percent(regret.mean) for regret in regrets],
+        "worst": [percent(regret.worst) for regret in regrets],
+        "chosen for best": [regret.worst_at for regret in regrets],
+        "always 64": [percent(regret.always_64, 0) for regret in regrets],
     }
     title = "choice regret: share of the attainable speedup lost by choosing with predicted times"
-    return TextTable.by_row(regrets, columns, words=("model", "chosen for best"), title=title)
+    return TextTable.by_column(columns, words=("model", "chosen for best"), title=title)
 
 
 def comparison_table(validation: DecoderValidation) -> TextTable:
@@ -118,17 +118,17 @@ def comparison_table(validation: DecoderValidation) -> TextTable:
 
 def comparisons_table(comparisons: Sequence[Deviation], title: str) -> TextTable:
     """One line a quantity, errors in per cent of the measured value."""
-    columns: dict[str, Callable[[Deviation], str]] = {
-        "quantity": lambda each: each.quantity,
-        "cells": lambda each: str(each.cells),
-        "mean": lambda each: percent(each.mean),
-        "worst": lambda each: percent(each.worst, 0),
-        "bias": lambda each: f"{100.0 * each.bias:+.1f} %",
-        "passes differ": lambda each: percent(each.floor),
-        f"within that + {percent(ALLOWANCE, 0)}": lambda each: percent(each.within, 0),
-        "worst cell": lambda each: each.worst_at,
+    columns: dict[str, list[str]] = {
+        "quantity": [each.quantity for each in comparisons],
+        "cells": [str(each.cells) for each in comparisons],
+        "mean": [percent(each.mean) for each in comparisons],
+        "worst": [percent(each.worst, 0) for each in comparisons],
+        "bias": [f"{100.0 * each.bias:+.1f} %" for each in comparisons],
+        "passes differ": [percent(each.floor) for each in comparisons],
+        f"within that + {percent(ALLOWANCE, 0)}": [percent(each.within, 0) for each in comparisons],
+        "worst cell": [each.worst_at for each in comparisons],
     }
-    return TextTable.by_row(comparisons, columns, words=("quantity", "worst cell"), title=title)
+    return TextTable.by_column(columns, words=("quantity", "worst cell"), title=title)
 
 
 def floor_line(validation: DecoderValidation) -> str:
@@ -149,21 +149,21 @@ def floor_line(validation: DecoderValidation) -> str:
 
 def choice_table(choices: Sequence[CountChoice]) -> TextTable:
     """Best counts, predicted and measured; 1 is "do not enable". A verdict where passes were compared."""
-    columns: dict[str, Callable[[CountChoice], str]] = {
-        "model": lambda each: each.model,
-        "batch": lambda each: str(each.batch),
-        "predicted best": lambda each: _count(each.predicted),
-        "measured best": lambda each: _count(each.measured),
-        "grid steps": lambda each: str(each.grid_steps),
-        "regret": lambda each: percent(each.regret),
+    columns: dict[str, list[str]] = {
+        "model": [each.model for each in choices],
+        "batch": [str(each.batch) for each in choices],
+        "predicted best": [_count(each.predicted) for each in choices],
+        "measured best": [_count(each.measured) for each in choices],
+        "grid steps": [str(each.grid_steps) for each in choices],
+        "regret": [percent(each.regret) for each in choices],
     }
     if any(each.floor is not None for each in choices):
         columns |= {
-            "gain of the best tree": lambda each: f"{each.gain or 0.0:.2f}x",
-            "passes differ": lambda each: percent(each.floor or 0.0),
-            "verdict": lambda each: each.verdict,
+            "gain of the best tree": [f"{each.gain or 0.0:.2f}x" for each in choices],
+            "passes differ": [percent(each.floor or 0.0) for each in choices],
+            "verdict": [each.verdict for each in choices],
         }
-    return TextTable.by_row(choices, columns, words=("model", "verdict"), title="candidates to choose")
+    return TextTable.by_column(columns, words=("model", "verdict"), title="candidates to choose")
 
 
 def _count(candidates: int) -> str:

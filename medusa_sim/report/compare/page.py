@@ -52,7 +52,7 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
         more=(
             Heading("The same set-ups by what else counts"),
             *others,
-            Folded("Every set-up and batch", TextTable.by_column(every.to_pydict())),
+            Folded("Every set-up and batch", TextTable.rounded(every.to_pydict())),
             *sources,
         ),
         foot=(made,),

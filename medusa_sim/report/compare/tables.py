@@ -38,27 +38,25 @@ def decision_table(answer: Comparison) -> TextTable:
         "Safe choice": (answer.surer.chosen, f"no set-up is {percent(SURER, 0)} sure of the target"),
         "No drafts": (answer.chosen_plain, missing),
     }
-    cells: dict[str, Callable[[Row], str]] = {
-        BY_NAME["set_up"].title: lambda row: f"{name_of(row)}, {drafting_text(answer, row)}",
-        WORDS[answer.measure].header: lambda row: significant(float(row[answer.column]), 3),
-        BY_NAME[_SPEED].on_axis: lambda row: significant(float(row[_SPEED]), 3),
-        BY_NAME["interval"].title: lambda row: " to ".join(
-            significant(float(row[f"{_SPEED}_{end}"]), 3) for end in ("low", "high")
+
+    def column(text: Callable[[Row], str]) -> list[str]:
+        return [NOTHING if row is None else text(row) for row, _ in rows.values()]
+
+    columns: dict[str, list[str]] = {
+        "decision": list(rows),
+        BY_NAME["set_up"].title: [
+            why_not if row is None else f"{name_of(row)}, {drafting_text(answer, row)}"
+            for row, why_not in rows.values()
+        ],
+        WORDS[answer.measure].header: column(lambda row: significant(float(row[answer.column]), 3)),
+        BY_NAME[_SPEED].on_axis: column(lambda row: significant(float(row[_SPEED]), 3)),
+        BY_NAME["interval"].title: column(
+            lambda row: " to ".join(significant(float(row[f"{_SPEED}_{end}"]), 3) for end in ("low", "high"))
         ),
-        BY_NAME["sure"].title: lambda row: percent(float(row["sure"]), 0),
-        "rests on": lambda row: rests_on(answer.scenario(row), plain=row["drafter"] == NO_DRAFTER),
+        BY_NAME["sure"].title: column(lambda row: percent(float(row["sure"]), 0)),
+        "rests on": column(lambda row: rests_on(answer.scenario(row), plain=row["drafter"] == NO_DRAFTER)),
     }
-    words = ("decision", BY_NAME["set_up"].title, "rests on")
-    empty = (NOTHING,) * (len(cells) - 1)
-    headers = ("decision", *cells)
-    return TextTable(
-        headers=headers,
-        rows=tuple(
-            (name, why_not, *empty) if row is None else (name, *(text(row) for text in cells.values()))
-            for name, (row, why_not) in rows.items()
-        ),
-        right=tuple(header not in words for header in headers),
-    )
+    return TextTable.by_column(columns, words=("decision", BY_NAME["set_up"].title, "rests on"))
 
 
 def frontier_table(answer: Comparison, most: int = MOST_ROWS) -> TextTable:

@@ -33,7 +33,7 @@ def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
     """Every block of the report, in order."""
     scenario, plots = answer.test.scenario, _plots(answer)
     first = next(block for block in plots if isinstance(block, Picture))
-    metrics = TextTable.by_column(load_arrow(answer).to_pydict())
+    metrics = TextTable.rounded(load_arrow(answer).to_pydict())
     every = Folded("Every metric of every policy and rate", metrics)
     *sources, made = closing([scenario], _TRUST, command)
     return answer_page(

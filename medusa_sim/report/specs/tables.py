@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from medusa_sim.data import DataDir
@@ -56,11 +56,10 @@ def detail_table(entry: SpecEntry) -> TextTable:
     for row, before in zip(entry.rows, (None, *entry.rows), strict=False):
         source = '"' if before is not None and row.source == before.source else row.source
         rows.append((row.key, shown_value(row), source + (f" ({row.note})" if row.note else "")))
-    return TextTable(
-        headers=("key", "value", "source"),
-        rows=tuple(rows),
-        right=(False, all(len(value) <= _LONG_VALUE for _, value, _ in rows), False),
-    )
+    keys, values, given = zip(*rows, strict=True)
+    is_long = any(len(value) > _LONG_VALUE for value in values)
+    words = ("key", "value", "source") if is_long else ("key", "source")
+    return TextTable.by_column({"key": keys, "value": values, "source": given}, words=words)
 
 
 def entry_sentence(entry: SpecEntry) -> str:
@@ -110,67 +109,71 @@ def names_screen(entries: Sequence[SpecEntry]) -> Screen:
 
 def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[TextTable]:
     """One table for each kind that has entries."""
-
-    def of(kind: str) -> list[SpecEntry]:
-        return [entry for entry in entries if entry.kind == kind]
-
-    def facts(*keys: str) -> dict[str, Callable[[SpecEntry], str]]:
-        return {key: lambda entry, key=key: str(entry.value(key)) for key in keys}  # type: ignore[misc]
-
-    def billions(key: str) -> Callable[[SpecEntry], str]:
-        return lambda entry: f"{float(entry.value(key) or 0.0) / GIGA:.2f}"
-
-    models = TextTable.by_row(
-        of("model"),
-        {
-            "model": lambda entry: entry.name,
-            **facts("layers", "hidden", "heads", "kv_heads", "vocab", "weight_dtype"),
-            "experts": _experts,
-            "10^9 weights": billions("parameter_count"),
-            "active": billions("active_parameter_count"),
-            "KV a token": lambda entry: _bytes(entry, "kv_bytes_per_token"),
-            "state": lambda entry: _bytes(entry, "state_bytes"),
-        },
-        words=("model", "weight_dtype", "experts"),
-        expendable=("vocab", "heads", "state", "kv_heads", "hidden"),
-        title="models",
+    by_kind: dict[str, list[SpecEntry]] = {kind: [] for kind in _LISTED}
+    for entry in entries:
+        by_kind[entry.kind].append(entry)
+    models, runtimes, profiles = (by_kind[kind] for kind in ("model", "runtime", "acceptance"))
+    prices = [row for entry in by_kind["price"] for row in entry.rows]
+    words = ("model", "weight_dtype", "experts", "name", "title", "gpu", "offer, date")
+    tables = (
+        *_gpu_tables([load_gpu(entry.name, data_dir) for entry in by_kind["gpu"]]),
+        TextTable.by_column(
+            {
+                "model": [entry.name for entry in models],
+                **_facts(models, "layers", "hidden", "heads", "kv_heads", "vocab", "weight_dtype"),
+                "experts": [_experts(entry) for entry in models],
+                "10^9 weights": [_billions(entry, "parameter_count") for entry in models],
+                "active": [_billions(entry, "active_parameter_count") for entry in models],
+                "KV a token": [_bytes(entry, "kv_bytes_per_token") for entry in models],
+                "state": [_bytes(entry, "state_bytes") for entry in models],
+            },
+            words=words,
+            expendable=("vocab", "heads", "state", "kv_heads", "hidden"),
+            title="models",
+        ),
+        TextTable.by_column(
+            {"name": [entry.name for entry in runtimes], **_facts(runtimes, "title")},
+            words=words,
+            title="runtimes",
+        ),
+        TextTable.by_column(
+            {
+                "name": [entry.name for entry in profiles],
+                **_facts(profiles, "model", "candidates_max", "title"),
+            },
+            words=words,
+            title="acceptance profiles",
+        ),
+        TextTable.by_column(
+            {
+                "gpu": [row.key for row in prices],
+                "$ per GPU-hour": [f"{row.value:g}" for row in prices],
+                "offer, date": [row.note for row in prices],
+            },
+            words=words,
+            title="prices",
+        ),
     )
-    name: dict[str, Callable[[SpecEntry], str]] = {"name": lambda entry: entry.name}
-    words = ("name", "model", "title")
-    runtimes = TextTable.by_row(of("runtime"), name | facts("title"), words=words, title="runtimes")
-    columns = name | facts("model", "candidates_max", "title")
-    profiles = TextTable.by_row(of("acceptance"), columns, words=words, title="acceptance profiles")
-    prices = TextTable.by_row(
-        [row for entry in of("price") for row in entry.rows],
-        {
-            "gpu": lambda row: row.key,
-            "$ per GPU-hour": lambda row: f"{row.value:g}",
-            "offer, date": lambda row: row.note,
-        },
-        words=("gpu", "offer, date"),
-        title="prices",
-    )
-    gpus = [load_gpu(entry.name, data_dir) for entry in of("gpu")]
-    tables = (*_gpu_tables(gpus), models, runtimes, profiles, prices)
     return [table for table in tables if table.rows]
+
+
+def _facts(entries: Sequence[SpecEntry], *keys: str) -> dict[str, list[str]]:
+    """Columns of facts by their keys."""
+    return {key: [str(entry.value(key)) for entry in entries] for key in keys}
 
 
 def _gpu_tables(gpus: Sequence[Gpu]) -> Iterator[TextTable]:
     """GPUs of servers, then each group of those that llama.cpp and MLX run on."""
-
-    def peak(dtype: str) -> Callable[[Gpu], str]:
-        return lambda gpu: significant(gpu.peak_flops_per_s.get(dtype, math.nan) / TERA, 4)
-
-    yield TextTable.by_row(
-        [gpu for gpu in gpus if gpu.kernels],
+    servers = [gpu for gpu in gpus if gpu.kernels]
+    yield TextTable.by_column(
         {
-            "gpu": lambda gpu: gpu.name,
-            "SMs": lambda gpu: str(gpu.sms),
-            "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
-            "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
-            "fp16 TFLOP/s": peak("fp16"),
-            "fp8 TFLOP/s": peak("fp8"),
-            "fitted kernels": _fitted_sets,
+            "gpu": [gpu.name for gpu in servers],
+            "SMs": [str(gpu.sms) for gpu in servers],
+            "memory": [with_prefix(gpu.memory_bytes, "B") for gpu in servers],
+            "bandwidth": [with_prefix(gpu.bandwidth_bytes_per_s, "B/s") for gpu in servers],
+            "fp16 TFLOP/s": [_peak(gpu, "fp16") for gpu in servers],
+            "fp8 TFLOP/s": [_peak(gpu, "fp8") for gpu in servers],
+            "fitted kernels": [_fitted_sets(gpu) for gpu in servers],
         },
         words=("gpu", "fitted kernels"),
         title="GPUs",
@@ -179,21 +182,26 @@ def _gpu_tables(gpus: Sequence[Gpu]) -> Iterator[TextTable]:
     for gpu in gpus:
         if not gpu.kernels and gpu.local is not None:
             by_group.setdefault(gpu.local.group, []).append(gpu)
-    for group, grouped in by_group.items():
-        yield TextTable.by_row(
-            grouped,
+    for group, members in by_group.items():
+        yield TextTable.by_column(
             {
-                "device": lambda gpu: gpu.name,
-                "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
-                "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
-                "fp16 TFLOP/s": peak("fp16"),
-                "figures": lambda gpu: "not looked up" if is_unopened(gpu.sources) else "computed, measured",
-                "passes within": lambda gpu: percent(min(law.band for law in laws_of(gpu.local)), 0),
-                "runtimes": lambda gpu: ", ".join(runtimes_of(gpu.local)),
+                "device": [gpu.name for gpu in members],
+                "memory": [with_prefix(gpu.memory_bytes, "B") for gpu in members],
+                "bandwidth": [with_prefix(gpu.bandwidth_bytes_per_s, "B/s") for gpu in members],
+                "fp16 TFLOP/s": [_peak(gpu, "fp16") for gpu in members],
+                "figures": [
+                    "not looked up" if is_unopened(gpu.sources) else "computed, measured" for gpu in members
+                ],
+                "passes within": [percent(min(law.band for law in laws_of(gpu.local)), 0) for gpu in members],
+                "runtimes": [", ".join(runtimes_of(gpu.local)) for gpu in members],
             },
             words=("device", "figures", "runtimes"),
             title=f"{group}: llama.cpp and MLX",
         )
+
+
+def _peak(gpu: Gpu, dtype: str) -> str:
+    return significant(gpu.peak_flops_per_s.get(dtype, math.nan) / TERA, 4)
 
 
 def _fitted_sets(gpu: Gpu) -> str:
@@ -214,6 +222,10 @@ def _experts(entry: SpecEntry) -> str:
     part = place.removesuffix("experts")
     stored = entry.value(f"{part}form")
     return f"{entry.value(f'{part}topk')} of {entry.value(place)}" + (f", {stored}" if stored else "")
+
+
+def _billions(entry: SpecEntry, key: str) -> str:
+    return f"{float(entry.value(key) or 0.0) / GIGA:.2f}"
 
 
 def _bytes(entry: SpecEntry, key: str) -> str:

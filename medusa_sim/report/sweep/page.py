@@ -62,20 +62,21 @@ def compared(answers: Sequence[SweepAnswer]) -> TextTable:
     """A row a GPU and model, a column a batch, at the first length."""
     grid = answers[0].grid
     shown = evenly(np.arange(grid.batch.size), _MOST_BATCHES)
-    rows = []
-    for answer in answers:
-        counts, gains = (
-            answer.column(name).reshape(grid.batch.size, -1)[:, 0].tolist()
-            for name in ("candidates", answer.gain)
-        )
-        best = (f"{counts[i]}: {times(gains[i])}" for i in shown)
-        rows.append((answer.scenario.gpus_text, model_name(answer.scenario), *best))
-    return TextTable(
-        headers=("GPU", "model", *(f"batch {grid.batch[i]}" for i in shown)),
-        rows=tuple(rows),
-        right=(False, False, *(True for _ in shown)),
-        title=f"length {grid.seq_len[0]}",
+    columns: dict[str, list[str]] = {
+        "GPU": [answer.scenario.gpus_text for answer in answers],
+        "model": [model_name(answer.scenario) for answer in answers],
+        **{f"batch {grid.batch[b]}": [_best_text(answer, b) for answer in answers] for b in shown},
+    }
+    return TextTable.by_column(columns, words=("GPU", "model"), title=f"length {grid.seq_len[0]}")
+
+
+def _best_text(answer: SweepAnswer, b: int) -> str:
+    """`12: 1.84x`: the best count at a batch and the first length."""
+    count, gain = (
+        answer.column(name).reshape(answer.grid.batch.size, -1)[b, 0].item()
+        for name in ("candidates", answer.gain)
     )
+    return f"{count}: {times(gain)}"
 
 
 def answer_blocks(answer: SweepAnswer, *, level: int) -> list[Block]:
@@ -169,4 +170,4 @@ def rows_table(scenario: Scenario, grid: Grid) -> TextTable:
     """The rows of the sweep with the columns that differ, at most _MOST_ROWS of them."""
     rows = next(sweep([scenario], grid)).lists(_ROW_COLUMNS, _MOST_ROWS)
     title = "" if grid.rows <= _MOST_ROWS else f"the first {_MOST_ROWS} of {grid.rows} rows"
-    return TextTable.by_column(rows, title)
+    return TextTable.rounded(rows, title)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from medusa_sim.doubts.standing import DEVICE, OTHER_DEVICES, UNSERVED, Standing, standing
 from medusa_sim.engines.accuracy_groups import SMALL_GROUPS, Group, mean_of
-from medusa_sim.engines.served_groups import LeftOut, known_kinds
+from medusa_sim.engines.served_groups import known_kinds
 from medusa_sim.report.screen import Fact
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import NOTHING, percent
@@ -64,45 +64,46 @@ def expected_text(found: Standing) -> str:
 
 def kinds_table() -> TextTable:
     """Error to expect of a set-up, by its differences from measured ones."""
-    columns: dict[str, Callable[[tuple[str, LeftOut]], str]] = {
-        "new": lambda pair: pair[0],
-        "": lambda pair: WHAT_IS_NEW[pair[0]],
-        "error to expect": lambda pair: percent(pair[1].error),
-        "band for it": lambda pair: percent(pair[1].step_share),
-        "of experts": lambda pair: percent(pair[1].experts_share),
-        "of kernels' own": lambda pair: percent(pair[1].kernels_half_share, 0),
-        "in band": lambda pair: percent(pair[1].held, 0),
-        "cells": lambda pair: f"{pair[1].cells:,}",
-        "groups": lambda pair: str(pair[1].groups),
+    kinds = known_kinds().values()
+    columns: dict[str, list[str]] = {
+        "new": list(known_kinds()),
+        "": [WHAT_IS_NEW[name] for name in known_kinds()],
+        "error to expect": [percent(kind.error) for kind in kinds],
+        "band for it": [percent(kind.step_share) for kind in kinds],
+        "of experts": [percent(kind.experts_share) for kind in kinds],
+        "of kernels' own": [percent(kind.kernels_half_share, 0) for kind in kinds],
+        "in band": [percent(kind.held, 0) for kind in kinds],
+        "cells": [f"{kind.cells:,}" for kind in kinds],
+        "groups": [str(kind.groups) for kind in kinds],
     }
     title = "what to expect of a plain step, by what is new about the set-up"
-    return TextTable.by_row(known_kinds().items(), columns, words=("new", ""), title=title)
+    return TextTable.by_column(columns, words=("new", ""), title=title)
 
 
 def groups_table(found: Sequence[Group], title: str = "") -> TextTable:
     """One line for each group."""
-    columns: dict[str, Callable[[Group], str]] = {
-        "kind": lambda group: group.kind,
-        "what": lambda group: group.what,
-        "engine": lambda group: group.engine,
-        "gpu": lambda group: group.gpu,
-        "model": lambda group: group.model,
-        "weights": lambda group: format_text(group.weights),
-        "rows": lambda group: f"{group.rows:,}",
-        "mean error": lambda group: percent(group.error),
-        "bias": lambda group: percent(group.bias, signed=True),
-        "worst": lambda group: percent(group.worst, 0, signed=True),
-        "in band": lambda group: NOTHING if group.held is None else percent(group.held, 0),
-        "left out": lambda group: NOTHING if group.left_out is None else percent(group.left_out),
-        "fitted": lambda group: group.fitted,
-        "rows are in": lambda group: group.source,
+    columns: dict[str, list[str]] = {
+        "kind": [group.kind for group in found],
+        "what": [group.what for group in found],
+        "engine": [group.engine for group in found],
+        "gpu": [group.gpu for group in found],
+        "model": [group.model for group in found],
+        "weights": [format_text(group.weights) for group in found],
+        "rows": [f"{group.rows:,}" for group in found],
+        "mean error": [percent(group.error) for group in found],
+        "bias": [percent(group.bias, signed=True) for group in found],
+        "worst": [percent(group.worst, 0, signed=True) for group in found],
+        "in band": [NOTHING if group.held is None else percent(group.held, 0) for group in found],
+        "left out": [NOTHING if group.left_out is None else percent(group.left_out) for group in found],
+        "fitted": [group.fitted for group in found],
+        "rows are in": [group.source for group in found],
     }
     for header, name in (("in band", "held"), ("left out", "left_out")):
         if all(getattr(group, name) is None for group in found):  # no group of this kind has it
             del columns[header]
     words = ("kind", "what", "engine", "gpu", "model", "weights", "fitted", "rows are in")
     expendable = ("rows are in", "left out", "bias", "fitted")
-    return TextTable.by_row(found, columns, words=words, title=title, expendable=expendable)
+    return TextTable.by_column(columns, words=words, title=title, expendable=expendable)
 
 
 def overview_table(found: Sequence[Group]) -> TextTable:
@@ -119,21 +120,20 @@ def overview_table(found: Sequence[Group]) -> TextTable:
     def models(some: Sequence[Group]) -> str:
         return ", ".join(sorted({group.model for group in some} - {"", SMALL_GROUPS})) or NOTHING
 
-    columns: dict[str, Callable[[tuple[tuple[str, ...], list[Group]]], str]] = {
-        "kind": lambda part: part[0][0],
-        "engine": lambda part: part[0][1] or NOTHING,
-        "gpu": lambda part: part[0][2] or NOTHING,
-        "weights": lambda part: format_text(part[0][3]) or NOTHING,
-        "models": lambda part: models(part[1]),
-        "rows": lambda part: f"{sum(group.rows for group in part[1]):,}",
-        "mean error": lambda part: mean(part[1], "error"),
-        "in band": lambda part: mean(part[1], "held"),
-        "furthest off": lambda part: percent(
-            max((group.worst for group in part[1]), key=abs), 0, signed=True
-        ),
-    }  # fmt: skip
+    def furthest(some: Sequence[Group]) -> str:
+        return percent(max((group.worst for group in some), key=abs), 0, signed=True)
+
+    columns: dict[str, list[str]] = {
+        "kind": [kind for kind, *_ in parts],
+        "engine": [engine or NOTHING for _, engine, _, _ in parts],
+        "gpu": [gpu or NOTHING for _, _, gpu, _ in parts],
+        "weights": [format_text(weights) or NOTHING for *_, weights in parts],
+        "models": [models(some) for some in parts.values()],
+        "rows": [f"{sum(group.rows for group in some):,}" for some in parts.values()],
+        "mean error": [mean(some, "error") for some in parts.values()],
+        "in band": [mean(some, "held") for some in parts.values()],
+        "furthest off": [furthest(some) for some in parts.values()],
+    }
     words = ("kind", "engine", "gpu", "weights", "models")
     expendable = ("models", "furthest off", "in band")
-    return TextTable.by_row(
-        parts.items(), columns, words=words, title="what was measured", expendable=expendable
-    )
+    return TextTable.by_column(columns, words=words, title="what was measured", expendable=expendable)
