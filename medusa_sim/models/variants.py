@@ -146,14 +146,14 @@ def _arithmetic_and_weights(model: Model, dtype: str | None, weight_dtype: str |
     if chosen not in _WEIGHT_DTYPES:
         raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")
     weights = weight_dtype or (chosen if dtype is not None else model.weight_dtype)
-    if weights not in _WEIGHT_DTYPES[chosen] and not (chosen in HALVES and weights in FILES):
+    takers = HALVES if weights in FILES else tuple(key for key, w in _WEIGHT_DTYPES.items() if weights in w)
+    if chosen not in takers:
+        nearest = next((key for key in (weights, model.activation_dtype) if key in takers), takers[0])
+        would = "fp8_block" if weights == "fp8_block" else nearest
         allowed = "; ".join(f"{key} with {' or '.join(stored)}" for key, stored in _WEIGHT_DTYPES.items())
-        would = next(
-            (f"; give --dtype {key}" for key, stored in _WEIGHT_DTYPES.items() if weights in stored), ""
-        )
-        would = "; give --dtype fp8_block" if weights == "fp8_block" else would
         raise SpecError(
-            f"{model.name}: dtype {chosen} with weight dtype {weights!r}{would} (allowed: {allowed})"
+            f"{model.name}: dtype {chosen} with weight dtype {weights!r}; give --dtype {would} "
+            f"(allowed: {allowed})"
         )
     return chosen, weights
 

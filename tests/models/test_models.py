@@ -1,7 +1,9 @@
 """Models: published parameter counts, Hugging Face configs, dtypes."""
 
 import dataclasses
+import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -457,3 +459,18 @@ def test_what_a_module_for_drafting_repeats_is_one_layer():
     assert (deepseek.count, llama.count) == (1, 1)
     assert deepseek.feed_forward.experts == 256
     assert llama.feed_forward.width == 14336
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "deepseek-r1", "deepseek-v4-flash", "gpt-oss-20b", "qwen3.5-35b-a3b"]
+)
+def test_dtypes_that_do_not_go_together_name_some_that_do(name: str) -> None:
+    model = load_model(name)
+    dtypes = ("fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4")
+    for dtype, weights in itertools.product(dtypes, (*dtypes, "int4", "mxfp4", "q4_k_m")):
+        try:
+            with_dtypes(model, dtype=dtype, weight_dtype=weights)
+        except SpecError as refused:
+            would = re.search(r"give --dtype (\w+) ", str(refused))
+            assert would is not None, (dtype, weights)
+            with_dtypes(model, dtype=would[1], weight_dtype=weights)
