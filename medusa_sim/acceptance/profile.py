@@ -229,7 +229,7 @@ def _head_accuracy(file: HeadTopkFile, where: str) -> HeadAccuracy:
         raise SpecError(f"{where}: give either heads, or fitted_heads with ranks")
     if file.fitted_heads:
         return HeadAccuracy.checked(_fitted_accuracy(file), correlation=file.correlation, where=where)
-    accuracy = np.zeros((len(file.heads), max(1, *(len(row.accuracy) for row in file.heads), 1)))
+    accuracy = np.zeros((len(file.heads), max(1, *(len(row.accuracy) for row in file.heads))))
     for k, row in enumerate(file.heads):
         accuracy[k, : len(row.accuracy)] = row.accuracy
     counts = [max(row.labels / file.design_effect, 1.0) if row.labels else 0.0 for row in file.heads]

@@ -298,6 +298,16 @@ def test_requests_spread_is_found_again(spread):
     assert request_spread([replace(each, is_request=False) for each in records]) is None
 
 
+def test_requests_spread_is_that_of_the_variance_beyond_chance_by_hand():
+    """Twenty requests of a hundred drafts accept 40 or 60: (0.01 - 0.25 x 19 / 2000) / 0.95 is 0.00803."""
+    records = [
+        replace(counts_of_steps({1: {1: taken, 0: 100 - taken}}, engine="vLLM"), is_request=True)
+        for taken in [40, 60] * 10
+    ]
+    # by quadrature: shares of logits with this deviation around none have that variance
+    assert request_spread(records) == pytest.approx(0.3701, abs=1e-3)
+
+
 def test_listed_steps_count_where_they_tried_and_whether_the_next_drafts_too():
     """By hand: three drafts of which two are right, none, two of which both are, three of which none is."""
     counts = counts_of_listed([3, 0, 2, 3], [2, 0, 2, 0], engine="x")

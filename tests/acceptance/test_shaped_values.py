@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 
 from medusa_sim.acceptance.head_table import read_accuracies
 from medusa_sim.acceptance.heads import HeadAccuracy
@@ -44,3 +45,12 @@ def test_places_in_a_table_are_whole_numbers_to_999(tmp_path, rank, told):
     path.write_text(f"{LONG}0,0,0.5\n0,{rank},0.2\n")
     with pytest.raises(DataError, match=told):
         read_accuracies(path)
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("acceptance") == {
+        "AcceptanceProfile.ratio": 1.0,
+        "AcceptanceProfile.output_share": 1.0,
+        "HeadTopkFile.design_effect": 1.0,
+    }

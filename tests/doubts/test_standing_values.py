@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 
 from medusa_sim.doubts.standing import Standing, standing
 from medusa_sim.engines.accuracy_groups import _value, groups, span_of, table_text, weights_of
@@ -98,3 +99,7 @@ def test_another_version_is_expected_to_err_as_versions_do_at_least(error, wider
     nearness = SimpleNamespace(known=SimpleNamespace(error=error), difference=difference)
     found = Standing(nearness=nearness, near_groups=(), half_width=0.1).expected
     assert found == (known_kinds()["version"].error if told is None else told)
+
+
+def test_what_is_left_out_is_nothing():
+    assert numbers_left_out("doubts") == {}

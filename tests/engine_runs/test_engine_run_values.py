@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts
 from medusa_sim.engine_runs.bench import is_bench, read_bench
@@ -288,3 +289,10 @@ def test_what_each_position_accepted_is_read_from_the_run_itself(name):
     _, run = engine_run(scenario, [FILES / name])
     assert run.accepted == pytest.approx((0.7, 0.42, 0.21), abs=1e-3)
     assert (run.batch, run.drafts) == (8, 3)
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("engine_runs") == {
+        "BenchRow.acceptance_length": 1.0,
+    }

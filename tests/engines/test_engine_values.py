@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from left_out import numbers_left_out
 
 from medusa_sim.engines.accuracy_groups import groups, together
 from medusa_sim.engines.case import Case
@@ -142,3 +143,14 @@ def test_a_range_says_its_numbers_and_leaves_out_what_changes_nothing(where, tex
 def test_kernels_that_nothing_launches_are_no_step_and_have_no_widening(launch_us, host_us, is_step):
     bare = replace(load_runtime("kernel"), launch_us=launch_us, host_us_per_launch=host_us)
     assert bool(bare.at(Case(gpu="h100-sxm")).widenings) == is_step
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("engines") == {
+        "Case.gpus": 1,
+        "Deviation.times": 1.0,
+        "Runtime.kernels_half_share": 1.0,
+        "Spread.steps": 1.0,
+        "Spread.experts": 1.0,
+    }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from export_cases import answered
+from left_out import numbers_left_out
 
 from medusa_sim import api
 from medusa_sim.acceptance.heads import HeadAccuracy
@@ -611,3 +612,11 @@ def test_a_middle_batch_is_the_geometric_mean_of_the_ends_or_the_next_one():
         grid=SimpleNamespace(batch=np.array([2, 3, 10, 20, 32])), tiers=[chains.Tier(2, 3, 2)]
     )
     assert ab.batches(plan) == (2, 3, 10, 32)  # type: ignore[arg-type]  # sqrt(2 x 32) = 8
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("export") == {
+        "EngineExport.port": 8000,
+        "Versions.ahead": 2,
+    }

@@ -6,10 +6,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.gpus.inheritance import BORROWED, InheritFile
-from medusa_sim.gpus.kernels import chosen_by_time, without_clusters
+from medusa_sim.errors import SpecError
+from medusa_sim.gpus.gpu import Chip, load_gpu
+from medusa_sim.gpus.inheritance import (
+    BORROWED,
+    Inheritance,
+    InheritFile,
+    Reference,
+    is_chained,
+    transfer_error,
+)
+from medusa_sim.gpus.kernels import KernelSet, chosen_by_time, without_clusters
+from medusa_sim.gpus.local import _of_target
 from medusa_sim.gpus.power import TRANSFER_ERROR, scaled
+from medusa_sim.reading.strict import convert
 
 H100 = load_gpu("h100-sxm")
 
@@ -47,3 +57,66 @@ def test_a_kernel_without_clusters_launches_each_block_alone_and_by_time_any_til
 
 def test_every_section_that_may_be_borrowed_is_a_key_of_a_file_and_no_other():
     assert set(InheritFile.__struct_fields__) == {"reason", "widen", "slower", *BORROWED}
+
+
+@pytest.mark.parametrize(
+    ("peaks", "flops_per_s"),
+    [({"fp32": 1e12, "fp8": 4e12}, 4e12), ({"fp32": 1e12, "bf16": 2e12, "fp8": 4e12}, 2e12)],
+)
+def test_a_chip_is_as_quick_as_its_16_bits_or_its_quickest_format(peaks, flops_per_s):
+    gpu = replace(H100, sms=100, bandwidth_bytes_per_s=3e12, peak_flops_per_s=peaks)
+    assert gpu.chip == Chip("hopper", 3e10, flops_per_s / 100)
+
+
+def test_limits_of_a_device_are_those_of_the_longest_start_of_its_name():
+    tables = {"cuda": {"q4": 8}, "cuda-9": {"q4": 16}, "metal": {"q4": 4}}
+    found = [_of_target(tables, name).get("q4") for name in ("cuda-9.0", "cuda-8.6", "metal-m4", "vulkan")]
+    assert found == [16, 8, 4, None]
+
+
+@pytest.mark.parametrize(
+    ("section", "near", "far"),
+    [
+        ("gemm", 0.1, 0.24), ("elementwise", 0.1, 0.24), ("attention", 0.1, 0.67), ("moe", 0.1, 0.24),
+        ("recurrent", 0.06, 0.23), ("window", 0.05, 0.27), ("sparse", 0.02, 0.31), ("hyper", 0.05, 0.21),
+    ],
+)  # fmt: skip
+def test_a_kernel_of_another_gpu_errs_by_what_was_found_between_measured_ones(section, near, far):
+    """From one of the same architecture and of another; on its own it errs by no more than it did."""
+    found = [
+        transfer_error(section, is_far=is_far, is_alike=is_alike, is_scaled=False)
+        for is_far, is_alike in ((True, True), (True, False), (False, True))
+    ]
+    assert found == [near, far, 0.0]
+
+
+def test_scaled_formats_err_by_less_alike_and_by_more_elsewhere():
+    found = [transfer_error("gemm", is_far=True, is_alike=alike, is_scaled=True) for alike in (True, False)]
+    assert found == [0.05, 0.63]
+
+
+@pytest.mark.parametrize(
+    ("section", "entry", "lent", "chained"),
+    [
+        ("gemm", "bf16", "bf16", True), ("gemm", "bf16", "fp8", False), ("moe", "bf16", "bf16", False),
+        ("gemm", "*", "fp8", True), ("gemm", "bf16", "*", True),
+    ],
+)  # fmt: skip
+def test_an_entry_that_its_lender_borrows_is_a_chain(section, entry, lent, chained):
+    """Of the same section, by name or as a whole, and not the lender's own."""
+    again = Inheritance(
+        gpu="b", set_name="x", reason="a test", widen=1.0, slower=1.0,
+        references=((section, entry, Reference(gpu="c", set_name="x", entry=entry)),),
+    )  # fmt: skip
+    assert is_chained("gemm", Reference(gpu="b", set_name="x", entry=lent), KernelSet(), again) == chained
+
+
+@pytest.mark.parametrize(("times", "allowed"), [(1.0, True), (10.0, True), (10.5, False)])
+def test_a_borrowed_kernel_is_at_most_ten_times_as_slow_or_uncertain(times, allowed):
+    for key in ("widen", "slower"):
+        given = {"reason": "a test", key: times}
+        if allowed:
+            assert getattr(convert(given, InheritFile, "a.toml"), key) == times
+        else:
+            with pytest.raises(SpecError, match=key):
+                convert(given, InheritFile, "a.toml")

@@ -59,6 +59,15 @@ def test_a_row_that_cannot_be_trusted_is_refused(changes, told, tmp_path):
         prices(tmp_path)
 
 
+def test_a_price_of_tomorrow_is_todays_elsewhere_and_one_of_the_day_after_is_refused(tmp_path):
+    days = [datetime.date.today() + datetime.timedelta(days=days) for days in (1, 2)]
+    write(tmp_path, date=days[0].isoformat())
+    assert price_of("a40", tmp_path).date == days[0]
+    write(tmp_path, date=days[1].isoformat())
+    with one_line(SpecError, match="today"):
+        prices(tmp_path)
+
+
 @pytest.mark.parametrize(("days", "stale"), [(0, False), (STALE_DAYS, False), (STALE_DAYS + 1, True)])
 def test_an_old_price_says_so(days, stale):
     held = datetime.date(2026, 11, 1)

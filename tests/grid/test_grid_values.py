@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 
 import medusa_sim.load.quantities
 import medusa_sim.plan.quantities
@@ -403,3 +404,10 @@ def test_plain_decoding_alone_emits_one_token():
     alone = price(Scenario(model="llama-3.1-8b", latency="roofline"), [1], [512], []).configurations
     assert alone.emission_chances.tolist() == [[1.0]]
     assert alone.counts.tolist() == [1]
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("grid") == {
+        "Quantity.digits": 3,
+    }

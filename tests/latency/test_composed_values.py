@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 from made_up import made_up_fit
 
 from medusa_sim.gpus.gpu import load_gpu
@@ -142,3 +143,11 @@ def test_a_sparse_module_takes_its_queries_one_by_one_where_that_is_shorter(
     model.cold = False
     assert float(sparse_time(model, operator).time_us[0]) == own_us
     assert replace(operator, phase="generation", q_len=1) != one_by_one
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("latency") == {
+        "Choice.error": 0.24,
+        "OperatorTime.together": 0.5,
+    }

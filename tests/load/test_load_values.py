@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 from load_tables import MOST_TOKENS, constant_table, limits, prompt_times, requests
 
 from medusa_sim.arrays import Halves
@@ -526,3 +527,41 @@ def test_a_step_of_more_requests_is_longer_by_their_share_of_it(decoding, share)
     assert _sensitivity(result, table, half)["queue_share"] == pytest.approx(min(0.5 * share + 0.5, 0.9))  # type: ignore[arg-type]
     result.requests.users = 4
     assert _sensitivity(result, table, metrics)["queue_share"] == 0.0  # type: ignore[arg-type]
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("load") == {
+        "LoadArguments.requests": 1000,
+        "LoadArguments.burstiness": 1.0,
+        "LoadArguments.ramp": 1.0,
+        "LoadArguments.prompt_tokens": 896.0,
+        "LoadArguments.output_tokens": 256.0,
+        "LoadArguments.length_cv": 0.4,
+        "LoadArguments.share": 0.9,
+        "LoadArguments.prompt_interval": 1,
+        "LoadArguments.block_size": 16,
+        "Lengths.prompt_tokens": 896.0,
+        "Lengths.output_tokens": 256.0,
+        "Lengths.prompt_cv": 0.4,
+        "Lengths.output_cv": 0.4,
+        "SchedulerLimits.max_requests": 256,
+        "SchedulerLimits.token_budget": 8192,
+        "SchedulerLimits.block_tokens": 16,
+        "SchedulerLimits.prompt_interval": 1,
+        "SchedulerLimits.schedulers": 1,
+        "ServerSettings.block_tokens": 16,
+        "ServerSettings.prompt_interval": 1,
+        "LoadTest.seeds": 3,
+        "Adaptive.alpha": 0.2,
+        "Adaptive.warmup": 10,
+        "Adaptive.down": -0.25,
+        "ThroughputAware.alpha": 0.2,
+        "PromptTable.gpus": 1,
+        "Slos.share": 0.9,
+        "Drawn.count": 1000,
+        "Drawn.burstiness": 1.0,
+        "Drawn.ramp_to": 1.0,
+        "StepTable.match_rate": 1.0,
+        "StepTable.match_runs": 1.0,
+    }

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 
 from medusa_sim.engines.engine import StepLimit
 from medusa_sim.gpus.gpu import load_gpu
@@ -123,3 +124,20 @@ def test_norms_of_a_layer_and_what_mixes_its_streams(streams, connections):
     """Two norms of 100 weights; a block makes 4 x 6 weights of four streams, with biases and three scales."""
     model = SimpleNamespace(streams=streams, hidden=100, norms_per_layer=2, _norm_size=100)
     assert Model._unquantised(model, SimpleNamespace(blocks=2, parts=())) == 2 * 100 + connections
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("models") == {
+        "Found.streams": 1,
+        "Grouped.inputs": 1,
+        "Indexer.heads": 64,
+        "Indexer.dim": 128,
+        "Model.norms_per_layer": 2,
+        "Model.streams": 1,
+        "_Entry.streams": 1,
+        "Parallel.tp": 1,
+        "Parallel.ep": 1,
+        "Recurrent.conv": 4,
+        "Architecture.norms_per_layer": 2,
+    }

@@ -265,7 +265,14 @@ def test_pairs_of_a_window_are_those_that_one_counts(prefix, q_len, window):
 
 @pytest.mark.parametrize(
     ("batch", "kv_heads", "prefix", "shared"),
-    [(16, 1, 16383, 4.0), (64, 1, 127, 1.0), (512, 1, 4095, 8.0), (64, 8, 65535, 8.0), (1, 1, 2047, 0.0)],
+    [
+        (16, 1, 16383, 4.0),
+        (64, 1, 127, 1.0),
+        (512, 1, 4095, 8.0),
+        (64, 8, 65535, 8.0),
+        (1, 1, 2047, 0.0),
+        (2112, 1, 4095, 16.0),  # more sequences than eight blocks a multiprocessor: one split each
+    ],
 )
 def test_keys_are_split_as_tensorrt_llm_does(batch, kv_heads, prefix, shared):
     """Waves over 132 multiprocessors: 32 splits of 16,384 keys, at most eight blocks each, none for few."""

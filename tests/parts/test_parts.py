@@ -12,6 +12,7 @@ import pytest
 from asking import answered, frame, run
 from hypothesis import given
 from hypothesis import strategies as st
+from left_out import numbers_left_out
 from one_line import one_line
 from small_sweep import GRID, SWEEP, read, run_here, scenarios, work
 
@@ -269,3 +270,11 @@ def test_a_cell_of_a_load_simulates_every_policy_and_seed():
     found = LoadParts.of([of], [1.0, 2.0], {"requests": 300, "seeds": 3, "policies": ("none", "1")})
     assert (found.requests, found.rates, len(found.cases)) == (3 * 2 * 300, (1.0, 2.0), 1)
     assert LoadParts.of([of], None, {"requests": 300, "seeds": 2}).rates == (None,)
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("parts") == {
+        "Shard.number": 1,
+        "Shard.count": 1,
+    }

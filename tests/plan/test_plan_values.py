@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
@@ -416,3 +417,12 @@ def test_a_configuration_stays_within_a_switch_or_the_doubt_about_two():
     assert shared_ranges(speedup, speedup, gain=0.021) == [(0, 1, 7)]
     assert shared_ranges(speedup, speedup, half=0.0112) == [(0, 0, 7), (1, 1, 5)]
     assert shared_ranges(speedup, speedup, half=0.0116) == [(0, 1, 7)]
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("plan") == {
+        "EngineCheck.tokens_per_step": 1.0,
+        "EngineCheck.tokens_low": 1.0,
+        "EngineCheck.tokens_high": 1.0,
+    }

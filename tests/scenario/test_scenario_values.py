@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 from one_line import one_line
 
 from medusa_sim.acceptance.heads import HeadAccuracy
@@ -449,3 +450,20 @@ def test_trees_are_told_of_where_a_runtime_without_them_has_several_guesses_a_pl
         gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=made, runtime=runtime
     )
     assert bool(scenario.where_trees_run) == is_told
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("scenario") == {
+        "Arguments.max_drafts": 16,
+        "Arguments.length_cv": 0.4,
+        "Arguments.tp": 1,
+        "Arguments.ep": 1,
+        "Drafting.max_drafts": 16,
+        "LocalRow.passes": 1.0,
+        "Question.batch_min": 1,
+        "Question.batch_max": 64,
+        "Question.candidates_max": 256,
+        "Question.free_within": 1.1,
+        "Question.switching_gain": 0.03,
+    }

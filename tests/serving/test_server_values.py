@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 from servers import CHAT, full, served, setting
 
 from medusa_sim.engines.runtime import load_runtime
@@ -190,3 +191,7 @@ def test_an_engine_waits_for_drafts_that_a_host_looks_up():
     ):
         given = SimpleNamespace(runtime=load_runtime(runtime), drafter_name=drafter)
         assert np.atleast_1d(_steps_ahead(given, is_drafting=drafts)).tolist() == steps
+
+
+def test_what_is_left_out_is_nothing():
+    assert numbers_left_out("serving") == {}

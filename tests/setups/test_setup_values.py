@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from left_out import numbers_left_out
 
 from medusa_sim import data
 from medusa_sim.api import compare
@@ -428,3 +429,12 @@ def test_the_most_copies_are_told_where_none_are_enough_and_a_rate_is_shared(mon
     assert (fleet.replicas, fleet.keeps) == (6, False)
     assert [each["rates"] for each in tries] == [[6.0], [4.0], [3.0], [2.0]]
     assert {(each["users"], each["tpot_ms"]) for each in tries} == {(None, None)}
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("setups") == {
+        "SetupQuestion.prompt_tokens": 896.0,
+        "SetupQuestion.output_tokens": 256.0,
+        "SetupQuestion.sure": 0.7,
+    }

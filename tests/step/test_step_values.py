@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 from msgspec import structs
 from on_roofline import GPU, LLAMA, ROOF, setting
 
@@ -404,3 +405,26 @@ def test_rows_of_a_step_are_whole_and_those_of_the_graph_that_holds_them(runtime
         gpu="h100-sxm", model="llama-3.1-8b", runtime=runtime, drafter="eagle3", acceptance=0.6
     )
     assert step_rows(scenario.setting, np.array(requests), candidates).tolist() == rows
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("step") == {
+        "DrafterParts.heads": 5,
+        "DrafterParts.modules": 1,
+        "DraftModel.width": 1,
+        "LayerDrafter.width": 1,
+        "LayerDrafter.layers": 1,
+        "Mtp.modules": 1,
+        "Medusa.heads": 5,
+        "DFlash.layers": 5,
+        "DSpark.rank": 256,
+        "PEagle.layers": 4,
+        "Launch.count": 1,
+        "Launch.share": 1.0,
+        "PassWork.schedulers": 1,
+        "PromptTerms.share": 1.0,
+        "Setting.compacted_drafts": 5,
+        "TimedKernels.share": 1.0,
+        "Verified.match_rate": 1.0,
+    }

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from left_out import numbers_left_out
 
 from medusa_sim.lab.block_efficiency.contexts import ContextModel
 from medusa_sim.lab.block_efficiency.sharpness import SharpnessProcess
@@ -37,3 +38,21 @@ def test_sharpness_returns_to_its_block_and_falls_with_surprise():
     # without surprise a block's own law stays as it is
     still, start = PROCESS.step(0.7, LEVELS, np.zeros(LEVELS.size)), PROCESS.start(0.7, LEVELS)
     assert moments(start @ still) == pytest.approx((0.7, 1.6), rel=1e-3)
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("lab.block_efficiency") == {
+        "ContextModel.noise": 4.0,
+        "ContextModel.support_exponent": 0.3,
+        "ContextModel.surprisal_cost": 0.45,
+        "ContextModel.correlation": 0.8,
+        "ContextModel.block_share": 0.5,
+        "ContextModel.softness_spread": 0.22,
+        "ContextModel.observation_error": 0.012,
+        "ContextModel.levels": 24,
+        "ContextModel.contexts": 200,
+        "ContextModel.vocabulary": 150,
+        "ContextModel.seed": 7,
+        "DraftShape.width": 1,
+    }

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from decoder_models import tiny_config, tiny_llama
+from left_out import numbers_left_out
 
 from medusa_sim.lab.decoder.attention import attend
 from medusa_sim.lab.decoder.config import RopeScaling, config_from_hf
@@ -303,3 +304,18 @@ def test_one_row_that_is_computed_twice_is_one_row(dtype, rows):
     assert out.shape == q.shape
     scores = (q.float() @ keys.float().transpose(-1, -2) / 8**0.5).softmax(-1) @ values.float()
     assert torch.allclose(out.float(), scores, atol=0.02)
+
+
+def test_what_is_left_out_is_nothing_but_for_these():
+    """Factors and counts are one, sizes those that most have."""
+    assert numbers_left_out("lab.decoder.config") == {
+        "DecoderConfig.max_position_embeddings": 2048,
+        "DecoderConfig.rms_norm_eps": 1e-06,
+        "DecoderConfig.rope_theta": 10000.0,
+        "RopeScaling.factor": 1.0,
+        "RopeScaling.low_freq_factor": 1.0,
+        "RopeScaling.high_freq_factor": 4.0,
+        "RopeScaling.beta_fast": 32.0,
+        "RopeScaling.beta_slow": 1.0,
+        "_HfConfig.rms_norm_eps": 1e-06,
+    }
