@@ -111,8 +111,8 @@ def largest_batch(
 ) -> FloatArray:
     """The most requests whose step fits into `usable_bytes` of each GPU; 0 where none does (R10)."""
     schedulers = model.parallel.schedulers
-    none, one = (  # on each GPU
-        memory_parts(model, drafter, requests * schedulers, seq_len, candidates).total for requests in (0, 1)
+    none, one = (  # on the fullest GPU
+        memory_parts(model, drafter, requests, seq_len, candidates).total for requests in (0, 1)
     )
     return np.asarray(schedulers * np.maximum(np.floor((usable_bytes - none) / (one - none)), 0.0))
 

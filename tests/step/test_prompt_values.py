@@ -28,7 +28,7 @@ from medusa_sim.step.prompt_kernels import (
     prompt_attention_us,
     timed_rows,
 )
-from medusa_sim.step.prompts import GRAPHS, prompt_host, prompt_terms
+from medusa_sim.step.prompts import GRAPHS, prompt_host, prompt_terms, read_us
 from medusa_sim.step.step import (
     decode_step,
     prefill_step,
@@ -176,3 +176,17 @@ def test_linear_layers_are_linear_between_the_rows_that_are_timed(gpu, model, ru
     of = Scenario(gpu=gpu, model=model, runtime=runtime, dtype=dtype).setting
     rows, timed = np.arange(1.0, 1025.0), timed_rows(1024.0)
     assert np.interp(rows, timed, linear_us(of, timed)) == pytest.approx(linear_us(of, rows), rel=0.035)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "prompts", "expected_us"),
+    [
+        (1, 3, 900 + 50),
+        (4, 1, 900 + 50 + 120),  # one GPU has all
+        (4, 2, 900 / 2 + 50 + 120 / 3),  # one has a half: (4 / 2 - 1) / 3 of the way from even to all
+        (4, 8, 900 / 4 + 50),
+    ],
+)
+def test_the_busiest_gpu_attends_to_an_even_share_of_prompts_and_one_at_least(gpus, prompts, expected_us):
+    found_us = read_us(gpus, prompts, attention_us=900.0, drafter_us=50.0, imbalance_us=120.0)
+    assert float(found_us) == pytest.approx(expected_us)

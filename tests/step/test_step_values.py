@@ -41,6 +41,7 @@ from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.sparse import reading_at_most
 from medusa_sim.step.step import (
+    _longest_path,
     decode_step,
     prefill_step,
     speculative_step,
@@ -350,6 +351,39 @@ def test_after_a_tree_four_kernels_judge_it_and_the_longest_path_is_copied_in_ev
     assert (copied.count, float(copied.operator.m)) == (1, 3 * (2 + 1) * 32.0)
     assert float(copied.operator.n) == 2 * 8 * 128  # K and V of eight heads
     assert float(acceptance_launches(LLAMA, verify(3, 512, 8), 5)[1].operator.m) == 3 * (5 + 1) * 32.0
+
+
+@pytest.mark.parametrize(
+    ("looks_up", "width", "expected_us"),
+    [(False, 1, 100 + 3 * 7), (False, 2, 100 + 40 + 3 * 7), (True, 1, 3 * 2)],
+)
+def test_drafting_is_charged_once_a_step_and_for_each_request(looks_up, width, expected_us):
+    """And once more where a level has several nodes; a look-up for each request alone."""
+    values = {
+        "draft_us_per_step": 100,
+        "tree_us_per_step": 40,
+        "draft_us_per_request": 7,
+        "lookup_us_per_request": 2,
+    }
+    terms = {name: Term(value=float(value), source="a test") for name, value in values.items()}
+    engine = load_runtime("sglang").engine.with_terms(terms)
+    assert float(drafting_us(engine, 3, looks_up=looks_up, width=width).time_us) == pytest.approx(expected_us)
+
+
+def test_caches_are_compacted_for_the_longest_path_that_so_many_candidates_have():
+    """From five drafts to the longest chain of nine."""
+    assert _longest_path(setting(longest_drafts=9), np.array([4, 8, 20])).tolist() == [5, 7, 9]
+    assert _longest_path(setting(longest_drafts=5), 8) == _longest_path(setting(), 8) == 5
+
+
+def test_a_plain_pass_is_the_targets_over_one_token_of_each_sequence():
+    target = speculative_step(setting(drafter=Eagle3(depth=1)), 2, 512, 2).passes[0].work
+    works = (
+        target,
+        replace(target, workload=decode(2, 512)),
+        replace(target, name="draft", workload=decode(2, 512)),
+    )
+    assert [work.is_plain for work in works] == [False, True, False]
 
 
 def test_an_engine_charges_drafting_for_the_requests_of_one_host():
