@@ -368,6 +368,9 @@ def test_drafting_is_charged_once_a_step_and_for_each_request(looks_up, width, e
     terms = {name: Term(value=float(value), source="a test") for name, value in values.items()}
     engine = load_runtime("sglang").engine.with_terms(terms)
     assert float(drafting_us(engine, 3, looks_up=looks_up, width=width).time_us) == pytest.approx(expected_us)
+    if width == 1:
+        cost = drafting_cost(replace(load_runtime("sglang"), engine=engine), 3, looks_up=looks_up)
+        assert float(cost.exposed_us) == pytest.approx(expected_us)
 
 
 def test_caches_are_compacted_for_the_longest_path_that_so_many_candidates_have():
