@@ -154,3 +154,18 @@ def test_what_is_left_out_is_nothing_but_for_these():
         "Spread.steps": 1.0,
         "Spread.experts": 1.0,
     }
+
+
+def test_kernels_alone_are_what_is_left_without_the_host_and_drafting():
+    """Shares of kernels stay, and the sizes of a load generator go with the host."""
+    ones = made_up(**{name: Term(value=1.0, source="a test") for name in UNITS})
+    alone = {name: term.value for name, term in ones.kernels_alone.terms.items()}
+    beside = (
+        "host_us_per_step",
+        "draft_us_per_pass",
+        "lookup_us_per_request",
+        "prompt_us_per_launch",
+        "layer_us",
+    )
+    kept = "linear_share", "attention_share", "experts_share", "filter_us"
+    assert [alone[name] for name in (*beside, *kept)] == [0.0] * 5 + [1.0] * 4

@@ -17,8 +17,9 @@ from medusa_sim.gpus.inheritance import (
     transfer_error,
 )
 from medusa_sim.gpus.kernels import KernelSet, chosen_by_time, without_clusters
-from medusa_sim.gpus.local import _of_target
+from medusa_sim.gpus.local import LAWS_FILE, TypeLaw, _laws, _of_target, laws, local_law
 from medusa_sim.gpus.power import TRANSFER_ERROR, scaled
+from medusa_sim.reading.files import file_state
 from medusa_sim.reading.strict import convert
 
 H100 = load_gpu("h100-sxm")
@@ -120,3 +121,37 @@ def test_a_borrowed_kernel_is_at_most_ten_times_as_slow_or_uncertain(times, allo
         else:
             with pytest.raises(SpecError, match=key):
                 convert(given, InheritFile, "a.toml")
+
+
+@pytest.mark.parametrize(("bytes_per_s", "is_over"), [(1e10, True), (6.4e10, True), (6.5e10, False)])
+def test_a_link_as_fast_as_the_fastest_slot_is_over_pcie(bytes_per_s, is_over):
+    gpu = replace(H100, linked_gpus=0, link_bandwidth_bytes_per_s=bytes_per_s)
+    assert gpu.is_over_pcie(np.array([2.0])) == is_over
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "nearest"),
+    [
+        (("q8_0", "f16"), "q4_0", "q8_0"), (("q8_0", "f16"), "f32", "f16"),
+        (("q4_0", "q8_0"), "q5_0", "q4_0"), (("iq1_s", "f32"), "a type of no file", "iq1_s"),
+        (("q4_0", "f16"), "a type of no file", "f16"),
+    ],
+)  # fmt: skip
+def test_a_type_that_nobody_measured_has_the_law_of_the_nearest_by_bits(known, asked, nearest):
+    """And one without a size that of 16 bits."""
+    types = {name: TypeLaw(share=0.5 + 0.1 * at, column=1.0) for at, name in enumerate(known)}
+    law = msgspec.structs.replace(laws()[0], types=types)
+    assert law.of_type(asked) is types[nearest]
+
+
+def test_a_device_has_the_law_of_the_backend_that_runs_there():
+    assert local_law("vulkan", "x", H100.local).backend == "vulkan"
+    with pytest.raises(SpecError, match="does not run on x"):
+        local_law("metal", "x", H100.local)
+
+
+def test_a_law_of_a_type_that_there_is_not_is_refused(tmp_path):
+    path = tmp_path / "local.toml"
+    path.write_text(LAWS_FILE.read_text().replace("q8_0", "q8_9", 1))
+    with pytest.raises(SpecError, match="q8_9"):
+        _laws(file_state(path))

@@ -8,6 +8,8 @@ from on_roofline import LLAMA, setting
 
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.engines.term import Term
+from medusa_sim.models.named import load_model
+from medusa_sim.models.parallel import Parallel
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle3, Mtp
@@ -23,8 +25,10 @@ from medusa_sim.step.prompt_kernels import (
     drafter_attention_us,
     drafter_linear_us,
     expert_sharing_us,
+    imbalance_us,
     inactive_share,
     linear_us,
+    logits_us,
     prompt_attention_us,
     timed_rows,
 )
@@ -190,3 +194,22 @@ def test_linear_layers_are_linear_between_the_rows_that_are_timed(gpu, model, ru
 def test_the_busiest_gpu_attends_to_an_even_share_of_prompts_and_one_at_least(gpus, prompts, expected_us):
     found_us = read_us(gpus, prompts, attention_us=900.0, drafter_us=50.0, imbalance_us=120.0)
     assert float(found_us) == pytest.approx(expected_us)
+
+
+def test_the_first_token_of_a_prompt_costs_one_row_of_the_head_and_of_its_logits():
+    """Weights, a row in and a row of logits out in 16 bits; and these twice more to choose."""
+    vocab, hidden = 128_256, 4096
+    moved_bytes = 2 * (vocab * hidden + hidden + vocab) + 4 * vocab
+    assert logits_us(setting("kernel")) == pytest.approx(moved_bytes / 3.35e12 * 1e6)
+
+
+def test_one_gpu_with_all_prompts_projects_eight_times_the_rows_of_an_even_share():
+    """Projections of 32 + 2 x 4 heads and back, 48 layers; norms and rotations add a fifth to a third."""
+    of = setting("sglang", model=load_model("qwen3-30b-a3b"), parallel=Parallel(tp=8, dp_attention=True))
+    tokens = np.array([16_384.0, 32_768.0])
+    flops = 2 * tokens * 48 * 2048 * 128 * (40 + 32)
+    projected_us = 7 / 8 * flops / 9.895e14 * 1e6
+    found_us = imbalance_us(of, tokens)
+    assert (found_us > 1.2 * projected_us).all()
+    assert (found_us < 1.33 * projected_us).all()
+    assert imbalance_us(setting(), tokens).tolist() == [0.0, 0.0]

@@ -38,6 +38,7 @@ from medusa_sim.step.network import model_launches
 from medusa_sim.step.pass_cost import pass_cost
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.rows import predicted_rows
+from medusa_sim.step.sampling import filter_us
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.sparse import reading_at_most
 from medusa_sim.step.step import (
@@ -465,3 +466,33 @@ def test_what_is_left_out_is_nothing_but_for_these():
         "TimedKernels.share": 1.0,
         "Verified.match_rate": 1.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("rows", "top_k", "counted"),
+    [(3.0, False, 3.0), (10.0, False, 10.0), (14.0, False, 11.0), (3.0, True, 4.5)],
+)
+def test_rows_of_logits_are_filtered_each_up_to_a_number_and_a_quarter_beyond(rows, top_k, counted):
+    """(N6) of 100,000 words: 2 us a million and 8 bytes each at 4 TB/s; top-k adds a half."""
+    values = {
+        "filter_us": 5.0, "filter_us_per_million": 2.0, "filter_bytes_per_logit": 8.0,
+        "filter_full_rows": 10.0, "filter_share_beyond": 0.25, "filter_top_k_share": 0.5,
+    }  # fmt: skip
+    engine = load_runtime("vllm").engine.with_terms(
+        {name: Term(value=value, source="a test") for name, value in values.items()}
+    )
+    gpu = replace(GPU, bandwidth_bytes_per_s=4e12)
+    assert float(filter_us(engine, gpu, rows, 100_000, top_k=top_k)) == pytest.approx(5.0 + 0.4 * counted)
+    assert float(filter_us(engine, gpu, rows, 0, top_k=top_k)) == 0.0
+
+
+def test_a_drafter_that_reads_the_prompt_makes_its_step_longer():
+    of, drafter = setting("kernel"), Eagle3(depth=1)
+    alone, beside = prefill_step(of, 1, 512), prefill_step(of, 1, 512, drafter)
+    assert 1.02 < float(beside.time_us / alone.time_us) < 1.1  # a layer beside 32, and what joins its inputs
+
+
+def test_all_requests_verify_as_many_tokens_where_every_draft_is_found():
+    tokens, weights = Verified().cases(np.array([1.0, 4.0]), np.array([[3.0], [5.0]]))
+    assert tokens.tolist() == [[[3.0], [3.0]], [[5.0], [5.0]]]
+    assert weights.tolist() == [[[1.0], [1.0]], [[1.0], [1.0]]]
