@@ -423,7 +423,7 @@ def test_ab_of_llama_cpp_ends_in_a_check_that_reads_its_responses(tmp_path, monk
     assert result.exit_code in (0, 3), result.output  # whether it is as fast is the machine's to say
     assert "acceptance" in result.stdout
     assert "plain" in result.stdout
-    for more, told in (({"p_min": 0.5}, "--p-min 0.5"), ({}, "not in b10532")):
+    for more, told in (({"p_min": 0.05}, "--p-min 0.05"), ({}, "not in b10532")):
         other = recommend(Scenario(**LLAMA_CPP, **more), Question(batch_max=1))
         old = engine_settings(other, "llama-cpp", version=None if more else "b10532", draft_path="d.gguf")
         with pytest.raises(UsageError, match=told):

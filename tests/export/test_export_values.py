@@ -19,10 +19,10 @@ from medusa_sim.export import ab, chains
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.launch import _longest_request, launch_command, launch_values
 from medusa_sim.export.llama_cpp import LLAMA_CPP
-from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes
+from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes, too_small
 from medusa_sim.export.sglang import BLOCKS, SGLANG, SglangFlags, SglangSlot, flags_of
 from medusa_sim.export.tensorrt_llm import TENSORRT_LLM, TensorrtLlm, TensorrtSpeculativeConfig
-from medusa_sim.export.vllm import VllmSpeculativeConfig, speculative_config
+from medusa_sim.export.vllm import VLLM, VllmSpeculativeConfig, speculative_config
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.acceptance import constant_rate
@@ -203,6 +203,41 @@ def test_a_plan_that_loses_is_told_with_its_worst_batch_and_where_to_end(spans, 
 def test_batches_below_the_first_that_was_searched_run_as_it_does(begin, told):
     notes = " ".join(range_notes(plan_that_loses(begin=begin), "--max-num-seqs"))
     assert re.findall(r"below (\d+) were not searched and run as (\d+)", notes) == [tuple(told)][: len(told)]
+
+
+def test_a_schedule_that_gains_too_little_is_told_in_per_cent():
+    plan = replace(plan_that_loses(), gain=0.0123)
+    assert re.findall(r"[\d.]+ %", too_small(plan, 0.0314)) == ["1.2 %", "3.1 %"]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "version", "tiers", "told"),
+    [
+        ("mtp", "0.24", 1, ["n_predict"]), ("eagle3", "0.24", 2, []), ("eagle3", "0.33", 1, []),
+        ("eagle3", "0.33", 2, ["num_speculative_tokens 5"]),
+    ],
+)  # fmt: skip
+def test_vllm_notes_what_a_method_and_a_version_ask_for(drafter, version, tiers, told):
+    """Of two tiers of five and two drafts the most are five."""
+    schedule = (chains.Tier(1, 8, 5), chains.Tier(9, 64, 2))[:tiers]
+    plan = replace(plan_that_loses(), best_schedule=schedule)
+    looks_up = SimpleNamespace(drafting=SimpleNamespace(drafter_class=SimpleNamespace(looks_up=False)))
+    chosen = SimpleNamespace(
+        drafter=drafter, plan=plan, version=version, method=VLLM.methods[drafter],
+        answer=SimpleNamespace(scenario=looks_up),
+    )  # fmt: skip
+    notes = [*VLLM.notes(chosen)]  # type: ignore[arg-type]
+    assert len(notes) == len(told)
+    assert all(word in note for word, note in zip(told, notes, strict=True))
+
+
+def test_forced_rates_have_four_digits(monkeypatch):
+    chosen = SimpleNamespace(plan=SimpleNamespace(rates=(0.5, 0.123456)))
+    config = VllmSpeculativeConfig(method="eagle3", model="d", num_speculative_tokens=2)
+    monkeypatch.setattr("medusa_sim.export.vllm.speculative_config", lambda chosen: config)
+    monkeypatch.setattr(type(VLLM), "server", lambda self, chosen: "serve")
+    (line,) = VLLM.synthetic(chosen, 1.6)  # type: ignore[arg-type]
+    assert re.findall(r"0\.\d+", line) == ["0.5", "0.1235"]
 
 
 def test_many_spans_of_batches_are_told_as_their_ends_and_number():

@@ -203,6 +203,12 @@ def test_lines_of_a_sweep_say_what_is_marked_and_what_a_count_costs():
     assert [limit.y for limit in chart.limits] == [1.0]
 
 
+@pytest.mark.parametrize(("batches", "banded"), [(1, [0]), (2, [0, 1]), (3, [0, 2]), (4, [0, 3])])
+def test_the_first_and_the_last_batch_have_a_band(batches, banded):
+    lines = speedup_chart(view([0] * batches, [[1.0, 1.2]] * batches, [[1e3, 2e3]] * batches), "").series[::3]
+    assert [place for place, line in enumerate(lines) if line.low is not None] == banded
+
+
 def test_cliffs_are_marked_where_somebody_would_go():
     """16 candidates cost as 1; the 17th costs a second row of tiles. Drawn from 0.95 on."""
     step_us = [[1e3] * 16 + [2e3] * 16] * 2

@@ -152,3 +152,16 @@ def test_cells_have_their_colours_frames_and_the_line_where_speculation_loses():
     mapped = axis.figure.axes[1]._colorbar.cmap
     share = np.log(1.03 / 0.3) / np.log(3.0 / 0.3)
     assert mapped(share)[:3] == pytest.approx(to_rgb("#dbe7f6"), abs=0.02)
+
+
+def test_a_line_between_counts_is_as_wide_as_its_batch():
+    """At batch 8 two drafts pay and four do not."""
+    speedups = {(1, 2): 1.5, (1, 4): 2.0, (8, 2): 1.2, (8, 4): 0.8}
+    cells = [
+        MapCell(batch=batch, count=count, speedup=speedup, is_best=False, fits=True)
+        for (batch, count), speedup in speedups.items()
+    ]
+    map_ = HeatMap(title="", value="", counted="", batches=(1, 8), counts=(2, 4), cells=cells)
+    _, lines = map_figure(map_).axes[0].collections
+    found = sorted(segment.tolist() for segment in lines.get_segments())
+    assert found == [[[0.5, 0.5], [0.5, 1.5]], [[0.5, 0.5], [1.5, 0.5]]]

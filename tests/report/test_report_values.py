@@ -24,7 +24,7 @@ from medusa_sim.plan.verdict import Stretch
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.report.charts.sweep import step_rows, two_steps
-from medusa_sim.report.check.screen import _part_text
+from medusa_sim.report.check.screen import _part_text, next_text
 from medusa_sim.report.compare import tables as compare_tables
 from medusa_sim.report.compare.sentences import queue_text
 from medusa_sim.report.length_view import length_view
@@ -57,6 +57,8 @@ def test_costs_name_their_length_where_there_are_several(lengths, places):
     answer = recommend(SCENARIO, Question(batch_max=2, seq_len=lengths))
     first = next(fact for fact in server_facts(answer) if fact.label == "Cost")
     assert re.findall(r"at (batch \d+(?: of length [\d,]+)?)", first.text) == places
+    memory = [fact.text for fact in server_facts(answer) if fact.label == "Memory"]
+    assert [text.endswith("at length 1,024") for text in memory] == [length > 512 for length in lengths]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,18 @@ def test_a_round_is_told_whole_and_a_plain_step_a_token(name, told):
     text = _part_text(check, part)
     assert tuple(re.findall(r"[\d.]+ ms", text)[:3]) == told
     assert "slow" in text
+
+
+def test_where_acceptance_is_off_from_the_first_draft_the_drafter_itself_is_doubted():
+    part = SimpleNamespace(is_slow=True, name="acceptance")
+
+    def told(position: int | None) -> str:
+        return next_text(SimpleNamespace(scenario=SCENARIO, position=position), part)
+
+    first, later, unknown = told(0), told(2), told(None)
+    assert "drafter (" in first
+    assert "temperature" in later
+    assert "by position" in unknown
 
 
 def test_colours_of_a_map_lie_between_those_of_their_stops_by_the_logarithm():
@@ -260,6 +274,17 @@ def test_cards_of_a_sweep_tell_its_first_middle_and_last_batch(swept):
             expected = [row.speedup, row.speedup_low, row.speedup_high]
             assert told == pytest.approx(expected, abs=0.005001)
     assert free[1].split()[0] == str(int(answered.free.whole[0]))
+
+
+@pytest.mark.parametrize(("free", "share", "told"), [(1, 0.0, ("1 token", 0)), (3, 0.05, ("3 tokens", 2))])
+def test_a_card_of_free_tokens_counts_them_and_names_drafting_where_it_costs(swept, free, share, told):
+    (scenario, _), grid = swept
+    answer = sweep_answer(scenario, grid)
+    free_ = SimpleNamespace(largest=12, whole=np.full(2, free), verification=np.full(2, 9))
+    rest = ("grid", "break_evens", "column", "gains")
+    made = SimpleNamespace(free=free_, drafting_share=share, **{name: getattr(answer, name) for name in rest})
+    card = cards(made)[-1]
+    assert (card[1], len(numbers(card[2]))) == told
 
 
 def test_a_report_of_two_cards_has_their_best_counts_side_by_side(swept):

@@ -17,6 +17,7 @@ from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.recommend import sentences
+from medusa_sim.report.recommend import warnings as of_recommendation
 from medusa_sim.report.recommend.screen import search_note
 from medusa_sim.report.recommend.server_facts import request_latency_text
 from medusa_sim.report.recommend.short_answer import short_answer
@@ -25,7 +26,8 @@ from medusa_sim.report.roofline_screen import _sentences, _table
 from medusa_sim.report.sweep import screen as swept
 from medusa_sim.report.sweep import sentences as sweep_sentences
 from medusa_sim.report.sweep import tables as sweep_tables
-from medusa_sim.report.table import TextTable, cell_text
+from medusa_sim.report.sweep import warnings as of_sweep
+from medusa_sim.report.table import TextTable, _lines, cell_text
 from medusa_sim.report.words import caveats
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import guessed_text, more_requests_text
@@ -44,7 +46,7 @@ from medusa_sim.report.words.numbers import (
     times_between,
     with_prefix,
 )
-from medusa_sim.report.words.scenario import span_of_percents
+from medusa_sim.report.words.scenario import drafter_text, span_of_percents
 from medusa_sim.report.words.standing import WHAT_IS_NEW, standing_sentence
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
@@ -491,4 +493,38 @@ def test_a_page_warns_of_its_longest_length_and_its_least_and_most_requests(monk
     seen: list[Any] = []
     monkeypatch.setattr(caveats, "answer_doubts", lambda scenario, *given: seen.append(given) or [])
     list(caveats.caveats([CHAIN], Grid.of([8, 2], [512, 4096], [1])))
-    assert seen == [(4096, (2, 8))]
+    monkeypatch.setattr(of_sweep, "answer_doubts", lambda scenario, *given: seen.append(given) or [])
+    of_sweep.warnings(sweep_answer(CHAIN, Grid.of([8, 2], [512, 4096], [1])))
+    monkeypatch.setattr(of_recommendation, "answer_doubts", lambda scenario, *given: seen.append(given) or [])
+    of_recommendation._model_warnings(
+        recommend(CHAIN, Question(batch_max=8, batch_min=2, seq_len=(512, 4096)))
+    )
+    assert seen == [(4096, (2, 8))] * 3
+
+
+def test_a_word_that_is_too_long_breaks_behind_its_last_mark_or_where_the_line_ends():
+    assert _lines("as host_us_per_request", 12) == ["as", "host_us_per_", "request"]
+    assert _lines("abcdefgh ij", 5) == ["abcde", "fgh", "ij"]
+
+
+def test_heads_are_counted_and_a_draft_model_is_named():
+    assert drafter_text(MEDUSA.but(heads=4)).startswith("4 ")
+    drafted = Scenario(
+        gpu="h100-sxm",
+        model="llama-3.1-8b",
+        drafter="draft-model",
+        draft_model="llama-3.2-1b",
+        acceptance=0.7,
+    )
+    assert "llama-3.2-1b" in drafter_text(drafted)
+
+
+def test_tokens_that_are_free_are_drafts_where_chains_are_counted():
+    found = recommend(CHAIN, Question(batch_max=1, seq_len=(512,)))
+    for chains in (True, False):
+        answer = SimpleNamespace(
+            schedule=found.schedule, question=found.question, chains=chains, scenario=found.scenario
+        )
+        table = schedule_table(answer)
+        free = table.rows[0][table.headers.index(BY_NAME["free_candidates"].title)]
+        assert int(free) == found.schedule[0].free_candidates - chains
