@@ -99,6 +99,8 @@ def test_a_wait_for_others_ends_when_they_fill_a_step():
     cycle = cell(101, 0.01, most_held_steps=500, prompt_tokens=8000.0 / 9.0)
     assert float(cycle.first_held_steps[0]) == pytest.approx(8.0)  # one begins on each step
     assert float(cell(1, 0.01).held_steps[0]) == 0.0
+    full_by_one = cell(101, 0.01, most_held_steps=500, prompt_tokens=8000.0)
+    assert float(full_by_one.first_held_steps[0]) == 0.0
 
 
 def test_prompts_that_wait_for_each_other_begin_as_often_as_others():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.serving.request_steps import chain_chances, chances_of_mean, request_steps
+from medusa_sim.serving.request_steps import _surplus_tokens, chain_chances, chances_of_mean, request_steps
 
 EAGLE = np.cumprod([1.0, 0.730, 0.714, 0.681])
 """A chain of three drafts: 2.61 tokens a step."""
@@ -69,3 +69,10 @@ def test_a_mean_of_its_own_keeps_a_chains_rates():
     fewer = chances_of_mean(np.asarray(2.0), EAGLE)
     assert fewer.sum() == pytest.approx(2.0)
     np.testing.assert_allclose(np.log(fewer[1:]) / np.log(EAGLE[1:]), np.log(fewer[1]) / np.log(EAGLE[1]))
+
+
+def test_a_surplus_is_linear_between_whole_numbers_of_tokens():
+    one, two, three, between, nearly = _surplus_tokens(EAGLE, np.array([1.0, 2.0, 3.0, 1.5, 2.75]))
+    assert (between, nearly) == pytest.approx(((one + two) / 2, 0.25 * two + 0.75 * three))
+    assert _surplus_tokens(EAGLE, np.array([2.75])) == pytest.approx(nearly)
+    assert one != pytest.approx(two)

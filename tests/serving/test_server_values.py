@@ -17,9 +17,10 @@ from medusa_sim.serving.mixed_steps import mixed_step_law
 from medusa_sim.serving.request_cycle import _steps_ahead
 from medusa_sim.serving.server import FullServer
 from medusa_sim.step.host import host_share, overlapped_us
+from medusa_sim.step.prompt_kernels import expert_sharing_us
 from medusa_sim.step.prompts import prompt_terms
 from medusa_sim.step.sparse import _compressed_attention
-from medusa_sim.step.step import decode_step, prefill_step
+from medusa_sim.step.step import decode_step, prefill_step, step_rows
 
 
 def test_clients_that_begin_at_once_are_normal_around_their_next_requests(monkeypatch):
@@ -58,6 +59,22 @@ def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(ver
     law = mixed_step_law(setting, scenario.traffic, None, cycle)
     assert law.rows[-1] >= 64.0 * verified + cycle.room_tokens.max()
     assert np.all(np.diff(law.rows) > 0)
+
+
+def test_requests_that_verify_tokens_share_experts_as_those_of_a_plain_step():
+    """Of so many tokens that choose by themselves: as many as all requests verify."""
+    of = setting(model="qwen3-30b-a3b")
+    cycle = full(of, np.asarray([4.0, 64.0]), CHAT)._cycle
+    law = mixed_step_law(of, CHAT, None, replace(cycle, verified_tokens=np.array([4.0, 4.0])))
+    rows = step_rows(of, cycle.running, cycle.candidates)
+    shared_us = expert_sharing_us(of, cycle.running, np.full(2, 4.0), rows, 4.0 * cycle.running)
+    assert law.sharing_us == pytest.approx(shared_us)
+    assert np.all(shared_us != 0.0)
+
+
+def test_outputs_of_a_load_test_are_drawn_from_80_to_100_per_cent_of_their_length():
+    drawn = np.linspace(0.8, 1.0, 100_001)
+    assert pytest.approx(drawn.std() / drawn.mean(), rel=1e-4) == first_tokens.TESTED_CV
 
 
 def test_a_step_with_prompts_takes_no_less_than_their_tokens_alone():

@@ -120,7 +120,8 @@ def naive_attention(call: object, causal: bool) -> torch.Tensor:
 
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
 @pytest.mark.parametrize(
-    ("op", "q_len"), [("decode_attention", 1), ("verify_attention", 9), ("prefill_attention", 16)]
+    ("op", "q_len"),
+    [("decode_attention", 1), ("verify_attention", 2), ("verify_attention", 9), ("prefill_attention", 16)],
 )
 def test_fused_attention_attends_to_prefix_and_ancestors(pool, op, q_len, heads):
     for between in (0.0, 1e9):

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import tomllib
 import weakref
 from collections import deque
 from types import SimpleNamespace
@@ -152,6 +153,21 @@ def test_the_fastest_layer_is_counted_in_bytes_and_in_flops():
     assert (found.read_bytes_per_s, found.flops_per_s["fp16"]) == pytest.approx((2e11, 3e14))
     slower = hardware.with_rows(rates, {"fp16": 1.0}, 1.0)
     assert (slower.read_bytes_per_s, slower.flops_per_s) == (1e11, {"fp16": 1e14})
+
+
+@pytest.mark.parametrize(("copy", "read"), [(1e11, 2.12345e11), (2.12345e11, 1e11)])
+def test_the_bandwidth_of_a_file_is_the_faster_of_a_copy_and_of_reading(copy, read):
+    """To four digits."""
+    seen = SimpleNamespace(
+        device="x", commit="c", date="2026-11-30", torch="2", kind="cpu", name="x", units=4, cache_bytes=1,
+        memory_bytes=2,
+    )  # fmt: skip
+    rates = Rates(
+        copy_bytes_per_s=copy, read_bytes_per_s=read, flops_per_s={"fp32": 1.23456e11}, launch_eager_us=5.0
+    )
+    given = tomllib.loads(hardware.hardware_text(seen, rates))
+    assert given["bandwidth_bytes_per_s"]["value"] == 2.123e11
+    assert given["peak_flops_per_s"]["fp32"]["value"] == 1.235e11
 
 
 def test_rates_are_bytes_and_flops_over_their_times(monkeypatch):
