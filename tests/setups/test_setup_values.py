@@ -431,6 +431,23 @@ def test_the_most_copies_are_told_where_none_are_enough_and_a_rate_is_shared(mon
     assert {(each["users"], each["tpot_ms"]) for each in tries} == {(None, None)}
 
 
+def test_a_request_takes_its_first_token_and_the_others_and_a_rate_is_paid_by_what_it_carries():
+    """40 requests a second of 200 tokens are 8,000 tokens/s, whatever the copies could do."""
+    asked = {"model": "llama-3.1-8b", "gpus": "h100-sxm", "counts": 1, "engines": "vllm", "drafters": "none"}
+    table = compare(**asked, prompt_tokens=500, output_tokens=200, rate=40.0, price=3.6).table
+    for row in table.to_dict("records"):
+        assert row["e2e_ms"] == pytest.approx(row["ttft_ms"] + 199 * row["tpot_ms"])
+        usd_per_s = 3.6 / 3600 * row["gpus"]
+        assert row["usd_per_million_tokens"] == pytest.approx(usd_per_s / 8_000 * 1e6)
+
+
+def test_the_error_of_the_nearest_figure_is_its_prediction_over_it_less_one():
+    figure = SimpleNamespace(batch=8, tokens_per_s_per_user=50.0)
+    curve = {"batch": np.array([4, 8]), "tokens_per_s_per_user": np.array([80.0, 60.0])}
+    near = measured.NearestFigure(figure=figure, differs=(), curve=curve)  # type: ignore[arg-type]
+    assert near.error == pytest.approx(0.2)
+
+
 def test_what_is_left_out_is_nothing_but_for_these():
     """Factors and counts are one, sizes those that most have."""
     assert numbers_left_out("setups") == {
