@@ -332,6 +332,19 @@ def test_a_verdict_names_the_batches_that_draft(candidates, lengths, told):
 
 
 @pytest.mark.parametrize(
+    ("gains", "told"),
+    [((0.9, 1.0), "a loss is predicted"), ((0.9, 1.05), "no gain is certain"), ((), "at batch 1..64")],
+)
+def test_where_nothing_is_certain_a_loss_is_told_only_where_no_batch_would_gain(gains, told):
+    rows = [
+        schedule_row(n, n, candidates=1, verdict="uncertain", speculative_speedup=gain)
+        for n, gain in enumerate(gains, 1)
+    ]
+    sure = schedule_row(64, 64, candidates=1, verdict="loses", speculative_speedup=1.5)
+    assert told in sentences._where_to_enable(recommended(*rows, sure))
+
+
+@pytest.mark.parametrize(
     ("uncertain", "lengths", "told"),
     [
         ((None, (41, 64)), (512, 512), "batch 1..64 (gain uncertain at 41..64)"),

@@ -1,18 +1,23 @@
 """What a step waits for, and what a server's tokens take of it, by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from servers import CHAT, served, setting
 
+from medusa_sim.engines.engine import StepLimit
+from medusa_sim.engines.runtime import load_runtime
+from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.operator_time import Bound
 from medusa_sim.serving import watts
 from medusa_sim.serving.begun_prompts import Begun
 from medusa_sim.serving.served_cells import ServedCells
 from medusa_sim.serving.server import FullServer
 from medusa_sim.serving.step_means import _Cases
-from medusa_sim.serving.traffic import Traffic
+from medusa_sim.serving.traffic import Traffic, drafting_requests
 from medusa_sim.step.pass_times import bound_codes
 from medusa_sim.step.verified import Verified
 
@@ -72,3 +77,17 @@ def test_the_share_of_steps_that_carry_prompts_is_one_at_most(further, share):
     begun = Begun(number, weight, np.zeros(3, dtype=np.int64), np.ones(3))
     cases = _Cases(1, begun, SimpleNamespace(full_steps=going_on))
     assert cases.carrying_share.tolist() == pytest.approx([share])
+
+
+def test_a_loaded_drafter_limits_the_requests_of_a_step_on_every_scheduler():
+    """48 a scheduler: 96 of two, but no more than a step has without drafts."""
+    runtime = load_runtime("sglang")
+    engine = msgspec.structs.replace(runtime.engine, drafting_requests=48, limits_each=True)
+    limit = StepLimit(tokens=8192, requests=64)
+
+    def most(schedulers: int, **changed: object) -> int:
+        made = msgspec.structs.replace(engine, step_limits=(limit,), **changed)
+        return drafting_requests(replace(runtime, engine=made), load_gpu("h100-sxm"), schedulers=schedulers)
+
+    assert [most(1), most(2), most(2, limits_each=False)] == [48, 96, 48]
+    assert [most(2, drafting_requests=0), most(1, drafting_requests=100)] == [128, 64]

@@ -7,6 +7,7 @@ from made_up import made_up_fit
 from medusa_sim.gpus.fitted_links import CollectiveKernel, CollectiveRegime
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
+from medusa_sim.lab.calibrate import collective
 from medusa_sim.lab.calibrate.collective import IN_SWITCH, fit_collective
 from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.collective import collective_time
@@ -58,6 +59,18 @@ def test_where_a_regime_ends_falls_with_ranks_as_it_was_made():
     found = fit_collective(Rows(rows, collective_time(gpu, made, rows).time_us), gpu, source="made up")
     assert [regime.growth for regime in found.regimes] == pytest.approx([-0.5, 0.0])
     assert found.regimes[0].bytes_max == pytest.approx(ends)
+
+
+def test_a_regime_of_rows_at_one_number_of_ranks_ends_alike_at_all(monkeypatch):
+    """Between 1 and 2 MiB, half way in the logarithm."""
+    message = 2.0 ** np.arange(12, 25)
+    rows = Collective(
+        name="g", kind="all_gather", dtype="bf16", message_bytes=message, ranks=np.full(13, 4.0)
+    )
+    monkeypatch.setattr(collective, "_cheapest", lambda *sizes, **more: [(0, 9, 0, 9), (9, 13, 9, 13)])
+    first, last = collective._search(Rows(rows, 1.0 + message / 1e6), load_gpu("h100-pcie")).regimes
+    assert (first.bytes_max, first.growth) == (pytest.approx(2.0**20.5), 0.0)
+    assert (last.bytes_max, last.growth) == (0.0, 0.0)
 
 
 def test_the_switch_costs_what_stored_kernels_were_fitted_with():

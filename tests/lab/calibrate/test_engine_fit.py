@@ -225,6 +225,7 @@ def test_a_term_has_the_80_percent_band_of_its_sigma():
     assert _term(1000.0, 100.0, rows, measured).band == pytest.approx(0.128)
     assert _term(1.0, 100.0, rows, measured).band == 10.0
     assert _term(0.0, 100.0, rows, measured).band == 0.0
+    assert _term(0.05, 0.01, rows, measured).band == pytest.approx(0.256)
     assert _term(1.23456, 0.1, rows, measured).value == 1.235
     assert source_text(rows) == "fitted to 2 runs (csv, vllm)"
     assert covered_text(rows) == "8 to 64 requests, prompts of 128, outputs of 512, 3 drafts"

@@ -1,5 +1,6 @@
 """What each fit tries, by hand: tiles, paces, collectives, attention, streams and starts."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,13 +22,15 @@ from medusa_sim.lab.calibrate.gemm import _driver, _refit, _with_paces, _with_pe
 from medusa_sim.lab.calibrate.hardware_file import _item
 from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.lab.calibrate.search import least_log_errors, soft_cost
-from medusa_sim.lab.calibrate.stream import _is_stepped
+from medusa_sim.lab.calibrate.stream import _is_stepped, _may_hide
 from medusa_sim.lab.calibrate.transfer import _Evidence, _preferring
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.elementwise import Elementwise
+from medusa_sim.operators.operator import CONTEXT, GENERATION
+from medusa_sim.operators.recurrent import Recurrent
 
 # Errors.
 
@@ -106,6 +109,7 @@ def test_sizes_are_cut_where_it_costs_least():
     [
         (8, 8, False, True), (8, 5, False, False), (5, 8, False, False),  # both at their last or neither
         (4, 4, False, True), (7, 4, False, False), (4, 7, False, False),  # two sizes are left of each
+        (6, 7, False, False), (7, 6, False, False),
         (6, 6, False, True), (3, 5, False, True), (2, 5, False, False), (5, 2, False, False),  # a factor of 4
         (3, 5, True, False), (5, 3, True, True), (4, 4, True, True),  # no later at the most ranks
     ],
@@ -372,3 +376,25 @@ def test_rows_are_drawn_evenly_in_their_order_and_all_where_there_are_no_more():
     assert rows.thin(100, "m").operator.m.tolist() == list(range(21))
     assert rows.thin(7, "m").operator.m.tolist() == [0, 3, 6, 9, 12, 15, 18]
     assert rows.thin(4, "m").operator.m.tolist() == [0, 5, 10, 15]  # 5.25 apart
+
+
+def test_the_best_kernel_has_the_least_error():
+    rows = of([100.0, 200.0], m=1.0, n=[64.0, 128.0])
+    start = gemm_start("torch", "fp16", GPU)
+    trials = [msgspec.structs.replace(start, ramp_us=us) for us in (10.0, 150.0, 900.0)]
+    driver = FitDriver(GPU, lambda gpu, kernel, operator: SimpleNamespace(time_us=np.full(2, kernel.ramp_us)))
+    assert driver.best(trials, rows) is trials[1]
+
+
+@pytest.mark.parametrize(
+    ("part", "phase", "bytes_per_s", "may"),
+    [("conv", CONTEXT, 2.1e12, True), ("conv", CONTEXT, 1.9e12, False), ("conv", GENERATION, 2.1e12, False),
+     ("state", CONTEXT, 2.1e12, False)],
+)  # fmt: skip
+def test_a_prompts_convolution_is_bound_by_multiprocessors_beside_fast_memory(part, phase, bytes_per_s, may):
+    """20 GB/s each: 2 TB/s of a hundred."""
+    gpu = replace(GPU, sms=100, bandwidth_bytes_per_s=bytes_per_s)
+    operator = Recurrent(
+        name="r", kind="gdn", dtype="bf16", batch=1, q_len=64, heads=4, key_heads=4, part=part, phase=phase
+    )
+    assert _may_hide(operator, gpu) is may

@@ -36,6 +36,13 @@ LLAMA = load_model("llama-3.1-8b")
 """4096 wide, MLP 14,336, 32 heads and 8 of keys of 128, 128,256 tokens, 32 layers."""
 
 
+def test_an_mlp_without_a_gate_has_no_product_of_both():
+    """OPT-125M is 768 wide, with an MLP of 3,072."""
+    without = linear_layers(load_model("opt-125m"))
+    assert ("up_proj", 3072, 768) in without
+    assert "gate_up_proj" not in [name for name, *_ in without]
+
+
 def test_linear_layers_are_each_shape_once_under_its_first_name():
     assert linear_layers(LLAMA) == [
         ("qkv_proj", 4096 + 2 * 1024, 4096), ("o_proj", 4096, 4096), ("gate_up_proj", 28_672, 4096),

@@ -179,6 +179,8 @@ def test_open_marks_stand_where_values_are_published():
     assert line.y.tolist() == [1.0, 2.0, 3.0]
     assert (marks.x.tolist(), marks.y.tolist()) == ([1, 4], [1.1, 3.3])
     assert [row.get("published") for row in line.rows] == [1.1, None, 3.3]
+    scales = [_both("t", "y", [("one", rows, "own", "printed")], base=base).y for base in (0, 10)]
+    assert [(scale.base, scale.zero) for scale in scales] == [(0, True), (10, False)]
 
 
 def test_speeds_are_drawn_in_teraflops_over_their_intensity():
