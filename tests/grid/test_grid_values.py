@@ -17,11 +17,12 @@ from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.bands import FIRST_TOKEN_LATER, FIRST_TOKEN_SOONER, Bands
+from medusa_sim.grid.cell import best_cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import NO_LIMIT, Configurations
 from medusa_sim.grid.costs import joule_band, joule_per_token, usd_per_million_tokens, watts_band
 from medusa_sim.grid.extrapolation import edges_below
-from medusa_sim.grid.quantities import values
+from medusa_sim.grid.quantities import values, with_band
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.grid.roofline import Roof, roof_of, roofline_points
 from medusa_sim.grid.single_step import single_step
@@ -411,3 +412,37 @@ def test_what_is_left_out_is_nothing_but_for_these():
     assert numbers_left_out("grid") == {
         "Quantity.digits": 3,
     }
+
+
+def test_the_best_cell_of_a_length_is_of_no_other():
+    cells = price(SERVED, [1, 8], [512, 4096])
+    worth = np.zeros(cells.fits.shape)
+    worth[1, 1, 2], worth[0, 0, 1] = 2.0, 1.0
+    allowed = np.ones(worth.shape, dtype=np.bool_)
+    found = [best_cell(cells, allowed, worth, s) for s in (0, 1, None)]
+    assert [(cell.b, cell.s, cell.k) for cell in found] == [(0, 0, 1), (1, 1, 2), (1, 1, 2)]
+    assert best_cell(cells, ~allowed, worth) is None
+
+
+def test_an_interval_is_its_ratios_times_the_value():
+    fields = with_band(lambda cells: np.array([2.0, 4.0]), lambda cells: (0.5, 1.5))
+    low, high = fields["low_high"](None)
+    assert (low.tolist(), high.tolist()) == ([1.0, 2.0], [3.0, 6.0])
+
+
+@pytest.mark.parametrize("batches", [[1], [1, 64], [3, 200]])
+def test_steps_of_fewer_requests_are_known_from_one_to_the_most_in_steps_of_a_quarter(batches):
+    few = price(SERVED, batches, [512]).surface.fewer_requests.batch
+    assert few[0] == 1
+    assert few[-1] >= batches[-1]
+    assert np.all(np.diff(few) <= np.maximum(0.25 * few[:-1] + 1.0, 1.0))
+
+
+def test_surfaces_share_verification_where_they_verify_as_many_tokens_as_often():
+    """A look-up that finds nothing in half of the steps verifies in fewer of them."""
+    same = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "runtime": "vllm", "max_drafts": 3, "acceptance": 0.7}
+    eagle, other, looks_up = (
+        price(Scenario(**same, drafter=name), [1], [512]).surface for name in ("eagle3", "p-eagle", "ngram")
+    )
+    assert eagle._verifies_as(other)
+    assert not eagle._verifies_as(looks_up)

@@ -96,16 +96,17 @@ def test_flash_attention_2_without_splits_is_met_on_the_card_that_measured_it(
     assert _of_rtx_3090("varlen paged, split-KV restored", 8, kv_len, group, head_dim) < 0.6 * found
 
 
+@pytest.mark.parametrize("requests", [4, 10])
 @pytest.mark.parametrize(
     ("card", "flops_per_clock", "sharing"), [("a100-80gb-sxm", 2048, 0.45), ("rtx-3090", 512, None)]
 )
 def test_flash_attention_2_without_splits_takes_a_tile_of_products_and_its_softmax_a_key(
-    card, flops_per_clock, sharing
+    card, flops_per_clock, sharing, requests
 ):
     """(A6): no packing, two blocks of 64 rows an SM; as patched, all SMs share the keys, a tenth to spare."""
     gpu = load_gpu(card)
     decode = AttentionKernel(wide=PATH, fit=FIT)
-    operator = replace(shape("verify_attention", 4, 6, 8192, (32, 8)), dtype="fp16")
+    operator = replace(shape("verify_attention", requests, 6, 8192, (32, 8)), dtype="fp16")
     products = 256 / flops_per_clock
     fraction = products / math.hypot(products, 0.273)
     path = msgspec.structs.replace(
@@ -118,7 +119,7 @@ def test_flash_attention_2_without_splits_takes_a_tile_of_products_and_its_softm
     half = 0.5 * np.log(float(found.high_us / found.low_us))
     assert half == pytest.approx(np.hypot(0.5 * np.log(1.1 / 0.9), 0.15))
     key_us = 4 * 128 * 64 / (fraction * gpu.peak("fp16") / gpu.sms) * 1e6
-    walk_us = 1.1 * 4 * 32 * 8192 * key_us / gpu.sms
+    walk_us = 1.1 * requests * 32 * 8192 * key_us / gpu.sms
     moved = float(operator.bytes)
     left = 1 / (1 + (moved / (0.8 * gpu.l2_bytes)) ** 8)
     memory_us = moved * (1 - left + left / 2) / (0.9 * gpu.bandwidth_bytes_per_s) * 1e6
