@@ -110,12 +110,12 @@ def full_server(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
             price(each, batch, [scenario.length], [])
             for each in (scenario, ms.Scenario(**arguments | {"runtime": asked}))
         )
-        seen = cells.served
+        seen = cells.server
         full, test, step, recipe = (
             np.broadcast_to(time_us / US_PER_MS, cells.shape)[:, 0, 0]
             for time_us in (
                 seen.first_token_us, seen.benchmark_first_token_us, seen.step_us,
-                held.served.benchmark_first_token_us,
+                held.server.benchmark_first_token_us,
             )
         )  # fmt: skip
         for line in named_rows(own):

@@ -83,8 +83,8 @@ HOUSE = (
         ("grid",),
         "scenario -> surface (the only thing that prices steps) -> cells and every quantity of them",
         in_order(
-            "axes roofline cached_or_self extrapolation configurations surface steps serving bands cells "
-            "costs quantity quantities cell single_step request_latency sweep"
+            "axes roofline cached_or_self extrapolation configurations surface steps server_steps bands "
+            "cells costs quantity quantities cell single_step request_latency sweep"
         ),
     ),
     Room(

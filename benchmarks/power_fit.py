@@ -79,7 +79,7 @@ def _row(line: Any) -> dict[str, object]:
     step_us = US_PER_S * batch / float(line.tokens_per_s)
     vocab, top_k = scenario.model.vocab, scenario.model.samples_top_k
     try:
-        predicted_us = float(price(scenario, [round(batch)], [round(length)], ()).served.token_us[0, 0, 0])
+        predicted_us = float(price(scenario, [round(batch)], [round(length)], ()).server.token_us[0, 0, 0])
     except SpecError:  # a kernel of the model was not fitted
         predicted_us = float("nan")
     return {

@@ -125,7 +125,7 @@ def differences(each: Server) -> dict[str, float]:
     # of lengths as they were drawn
     asked = each.scenario.but(prompt_tokens=float(table.prompt.mean()), output_tokens=output)
     cells = swept(replace(each, scenario=asked))
-    seen = cells.served
+    seen = cells.server
     pairs = {
         "tokens/s": (cells.tokens_per_s, emitted / span_s),
         "TPOT": (seen.tpot_us / US_PER_S, table.further_s.sum() / further.sum()),

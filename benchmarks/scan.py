@@ -153,7 +153,7 @@ def seen(each: SetUp) -> dict[str, float]:
     }
     power = cells.scenario.gpu.power
     if power is not None:
-        each_watts = np.where(fits[..., None], cells.serving.watts, np.nan) / cells.scenario.gpus
+        each_watts = np.where(fits[..., None], cells.server_steps.watts, np.nan) / cells.scenario.gpus
         falling = each_watts[1:, :, 0] / each_watts[:-1, :, 0] - 1.0
         worst |= {
             "beyond": max(

@@ -23,7 +23,7 @@ import numpy as np
 from medusa_sim.arrays import Band, FloatArray, Halves, IntArray
 from medusa_sim.grid.cached_or_self import cached_or_self
 from medusa_sim.grid.extrapolation import widest_below
-from medusa_sim.grid.serving import Serving
+from medusa_sim.grid.server_steps import ServerSteps
 from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import Surface
 from medusa_sim.step.compose import overhead_halves
@@ -41,25 +41,25 @@ _BATCHES, _LENGTHS = 0, 1
 class Bands:
     """How sure steps are, alone and in a server: half-widths that broadcast with them.
 
-    serving: of the same configurations. baseline: steps in the same server, of which the first is plain
+    server_steps: of the same configurations. baseline: steps in the same server, of which the first is plain
     decoding.
     """
 
     steps: Steps
-    serving: Serving
-    baseline: Serving
+    server_steps: ServerSteps
+    baseline: ServerSteps
 
     @classmethod
     def every(cls, surface: Surface) -> Bands:
         """Those of every configuration, the first of which is plain decoding."""
         steps = Steps.every(surface)
-        serving = Serving.of(steps)
-        return cls(steps, serving, serving)
+        server_steps = ServerSteps.of(steps)
+        return cls(steps, server_steps, server_steps)
 
     @cached_or_self
     def in_flight(self) -> Bands:
         """Those of the steps of the requests in flight."""
-        return self if self.steps is self.serving.steps else replace(self, steps=self.serving.steps)
+        return self if self.steps is self.server_steps.steps else replace(self, steps=self.server_steps.steps)
 
     @cached_property
     def step(self) -> Halves:
@@ -109,7 +109,7 @@ class Bands:
         return self._of_configurations(self.steps.surface.request_token_halves)
 
     def _server_speedup(self) -> Halves:
-        server, others = self.serving.server, np.zeros(())
+        server, others = self.server_steps.server, np.zeros(())
         for half, plain_half in zip(server.halves, self.baseline.server.halves, strict=True):
             others = others + (half - self.baseline.steps.spread(plain_half)[..., :1]) ** 2
         step = self._unless_plain(self.in_flight.overhead.of_inverse.joined_by(self.request_tokens))
@@ -117,7 +117,7 @@ class Bands:
         return Halves(np.sqrt(down**2 + others), np.sqrt(up**2 + others))
 
     def _token_us(self) -> Halves:
-        server, steps = self.serving.server, self.serving.steps
+        server, steps = self.server_steps.server, self.server_steps.steps
         others = sum((half**2 for half in server.halves), np.zeros(()))
         # prompts err as the steps of the set-up do
         others = others + (1.0 - server.step_share**2) * (steps.cost.setup_half_us / steps.time_us) ** 2

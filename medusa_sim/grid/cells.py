@@ -18,7 +18,7 @@ from medusa_sim.arrays import Band, BoolArray, FloatArray, IntArray, NumberT, as
 from medusa_sim.grid.bands import Bands
 from medusa_sim.grid.cached_or_self import cached_or_self
 from medusa_sim.grid.configurations import PLAIN, Configurations
-from medusa_sim.grid.serving import Serving
+from medusa_sim.grid.server_steps import ServerSteps
 from medusa_sim.grid.steps import Steps, picked
 from medusa_sim.grid.surface import Surface, surface_at
 from medusa_sim.scenario.draft_options import DraftOption
@@ -184,19 +184,19 @@ class Cells:
         return Steps(self.surface, self.index)
 
     @cached_property
-    def serving(self) -> Serving:
+    def server_steps(self) -> ServerSteps:
         """The steps in a server that stays full with the scenario's traffic."""
-        return Serving.of(self.steps)
+        return ServerSteps.of(self.steps)
 
     @property
-    def served(self) -> Server:
+    def server(self) -> Server:
         """What requests of that server see."""
-        return self.serving.server
+        return self.server_steps.server
 
     @cached_property
     def bands(self) -> Bands:
         """80 % bands of these, as half-widths."""
-        return Bands(self.steps, self.serving, self.baseline.serving)
+        return Bands(self.steps, self.server_steps, self.baseline.server_steps)
 
     # What is gained.
 
@@ -219,13 +219,13 @@ class Cells:
         """
         if self.scenario.traffic is None:
             return self.step_speedup
-        return np.asarray(self.baseline.first(self.baseline.served.token_us) / self.served.token_us)
+        return np.asarray(self.baseline.first(self.baseline.server.token_us) / self.server.token_us)
 
     def speedup_at(self, b: int, s: int) -> FloatArray:
         """(cells,) `speedup` at one batch and length; the first cell must be plain decoding."""
         if self.scenario.traffic is None or self.by_count is self:  # a search has priced them everywhere
             return as_float(self.spread(self.speedup)[b, s])
-        token_us = self.serving.server_at(b, s).token_us
+        token_us = self.server_steps.server_at(b, s).token_us
         return np.asarray(token_us[0] / token_us)
 
     @cached_property
@@ -245,12 +245,12 @@ class Cells:
     @cached_property
     def tokens_per_s(self) -> FloatArray:
         """Tokens a second of the whole batch."""
-        return np.asarray(self.batch * US_PER_S / self.served.token_us)
+        return np.asarray(self.batch * US_PER_S / self.server.token_us)
 
     @property
     def tokens_per_s_per_user(self) -> FloatArray:
         """Tokens a second of one request, from its first token on."""
-        return np.asarray(US_PER_S / self.served.tpot_us)
+        return np.asarray(US_PER_S / self.server.tpot_us)
 
     # What it needs.
 
@@ -264,7 +264,9 @@ class Cells:
         shard = self.scenario.shard
         added = self.configurations.drafter_memory(shard)
         drafters = DrafterMemory(*(picked(size, self.index) for size in map(np.asarray, added)))
-        return memory_parts(shard, drafters, batch, self.surface.served_len[None, :, None], self.candidates)
+        return memory_parts(
+            shard, drafters, batch, self.surface.in_flight_len[None, :, None], self.candidates
+        )
 
     @cached_property
     def max_batch(self) -> IntArray:
@@ -278,7 +280,7 @@ class Cells:
 
     def fits_in_time(self, max_latency_us: float | None) -> BoolArray:
         """Whether it fits and a token takes no longer than `max_latency_us` (None: no limit)."""
-        return self.fits if max_latency_us is None else self.fits & (self.served.tpot_us <= max_latency_us)
+        return self.fits if max_latency_us is None else self.fits & (self.server.tpot_us <= max_latency_us)
 
 
 def price(

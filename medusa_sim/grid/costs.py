@@ -14,7 +14,7 @@ import numpy as np
 from medusa_sim.arrays import Band, FloatArray, Halves
 from medusa_sim.grid.bands import Bands
 from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.serving import Serving
+from medusa_sim.grid.server_steps import ServerSteps
 
 _S_PER_HOUR = 3600.0
 _MILLION = 1e6
@@ -42,7 +42,7 @@ def usd(cells: Cells) -> FloatArray:
 
 def joules(cells: Cells) -> FloatArray:
     """Joules per token; nan where a cell does not fit."""
-    return joule_per_token(cells.serving.watts, _rate_that_fits(cells))
+    return joule_per_token(cells.server_steps.watts, _rate_that_fits(cells))
 
 
 def _rate_that_fits(cells: Cells) -> FloatArray:
@@ -54,11 +54,11 @@ def _rate_that_fits(cells: Cells) -> FloatArray:
 def watts_band(cells: Cells) -> Band:
     """80 % of the watts, as ratios to them: a GPU's parameters, and the time in which a step draws."""
     low, high = _with_error_of_gpu(
-        cells, cells.bands.token_us.of_inverse.times(1.0 - _idle_share(cells.serving))
+        cells, cells.bands.token_us.of_inverse.times(1.0 - _idle_share(cells.server_steps))
     )
     power = cells.scenario.gpu.power
     limit = np.nan if power is None else cells.scenario.gpus * power.limit_watts
-    return Band(low, np.minimum(high, limit / cells.serving.watts))
+    return Band(low, np.minimum(high, limit / cells.server_steps.watts))
 
 
 def joule_band(cells: Cells) -> Band:
@@ -69,7 +69,7 @@ def joule_band(cells: Cells) -> Band:
 
     def idle_halves(bands: Bands) -> Halves:
         """Half-widths of a token's joules, from the half-widths of its time."""
-        return bands.token_us.times(_idle_share(bands.serving))
+        return bands.token_us.times(_idle_share(bands.server_steps))
 
     return _with_error_of_gpu(cells, cells.bands.widened(idle_halves))
 
@@ -81,8 +81,8 @@ def _with_error_of_gpu(cells: Cells, halves: Halves) -> Band:
     return Halves(np.hypot(error, halves.down), np.hypot(error, halves.up)).ratios()
 
 
-def _idle_share(serving: Serving) -> FloatArray:
+def _idle_share(in_server: ServerSteps) -> FloatArray:
     """Share of the watts that the GPUs draw when they run nothing."""
-    scenario = serving.steps.surface.scenario
+    scenario = in_server.steps.surface.scenario
     idle = np.nan if scenario.gpu.power is None else scenario.gpu.power.fit.idle_watts
-    return np.minimum(scenario.gpus * idle / serving.watts, 1.0)
+    return np.minimum(scenario.gpus * idle / in_server.watts, 1.0)

@@ -127,11 +127,11 @@ DECLARED = declare(
         better="more",
     ),
     Quantity(
-        name="server_speedup", read=lambda cells: with_traffic(cells, lambda served: served.speedup),
+        name="server_speedup", read=lambda cells: with_traffic(cells, lambda cells: cells.speedup),
         better="more",
         low_high=lambda cells: Band(
-            with_traffic(cells, lambda served: served.speedup_band.low),
-            with_traffic(cells, lambda served: served.speedup_band.high),
+            with_traffic(cells, lambda cells: cells.speedup_band.low),
+            with_traffic(cells, lambda cells: cells.speedup_band.high),
         ),
         model_only=True,
     ),
@@ -166,19 +166,19 @@ DECLARED = declare(
     # what a request waits for
     Quantity(
         name="itl_us", better="less", model_only=True,
-        **with_band(lambda cells: cells.served.itl_us, time_band),
+        **with_band(lambda cells: cells.server.itl_us, time_band),
     ),
     Quantity(
         name="tpot_us", better="less", model_only=True,
-        **with_band(lambda cells: cells.served.tpot_us, time_band),
+        **with_band(lambda cells: cells.server.tpot_us, time_band),
     ),
     Quantity(
         name="ttft_ms", better="less", model_only=True,
-        **with_band(lambda cells: cells.served.first_token_us / US_PER_MS, first_token_band),
+        **with_band(lambda cells: cells.server.first_token_us / US_PER_MS, first_token_band),
     ),
     Quantity(
         name="benchmark_ttft_ms", better="less", model_only=True,
-        **with_band(lambda cells: cells.served.benchmark_first_token_us / US_PER_MS, first_token_band),
+        **with_band(lambda cells: cells.server.benchmark_first_token_us / US_PER_MS, first_token_band),
     ),
     Quantity(
         name="tokens_per_s_per_user", title="tokens/s/user", axis="tokens/s a user", unit="per_s",
@@ -196,7 +196,7 @@ DECLARED = declare(
     ),
     Quantity(
         name="watts", title="W", model_only=True,
-        **with_band(lambda cells: cells.serving.watts, watts_band),
+        **with_band(lambda cells: cells.server_steps.watts, watts_band),
     ),
     Quantity(
         name="joule_per_token", title="J/token", axis="joules per output token", phrase="{} J a token",

@@ -45,7 +45,7 @@ class Surface:
     """Steps at some batches and lengths, each priced when it is first asked for.
 
     setting: what all steps share. asked_len: mean lengths of requests, half way through their outputs.
-    seq_len: committed tokens of each sequence in the steps that are priced: as asked, or `served_len`.
+    seq_len: committed tokens of each sequence in the steps that are priced: as asked, or `in_flight_len`.
     grown_from: length at which prompts are the traffic's; a longer request has as much more prompt. None: all
     prompts are the traffic's, and what a request is longer lies in a cached prefix.
 
@@ -128,7 +128,7 @@ class Surface:
     # The same steps elsewhere.
 
     @cached_property
-    def served_len(self) -> FloatArray:
+    def in_flight_len(self) -> FloatArray:
         """(lengths,) mean tokens of requests in flight: what the steps and the cache of a server hold."""
         return np.asarray(served_length(self.setting, self.asked_len, self.scenario.traffic))
 
@@ -143,9 +143,9 @@ class Surface:
     @cached_or_self
     def in_flight(self) -> Surface:
         """Steps of the requests in flight; this surface if their lengths are the same."""
-        if np.array_equal(self.served_len, self.seq_len):
+        if np.array_equal(self.in_flight_len, self.seq_len):
             return self
-        return replace(self, seq_len=self.served_len, sibling=None)
+        return replace(self, seq_len=self.in_flight_len, sibling=None)
 
     @cached_property
     def batch_edges(self) -> IntArray:
@@ -243,7 +243,7 @@ class Surface:
 
         Of requests in flight, which fill the cache: they are longer than the mean where outputs differ.
         """
-        return self.configurations.max_batch(self.scenario, self.served_len)
+        return self.configurations.max_batch(self.scenario, self.in_flight_len)
 
     @cached_property
     def search_ends_profile(self) -> bool:

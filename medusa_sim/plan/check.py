@@ -198,7 +198,7 @@ def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed
     """Time per token, as it was measured, with a step of `step_us` that emits `tokens`."""
     k = int(np.searchsorted(cells.configurations.counts, count))
     shape = cells.configurations.emission_chances[cells.configuration_at(0, 0, k)]
-    seen = cells.serving.server_if(0, 0, k, step_us, chances_of_mean(np.asarray(tokens), shape))
+    seen = cells.server_steps.server_if(0, 0, k, step_us, chances_of_mean(np.asarray(tokens), shape))
     ways = {"tpot": seen.tpot_us, "rate": seen.token_us, "gaps": seen.itl_us / tokens}
     return float(ways[timed_by])
 

@@ -63,7 +63,7 @@ DECLARED = declare(
     # of the best throughput
     Quantity(name="max_batch", read=lambda cells: cells.max_batch, better="more"),
     Quantity(
-        name="time_per_token_ms", read=lambda cells: cells.served.token_us / US_PER_MS, better="less",
+        name="time_per_token_ms", read=lambda cells: cells.server.token_us / US_PER_MS, better="less",
         model_only=True,
     ),
     *(Quantity(name=name, read=_at_largest_batch(part), unit="bytes", model_only=True)

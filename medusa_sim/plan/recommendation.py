@@ -87,7 +87,7 @@ class Recommendation:
     def fastest_stream(self) -> Cell | None:
         """The shortest time per token of a request among the cells that fit; None where none does."""
         by_count = self.cells.by_count
-        return best_cell(by_count, by_count.fits, -by_count.served.tpot_us)
+        return best_cell(by_count, by_count.fits, -by_count.server.tpot_us)
 
     @cached_property
     def by_drafts(self) -> tuple[Cell, ...]:

@@ -1,6 +1,6 @@
 """Speedups of a row of a schedule under another acceptance or another step than assumed.
 
-Each time the server is priced anew (`Serving.server_if`), as if that had been asked about.
+Each time the server is priced anew (`ServerSteps.server_if`), as if that had been asked about.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _speedup_if(row: ScheduleRow, times_as_long: float, emission_chances: FloatA
     """
     cell = row.speculative_cell
     cells, indices = cell.cells, (cell.b, cell.s, cell.k)
-    step_us = float(cells.serving.steps.time_us[indices]) * times_as_long
-    plain_us = cells.first(cells.baseline.served.token_us)[cell.b, cell.s, 0]
-    return np.asarray(plain_us / cells.serving.server_if(*indices, step_us, emission_chances).token_us)
+    step_us = float(cells.server_steps.steps.time_us[indices]) * times_as_long
+    plain_us = cells.first(cells.baseline.server.token_us)[cell.b, cell.s, 0]
+    return np.asarray(plain_us / cells.server_steps.server_if(*indices, step_us, emission_chances).token_us)
 
 
 def factor_to_break_even(speedup_if: Callable[[FloatArray], FloatArray], most: float) -> float | None:

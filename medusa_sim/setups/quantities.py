@@ -40,7 +40,7 @@ DECLARED = declare(
     Quantity(name="set_up", title="set-up"),
     Quantity(
         name="tpot_ms", better="less", model_only=True,
-        **with_band(lambda cells: cells.served.tpot_us / US_PER_MS, time_band),
+        **with_band(lambda cells: cells.server.tpot_us / US_PER_MS, time_band),
     ),
     Quantity(name="e2e_ms", better="less"),
     Quantity(

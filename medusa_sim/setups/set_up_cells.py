@@ -92,5 +92,5 @@ class SetUpCells:
             "usd_per_million_tokens_low": usd * time_low,
             "usd_per_million_tokens_high": usd * time_high,
             # the prompt is in the time to the first token, and in no other
-            "e2e_ms": rows["ttft_ms"] + further * at(cells.served.tpot_us) / US_PER_MS,
+            "e2e_ms": rows["ttft_ms"] + further * at(cells.server.tpot_us) / US_PER_MS,
         }

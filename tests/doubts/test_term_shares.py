@@ -21,8 +21,8 @@ def test_a_token_takes_what_a_surface_says(more, traffic):
     scenario = Scenario(**CHAIN | more | traffic)
     option, batch = usual_option(scenario), np.array([3.0, 64.0])
     cells = price(scenario, [3, 64], [scenario.length], [option])
-    (seen,) = cells.serving.steps.surface.served_len.tolist()
-    told_us = np.broadcast_to(cells.served.token_us, cells.shape)[:, 0]
+    (seen,) = cells.server_steps.steps.surface.in_flight_len.tolist()
+    told_us = np.broadcast_to(cells.server.token_us, cells.shape)[:, 0]
     places = {1: None, option.depth + 1: option}
     assert set(places) <= set(cells.configurations.candidates.tolist())
     for candidates, way in places.items():

@@ -36,9 +36,9 @@ def at(values, count: int) -> float:
 
 @pytest.mark.parametrize("count", [2, 4, 5])
 def test_a_servers_speedup_is_as_sure_as_its_steps_and_what_both_servers_pay_alike(cells, count):
-    bands, share = cells.bands.in_flight, at(cells.served.step_share, count)
+    bands, share = cells.bands.in_flight, at(cells.server.step_share, count)
     # one error moves both servers: what is left is the difference of its shares
-    others = sum((at(half, count) - at(half, 1)) ** 2 for half in cells.served.halves)
+    others = sum((at(half, count) - at(half, 1)) ** 2 for half in cells.server.halves)
     overhead = bands.overhead.of_inverse
     for end, sign in ((0, -1), (1, 1)):
         gain = hypot(at(overhead[end], count), at(cells.bands.request_tokens[end], count))
@@ -50,7 +50,7 @@ def test_a_servers_speedup_is_as_sure_as_its_steps_and_what_both_servers_pay_ali
 
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_a_tokens_time_is_as_sure_as_steps_tokens_and_server(cells, count):
-    bands, seen = cells.bands.in_flight, cells.served
+    bands, seen = cells.bands.in_flight, cells.server
     (low_us, high_us), steps = bands.step_us, bands.steps
     fewer, more = (at(half, count) for half in cells.bands.request_tokens)
     share, us = at(seen.step_share, count), at(steps.time_us, count)

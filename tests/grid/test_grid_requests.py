@@ -51,7 +51,7 @@ def test_requests_in_flight_have_their_mean_length_to_a_fraction_of_a_token(cv):
     """Outputs of 200 tokens with a cv of 0.4 are 16 longer in flight, with 0.25 6.25 longer."""
     scenario = SERVED.but(length_cv=cv)
     length = 2100 + 200 * cv**2 / 2.0
-    served = price(scenario, [16], [2100]).serving.steps
+    served = price(scenario, [16], [2100]).server_steps.steps
     assert served.surface.seq_len.tolist() == pytest.approx([length])
     alone = price(
         SERVED.but(prompt_tokens=None, output_tokens=None), [16], [int(length), length, int(length) + 1]

@@ -54,26 +54,26 @@ def test_quantities_are_cells_in_the_units_of_their_names():
     """One server of two GPUs: milliseconds are thousandths, rates are the batch over the time of a token."""
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
     batch = cells.batch
-    token_s, tpot_s = cells.served.token_us / 1e6, cells.served.tpot_us / 1e6
+    token_s, tpot_s = cells.server.token_us / 1e6, cells.server.tpot_us / 1e6
     expected = {
         "time_per_token_ms": 1e3 * token_s,
-        "itl_us": cells.served.itl_us,
-        "tpot_us": cells.served.tpot_us,
+        "itl_us": cells.server.itl_us,
+        "tpot_us": cells.server.tpot_us,
         "tpot_ms": 1e3 * tpot_s,
-        "ttft_ms": cells.served.first_token_us / 1e3,
-        "benchmark_ttft_ms": cells.served.benchmark_first_token_us / 1e3,
+        "ttft_ms": cells.server.first_token_us / 1e3,
+        "benchmark_ttft_ms": cells.server.benchmark_first_token_us / 1e3,
         "tokens_per_s": batch / token_s,
         "tokens_per_s_per_gpu": batch / token_s / 2,
         "tokens_per_s_per_user": 1 / tpot_s,
         "usd_per_million_tokens": 2 * 1.8 / 3600 / (batch / token_s) * 1e6,
-        "joule_per_token": cells.serving.watts * token_s / batch,
-        "tokens_per_s_per_mw": 1e6 / (cells.serving.watts * token_s / batch),
+        "joule_per_token": cells.server_steps.watts * token_s / batch,
+        "tokens_per_s_per_mw": 1e6 / (cells.server_steps.watts * token_s / batch),
         "overhead": cells.steps.time_us / cells.steps.decode_us,
         "baseline_overhead": cells.steps.time_us / cells.steps.decode_us,
         "step_speedup": cells.tokens_per_step * cells.steps.decode_us / cells.steps.time_us,
         "baseline_speedup": cells.tokens_per_step * cells.steps.decode_us / cells.steps.time_us,
-        "speedup": cells.served.token_us[..., :1] / cells.served.token_us,
-        "server_speedup": cells.served.token_us[..., :1] / cells.served.token_us,
+        "speedup": cells.server.token_us[..., :1] / cells.server.token_us,
+        "server_speedup": cells.server.token_us[..., :1] / cells.server.token_us,
         "memory_bytes": cells.memory.total,
     }
     found = values(cells, expected)
@@ -99,13 +99,13 @@ def test_energy_is_as_sure_as_a_cards_parameters_and_the_time_in_which_it_draws(
     cells = price(SERVED, [4, 16], [SERVED.length]).by_count
     power = SERVED.gpu.power
     faster, slower = (np.abs(np.log(end)) for end in cells.bands.token_us.ratios())
-    idle = np.minimum(2 * power.fit.idle_watts / cells.serving.watts, 1.0)
+    idle = np.minimum(2 * power.fit.idle_watts / cells.server_steps.watts, 1.0)
     low, high = joule_band(cells)
     assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, idle * faster)))
     assert high == pytest.approx(np.exp(np.hypot(power.fit.error, idle * slower)))
     low, high = watts_band(cells)  # a longer step draws less while it runs
     assert low == pytest.approx(np.exp(-np.hypot(power.fit.error, (1 - idle) * slower)))
-    most = 2 * power.limit_watts / cells.serving.watts
+    most = 2 * power.limit_watts / cells.server_steps.watts
     assert high == pytest.approx(np.minimum(np.exp(np.hypot(power.fit.error, (1 - idle) * faster)), most))
     sooner, later = cells.bands.first_token.ratios()
     assert sooner == pytest.approx(np.exp(-np.hypot(faster, 0.22)))
@@ -117,10 +117,10 @@ def test_watts_are_those_of_all_gpus_over_the_time_of_a_step():
     """Without traffic a step's joules over its own time; a block has none."""
     scenario = SERVED.but(prompt_tokens=None, output_tokens=None)
     cells = price(scenario, [4], [1024]).by_count
-    assert cells.serving.watts == pytest.approx(
+    assert cells.server_steps.watts == pytest.approx(
         2 * watts(scenario.gpu.power, cells.steps.joules, cells.steps.time_us)
     )
-    assert np.isnan(price(scenario.but(scope="block", tp=1), [4], [1024]).serving.watts)
+    assert np.isnan(price(scenario.but(scope="block", tp=1), [4], [1024]).server_steps.watts)
 
 
 def test_drafts_that_are_not_run_draw_nothing():
@@ -164,12 +164,12 @@ def test_a_server_draws_for_prompts_and_for_choosing_tokens_as_well():
     prompt = np.where(cells.candidates > 1, drafting, plain)
     prompts = cells.batch * prompt
     chosen = sampling_joules(power, of, cells.batch * cells.candidates)
-    steps = cells.serving.steps
+    steps = cells.server_steps.steps
     decode_steps = steps.surface.decode_steps[steps.index]
     joules = decode_steps * (steps.joules + chosen) + prompts
     assert float(prompts.min()) > float(np.max(decode_steps * chosen)) >= 0.0
-    expected = 2 * watts(power, joules, cells.served.token_us * 200)
-    assert cells.serving.watts == pytest.approx(expected)
+    expected = 2 * watts(power, joules, cells.server.token_us * 200)
+    assert cells.server_steps.watts == pytest.approx(expected)
 
 
 def test_a_fixed_baseline_is_one_request_of_1024_tokens():

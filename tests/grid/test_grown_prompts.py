@@ -12,11 +12,11 @@ ASKED = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "accep
 PROMPT, OUTPUT = 896, 256
 LENGTHS = np.array([130, 700, 1024, 4000])
 READ = (
-    lambda cells: cells.served.token_us,
-    lambda cells: cells.served.tpot_us,
-    lambda cells: cells.served.first_token_us,
-    lambda cells: cells.served.halves[1],
-    lambda cells: cells.serving.watts,
+    lambda cells: cells.server.token_us,
+    lambda cells: cells.server.tpot_us,
+    lambda cells: cells.server.first_token_us,
+    lambda cells: cells.server.halves[1],
+    lambda cells: cells.server_steps.watts,
 )
 
 
@@ -41,9 +41,9 @@ def test_each_length_is_priced_as_requests_of_that_length(runtime, cv):
 def test_prompts_stay_the_traffics_unless_they_grow():
     scenario = served(PROMPT)
     cached, grown = price(scenario, [64], [4000]), price(scenario, [64], [4000], grown_from=1024)
-    assert float(grown.served.token_us[0, 0, 0]) > 1.5 * float(cached.served.token_us[0, 0, 0])
+    assert float(grown.server.token_us[0, 0, 0]) > 1.5 * float(cached.server.token_us[0, 0, 0])
     same = price(scenario, [64], [1024], grown_from=1024)
-    assert same.served.token_us == pytest.approx(price(scenario, [64], [1024]).served.token_us, rel=1e-12)
+    assert same.server.token_us == pytest.approx(price(scenario, [64], [1024]).server.token_us, rel=1e-12)
 
 
 def test_the_shortest_request_has_a_token_of_prompt():

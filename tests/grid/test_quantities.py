@@ -137,7 +137,7 @@ def test_every_interval_holds_its_value(gpu, traffic):
             assert (low[known] <= value[known]).all(), quantity.name
             assert (value[known] <= high[known]).all(), quantity.name
     limit = scenario.gpus * scenario.gpu.power.limit_watts
-    assert (cells.serving.watts * watts_band(cells)[1] <= limit * (1.0 + 1e-9)).all()
+    assert (cells.server_steps.watts * watts_band(cells)[1] <= limit * (1.0 + 1e-9)).all()
 
 
 def test_a_recommendation_tells_the_ends_of_what_it_promises():

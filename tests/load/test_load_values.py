@@ -326,7 +326,7 @@ def test_watts_of_steps_are_joules_of_their_kernels_and_of_the_filter():
     test = load_test(SCENARIO, policies=("none", "2"), requests=30, seeds=1)
     energy = energy_of(SCENARIO, chains(SCENARIO, 2), batch, length, np.array([100]))
     assert energy is not None
-    joules = price(SCENARIO, [batch], [length], chains(SCENARIO, 2)).by_count.serving.steps.joules
+    joules = price(SCENARIO, [batch], [length], chains(SCENARIO, 2)).by_count.server_steps.steps.joules
     engine, model = SCENARIO.runtime.engine, SCENARIO.model
     assert engine is not None
     for drafts in (0, 2):

@@ -30,7 +30,7 @@ def asked(runtime: str | Runtime, **given: object) -> Scenario:
 
 
 def swept(scenario: Scenario, users: int, options: Sequence[DraftOption] = ()) -> FullServer:
-    return price(scenario, np.array([users]), [scenario.length], options).served
+    return price(scenario, np.array([users]), [scenario.length], options).server
 
 
 def loaded(scenario: Scenario, users: int, policy: str = "none", **given: object) -> LoadTest:

@@ -136,7 +136,7 @@ def test_a_lone_request_sees_its_first_token_when_the_surface_says(model, runtim
     """Also beyond the captured sizes (512 rows), where vLLM launches a step whoever decodes beside."""
     traffic = {"prompt_tokens": tokens, "output_tokens": 16, "length_cv": 0.0}
     scenario = Scenario(gpu="h100-sxm", model=model, runtime=runtime, **traffic, **more)
-    priced_us = float(price(scenario, [1], [scenario.length], ()).served.first_token_us.flat[0])
+    priced_us = float(price(scenario, [1], [scenario.length], ()).server.first_token_us.flat[0])
     test = load_test(scenario, policies=("none",), users=1, requests=5, seeds=1, **traffic)
     simulated_s = run_load(test, search=False).points[0].mean["ttft_mean_s"]
     # attention is interpolated between lengths, and SGLang's step takes the filters of one row
@@ -278,7 +278,7 @@ def test_a_server_that_looks_drafts_up_has_one_list_of_graphs_on_both_roads(requ
     scenario = Scenario(model="llama-3.1-8b", drafter="ngram", runtime="vllm", **given)
     options, limits = chains(scenario, 4), replace(LIMITS, max_requests=requests)
     table = step_table(scenario, options, limits, longest=2048)
-    seen = price(scenario, [requests], [scenario.length], options[-1:]).served
+    seen = price(scenario, [requests], [scenario.length], options[-1:]).server
     law, matched = seen._law, float(seen._cycle.verified_tokens[-1])
     assert 1.0 < matched < 5.0
     assert float(np.ravel(law.host.most_rows)[-1]) == table.prompts.host.most_rows == 500.0

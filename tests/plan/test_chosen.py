@@ -151,7 +151,7 @@ def test_the_best_point_has_the_largest_rate_of_those_that_fit_in_time(
     lengths = [1, 0.5][::order]
     by_count = SimpleNamespace(
         fits=np.stack([fits[:, counts]] * 2, axis=1),
-        served=SimpleNamespace(tpot_us=np.stack([tpot[:, counts]] * 2, axis=1)),
+        server=SimpleNamespace(tpot_us=np.stack([tpot[:, counts]] * 2, axis=1)),
         tokens_per_s=np.stack([rate[:, counts] * share for share in lengths], axis=1),
         spread=lambda values: np.broadcast_to(values, (3, 2, 3)),
     )  # fmt: skip

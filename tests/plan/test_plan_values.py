@@ -85,7 +85,7 @@ def test_the_best_operating_point_is_that_of_every_batch_and_count(limit_ms, tra
     limit_us = None if limit_ms is None else 1e3 * limit_ms
     (found,) = capacities([look_at(every)], every, limit_us)
     assert found.max_batch_without == int(every.surface.max_batch[0, 0]) < 16
-    allowed = every.fits[:, 0] & (every.served.tpot_us[:, 0] <= (limit_us or np.inf))
+    allowed = every.fits[:, 0] & (every.server.tpot_us[:, 0] <= (limit_us or np.inf))
     rate = np.where(allowed, every.tokens_per_s[:, 0], -np.inf)
     for best, of in ((found.without_speculation, rate[:, :1]), (found.with_speculation, rate[:, 1:])):
         if of.max() == -np.inf:

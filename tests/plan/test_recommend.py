@@ -386,7 +386,7 @@ def test_a_missed_limit_names_the_shortest_time_per_token_of_any_batch(answer):
     fastest = answer.fastest_stream
     alone = recommend(SCENARIO, replace(answer.question, batch_max=1)).fastest_stream
     assert (fastest.batch, fastest.seq_len) == (1, 1024)  # of more or longer requests a step takes longer
-    shortest_us = answer.cells.served.tpot_us[answer.cells.fits].min()
+    shortest_us = answer.cells.server.tpot_us[answer.cells.fits].min()
     # cells that were priced together differ in the last digit
     assert [fastest.tpot_us, alone.tpot_us] == pytest.approx([shortest_us] * 2, rel=1e-12)
     assert answer.schedule[0].batch_max > 1  # whose figures are those of a fuller batch

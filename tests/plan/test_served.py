@@ -332,7 +332,7 @@ def test_time_per_token_grows_with_requests_where_every_step_carries_prompts():
     scenario = Scenario(**asked, drafter="eagle", prompt_tokens=896, output_tokens=256)
     cells = price(scenario, [1024, 1654, 1737, 1823], [scenario.length])
     assert cells.fits.all()
-    for quantity in (cells.served.token_us, cells.served.tpot_us):
+    for quantity in (cells.server.token_us, cells.server.tpot_us):
         assert (quantity > 0.0).all()
         assert (np.diff(np.broadcast_to(quantity, cells.shape), axis=0) > 0.0).all()
     assert np.isfinite(cells.speedup_band).all()

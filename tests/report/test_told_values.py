@@ -387,7 +387,7 @@ def test_what_it_takes_to_break_even_is_told_of_the_best_row(more, told):
 def test_a_late_batch_is_told_beside_those_that_plain_decoding_keeps():
     """10 ms allowed: plain decoding takes 8, 10 and 12 at batches 1, 2 and 4, of which 4 would not fit."""
     cells = SimpleNamespace(
-        served=SimpleNamespace(tpot_us=np.array([[[8e3, 1.0]], [[10e3, 1.0]], [[12e3, 1.0]]])),
+        server=SimpleNamespace(tpot_us=np.array([[[8e3, 1.0]], [[10e3, 1.0]], [[12e3, 1.0]]])),
         fits=np.ones((3, 1, 2), np.bool_),
         surface=SimpleNamespace(batch=np.array([1, 2, 4])),
     )  # fmt: skip

@@ -435,7 +435,7 @@ def test_requests_of_one_token_are_their_prompts(model, runtime, drafter, prompt
     )  # fmt: skip
     with np.errstate(all="raise", under="ignore"):
         cells = price(scenario, [1, 3], [scenario.length], scenario.options()).by_count
-        served, shape = cells.served, (*cells.surface.shape, cells.configurations.counts.size)
+        served, shape = cells.server, (*cells.surface.shape, cells.configurations.counts.size)
         times_us = (served.tpot_us, served.token_us, served.first_token_us)
         tpot_us, token_us, first_us = (np.broadcast_to(values, shape) for values in times_us)
         speedup = cells.speedup
@@ -453,4 +453,4 @@ def test_no_prompt_is_shorter_than_a_token():
     )  # fmt: skip
     with np.errstate(all="raise", under="ignore"):
         cells = price(scenario, [300], [scenario.length], scenario.options())
-        assert np.isfinite(cells.served.token_us).all()
+        assert np.isfinite(cells.server.token_us).all()

@@ -137,7 +137,7 @@ def token_ms(scenario: Scenario, requests: Any, candidates: int) -> FloatArray:
     sizes = np.unique(batch)
     options = at_counts(scenario.options(candidates), np.asarray([candidates])) if candidates > 1 else ()
     cells = price(scenario, sizes, [scenario.length], options).by_count
-    ends = (cells.served.tpot_us * end / US_PER_MS for end in (np.ones(()), *cells.bands.token_us.ratios()))
+    ends = (cells.server.tpot_us * end / US_PER_MS for end in (np.ones(()), *cells.bands.token_us.ratios()))
     at = np.searchsorted(sizes, batch)
     return np.stack([np.broadcast_to(values, cells.shape)[at, 0, -1] for values in ends])
 

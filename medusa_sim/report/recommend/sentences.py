@@ -67,7 +67,7 @@ def _late(answer: Recommendation) -> list[str]:
     if limit is None:
         return []
     cells, late = answer.cells, [row for row in answer.schedule if row.meets_latency is False]
-    keeps = (cells.served.tpot_us[..., 0] <= limit).all(axis=1) & cells.fits[:, :, 0].all(axis=1)
+    keeps = (cells.server.tpot_us[..., 0] <= limit).all(axis=1) & cells.fits[:, :, 0].all(axis=1)
     plain = cells.surface.batch[keeps]
     within = f"{answer.question.max_latency_ms:g} ms a token"
     alone = f"up to batch {plain[-1]}" if plain.size else "at no batch"

@@ -16,13 +16,13 @@ from medusa_sim.serving.watts import requests_joules, watts
 
 
 @dataclass(frozen=True, eq=False)
-class Serving:
+class ServerSteps:
     """Steps in a server with the scenario's traffic. steps: of requests in flight (`Surface.in_flight`)."""
 
     steps: Steps
 
     @classmethod
-    def of(cls, steps: Steps) -> Serving:
+    def of(cls, steps: Steps) -> ServerSteps:
         """Those of the requests that are in flight around the lengths of these."""
         in_flight = steps.surface.in_flight
         return cls(steps if in_flight is steps.surface else replace(steps, surface=in_flight))
