@@ -26,7 +26,7 @@ from scipy.optimize import nnls
 from validate_engine import ENGINE_PYTHON, require_engine, run_engine, shipped_pair, shipped_plan
 
 from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spread
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, Halves
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import GenerationSettings
 from medusa_sim.load.lengths import Lengths
@@ -74,6 +74,7 @@ def table_of(steps: FloatArray, drafts: int, rates: FloatArray) -> StepTable:
     step_s = np.empty((drafts + 1, every.size, 2))
     step_s[:] = (places @ by_batch)[:, None]
     step_s[:, 0] = alone
+    nothing, no_prompts = np.zeros(step_s.shape[:2]), np.zeros(tokens.size)
     return StepTable(
         lengths=np.array([1.0, float(MAX_TOKENS)]),
         step_s=step_s,
@@ -82,12 +83,18 @@ def table_of(steps: FloatArray, drafts: int, rates: FloatArray) -> StepTable:
             chunk_tokens=np.array([1.0, 4096.0]),
             chunk_ends=np.array([1.0, 4096.0]),
             attention_s=np.zeros((2, 2)),
-            drafter_s=np.zeros(tokens.size),
+            drafter_s=no_prompts,
+            drafter_attention_s=np.zeros((2, 2)),
+            inactive_share=no_prompts,
+            imbalance_s=no_prompts,
             terms=PromptTerms(are_apart=True),
         ),
+        decode_linear_s=nothing,  # a pass of prompts alone shares no rows with the requests that decode
+        sharing_s=nothing,
+        halves=Halves(nothing, nothing),
         acceptance_rates=rates[:drafts],
-        drafting_share=np.zeros((drafts + 1, every.size)),
-        idle_share=np.zeros(every.size),
+        drafting_share=nothing,
+        idle_share=nothing[0],
     )
 
 

@@ -164,7 +164,7 @@ class LoadTest:
     def _server_for(self, policy: str | Policy) -> PolicyServer:
         """The server of a policy, which holds memory for its longest draft."""
         made = self._fresh(policy, self.table)
-        drafts = made.longest(self.table.drafts_max)
+        drafts = self.table.drafts_max if made.longest is None else made.longest
         table, limits = self.table.upto(drafts), self.limits(drafts)
         return PolicyServer(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
 

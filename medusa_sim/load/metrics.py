@@ -103,8 +103,8 @@ def _sensitivity(result: RunResult, table: StepTable, metrics: Metrics) -> Metri
     server_s = table.server_s + table.server_s_per_request * b
     return {
         "queue_share": min(share, _MOST_QUEUE_SHARE),
-        "step_faster": 0.0 if table.faster is None else float(table.faster[drafts, place]),
-        "step_slower": 0.0 if table.slower is None else float(table.slower[drafts, place]),
+        "step_faster": float(table.halves.down[drafts, place]),
+        "step_slower": float(table.halves.up[drafts, place]),
         "server_share": min(server_s / metrics["ttft_mean_s"], 1.0) if metrics["ttft_mean_s"] > 0.0 else 0.0,
         "server_band": table.server_band,
     }

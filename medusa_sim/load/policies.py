@@ -62,12 +62,13 @@ class Policy(ABC):
     def drafts(self, state: State) -> int:
         """Drafts of every request, from 0 to the longest draft that the scenario describes."""
 
-    def longest(self, described: int) -> int:
+    @property
+    def longest(self) -> int | None:
         """The most drafts that it ever chooses, for which its server holds memory.
 
-        described: the most that the scenario describes.
+        None: as many as the scenario describes.
         """
-        return described
+        return None
 
 
 def check_drafts(policy: Policy, drafts: int, requests: int, drafts_max: int) -> int:
@@ -98,9 +99,9 @@ class Fixed(Policy):
         del state
         return self.count
 
-    def longest(self, described: int) -> int:
+    @property
+    def longest(self) -> int:
         """The number of drafts, whatever the state."""
-        del described
         return self.count
 
 
@@ -120,9 +121,9 @@ class BySize(Policy):
         place = bisect_right(self.entries, max(state.requests, 1), key=itemgetter(0)) - 1
         return self.entries[max(place, 0)][1]
 
-    def longest(self, described: int) -> int:
+    @property
+    def longest(self) -> int:
         """Of its entries; the drafter is loaded even where they are all 0."""
-        del described
         return max(1, *(drafts for _, drafts in self.entries))
 
 
@@ -171,9 +172,9 @@ class Adaptive(Policy):
                 self._tier -= 1
         return self.tiers[self._tier]
 
-    def longest(self, described: int) -> int:
+    @property
+    def longest(self) -> int:
         """The highest tier."""
-        del described
         return max(self.tiers)
 
 
@@ -208,9 +209,9 @@ class ThroughputAware(Policy):
         gain = [emitted[tier] / self.step_s.item(tier, state.requests) for tier in self.tiers]
         return self.tiers[gain.index(max(gain))]
 
-    def longest(self, described: int) -> int:
+    @property
+    def longest(self) -> int:
         """The highest tier."""
-        del described
         return max(self.tiers)
 
 

@@ -69,7 +69,7 @@ def drafts_asked(names: Sequence[str], known: int) -> int:
                 f"policy {shown(name)} drafts {most} tokens and the acceptance describes {known}: choose "
                 "fewer, or a profile measured further out"
             )
-        longest = max(longest, min(policy.longest(known), known))
+        longest = max(longest, min(policy.longest, known))
     return longest
 
 

@@ -54,14 +54,14 @@ class PromptTable:
     """(chunks, ends) of one chunk."""
     drafter_s: FloatArray
     """(1 + tokens,) linear layers of a drafter that reads prompts, too."""
-    drafter_attention_s: FloatArray | float = 0.0
+    drafter_attention_s: FloatArray
     """(chunks, ends) its attention."""
-    inactive_share: FloatArray | None = None
-    """(1 + tokens,) share of experts that none of so many tokens activates; None: there are no experts."""
+    inactive_share: FloatArray
+    """(1 + tokens,) share of experts that none of so many tokens activates; 0 without experts."""
     logits_s: float = 0.0
     """Sampling of first tokens in a pass of prompts."""
-    imbalance_s: FloatArray | None = None
-    """(1 + tokens,) what linear_s is longer by where one GPU attends to all these tokens; None: one does."""
+    imbalance_s: FloatArray
+    """(1 + tokens,) what linear_s is longer by where one of several GPUs attends to all these tokens."""
     gpus: int = 1
     """GPUs that attend to their own requests."""
     terms: PromptTerms = field(default_factory=PromptTerms)
@@ -76,7 +76,7 @@ class PromptTable:
         return replace(
             self,
             drafter_s=np.zeros_like(self.drafter_s),
-            drafter_attention_s=0.0,
+            drafter_attention_s=np.zeros_like(self.drafter_attention_s),
             host=self.plain_host,
         )
 
@@ -85,29 +85,27 @@ class PromptTable:
         decoded_tokens: int,
         chunks: Sequence[tuple[int, int]],
         step_s: float,
-        decode_linear_s: float | None = None,
-        sharing_s: float = 0.0,
+        decode_linear_s: float,
+        sharing_s: float,
     ) -> float:
         """(L1): what chunks (tokens, end) of prompts add to a step of step_s.
 
         decoded_tokens: of the requests that decode in it (b c). decode_linear_s: what its linear layers take
-        without prompts, in a graph that further rows fill (None: as much as these tokens). sharing_s: what
-        they save because tokens of a request share experts.
+        without prompts, in a graph that further rows fill. sharing_s: what they save because tokens of a
+        request share experts.
         """
         linear_s, drafter_s = self._by_tokens
         tokens = sum([chunk for chunk, _ in chunks])
         if not tokens:
             return 0.0
         rows = tokens if self.terms.are_apart else decoded_tokens + tokens
-        decode_s = linear_s[decoded_tokens] if decode_linear_s is None else decode_linear_s
-        saved_s = 0.0
-        if sharing_s and self.inactive_share is not None:
-            saved_s = self.inactive_share.item(tokens) * sharing_s
+        saved_s = sharing_s * self.inactive_share.item(tokens)
         logits_s = self.logits_s if decoded_tokens > 0 else 0.0  # a step of prompts alone has them already
-        more_s = self.terms.more_us(linear_s[rows], decode_s, saved_s, logits_s)
+        more_s = self.terms.more_us(linear_s[rows], decode_linear_s, saved_s, logits_s)
         attention_s = sum([self.attention_of_s(chunk, end) for chunk, end in chunks])
-        imbalance_s = 0.0 if self.imbalance_s is None else self.imbalance_s.item(tokens)
-        read_s = read_us(self.gpus, len(chunks), attention_s, drafter_s[tokens], imbalance_s)
+        read_s = read_us(
+            self.gpus, len(chunks), attention_s, drafter_s[tokens], self.imbalance_s.item(tokens)
+        )
         launches_us = self.host.launches_us(decoded_tokens, rows)
         mixed_us = self.terms.mixed_us(US_PER_S * step_s, US_PER_S * more_s, US_PER_S * read_s, launches_us)
         return float(mixed_us) / US_PER_S - step_s
@@ -158,10 +156,10 @@ def prompt_table(
         chunk_tokens=chunks,
         chunk_ends=ends,
         attention_s=np.broadcast_to(attention_us / US_PER_S, (chunks.size, ends.size)),
-        inactive_share=None if setting.model.experts is None else inactive_share(setting, as_float(every)),
+        inactive_share=inactive_share(setting, as_float(every)),
         gpus=gpus,
         logits_s=logits_us(setting) / US_PER_S,
-        imbalance_s=None if gpus == 1 else by_tokens_s(imbalance_us(setting, tokens)),
+        imbalance_s=by_tokens_s(imbalance_us(setting, tokens)),
         drafter_s=by_tokens_s(drafter_linear_us(setting, drafter, tokens)),
         drafter_attention_s=drafter_us / US_PER_S,
         terms=prompt_terms(setting),

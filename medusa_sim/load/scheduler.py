@@ -68,7 +68,7 @@ class Scheduler:
         had_room = self._make_room(drafts, now_s)
         if not self.batch.requests and not self.reading:
             self._is_blocked = False
-        if self._is_to_wait(drafts):
+        if self._hold_back_prompts(drafts):
             return []
         if self.unadmitted and had_room and not self._is_blocked:
             self._admit(drafts)
@@ -97,8 +97,8 @@ class Scheduler:
         """Whether the first of several prompts waits for others to ride with it."""
         return self._has_waited and self.steps_to_prompts > 0
 
-    def _is_to_wait(self, drafts: int) -> bool:
-        """Whether prompts let the next step pass; the first that could ride begins to wait for others."""
+    def _hold_back_prompts(self, drafts: int) -> bool:
+        """Let the first prompt that could ride wait for others; whether prompts let the next step pass."""
         if not self.batch.requests:
             return False
         is_first = bool(self.unadmitted) and not (self.reading or self.steps_to_prompts or self._has_waited)

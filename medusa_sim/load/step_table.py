@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from medusa_sim.acceptance.profile import MATCHES_RUN
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import FloatArray, Halves, as_float
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.load.limits import SchedulerLimits
@@ -47,11 +47,12 @@ class StepTable:
     tokens, with the drafting that follows for a request."""
     prompts: PromptTable
     """Time that prompts add."""
-    decode_linear_s: FloatArray | None = None
-    """(1 + drafts, 1 + requests) linear layers of a step without prompts, with rows that fill its graph;
-    None: of its tokens alone."""
-    sharing_s: FloatArray | None = None
-    """(1 + drafts, 1 + requests) by which they are shorter as tokens of a request share experts; None: 0."""
+    decode_linear_s: FloatArray
+    """(1 + drafts, 1 + requests) linear layers of a step without prompts, with rows that fill its graph."""
+    sharing_s: FloatArray
+    """(1 + drafts, 1 + requests) by which they are shorter as tokens of a request share experts."""
+    halves: Halves
+    """(1 + drafts, 1 + requests) half-widths of the 80 % band of a step, at the middle length."""
     acceptance_rates: FloatArray
     """(drafts,) probability that at least that many drafts are accepted."""
     match_rate: float = 1.0
@@ -72,10 +73,6 @@ class StepTable:
     """Time of a server to send a token of one request."""
     server_band: float = 0.0
     """Of `server_s`: half of its 80 % interval, relative."""
-    faster: FloatArray | None = None
-    """(1 + drafts, 1 + requests) lower half-width of the 80 % band at the middle length, on its logarithm."""
-    slower: FloatArray | None = None
-    """The upper one."""
 
     @property
     def drafts_max(self) -> int:
@@ -97,10 +94,9 @@ class StepTable:
             acceptance_rates=self.acceptance_rates[:drafts],
             drafting_share=self.drafting_share[: drafts + 1],
             steps_ahead=self.steps_ahead if drafts else self.plain_steps_ahead,
-            decode_linear_s=None if self.decode_linear_s is None else self.decode_linear_s[: drafts + 1],
-            sharing_s=None if self.sharing_s is None else self.sharing_s[: drafts + 1],
-            faster=None if self.faster is None else self.faster[: drafts + 1],
-            slower=None if self.slower is None else self.slower[: drafts + 1],
+            decode_linear_s=self.decode_linear_s[: drafts + 1],
+            sharing_s=self.sharing_s[: drafts + 1],
+            halves=Halves(*(half[: drafts + 1] for half in self.halves)),
             prompts=self.prompts if drafts else self.prompts.without_drafter(),
         )
 
@@ -152,8 +148,7 @@ class StepTable:
         self, drafts: int, requests: int, chunks: Sequence[tuple[int, int]], step_s: float = 0.0
     ) -> float:
         """Seconds that chunks (tokens, end) of prompts add to a step of step_s."""
-        linear_s = None if self.decode_linear_s is None else self.decode_linear_s.item(drafts, requests)
-        sharing_s = 0.0 if self.sharing_s is None else self.sharing_s.item(drafts, requests)
+        linear_s, sharing_s = (of.item(drafts, requests) for of in (self.decode_linear_s, self.sharing_s))
         tokens = self.decoded_tokens(drafts, requests)
         return self.prompts.added_s(tokens, chunks, step_s, linear_s, sharing_s)
 
@@ -224,8 +219,7 @@ def step_table(
         server_band=0.0 if engine is None else engine.server_us.band,
         decode_linear_s=decode_linear_s,
         sharing_s=sharing_s,
-        faster=_with_none(joined.faster),
-        slower=_with_none(joined.slower),
+        halves=Halves(_with_none(joined.down), _with_none(joined.up)),
     )
 
 
@@ -253,8 +247,8 @@ class _Piece(NamedTuple):
     """Parts of a `StepTable` at some numbers of requests, from one on; idle_share: (1, requests)."""
 
     step_s: FloatArray
-    faster: FloatArray
-    slower: FloatArray
+    down: FloatArray
+    up: FloatArray
     drafting_share: FloatArray
     idle_share: FloatArray
 
@@ -267,8 +261,8 @@ def _piece(cells: Cells, options: Sequence[DraftOption]) -> _Piece:
     middle = cells.shape[1] // 2
     return _Piece(
         step_s=np.moveaxis(by_count.spread(step_us + added.time_us), -1, 0) / US_PER_S,
-        faster=by_count.spread(halves.down)[:, middle].T,
-        slower=by_count.spread(halves.up)[:, middle].T,
+        down=by_count.spread(halves.down)[:, middle].T,
+        up=by_count.spread(halves.up)[:, middle].T,
         drafting_share=_drafting_share(cells, options),
         idle_share=cells.surface.idle_share[None, :, middle],
     )

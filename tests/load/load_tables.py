@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from medusa_sim.arrays import Halves
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.requests import Requests, checked_requests
@@ -18,11 +19,15 @@ def constant_table(
     constant_s: float, rates: Sequence[float] = (), requests_max: int = 256, **other: Any
 ) -> StepTable:
     """Every step takes as long, whatever it carries."""
-    drafts = len(rates) + 1
+    shape = len(rates) + 1, requests_max + 1
+    nothing, prompts = np.zeros(shape), other.get("prompts", prompt_times())
+    drafted = np.arange(shape[0])[:, None] * np.arange(shape[1]) * other.get("match_rate", 1.0)
+    tokens = np.arange(shape[1]) + np.rint(drafted).astype(np.int64)
     given = {
-        "lengths": np.array([1.0, 1e6]), "step_s": np.full((drafts, requests_max + 1, 2), constant_s),
-        "prompts": prompt_times(), "acceptance_rates": np.asarray(rates, dtype=np.float64),
-        "drafting_share": np.zeros((drafts, requests_max + 1)), "idle_share": np.zeros(requests_max + 1),
+        "lengths": np.array([1.0, 1e6]), "step_s": np.full((*shape, 2), constant_s), "prompts": prompts,
+        "acceptance_rates": np.asarray(rates, dtype=np.float64), "drafting_share": nothing,
+        "idle_share": nothing[0], "sharing_s": nothing, "halves": Halves(nothing, nothing),
+        "decode_linear_s": prompts.linear_s[np.minimum(tokens, prompts.linear_s.size - 1)],
     }  # fmt: skip
     return StepTable(**{**given, **other})
 
@@ -32,7 +37,8 @@ def prompt_times(**other: Any) -> PromptTable:
     given = {
         "linear_s": np.zeros(MOST_TOKENS), "chunk_tokens": np.array([1.0, 1e6]),
         "chunk_ends": np.array([1.0, 1e6]), "attention_s": np.zeros((2, 2)),
-        "drafter_s": np.zeros(MOST_TOKENS),
+        "drafter_s": np.zeros(MOST_TOKENS), "drafter_attention_s": np.zeros((2, 2)),
+        "inactive_share": np.zeros(MOST_TOKENS), "imbalance_s": np.zeros(MOST_TOKENS),
     }  # fmt: skip
     return PromptTable(**{**given, **other})
 

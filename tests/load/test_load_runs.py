@@ -5,6 +5,7 @@ import pytest
 from load_tables import MOST_TOKENS, constant_table, limits, prompt_times
 from tables import table
 
+from medusa_sim.arrays import Halves
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.metrics import metrics_of
 from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, ThroughputAware
@@ -27,7 +28,7 @@ def server() -> StepTable:
         0.004, RATES, requests_max=64, lengths=lengths, step_s=step_s, server_s=0.001,
         server_s_per_request=1e-5, drafting_share=np.full((8, 65), 0.1), idle_share=np.full(65, 0.03),
         prompts=prompt_times(linear_s=2e-5 * tokens, drafter_s=2e-6 * tokens), steps_ahead=1,
-        faster=np.full((8, 65), 0.05), slower=np.full((8, 65), 0.07),
+        halves=Halves(np.full((8, 65), 0.05), np.full((8, 65), 0.07)),
     )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def found_of(case: str) -> dict[str, float]:
         asked = asked.with_cancelled(0.2, 3) if policy == "three" else asked
     whole = server()
     given = policy_of(policy, whole)
-    table_of = whole.upto(given.longest(len(RATES)))
+    table_of = whole.upto(len(RATES) if given.longest is None else given.longest)
     within = limits(**LIMITS[bounds])
     result = run(asked, table_of, within, given, seed=5)
     return metrics_of(result, table_of, within, Slos(ttft_s=0.2, tpot_s=0.02))

@@ -427,8 +427,8 @@ def test_times_of_a_table_are_as_sure_as_at_its_middle_length():
         patch.setattr(step_table, "_drafting_share", lambda *given: None)
         piece = step_table._piece(cells, ())
     assert piece.step_s == pytest.approx(np.full((3, 2, 5), 120e-6))
-    assert piece.faster == pytest.approx(np.full((3, 2), np.log(2.0)))
-    assert piece.slower == pytest.approx(np.full((3, 2), np.log(2.0)))
+    assert piece.down == pytest.approx(np.full((3, 2), np.log(2.0)))
+    assert piece.up == pytest.approx(np.full((3, 2), np.log(2.0)))
     assert piece.idle_share.tolist() == [[2.0, 2.0]]
 
 
@@ -445,14 +445,13 @@ def test_a_server_of_one_request_has_no_line_to_grow_along():
 def test_a_run_is_as_sure_as_the_steps_that_most_of_its_time_went_to():
     """3 of 4 s in steps of two drafts, whose band is the widest."""
     asked = requests([0.0], prompt=[1], output=[501])
-    table = replace(
-        constant_table(0.01, step_s=np.full((3, 257, 2), 0.01)),
-        slower=np.array([[0.1], [0.2], [0.3]]) * np.ones(257),
-    )
+    up = np.array([[0.1], [0.2], [0.3]]) * np.ones(257)
+    table = constant_table(0.01, step_s=np.full((3, 257, 2), 0.01), halves=Halves(0.5 * up, up))
     metrics = {"requests_decoding": 1.0, "share_idle": 0.0, "share_prompts": 0.25, "ttft_mean_s": 0.1}
     steps_s = np.array([[0.25, 0.25], [0.25, 0.25], [1.5, 1.5]])
     result = SimpleNamespace(inside=SimpleNamespace(steps_s=steps_s), requests=asked)
-    assert _sensitivity(result, table, metrics)["step_slower"] == pytest.approx(0.3)
+    found = _sensitivity(result, table, metrics)
+    assert (found["step_faster"], found["step_slower"]) == pytest.approx((0.15, 0.3))
 
 
 def drifting(count: int, *, users: int | None = None, warm: int = 1) -> Any:

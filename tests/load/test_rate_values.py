@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from medusa_sim.arrays import Halves
 from medusa_sim.load import largest_rate, losses
 from medusa_sim.load.carried_rates import CarriedRates, find_carried, rates_to_try
 from medusa_sim.load.largest_rate import LargestRate
@@ -34,7 +35,7 @@ def test_rates_are_tried_on_both_sides_of_a_knee_below_saturation():
 def test_the_interval_of_a_carried_rate_is_that_of_its_seeds_where_steps_have_none():
     """80 % of 95 %: 1.2816 over 1.96, to two digits."""
     test = load_test(SCENARIO, policies=("none",), requests=220, seeds=2, tpot_ms=9.0, max_num_seqs=48)
-    test.table = replace(test.table, faster=None, slower=None)
+    test.table = replace(test.table, halves=Halves(*np.zeros_like(test.table.halves)))
     (found,) = find_carried(test)
     assert found.largest_per_s < 0.97 * found.saturated_per_s
     down = np.log(found.largest_per_s / found.largest_low_per_s)

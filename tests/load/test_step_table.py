@@ -220,18 +220,24 @@ def test_prompts_by_hand():
     read, until = np.array([[1.0], [2000.0]]), np.array([[1.0, 2000.0]])
     own = PromptTable(
         linear_s=1e-6 * tokens, chunk_tokens=read[:, 0], chunk_ends=until[0], drafter_s=2e-6 * tokens,
-        attention_s=1e-6 * (3.0 * read + 0.5 * until), terms=PromptTerms(share=0.5, extra_us=10.0),
+        attention_s=1e-6 * (3.0 * read + 0.5 * until), drafter_attention_s=np.zeros((2, 2)),
+        inactive_share=np.zeros(tokens.size), imbalance_s=np.zeros(tokens.size),
+        terms=PromptTerms(share=0.5, extra_us=10.0),
     )  # fmt: skip
     for chunks in ([(300, 300)], [(300, 900)], [(300, 300), (200, 700)]):
         count = sum(size for size, _ in chunks)
         read_us = count + sum(3.0 * size + 0.5 * end for size, end in chunks)
         expected = 0.5 * (read_us + 2.0 * count) + 10.0
         for rows in (0, 64):
-            assert own.added_s(rows, chunks, 1.0) == pytest.approx(1e-6 * expected)
+            assert own.added_s(rows, chunks, 1.0, 1e-6 * rows, 0.0) == pytest.approx(1e-6 * expected)
     # rows that fill a graph are saved: 50 us come off what is shared, beyond that with no share
-    assert own.added_s(64, [(300, 900)], 1.0, 114e-6) == pytest.approx(1e-6 * (0.5 * (1600.0 + 600.0) + 10.0))
-    assert own.added_s(64, [(300, 900)], 1.0, 404e-6) == pytest.approx(1e-6 * (0.5 * 1950.0 - 40.0 + 10.0))
-    assert own.without_drafter().added_s(64, [(300, 900)], 1.0) == pytest.approx(
+    assert own.added_s(64, [(300, 900)], 1.0, 114e-6, 0.0) == pytest.approx(
+        1e-6 * (0.5 * (1600.0 + 600.0) + 10.0)
+    )
+    assert own.added_s(64, [(300, 900)], 1.0, 404e-6, 0.0) == pytest.approx(
+        1e-6 * (0.5 * 1950.0 - 40.0 + 10.0)
+    )
+    assert own.without_drafter().added_s(64, [(300, 900)], 1.0, 64e-6, 0.0) == pytest.approx(
         1e-6 * (0.5 * (300 + 900 + 450) + 10.0)
     )
     # experts that requests share: 20 of 64 us are saved, and 2 of them still where prompts wake nine tenths
@@ -242,7 +248,7 @@ def test_prompts_by_hand():
     apart = replace(own, terms=own.terms._replace(are_apart=True), host=PromptHost(3e3))
     smooth = (0.5 * (1650.0 + 2.0 * 300)) ** HOST_OVERLAP + 3000.0**HOST_OVERLAP
     expected = smooth ** (1 / HOST_OVERLAP) + 10.0
-    assert apart.added_s(64, [(300, 900)], 1.0) == pytest.approx(1e-6 * expected)
+    assert apart.added_s(64, [(300, 900)], 1.0, 64e-6, 0.0) == pytest.approx(1e-6 * expected)
     assert apart.without_drafter().host == GRAPHS
     assert (
         replace(own, host=PromptHost(3e3), plain_host=PromptHost(2e3)).without_drafter().host.always_us == 2e3
